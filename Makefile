@@ -1,0 +1,51 @@
+# Every target sets up .venv by itself; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+export OPENBLAS_NUM_THREADS := 1
+export SCIPY_ARRAY_API := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check quick bench accuracy docs setup clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo: .venv/ready-plot  ## several devices before and after merging: a table and a figure
+	@$(BIN)/edgemerge demo
+
+test check:  ## everything: format, lint, types, contracts, tests, docs, wheel (scripts/check)
+	@scripts/check
+
+quick: .venv/ready-dev  ## only the fast tests
+	@$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+bench: .venv/ready-bench  ## measure speed against other ways, in one run
+	@$(BIN)/python -m benchmarks
+
+accuracy: .venv/ready-bench  ## measure ROC-AUC against other detectors, clean and dirty (minutes)
+	@$(BIN)/python -m benchmarks.defaults
+	@$(BIN)/python -m benchmarks.dirty
+
+docs: .venv/ready-dev  ## build the documentation into docs/_build/html
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+setup: .venv/ready-dev  ## only set up .venv for development
+
+clean:  ## remove what was built, and .venv
+	@rm -rf .venv build dist docs/_build .hypothesis .import_linter_cache .mypy_cache \
+		.pytest_cache .ruff_cache
+	@find src tests scripts docs -name __pycache__ -prune -exec rm -rf {} +
+
+# Some systems ship venv without its own pip; then the system's pip fills it.
+.venv/bin/python:
+	@echo "setting up .venv" >&2
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip .venv && \
+		$(PYTHON) -m pip --python .venv/bin/python install -qq pip; }
+
+.venv/ready-%: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing edgemerge[$*] into .venv, once" >&2
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[$*]'
+	@touch $@
