@@ -1,0 +1,1 @@
+"""The mathematics: numpy, scipy and pure functions; no files, network, clock or chance."""

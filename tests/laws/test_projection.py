@@ -1,0 +1,126 @@
+"""Laws of the projection: equal settings, equal numbers; samples and hidden values on the grid."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgemerge import Projection
+from edgemerge.core.activation import smooth, table
+from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.grid import REACH
+from edgemerge.core.splitmix import GOLDEN, mix
+from tests.cases import projections, samples
+
+
+def test_the_generator_is_splitmix64_as_published():
+    seed, steps = np.uint64(1234567), np.arange(1, 6, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        found = mix(seed + steps * GOLDEN)
+    assert found.tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_the_numbers_of_a_seed_are_pinned():
+    shared = Projection(n_inputs=3, n_hidden=2, seed=7, activation="identity", width=1.0)
+    assert (shared.A * 2**20).tolist() == [
+        [944057.0, 796261.0],
+        [51432.0, -1044667.0],
+        [-948440.0, -202924.0],
+    ]
+    assert (shared.b * 2**20).tolist() == [-329627.0, -478088.0]
+    assert shared.fingerprint == "c4d2281234dd4699dc9828b2b8248dbc8a4d7f3507841fa26e0db643acc883d9"
+
+
+@given(projections(), st.data())
+def test_every_value_lies_on_its_grid_and_the_product_is_exact(projection, data):
+    X = projection.grid.rows(data.draw(samples(projection)))
+    H = projection.project(X)
+    for values in (X, H):
+        assert np.array_equal(values / projection.step, np.rint(values / projection.step))
+    assert np.abs(X).max(initial=0.0) <= REACH
+    exact = X.astype(object) @ projection.A.astype(object) if len(X) else X @ projection.A
+    assert np.array_equal(X @ projection.A, exact.astype(float))
+
+
+@given(projections(), st.data())
+def test_hidden_values_follow_m1(projection, data):
+    X = data.draw(samples(projection))
+    Z = projection.grid.rows(X) @ projection.A + projection.b
+    plain = {"identity": lambda z: z, "relu": lambda z: np.maximum(z, 0.0)}
+    with np.errstate(over="ignore"):
+        slow = plain.get(projection.activation, lambda z: smooth(projection.activation, z))(Z)
+    assert np.abs(projection.hidden(X) - slow).max(initial=0.0) <= projection.step
+
+
+@given(projections())
+def test_equal_settings_are_equal_and_any_other_setting_is_not(projection):
+    from dataclasses import replace
+
+    assert replace(projection) == projection
+    assert hash(replace(projection)) == hash(projection)
+    assert replace(projection, seed=projection.seed ^ 1) != projection
+    assert replace(projection, n_hidden=projection.n_hidden + 1) != projection
+    assert replace(projection, grid_bits=4 + (projection.grid_bits - 3) % 13) != projection
+    assert replace(projection, high=np.float64(projection.high) * 2 + 201.0) != projection
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("bits", range(4, 17))
+def test_no_entry_of_a_table_depends_on_whose_exp_is_used(name, bits):
+    z = (np.arange(len(table(name, bits))) - len(table(name, bits)) // 2) * 2.0**-bits
+    scaled = smooth(name, z) * 2.0**bits
+    to_boundary = np.abs(scaled - np.floor(scaled) - 0.5)
+    ulps = 2 * np.finfo(float).eps * 2.0**bits  # twice what exp, + and / can be off together
+    assert to_boundary[z != 0.0].min() > ulps
+    assert table(name, bits)[0] == (0.0 if name == "sigmoid" else -1.0)
+    assert table(name, bits)[-1] == 1.0
+
+
+def test_an_anomaly_far_outside_the_range_stays_one():
+    shared = Projection(n_inputs=2, low=0.0, high=10.0)
+    near, far, absurd = (shared.grid.one([5.0, v]) for v in (10.0, 100.0, 1e300))
+    assert near[1] == 1.0
+    assert far[1] == 19.0
+    assert absurd[1] == REACH
+
+
+def test_the_range_can_be_fixed_from_a_first_stretch_of_data():
+    X = [[0.0, 5.0, 7.0], [10.0, 9.0, 7.0]]
+    shared = Projection.of_data(X, n_hidden=4, margin=0.1)
+    assert shared.low == (-1.0, 4.6, 0.0)
+    assert shared.high == (11.0, 9.4, 14.0)
+    with pytest.raises(SampleError, match="at least one sample of finite numbers"):
+        Projection.of_data([[np.nan]])
+
+
+def test_named_inputs_keep_their_weights_when_others_appear():
+    few = Projection(n_inputs=2, n_hidden=4, names=["b", "c"], width=1.0)
+    more = Projection(n_inputs=3, n_hidden=4, names=["a", "b", "c"], width=1.0)
+    assert np.array_equal(few.A, more.A[1:])
+    assert np.array_equal(few.b, more.b)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"n_inputs": 0}, "expected at least 1"),
+        ({"n_hidden": 0}, "expected 1 to 65536"),
+        ({"seed": -1}, "expected 0 to 2"),
+        ({"activation": "swish"}, "expected one of"),
+        ({"grid_bits": 17}, "expected 4 to 16"),
+        ({"width": -1.0}, "expected above 0"),
+        ({"low": [0.0]}, "expected one number or 2"),
+        ({"low": 1.0}, "low below high"),
+        ({"high": np.inf}, "expected finite"),
+        ({"names": ["a", "a"]}, "expected 2 different names"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(setting, words):
+    with pytest.raises(SettingError, match=words):
+        Projection(**({"n_inputs": 2} | setting))
