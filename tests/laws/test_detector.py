@@ -1,0 +1,237 @@
+"""Laws of the detector: what it learns, shares and is told; row by row or at once."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from edgemerge import Detector, Projection, Stats
+from edgemerge.core.errors import CapacityError, MismatchError, SampleError, SettingError
+from tests.cases import forgettings, parts, projections, ridges
+
+CLOSE = 1e-4  # one sample 256 half-ranges out among usual ones: condition 1e10 of 1e16
+SCORE = 1e-2  # where the fit is perfect, the usual loss is a difference of rounding errors
+
+
+def taught(projection, X, **settings):
+    detector = Detector(projection, **settings)
+    detector.learn(X)
+    return detector
+
+
+@given(parts(count=2, min_rows=1), ridges)
+def test_adopting_a_peer_is_like_having_seen_its_data(case, ridge):
+    projection, (mine, theirs) = case
+    alone = taught(projection, np.vstack([mine, theirs]), ridge=ridge)
+    merged = taught(projection, mine, ridge=ridge)
+    merged.adopt(Stats.of(projection, theirs))
+    merged.adopt(Stats.of(projection, theirs))  # twice is once
+    assert merged.own + merged.others == alone.own
+    assert np.array_equal(merged.readout.B, alone.readout.B)
+    assert merged.score(theirs) == pytest.approx(alone.score(theirs), rel=SCORE, abs=SCORE)
+    assert merged.loss(theirs) == pytest.approx(alone.loss(theirs), rel=CLOSE, abs=CLOSE)
+
+
+@given(parts(count=1, min_rows=1, max_rows=90), st.data())
+def test_learning_row_by_row_equals_learning_at_once(case, data):
+    projection, (X,) = case
+    at_once, one_by_one, mixed = (Detector(projection) for _ in range(3))
+    at_once.learn(X)
+    for x in X:
+        one_by_one.learn(x)
+        if data.draw(st.booleans()):
+            one_by_one.score(x)
+    mixed.learn_and_score(X)
+    assert one_by_one.own == at_once.own == mixed.own == Stats.of(projection, X)
+    assert one_by_one.score(X) == pytest.approx(at_once.score(X), rel=SCORE, abs=SCORE)
+    assert mixed.score(X) == pytest.approx(at_once.score(X), rel=SCORE, abs=SCORE)
+
+
+@given(parts(count=1, min_rows=1, max_rows=90), ridges, st.sampled_from((None, 1.5, 3.0)))
+def test_scores_in_blocks_are_those_of_one_sample_after_the_other(case, ridge, reject_above):
+    projection, (X,) = case
+    settings = {"ridge": ridge, "reject_above": reject_above}
+    slow, fast = Detector(projection, **settings), Detector(projection, **settings)
+    one_by_one = [slow.learn_and_score(x) for x in X]
+    assert fast.learn_and_score(X) == pytest.approx(one_by_one, rel=SCORE, abs=SCORE)
+    assert fast.own == slow.own
+    assert fast.rejected == slow.rejected == len(X) - slow.own.count
+
+
+@given(parts(count=1, min_rows=1, max_rows=90), forgettings)
+def test_with_forgetting_blocks_and_single_samples_agree_closely(case, forgetting):
+    projection, (X,) = case
+    assume(projection.grid_bits >= 10)  # on a coarse grid one quantum moves a perfect fit
+    slow, fast = (Detector(projection, forgetting=forgetting) for _ in range(2))
+    one_by_one = [slow.learn_and_score(x) for x in X]
+    assert fast.learn_and_score(X) == pytest.approx(one_by_one, rel=SCORE, abs=SCORE)
+    for a, b in zip(fast.own.arrays, slow.own.arrays, strict=True):
+        assert np.abs(a - b).max() <= 4 * projection.quantum  # each settles once per half-life
+
+
+@given(parts(count=1, min_rows=1, max_rows=60), forgettings)
+def test_forgetting_is_the_fading_sum(case, forgetting):
+    projection, (X,) = case
+    faded = Stats.empty(projection)
+    for x in X:
+        faded = faded * forgetting**2 + Stats.of(projection, x)
+    found = taught(projection, X, forgetting=forgetting).own
+    room = projection.quantum / (1.0 - forgetting**2) + projection.quantum  # roundings that fade
+    assert abs(found.count - faded.count) <= room
+    for a, b in zip(found.arrays, faded.arrays, strict=True):
+        assert np.abs(a - b).max() <= room + 1e-12 * np.abs(b).max()
+
+
+@given(parts(count=3, min_rows=1))
+def test_a_device_never_shares_what_it_was_told(case):
+    projection, (mine, theirs, more) = case
+    detector = taught(projection, mine)
+    detector.adopt(Stats.of(projection, theirs))
+    detector.learn(more)
+    note = detector.share("pump-3", revision=4, pattern="idle", incarnation=2)
+    assert note.stats == Stats.of(projection, np.vstack([mine, more]))
+    assert (note.device, note.revision, note.pattern, note.incarnation) == ("pump-3", 4, "idle", 2)
+    assert detector.others == Stats.of(projection, theirs)
+
+
+@given(parts(count=3, min_rows=1), st.integers(1, 5), ridges)
+def test_the_number_of_merges_does_not_change_the_ridge(case, merges, ridge):
+    projection, (mine, theirs, probe) = case
+    often = taught(projection, mine, ridge=ridge)
+    for _ in range(merges):
+        often.adopt(Stats.of(projection, theirs))
+        often.score(probe)
+    once = (Stats.of(projection, mine) + Stats.of(projection, theirs)).solve(ridge)
+    assert often.readout.ridge == once.ridge
+    assert np.array_equal(often.readout.P, once.P)
+
+
+@given(parts(count=2, min_rows=1), ridges)
+def test_loss_is_the_mean_squared_error_of_the_readout(case, ridge):
+    projection, (X, probe) = case
+    detector = taught(projection, X, ridge=ridge)
+    rebuilt = projection.hidden(probe) @ detector.readout.B
+    slow = ((projection.grid.rows(probe) - rebuilt) ** 2).mean(1)
+    assert detector.loss(probe) == pytest.approx(slow, rel=CLOSE, abs=CLOSE)
+    assert detector.loss(probe[0]) == pytest.approx(slow[0], rel=CLOSE, abs=CLOSE)
+
+
+@given(parts(count=2, min_rows=2), ridges)
+def test_score_is_m11_written_out(case, ridge):
+    projection, (X, probe) = case
+    detector, stats = taught(projection, X, ridge=ridge), Stats.of(projection, X)
+    readout, H, c = stats.solve(ridge), projection.hidden(probe), stats.count
+    f = np.trace(stats.U @ readout.P)
+    spare = 1.0 - f / c
+    usual = max(stats.mean_loss(readout) / spare**2, projection.quantum / 12.0)
+    leverage = np.einsum("ij,jk,ik->i", H, readout.P, H)
+    assume(f > 1e-3 and spare > 1e-3)  # else it is about rounding
+    assume(stats.mean_loss(readout) * c > 1e-8 * stats.S.sum())
+    slow = 0.5 * (detector.loss(probe) / usual + (c / f) * spare * leverage)
+    assert detector.score(probe) == pytest.approx(slow, rel=SCORE, abs=SCORE)
+
+
+@given(parts(count=2, min_rows=1))
+def test_looking_changes_nothing(case):
+    projection, (X, probe) = case
+    watched, alone = taught(projection, X), taught(projection, X)
+    watched.score(probe), watched.loss(probe[0]), watched.explain(probe[0]), watched.readout.B
+    assert watched.own == alone.own
+    assert watched.score(probe) == pytest.approx(alone.score(probe), rel=SCORE, abs=SCORE)
+
+
+@given(parts(count=1, min_rows=1), st.sampled_from((np.nan, np.inf)), st.data())
+def test_a_bad_sample_leaves_the_state_as_it_was(case, bad, data):
+    projection, (X,) = case
+    detector = taught(projection, X)
+    before = detector.own
+    row = X[0].copy()
+    row[data.draw(st.integers(0, projection.n_inputs - 1))] = bad
+    for call in (detector.learn, detector.score, detector.learn_and_score, detector.explain):
+        with pytest.raises(SampleError, match="expected a finite number"):
+            call(row)
+    with pytest.raises(SampleError, match="of row 1"):
+        detector.learn(np.vstack([X[0], row]))
+    with pytest.raises(SampleError, match="give every input of the projection"):
+        detector.learn(np.append(row, 1.0))
+    assert detector.own == before
+
+
+@given(projections(), projections())
+def test_what_a_stranger_tells_is_refused_and_changes_nothing(mine, other):
+    detector = taught(mine, np.zeros((3, mine.n_inputs)))
+    if other != mine:
+        with pytest.raises(MismatchError, match="every device must build the same Projection"):
+            detector.adopt(Stats.empty(other))
+    assert detector.others == Stats.empty(mine)
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_a_full_detector_says_so_in_the_call_that_does_not_fit(rows):
+    projection = Projection(n_inputs=2, n_hidden=3, grid_bits=16)
+    big = np.full((rows, 2), 250.0)
+    full = Detector.resume(Stats.of(projection, np.ones((1, 2))) * (2.0**21 - 1000.0))
+    before = full.own
+    with pytest.raises(CapacityError, match="share and start again"):
+        full.learn(np.repeat(big, 8, axis=0) if rows > 1 else big[0])
+    assert full.own == before
+    full.learn([0.5, 0.5])
+    assert full.count == 2.0**21 - 999.0
+
+
+def test_settings_that_cannot_work_are_refused():
+    shared = Projection(n_inputs=2, n_hidden=3)
+    for setting, words in (
+        ({"forgetting": 0.4}, "expected 0.5 to 1"),
+        ({"forgetting": 1.1}, "expected 0.5 to 1"),
+        ({"reject_above": 1.0}, "expected above 1, or None"),
+        ({"ridge": -1.0}, "expected 0 or more, or None"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            Detector(shared, **setting)
+
+
+def test_nothing_is_unusual_to_an_empty_detector():
+    empty = Detector(Projection(n_inputs=2, n_hidden=3))
+    assert empty.score([0.0, 0.0]) == 1.0
+    assert empty.score(np.zeros((4, 2))).tolist() == [1.0] * 4
+    assert not empty.ready
+    assert empty.learn_and_score([[0.1, 0.2]]).tolist() == [1.0]
+
+
+def test_samples_that_score_high_are_rejected_once_ready():
+    rng = np.random.default_rng(0)
+    pump = Detector(Projection(n_inputs=4, n_hidden=8), reject_above=4.0)
+    pump.learn(rng.normal(0.0, 0.1, (200, 4)))
+    known = pump.own
+    pump.learn(rng.normal(0.8, 0.1, (50, 4)))
+    assert pump.own == known
+    assert pump.rejected >= 50
+
+
+def test_explain_names_the_input_that_is_odd():
+    rng = np.random.default_rng(0)
+    pump = Detector(Projection(n_inputs=12, n_hidden=4))
+    mixing = rng.normal(0.0, 0.2, (3, 12))  # three causes behind twelve inputs
+    noise = np.linspace(0.01, 0.1, 12)
+    steady, fresh = rng.normal(size=(2, 500, 3)) @ mixing + rng.normal(size=(2, 500, 12)) * noise
+    pump.learn(steady)
+    usual = np.mean([pump.explain(x) for x in fresh], axis=0)
+    assert usual == pytest.approx(np.ones(12), abs=0.2)
+    odd = steady[0].copy()
+    odd[2] += 0.7
+    assert pump.explain(odd).argmax() == 2
+
+
+def test_what_others_told_keeps_its_weight_while_own_samples_fade():
+    rng = np.random.default_rng(0)
+    mine, theirs = rng.normal(-0.4, 0.05, (4000, 6)), rng.normal(0.4, 0.05, (600, 6))
+    pump = Detector(Projection(n_inputs=6, n_hidden=12), forgetting=0.998)
+    pump.learn(mine[:1000])
+    pump.adopt(Stats.of(pump.projection, theirs[:300]))
+    means = []
+    for x in mine[1000:1400]:
+        pump.learn_and_score(x)
+        means.append(pump.score(theirs[300:]).mean())
+    assert max(means) < 1.2 * min(means)
+    assert min(means) > 0.8
