@@ -1,0 +1,145 @@
+"""The threshold: says of a stream of scores or losses when to raise the alarm."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf, isnan
+
+import numpy as np
+
+from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.readout import Readout
+from edgemerge.core.stats import Stats
+
+LIMIT = 4.0  # four times as odd as usual
+WINDOW = 500
+
+
+class Threshold:
+    """A fixed `limit`, a `quantile` of recent values, or their mean and some `sigmas`; one of them.
+
+    With `votes=(k, n)` there is an alarm when at least k of the last n values were above.
+
+    What is learnt from recent values is learnt from normal ones: a value above the limit (for a
+    quantile: as far above it again as it lies above the median) does not enter the window, so an
+    anomaly does not raise the limit. Neither, then, does a lasting change: after maintenance, call
+    `relearn`. Until the window is full there is no alarm.
+
+    >>> threshold = Threshold(limit=4.0, votes=(2, 3))
+    >>> [threshold.update(score) for score in (1.0, 9.0, 1.0, 9.0, 1.0, 1.0)]
+    [False, False, False, True, False, False]
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: float | None = None,
+        quantile: float | None = None,
+        sigmas: float | None = None,
+        window: int = WINDOW,
+        votes: tuple[int, int] = (1, 1),
+    ) -> None:
+        """Choose the way; without any, the limit is 4 times the usual."""
+        _must_work(limit, quantile, sigmas, window, votes)
+        fixed = quantile is None and sigmas is None
+        self._fixed = (LIMIT if limit is None else float(limit)) if fixed else None
+        self._quantile, self._sigmas = quantile, sigmas
+        self._recent = np.empty(0 if fixed else window)
+        self._needed, self._votes = votes[0], deque[bool](maxlen=votes[1])
+        self.relearn()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the window is full; before that there is no alarm."""
+        return self._seen >= len(self._recent)
+
+    @property
+    def limit(self) -> float:
+        """The value above which a value counts as unusual; infinite while not ready."""
+        return self._limit
+
+    def update(self, value: float) -> bool:
+        """Take in the next value and say whether to raise the alarm."""
+        if isnan(value):
+            raise SampleError("found NaN, expected a score or loss: drop or repair such samples")
+        self._votes.append(bool(value > self._limit))
+        if self._fixed is None and value <= self._gate and value < inf:
+            self._recent[self._seen % len(self._recent)] = value
+            self._seen += 1
+            self._learn()
+        return sum(self._votes) >= self._needed
+
+    def rescale(self, factor: float) -> None:
+        """Follow losses that a merge has multiplied by this, see `loss_shift`; not for scores."""
+        if not 0.0 < factor < inf:
+            raise SettingError(f"found factor {factor}, expected a finite number above 0")
+        self._recent *= factor
+        self._limit *= factor
+        self._gate *= factor
+        self._fixed = None if self._fixed is None else self._fixed * factor
+
+    def relearn(self) -> None:
+        """Forget the window and the votes, and stay silent until it has filled again."""
+        self._seen = 0
+        self._votes.clear()
+        self._recent.fill(0.0)
+        self._limit = self._gate = inf if self._fixed is None else self._fixed
+
+    def __repr__(self) -> str:
+        """Show the limit as it is now."""
+        return f"Threshold(limit {self._limit:.4g}, {self._needed} of {self._votes.maxlen})"
+
+    def _learn(self) -> None:
+        if not self.ready:
+            return
+        if self._quantile is None:
+            spread = self._sigmas or 0.0
+            self._limit = self._gate = float(self._recent.mean() + spread * self._recent.std())
+            return
+        n = len(self._recent)
+        above = int(round(n - self._quantile * n, 6))
+        ordered = np.partition(self._recent, (n // 2, n - 1 - above))
+        self._limit = float(ordered[n - 1 - above])
+        # a gate at the limit itself would cut off the tail, again and again, until all was above
+        self._gate = 2.0 * self._limit - float(ordered[n // 2])
+
+
+def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
+    """Give the factor by which a merge multiplies the loss of fresh samples like these.
+
+    `stats` are the device's own, which both readouts were solved from; no sample is needed.
+    """
+    return _fresh(stats, after) / _fresh(stats, before)
+
+
+def _fresh(stats: Stats, readout: Readout) -> float:
+    floor = stats.projection.quantum / 12.0
+    freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
+    spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)
+    return max(stats.mean_loss(readout) / spare**2, floor)  # M10, M11
+
+
+def _must_work(
+    limit: float | None,
+    quantile: float | None,
+    sigmas: float | None,
+    window: int,
+    votes: tuple[int, int],
+) -> None:
+    ways = {"limit": limit, "quantile": quantile, "sigmas": sigmas}
+    given = [f"{name}={value}" for name, value in ways.items() if value is not None]
+    least = 10.0 if quantile is None or quantile >= 1.0 else max(10.0, 1.0 / (1.0 - quantile))
+    for ok, found, expected in (
+        (len(given) <= 1, ", ".join(given), "one way: limit, quantile or sigmas"),
+        (limit is None or 0.0 < limit < inf, f"limit={limit}", "a finite number above 0"),
+        (quantile is None or 0.5 <= quantile < 1.0, f"quantile={quantile}", "0.5 to below 1"),
+        (sigmas is None or 0.0 < sigmas < inf, f"sigmas={sigmas}", "a finite number above 0"),
+        (window > least - 0.5, f"window={window}", f"{least:.0f} at least, to learn that limit"),
+        (_is_pair(votes) and 1 <= votes[0] <= votes[1], f"votes={votes}", "(k, n), 1 ≤ k ≤ n"),
+    ):
+        if not ok:
+            raise SettingError(f"found {found}, expected {expected}")
+
+
+def _is_pair(votes: object) -> bool:
+    return isinstance(votes, tuple) and len(votes) == 2
