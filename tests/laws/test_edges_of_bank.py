@@ -1,0 +1,160 @@
+"""Edges of the bank: waiting samples, peers, parting and files."""
+
+import numpy as np
+import pytest
+
+from edgemerge import Bank, Contribution, Projection, Stats
+from edgemerge.core.errors import CapacityError, SettingError
+from edgemerge.core.state import from_bytes, to_bytes
+
+SHARED = Projection(n_inputs=6, n_hidden=12, seed=3)
+
+
+def machine(place, rows, rng, inputs=6):
+    """Samples of one mode of a machine: two causes behind six inputs."""
+    mixing = np.random.default_rng(int(100 * place)).normal(0.0, 0.1, (2, inputs))
+    return place + rng.normal(size=(rows, 2)) @ mixing + rng.normal(0.0, 0.01, (rows, inputs))
+
+
+def test_scores_while_learning_do_not_depend_on_how_samples_come():
+    X = np.random.default_rng(0).normal(0.0, 0.2, (200, 6))
+    whole, pieces = Bank(SHARED), Bank(SHARED)
+    for bank in (whole, pieces):
+        bank.learn(X[:37])
+    found = [pieces.learn_and_score(x) for x in X[37:]]
+    assert whole.learn_and_score(X[37:]) == pytest.approx(found, rel=1e-9)
+
+
+def test_samples_that_wait_are_learnt_before_a_peer_is_heard():
+    bank = Bank(SHARED)
+    bank.learn(np.random.default_rng(0).normal(0.0, 0.2, (10, 6)))
+    bank.adopt([])
+    assert bank["normal"].own.count == 10
+
+
+def test_a_peer_that_knows_only_part_of_a_pattern_is_kept_apart():
+    rng = np.random.default_rng(0)
+    shared = Projection(n_inputs=8, n_hidden=5, activation="identity")
+    causes = rng.normal(0.0, 0.3, (3, 8))
+    wide = rng.normal(size=(2000, 3)) @ causes + rng.normal(0.0, 0.01, (2000, 8))
+    narrow = rng.normal(size=(2000, 3)) * [1.0, 1.0, 0.01] @ causes
+    narrow += rng.normal(0.0, 0.01, (2000, 8))
+    bank = Bank(shared, max_patterns=1, reject_above=None)
+    bank.learn(wide)
+    bank.adopt([Contribution("B", Stats.of(shared, narrow), 1)])
+    assert list(bank) == ["normal", "B/normal"]
+
+
+def test_a_pattern_that_came_back_can_be_gone_again():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED, max_patterns=2)
+    for place, rows in ((0.0, 320), (0.7, 1600), (0.0, 64), (0.7, 1600)):
+        bank.learn(machine(place, rows, rng))
+    assert [(e.kind, e.pattern) for e in bank.events].count(("gone", "normal")) == 2
+
+
+def test_parting_takes_half_of_the_room_at_most():
+    rng = np.random.default_rng(0)
+    X = rng.permutation(
+        np.vstack([machine(place, 400, rng) for place in (0.1, 0.3, 0.5, 0.7, 0.9)])
+    )
+    bank = Bank(
+        Projection(n_inputs=6, n_hidden=4, activation="identity"), max_patterns=4, reject_above=None
+    )
+    bank.learn(X)
+    assert [event.kind for event in bank.events].count("split") == 1
+
+
+def test_leaving_out_the_first_odd_samples_keeps_what_was_told():
+    X = machine(0.0, 200, np.random.default_rng(0))
+    bank = Bank(SHARED, max_patterns=1)
+    bank.learn(X[:64])
+    bank.adopt([Contribution("B", Stats.of(SHARED, X[:64]), 1)])
+    assert list(bank) == ["normal"]
+    bank.learn(X[64:])
+    assert bank.patterns.sifted
+    assert bank["normal"].others == Stats.of(SHARED, X[:64])
+
+
+def test_a_bank_file_keeps_all_that_upkeep_goes_by():
+
+    bank = Bank(SHARED)
+    bank.learn(machine(0.0, 200, np.random.default_rng(0)))
+    again = from_bytes(to_bytes(bank))
+    for name, each in bank.patterns.instances.items():
+        same = again.patterns.instances[name]
+        assert each.considered == same.considered > 0
+        assert (each.used_at, each.moved, each.gone) == (same.used_at, same.moved, same.gone)
+
+
+def test_two_kinds_of_peers_can_both_belong_to_one_pattern(monkeypatch):
+    from edgemerge.core import foreign
+    from edgemerge.core.grouping import Group
+
+    monkeypatch.setattr(foreign, "_few", lambda notes, _: [Group((n,), n.stats) for n in notes])
+    X = machine(0.0, 2000, np.random.default_rng(0))
+    bank = Bank(SHARED, max_patterns=1)
+    bank.learn(X)
+    notes = [Contribution(name, Stats.of(SHARED, X[i::2]), 1) for i, name in enumerate("BC")]
+    bank.adopt(notes)
+    assert list(bank) == ["normal"]
+    assert bank["normal"].others == notes[0].stats + notes[1].stats
+
+
+def test_a_pattern_that_is_parted_keeps_what_was_told():
+    rng = np.random.default_rng(0)
+    both = rng.permutation(np.vstack([machine(0.2, 400, rng), machine(0.6, 400, rng)]))
+    linear = Projection(n_inputs=6, n_hidden=4, activation="identity")
+    bank = Bank(linear, max_patterns=4, reject_above=None)
+    bank.patterns.add("normal", Stats.empty(linear), both[:0])
+    bank["normal"].adopt(Stats.of(linear, both[:100]))
+    bank.learn(both)
+    assert bank.events[0].kind == "split"
+    told = sum((bank[name].others for name in bank), start=Stats.empty(linear))
+    assert told == Stats.of(linear, both[:100])
+
+
+def test_what_peers_told_is_enough_to_reject_samples():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED)
+    bank.adopt([Contribution("B", Stats.of(SHARED, machine(0.0, 300, rng)), 1)])
+    bank.learn(machine(0.7, 32, rng))
+    assert bank.rejected == 32
+
+
+def test_patterns_that_became_one_are_joined_whenever_something_was_shared():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED, max_patterns=1, reject_above=None)
+    bank.learn(machine(0.0, 1029, rng))
+    bank.share("A", revision=1)
+    bank.patterns.add("twin", Stats.of(SHARED, machine(0.0, 600, rng)), np.empty((0, 6)))
+    bank.learn(machine(0.0, 2100, rng))
+    assert "joined" in [event.kind for event in bank.events]
+
+
+def test_a_peer_with_a_long_name_does_not_keep_us_from_sharing():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED)
+    bank.adopt([Contribution("x" * 200, Stats.of(SHARED, machine(0.0, 300, rng)), 1)])
+    bank.learn(machine(0.0, 64, rng))
+    assert len(bank.share("A", revision=1)) == 1
+    for name in ("", "a\nb", "x" * 201):
+        with pytest.raises(SettingError, match="printable characters"):
+            bank.rename(next(iter(bank)), name)
+
+
+def test_a_full_bank_refuses_all_rows_and_loses_none_that_wait():
+    shared = Projection(n_inputs=2, n_hidden=3, grid_bits=16)
+    bank = Bank(shared, reject_above=None)
+    bank.learn(np.zeros((40, 2)))
+    near = Stats.of(shared, np.ones((1, 2))) * (2.0**21 - 100.0)
+    bank.patterns.add("full", near, np.empty((0, 2)))
+    with pytest.raises(CapacityError, match="share and start again"):
+        bank.learn(np.ones((200, 2)))
+    assert len(bank.waiting) == 8
+    assert bank.patterns.clock == 32
+
+
+def test_settings_from_other_libraries_can_be_saved():
+    bank = Bank(SHARED, max_patterns=np.int64(4), reject_above=np.float32(4.0))
+    assert from_bytes(to_bytes(bank)).max_patterns == 4
