@@ -1,0 +1,141 @@
+"""Saving then loading changes nothing, and a file is whole or not there."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import FormatError
+from edgemerge.core.ledger import Contribution, Ledger
+from edgemerge.core.parcel import seal, unseal
+from edgemerge.core.projection import Projection
+from edgemerge.core.state import to_bytes
+from edgemerge.core.stats import Stats
+from edgemerge.files import load, save
+
+SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, names=("a", "b", "ü"))
+ROWS = np.random.default_rng(0).normal(0.0, 0.3, (80, 3))
+STATS = Stats.of(SHARED, ROWS)
+SETTINGS = [
+    {},
+    {"ridge": 0.25},
+    {"forgetting": 0.95},
+    {"reject_above": 3.0},
+    {"ridge": 1e-3, "forgetting": 0.9, "reject_above": 2.0},
+]
+
+
+def detector(**settings):
+    taught = Detector(SHARED, **settings)
+    taught.learn(ROWS)
+    taught.adopt(STATS * 2.0)
+    taught.learn(ROWS[3] * 1.5)
+    return taught
+
+
+def ledger():
+    kept = Ledger(SHARED)
+    for i, device in enumerate(("pump-2", "pump-10", "pump-1")):
+        kept.put(Contribution(device, Stats.of(SHARED, ROWS[i:]), i, "idle", i))
+    return kept
+
+
+THINGS = [SHARED, STATS, Contribution("pump", STATS, 3), ledger(), Ledger(SHARED), Detector(SHARED)]
+
+
+@pytest.mark.parametrize("thing", THINGS, ids=repr)
+def test_everything_comes_back_and_saved_again_is_the_same_file(thing, tmp_path):
+    save(thing, tmp_path / "one")
+    again = load(str(tmp_path / "one"))
+    assert type(again) is type(thing)
+    save(again, tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=repr)
+def test_a_detector_goes_on_where_it_stopped(settings, tmp_path):
+    pump = detector(**settings)
+    save(pump, tmp_path / "pump")
+    again = load(tmp_path / "pump")
+    assert (again.own, again.others, again.rejected) == (pump.own, pump.others, pump.rejected)
+    assert again.ridge == pump.ridge
+    assert again.forgetting == pump.forgetting
+    assert again.reject_above == pump.reject_above
+    # the one that was saved may have followed P sample by sample, the loaded one solves it afresh
+    assert again.score(ROWS) == pytest.approx(pump.score(ROWS), rel=1e-9)
+    for one in (pump, again):
+        one.learn(ROWS[:20] * 0.5)
+    assert again.own == pump.own
+
+
+def test_a_ledger_keeps_what_it_knew(tmp_path):
+    save(ledger(), tmp_path / "ledger")
+    assert list(load(tmp_path / "ledger")) == list(ledger())
+
+
+def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch):
+    save(STATS, tmp_path / "stats")
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save(SHARED, tmp_path / "stats")
+    assert load(tmp_path / "stats") == STATS
+    assert [path.name for path in tmp_path.iterdir()] == ["stats"]
+
+
+def test_the_new_file_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    steps = []
+
+    def noted(name, act):
+        def both(*arguments):
+            steps.append(name)
+            return act(*arguments)
+
+        return both
+
+    monkeypatch.setattr(os, "fsync", noted("fsync", os.fsync))
+    monkeypatch.setattr(Path, "replace", noted("rename", Path.replace))
+    save(STATS, tmp_path / "stats")
+    assert steps == ["fsync", "rename", "fsync"]
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+    (tmp_path / "old.pkl").write_bytes(pickle.dumps(ROWS))
+    with pytest.raises(FormatError, match=r"old\.pkl: found a pickle"):
+        load(tmp_path / "old.pkl")
+
+
+def test_a_file_above_the_limit_is_not_read(tmp_path):
+    save(STATS, tmp_path / "stats")
+    with pytest.raises(FormatError, match="more than 100 bytes"):
+        load(tmp_path / "stats", limit=100)
+
+
+def changed(thing, **words):
+    parcel = unseal(to_bytes(thing))
+    parcel.words.update(words)
+    return seal(parcel)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (changed(Detector(SHARED), forgetting=(3.0).hex()), "forgetting=3.0"),
+        (changed(Detector(SHARED), forgetting="1.0"), "not those that edgemerge writes"),
+        (changed(Detector(SHARED), rejected="x"), "do not make a detector"),
+        (changed(Detector(SHARED), ridge="0x1p9999"), "do not make a detector"),
+        (changed(ledger(), **{"1.device": "pump-1", "1.incarnation": "2"}), "found a contribution"),
+        (changed(ledger(), **{"0.device": "pump-9"}), "not those that edgemerge writes"),
+        (changed(ledger(), **{"7.device": "pump-9"}), "not those that edgemerge writes"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(data, words, tmp_path):
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(FormatError, match=words):
+        load(tmp_path / "file")
