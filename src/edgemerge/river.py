@@ -1,0 +1,174 @@
+"""A detector for River: samples are dicts whose features may appear and vanish at any time.
+
+Each feature's weights follow from its name, and an absent one counts as the middle of the range,
+which is 0 on the grid. So what was summed up before a feature appeared only gains columns of
+zeros, exactly; and detectors that met different features in different order still add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base
+
+from edgemerge.core import detector as core
+from edgemerge.core.activation import Activation
+from edgemerge.core.errors import SettingError
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+
+Array = NDArray[np.float64]
+Features = dict[Any, Any]
+
+GRID_BITS = 10  # leaves room for 10⁵ samples of inputs that nobody scaled
+MOST = 4096  # features up to which a name's weights do not depend on how many there are
+
+
+class Detector(base.AnomalyDetector):
+    """Learns what is normal; a score of 1 is as usual, 4 is four times as odd.
+
+    Scale features to about [low, high] first, with any scaler of River. A good `width` is about
+    5/√n for n features. After each new sample the older ones count `forgetting`² times what they
+    did. A sample that scores above `reject_above` is not learnt.
+
+    >>> import random
+    >>> from river import anomaly, compose, preprocessing
+    >>> alarm = anomaly.QuantileFilter(Detector(seed=7), q=0.99)
+    >>> model = compose.Pipeline(preprocessing.StandardScaler(), alarm)
+    >>> draw = random.Random(0).gauss
+    >>> for _ in range(500):
+    ...     model.learn_one({"heat": draw(70, 3), "noise": draw(40, 5)})
+    >>> usual, odd = {"heat": 71.0, "noise": 38.0}, {"heat": 99.0, "noise": 38.0}
+    >>> model.score_one(usual) < 2.0, model.score_one(odd) > 4.0
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        n_hidden: int = 64,
+        activation: Activation = "tanh",
+        width: float = 1.0,
+        low: float = -1.0,
+        high: float = 1.0,
+        ridge: float | None = None,
+        forgetting: float = 1.0,
+        reject_above: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.n_hidden = n_hidden
+        self.activation: Activation = activation
+        self.width = width
+        self.low = low
+        self.high = high
+        self.ridge = ridge
+        self.forgetting = forgetting
+        self.reject_above = reject_above
+        self.seed = seed
+        self._features: tuple[Any, ...] = ()
+        self._known: frozenset[Any] = frozenset()
+        self._detector: core.Detector | None = None
+
+    def learn_one(self, x: Features) -> None:
+        """Learn one sample, with every feature that it brings."""
+        row = self._row(x)
+        new = row is None and not self._known.issuperset(x)
+        if self._detector is not None and not new:
+            self._detector.learn(self._padded(x, self._features) if row is None else row)
+        elif x:
+            features = _united(self._features, x)
+            grown = self._grown(features)
+            grown.learn(self._padded(x, features))
+            self._take(features, grown)
+
+    def score_one(self, x: Features) -> float:
+        """Say how unusual; a new feature says nothing, and while warming up the score is 0.
+
+        Warming up ends with 1.3 samples for each hidden value. Before, scores can be huge, which
+        the quantiles of River's filters do not get over.
+        """
+        if self._detector is None or not self._detector.ready:
+            return 0.0
+        row = self._row(x)
+        return float(self._detector.score(self._padded(x, self._features) if row is None else row))
+
+    def merge(self, other: Self) -> None:
+        """Add everything that another detector has learnt, whatever features it met."""
+        if other._detector is None:
+            return
+        features = _united(self._features, other._features)
+        merged = self._grown(features)
+        self._projection(other._features).must_equal(other._detector.projection)
+        own = merged.own + _embedded(other._detector.own, merged.projection)  # M7
+        self._take(features, self._resumed(own, merged.rejected + other._detector.rejected))
+
+    @property
+    def stats(self) -> Stats | None:
+        """Everything that was learnt, as sums with one output a feature; None before the first."""
+        return None if self._detector is None else self._detector.own
+
+    def _row(self, x: Features) -> Array | None:
+        """Give the values of a sample that has just the features known, or None."""
+        if len(x) == len(self._features) > 0:
+            try:
+                return np.fromiter(self._pick(x), np.float64, len(x))
+            except (KeyError, TypeError, ValueError):
+                return None
+        return None
+
+    def _padded(self, x: Features, features: tuple[Any, ...]) -> list[Any]:
+        absent = (self.low + self.high) / 2.0
+        return [x.get(feature, absent) for feature in features]
+
+    def _take(self, features: tuple[Any, ...], detector: core.Detector) -> None:
+        self._features, self._known, self._detector = features, frozenset(features), detector
+        self._pick = itemgetter(*features, features[0])  # one more, or one feature gives no tuple
+
+    def _projection(self, features: tuple[Any, ...]) -> Projection:
+        if len(features) > MOST:
+            raise SettingError(f"found {len(features)} features, expected at most {MOST}")
+        return Projection(
+            n_inputs=len(features),
+            n_hidden=self.n_hidden,
+            seed=self.seed,
+            activation=self.activation,
+            low=self.low,
+            high=self.high,
+            width=self.width,
+            grid_bits=GRID_BITS,
+            names=tuple(map(str, features)),
+        )
+
+    def _grown(self, features: tuple[Any, ...]) -> core.Detector:
+        """Give a detector that knows the same and has room for more features."""
+        projection = self._projection(features)
+        if self._detector is None:
+            return self._resumed(Stats.empty(projection), 0)
+        return self._resumed(_embedded(self._detector.own, projection), self._detector.rejected)
+
+    def _resumed(self, own: Stats, rejected: int) -> core.Detector:
+        return core.Detector.resume(
+            own,
+            ridge=self.ridge,
+            forgetting=self.forgetting,
+            reject_above=self.reject_above,
+            rejected=rejected,
+        )
+
+
+def _united(some: Iterable[Any], more: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(sorted({*some, *more}, key=str))
+
+
+def _embedded(stats: Stats, projection: Projection) -> Stats:
+    """Say what the sums would be, had all samples been of the larger projection's features."""
+    names = {name: i for i, name in enumerate(projection.names or ())}
+    places = [names[name] for name in stats.projection.names or ()]
+    n, N = projection.n_inputs, projection.n_hidden
+    V, C, S = np.zeros((N, n)), np.zeros(n), np.zeros(n)
+    V[:, places], C[places], S[places] = stats.V, stats.C, stats.S
+    return Stats(projection, stats.U, V, C, S, stats.count)

@@ -1,0 +1,277 @@
+"""Estimators for scikit-learn: all they know is Stats, so `merge` is as good as one big `fit`.
+
+Estimators add up when they agree on the projection, so give each the same `low` and `high`: where
+inputs usually lie. For regression give `y_low` and `y_high`, too; for classification, `classes`.
+
+>>> from sklearn.base import clone
+>>> X = np.random.default_rng(0).uniform(0.0, 1.0, (600, 3))
+>>> agreed = OSELMDetector(low=0.0, high=1.0, robust=False)
+>>> here, there, both = (clone(agreed).fit(rows) for rows in (X[:200], X[200:], X))
+>>> here.merge(there).stats_ == both.stats_
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from edgemerge.core.activation import Activation
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+from edgemerge.core.tails import limit_above, within
+
+Array = NDArray[np.float64]
+End = float | ArrayLike | None  # of a range; None leaves it to the first rows
+Weights = ArrayLike | None
+
+ODD = 4.0  # score above which a row is an outlier, and not learnt by `partial_fit`
+FEW = 0.01  # share of the rows of a `fit` that are outliers at least: sklearn expects some
+AGREE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OSELMDetector(OutlierMixin, BaseEstimator):
+    """Learns what rows usually look like; `score_samples` is −1 for a row that is as usual.
+
+    With `robust`, `fit` leaves out the 8 % of the rows that lie furthest out in the tails of the
+    inputs, in case some are odd. `partial_fit` does so with the rows of its first call; later,
+    once there are enough rows for a good score, it leaves out those four times as odd as usual.
+
+    `contamination` is the share of the rows of a `fit` that `predict` calls outliers; "auto"
+    means those four times as odd as usual, and at least one in a hundred. `partial_fit` and
+    `merge` need not move `offset_`, for a score means the same after them. `detector_.score` is
+    M11 without the checks of sklearn: for one row, many times as fast.
+
+    >>> X = np.random.default_rng(0).normal(0.0, 1.0, (500, 3))
+    >>> OSELMDetector().fit(X).predict([[0.0, 0.0, 0.0], [9.0, -9.0, 9.0]])
+    array([ 1, -1])
+    """
+
+    n_hidden: int = 128
+    activation: Activation = "tanh"
+    random_state: int = 0
+    width: float = 0.0
+    low: End = None
+    high: End = None
+    ridge: float | None = None
+    contamination: float | Literal["auto"] = "auto"
+    robust: bool = True
+
+    def fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
+        """Learn rows (k, n), and nothing but them."""
+        rows = validate_data(self, X, dtype=np.float64)
+        weights = _weights(sample_weight, rows)
+        share = FEW if self.contamination == "auto" else float(self.contamination)
+        if not 0.0 < share <= 0.5:
+            raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
+        kept = np.where(within(rows, weights), weights, 0.0) if self.robust else weights
+        self._know(Stats.of(_projection(self, rows, weights), rows, weights=kept))
+        self.offset_ = -limit_above(self.detector_.score(rows), weights, share)
+        if self.contamination == "auto":
+            self.offset_ = max(self.offset_, -ODD) if self.detector_.ready else -ODD
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:
+        """Learn more rows; the first call fixes the range of the inputs, unless it is given."""
+        if not hasattr(self, "detector_"):
+            return self.fit(X, y, sample_weight)
+        rows = _more_rows(self, X)
+        weights = _weights(sample_weight, rows)
+        if self.robust and self.detector_.ready:
+            weights = np.where(self.detector_.score(rows) > ODD, 0.0, weights)
+        self._know(self.stats_ + Stats.of(self.detector_.projection, rows, weights=weights))
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Add everything that another detector has learnt."""
+        self._know(_merged(self, other))
+        return self
+
+    def score_samples(self, X: ArrayLike) -> Array:
+        """Give −M11 of rows: −1 is as usual, −4 is four times as odd."""
+        rows = _more_rows(self, X)
+        return np.asarray(-self.detector_.score(rows))
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Give `score_samples` less `offset_`: below 0 is an outlier."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int_]:
+        """Say 1 for rows that are usual and −1 for outliers."""
+        return np.where(self.decision_function(X) < 0.0, -1, 1)
+
+    @property
+    def stats_(self) -> Stats:
+        """Everything that was learnt, as sums."""
+        return self.detector_.own
+
+    def _know(self, stats: Stats) -> None:
+        self.detector_ = Detector.resume(stats, ridge=self.ridge)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OSELMRegressor(RegressorMixin, BaseEstimator):
+    """Learns a target as a linear function of random hidden features.
+
+    Targets are rounded to about 1/4000 of their range, which is `y_low` to `y_high`.
+
+    >>> X = np.linspace(-1.0, 1.0, 200)[:, None]
+    >>> OSELMRegressor().fit(X, np.sin(3.0 * X[:, 0])).predict([[0.5]]).round(1)
+    array([1.])
+    """
+
+    n_hidden: int = 128
+    activation: Activation = "tanh"
+    random_state: int = 0
+    width: float = 0.0
+    low: End = None
+    high: End = None
+    y_low: float | None = None
+    y_high: float | None = None
+    ridge: float | None = None
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
+        """Learn rows (k, n), and nothing but them."""
+        return self._learn(X, y, sample_weight, known=None)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
+        """Learn more rows; the first call fixes the ranges, unless they are given."""
+        return self._learn(X, y, sample_weight, known=getattr(self, "stats_", None))
+
+    def merge(self, other: Self) -> Self:
+        """Add everything that another regressor has learnt."""
+        _know(self, _merged(self, other, "centre_", "scale_"))
+        return self
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Predict the targets of rows."""
+        return np.asarray(_outputs(self, X)[:, 0] * self.scale_ + self.centre_)
+
+    def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights, known: Any) -> Self:
+        checks = {"y_numeric": True, "dtype": np.float64}
+        rows, targets = validate_data(self, X, y, reset=known is None, **checks)
+        weights = _weights(sample_weight, rows)
+        if known is None:
+            self.centre_, self.scale_ = self._target_range(targets[weights > 0.0])
+        _learn(self, rows, (targets - self.centre_) / self.scale_, weights, known)
+        return self
+
+    def _target_range(self, targets: Array) -> tuple[float, float]:
+        low = float(targets.min() if self.y_low is None else self.y_low)
+        high = float(targets.max() if self.y_high is None else self.y_high)
+        if not low <= high:
+            raise SettingError(f"found y_low={low}, y_high={high}, expected low below high")
+        half = (high - low) / 2.0
+        return low + half, 2.0 ** ceil(log2(half or 1.0))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OSELMClassifier(ClassifierMixin, BaseEstimator):
+    """Learns which class a row belongs to, as targets of 1 for its class and 0 for the others.
+
+    >>> X = np.linspace(-1.0, 1.0, 200)[:, None]
+    >>> OSELMClassifier().fit(X, np.abs(X[:, 0]) > 0.5).predict([[-0.9], [0.0], [0.9]])
+    array([ True, False,  True])
+    """
+
+    n_hidden: int = 128
+    activation: Activation = "tanh"
+    random_state: int = 0
+    width: float = 0.0
+    low: End = None
+    high: End = None
+    ridge: float | None = None
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
+        """Learn rows (k, n), and nothing but them."""
+        return self._learn(X, y, sample_weight, known=None, classes=None)
+
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, classes: Any = None, sample_weight: Weights = None
+    ) -> Self:
+        """Learn more rows; the first call names all `classes` that there will ever be."""
+        known = getattr(self, "stats_", None)
+        if known is None and classes is None:
+            raise SettingError("found no classes, expected all of them in the first partial_fit")
+        classes = self.classes_ if known else np.unique(classes)
+        return self._learn(X, y, sample_weight, known=known, classes=classes)
+
+    def merge(self, other: Self) -> Self:
+        """Add everything that another classifier has learnt."""
+        _know(self, _merged(self, other, "classes_"))
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Say how much speaks for each class, (k, m); of two classes for the second, (k,)."""
+        outputs = _outputs(self, X)
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Name the class of each row."""
+        speaks = self.decision_function(X)
+        best = np.int_(speaks > 0.0) if speaks.ndim == 1 else speaks.argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def _learn(self, X: Any, y: Any, sample_weight: Weights, known: Any, classes: Any) -> Self:
+        rows, labels = validate_data(self, X, y, reset=known is None, dtype=np.float64)
+        weights = _weights(sample_weight, rows)
+        check_classification_targets(labels)
+        classes = np.unique(labels) if classes is None else classes
+        strange = np.setdiff1d(labels, classes)
+        if len(strange):
+            raise SampleError(f"found classes {strange}, expected {classes}: name them all first")
+        self.classes_ = classes
+        _learn(self, rows, np.equal.outer(labels, classes), weights, known)
+        return self
+
+
+def _learn(estimator: Any, rows: Array, targets: Array, weights: Array, known: Any) -> None:
+    projection = known.projection if known else _projection(estimator, rows, weights)
+    seen = Stats.of(projection, rows, targets, weights=weights)
+    _know(estimator, known + seen if known else seen)
+
+
+def _know(estimator: Any, stats: Stats) -> None:
+    estimator.stats_, estimator.readout_ = stats, stats.solve(estimator.ridge)
+
+
+def _merged(one: Any, other: Any, *agreed: str) -> Stats:
+    check_is_fitted(one)
+    check_is_fitted(other)
+    for name in agreed:
+        mine, its = getattr(one, name), getattr(other, name)
+        if not np.array_equal(mine, its):
+            raise MismatchError(f"found {name} {its}, expected {mine}: {AGREE}")
+    return cast(Stats, one.stats_ + other.stats_)  # M7
+
+
+def _more_rows(estimator: Any, X: ArrayLike) -> Array:
+    check_is_fitted(estimator)
+    return np.asarray(validate_data(estimator, X, reset=False, dtype=np.float64))
+
+
+def _outputs(estimator: Any, X: ArrayLike) -> Array:
+    rows = _more_rows(estimator, X)
+    return np.asarray(estimator.stats_.projection.hidden(rows) @ estimator.readout_.B)
+
+
+def _weights(sample_weight: Weights, rows: Array) -> Array:
+    checks = {"dtype": np.float64, "ensure_non_negative": True}
+    return np.asarray(_check_sample_weight(sample_weight, rows, **checks))
+
+
+def _projection(estimator: Any, rows: Array, weights: Array) -> Projection:
+    settings = {name: getattr(estimator, name) for name in ("n_hidden", "activation", "width")}
+    found = Projection.of_data(rows[weights > 0.0], seed=estimator.random_state, **settings)
+    ends = {name: getattr(estimator, name) for name in ("low", "high")}
+    return replace(found, **{name: end for name, end in ends.items() if end is not None})

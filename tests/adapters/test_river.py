@@ -1,0 +1,182 @@
+"""The detector for River: its own checks, and our laws on samples with other features each time."""
+
+import itertools
+import pickle
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from river import anomaly, checks, compose, datasets, preprocessing
+
+from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.river import Detector
+
+ROUNDING = 1e-9  # of float64, where P was followed sample by sample
+
+
+class CreditCard:
+    """Stands in for River's data set of that name, which would have to be fetched from a host."""
+
+    def take(self, k):
+        return list(itertools.islice(self, k))
+
+    def __iter__(self):
+        draw = random.Random(0).gauss
+        for i in itertools.count():
+            odd, level = i % 50 == 49, draw(0.0, 1.0)
+            inputs = {f"V{j}": draw(level * (j % 2), 1.0) + 3.0 * odd for j in range(1, 29)}
+            yield {"Time": float(i), **inputs, "Amount": abs(draw(0.0, 80.0))}, int(odd)
+
+
+def own_checks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "CreditCard", CreditCard)
+        return list(checks.yield_checks(Detector()))
+
+
+@pytest.mark.parametrize("check", own_checks(), ids=lambda check: check.__name__)
+def test_rivers_own_checks_pass(check):
+    check(Detector())
+
+
+names = st.sampled_from("abcde")
+samples = st.lists(st.dictionaries(names, st.floats(-2.0, 2.0), min_size=1), max_size=20)
+
+
+def taught(*streams, **settings):
+    detector = Detector(n_hidden=4, **settings)
+    for x in itertools.chain(*streams):
+        detector.learn_one(x)
+    return detector
+
+
+def merged(mine, its):
+    detector = taught(mine)
+    detector.merge(taught(its))
+    return detector
+
+
+@given(samples, samples)
+@settings(max_examples=50)
+def test_merging_is_like_having_seen_everything_in_any_order(mine, its):
+    assert merged(mine, its).stats == merged(its, mine).stats == taught(its, mine).stats
+
+
+@given(samples)
+@settings(max_examples=50)
+def test_an_absent_feature_is_one_in_the_middle_of_its_range(stream):
+    known = {name for x in stream for name in x}
+    full = [dict.fromkeys(known, 0.0) | x for x in stream]
+    assert taught(stream).stats == taught(full).stats
+
+
+@given(samples, samples)
+@settings(max_examples=50)
+def test_scores_do_not_depend_on_when_a_feature_appeared(mine, its):
+    here, there = taught(mine, its), taught(its, mine)
+    for x in mine:
+        assert here.score_one(x) == pytest.approx(there.score_one(x), rel=ROUNDING)
+
+
+def test_features_never_learnt_say_nothing():
+    detector = taught({"a": i / 10.0, "b": i * i / 100.0} for i in range(10))
+    known, more = {"b": 0.2, "a": 0.1}, {"a": 0.1, "b": 0.2, "new": 9.0}
+    assert detector.score_one(known) > 0.0
+    assert detector.score_one(more) == pytest.approx(detector.score_one(known), rel=ROUNDING)
+
+
+def test_while_warming_up_nothing_is_odd():
+    detector = taught({"a": i / 10.0} for i in range(5))  # of 1.3 · 4
+    assert detector.score_one({"a": 9.0}) == 0.0
+    detector.learn_one({"a": 0.5})
+    assert detector.score_one({"a": 9.0}) > 4.0
+
+
+def test_before_the_first_sample_nothing_is_odd():
+    detector = Detector()
+    detector.learn_one({})
+    detector.merge(Detector())
+    assert detector.stats is None
+    assert detector.score_one({}) == detector.score_one({"a": 1.0}) == 0.0
+
+
+def test_a_pickled_detector_goes_on_where_it_was():
+    stream = [{"a": 0.1, "b": 0.2}, {"a": 0.3}, {3: 0.5}]
+    before = taught(stream)
+    after = pickle.loads(pickle.dumps(before))  # noqa: S301  # our own bytes
+    assert after.stats == before.stats
+    for detector in (before, after):
+        detector.learn_one({"c": 0.1})
+    assert after.stats == before.stats
+    assert before.clone().stats is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "blue", None])
+def test_a_value_that_is_no_number_is_refused_and_nothing_changes(bad):
+    detector = taught([{"a": 0.1}])
+    before = detector.stats
+    for x in ({"a": bad}, {"a": 0.1, "new": bad}):
+        with pytest.raises(SampleError, match="number"):
+            detector.learn_one(x)
+    assert detector.stats == before
+
+
+def test_other_settings_do_not_merge():
+    with pytest.raises(MismatchError, match="every device must build the same Projection"):
+        taught([{"a": 0.1}]).merge(taught([{"a": 0.1}], seed=1))
+
+
+def test_more_features_than_weights_can_be_drawn_for_are_refused():
+    with pytest.raises(SettingError, match="expected at most 4096"):
+        Detector().learn_one({f"f{i}": 0.0 for i in range(4097)})
+
+
+def test_what_is_rejected_is_not_learnt():
+    draw = random.Random(0).gauss
+    detector = taught(
+        ({"a": draw(0.0, 0.1), "b": draw(0.0, 0.1)} for _ in range(200)), reject_above=4.0
+    )
+    before = detector.stats
+    detector.learn_one({"a": 1.0, "b": -1.0})
+    assert detector.stats == before
+
+
+def test_it_works_in_a_pipeline_with_a_quantile_filter():
+    alarm = anomaly.QuantileFilter(Detector(width=0.5), q=0.95)
+    model = compose.Pipeline(preprocessing.StandardScaler(), alarm)
+    caught = []
+    for x, odd in CreditCard().take(1000):
+        caught.append((alarm.classify(model.score_one(x)), odd))
+        model.learn_one(x)
+    flagged, odd = np.array(caught[200:], dtype=bool).T
+    assert flagged[odd].mean() > 0.9
+    assert flagged[~odd].mean() < 0.1
+
+
+def test_rejected_samples_are_counted_on_through_merging_and_growing():
+    from edgemerge.river import Detector as RDetector
+
+    here, there = (RDetector(n_hidden=4, reject_above=4.0) for _ in range(2))
+    for detector in (here, there):
+        for i in range(40):
+            detector.learn_one({"a": (i % 7) / 70.0, "b": (i % 5) / 50.0})
+    here.learn_one({"a": 0.9, "b": -0.9})
+    there.learn_one({"a": -0.9, "b": 0.9})
+    before = here._detector.rejected + there._detector.rejected
+    assert min(here._detector.rejected, there._detector.rejected) > 0
+    here.merge(there)
+    assert here._detector.rejected == before
+    here.learn_one({"a": 0.01, "b": 0.02, "c": 0.0})
+    assert here._detector.rejected == before
+
+
+def test_an_absent_feature_is_in_the_middle_of_any_range():
+    from edgemerge.river import Detector as RDetector
+
+    absent, given = RDetector(low=10.0, high=20.0), RDetector(low=10.0, high=20.0)
+    for detector, last in ((absent, {"a": 12.0}), (given, {"a": 12.0, "b": 15.0})):
+        detector.learn_one({"a": 11.0, "b": 16.0})
+        detector.learn_one(last)
+    assert absent.stats == given.stats

@@ -1,0 +1,194 @@
+"""The estimators for scikit-learn: its own checks, and our laws on top."""
+
+import pickle
+from unittest import SkipTest
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.stats import Stats
+from edgemerge.sklearn import OSELMClassifier, OSELMDetector, OSELMRegressor
+
+DETECTOR = OSELMDetector(n_hidden=16, low=-2.0, high=2.0, robust=False)
+REGRESSOR = OSELMRegressor(n_hidden=16, low=-2.0, high=2.0, y_low=-5.0, y_high=5.0)
+CLASSIFIER = OSELMClassifier(n_hidden=16, low=-2.0, high=2.0)
+LEARNERS = pytest.mark.parametrize("learner", [DETECTOR, REGRESSOR, CLASSIFIER], ids=repr)
+ROUNDING = 1e-9  # of float64 in a product of matrices of condition 1e5
+seeds = st.integers(0, 2**32 - 1)
+
+
+def drawn(seed, rows=60, inputs=3):
+    """Rows, and targets that serve as numbers and as the classes 0, 1, 2 alike."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(0.0, 1.0, (rows, inputs))
+    return X, np.digitize(X[:, 0], [-0.5, 0.5]), rng
+
+
+def taught(learner, X, y, **weights):
+    learner = clone(learner)
+    if isinstance(learner, OSELMClassifier):
+        return learner.partial_fit(X, y, classes=[0, 1, 2], **weights)
+    return learner.fit(X, y, **weights)
+
+
+@parametrize_with_checks(
+    [OSELMDetector(), OSELMDetector(robust=False), OSELMRegressor(), OSELMClassifier()]
+)
+def test_scikit_learns_own_checks_pass_and_none_is_skipped(estimator, check):
+    try:
+        check(estimator)
+    except SkipTest as skipped:
+        pytest.fail(f"{skipped}: set SCIPY_ARRAY_API=1 and install pandas, as `make test` does")
+
+
+@LEARNERS
+@given(seed=seeds, cut=st.integers(1, 59))
+@settings(max_examples=20)
+def test_merging_is_like_having_fitted_everything(learner, seed, cut):
+    X, y, _ = drawn(seed)
+    here, there = taught(learner, X[:cut], y[:cut]), taught(learner, X[cut:], y[cut:])
+    everything = taught(learner, X, y)
+    assert here.merge(there).stats_ == everything.stats_
+    method = "score_samples" if learner is DETECTOR else "predict"
+    merged, fitted = (getattr(one, method)(X) for one in (here, everything))
+    assert merged == pytest.approx(fitted, rel=ROUNDING)
+
+
+@LEARNERS
+@given(seed=seeds, cuts=st.lists(st.integers(1, 59), max_size=3))
+@settings(max_examples=20)
+def test_partial_fit_in_pieces_is_fit(learner, seed, cuts):
+    X, y, _ = drawn(seed)
+    first, *rest = np.split(np.arange(60), sorted(set(cuts)))
+    pieces = taught(learner, X[first], y[first])
+    for part in rest:
+        pieces.partial_fit(X[part], y[part])
+    assert pieces.stats_ == taught(learner, X, y).stats_
+
+
+@pytest.mark.parametrize("robust", [True, False])
+@given(seed=seeds)
+@settings(max_examples=20)
+def test_a_weight_of_two_is_the_row_twice_and_of_none_is_no_row(robust, seed):
+    X, _, rng = drawn(seed)
+    weights = rng.integers(0, 4, 60)
+    detector = OSELMDetector(n_hidden=16, robust=robust, contamination=0.1)
+    weighted = clone(detector).fit(X, sample_weight=weights)
+    repeated = clone(detector).fit(X.repeat(weights, axis=0))
+    assert weighted.stats_ == repeated.stats_
+    assert weighted.offset_ == pytest.approx(repeated.offset_, rel=1e-6)  # scores in float32
+    assert np.array_equal(weighted.predict(X), repeated.predict(X))
+
+
+@pytest.mark.parametrize("learner", [REGRESSOR, CLASSIFIER], ids=repr)
+def test_weights_are_repeats_for_targets_too(learner):
+    X, y, rng = drawn(3)
+    weights = rng.integers(0, 4, 60)
+    repeated = taught(learner, X.repeat(weights, axis=0), y.repeat(weights))
+    assert taught(learner, X, y, sample_weight=weights).stats_ == repeated.stats_
+
+
+@LEARNERS
+def test_a_pickled_estimator_knows_the_same(learner):
+    X, y, _ = drawn(0)
+    before = taught(learner, X, y)
+    after = pickle.loads(pickle.dumps(before))  # noqa: S301  # our own bytes
+    assert after.stats_ == before.stats_
+    assert np.array_equal(after.predict(X), before.predict(X))
+    assert not hasattr(clone(before), "stats_")
+
+
+@LEARNERS
+def test_estimators_of_other_ranges_do_not_merge(learner):
+    X, y, _ = drawn(0)
+    mine, its = taught(learner, X, y), taught(clone(learner).set_params(high=3.0), X, y)
+    with pytest.raises(MismatchError, match="every device must build the same Projection"):
+        mine.merge(its)
+
+
+@LEARNERS
+def test_an_estimator_that_learnt_nothing_does_not_merge(learner):
+    X, y, _ = drawn(0)
+    with pytest.raises(NotFittedError):
+        taught(learner, X, y).merge(clone(learner))
+
+
+def test_targets_of_other_ranges_or_classes_do_not_merge():
+    X, y, _ = drawn(0)
+    wide = clone(REGRESSOR).set_params(y_high=90.0)
+    with pytest.raises(MismatchError, match="give every estimator the same y_low, y_high"):
+        taught(REGRESSOR, X, y).merge(taught(wide, X, y))
+    fewer = clone(CLASSIFIER).fit(X[y < 2], y[y < 2])
+    with pytest.raises(MismatchError, match="classes in its first partial_fit"):
+        taught(CLASSIFIER, X, y).merge(fewer)
+
+
+def test_the_score_is_that_of_the_core():
+    X, _, _ = drawn(0)
+    fitted = clone(DETECTOR).fit(X)
+    plain = Detector.resume(Stats.of(fitted.stats_.projection, X))
+    assert -fitted.score_samples(X) == pytest.approx(plain.score(X), rel=ROUNDING)
+    assert -fitted.score_samples(X[:1]) == pytest.approx(fitted.detector_.score(X[0]), rel=ROUNDING)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_contamination_is_the_share_of_outliers(share):
+    X, _, _ = drawn(0, rows=200)
+    assert (OSELMDetector(contamination=share).fit_predict(X) == -1).mean() == share
+
+
+def test_without_contamination_outliers_are_four_times_as_odd():
+    X, _, _ = drawn(0, rows=100)
+    assert OSELMDetector(robust=False).fit(X).offset_ == -4.0  # while warming up
+    X, _, _ = drawn(0, rows=1000)
+    assert -4.0 <= OSELMDetector().fit(X).offset_ < -1.0
+
+
+def test_a_robust_fit_leaves_out_what_is_far_out_in_most_inputs():
+    X, _, rng = drawn(0, rows=190, inputs=6)
+    odd = rng.normal(4.0, 0.1, (10, 6))
+    detector = OSELMDetector(low=-2.0, high=2.0)
+    dirty = clone(detector).fit(np.vstack([X, odd]))
+    assert dirty.stats_.count == 200 - 16  # 8 %
+    assert (dirty.predict(odd) == -1).all()
+    naive = clone(detector).set_params(robust=False).fit(np.vstack([X, odd]))
+    assert dirty.score_samples(odd).max() < 3.0 * naive.score_samples(odd).min()
+
+
+def test_robust_partial_fit_does_not_learn_what_is_four_times_as_odd():
+    X, _, _ = drawn(0, rows=600)
+    detector = OSELMDetector(n_hidden=32, low=-2.0, high=2.0).partial_fit(X)
+    before = detector.stats_
+    detector.partial_fit(np.full((5, 3), 9.0))
+    assert detector.stats_ == before
+    detector.partial_fit(np.zeros((1, 3)))
+    assert detector.stats_.count == before.count + 1
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
+    [
+        (OSELMDetector(contamination=0.7), "expected 'auto' or up to 0.5"),
+        (OSELMDetector(n_hidden=0), "n_hidden=0, expected 1 to 65536"),
+        (OSELMRegressor(y_low=2.0, y_high=1.0), "expected low below high"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(estimator, words):
+    X, y, _ = drawn(0)
+    with pytest.raises(SettingError, match=words):
+        estimator.fit(X, y)
+
+
+def test_classes_must_be_named_first():
+    X, y, _ = drawn(0)
+    with pytest.raises(SettingError, match="expected all of them in the first partial_fit"):
+        clone(CLASSIFIER).partial_fit(X, y)
+    with pytest.raises(SampleError, match="name them all first"):
+        clone(CLASSIFIER).partial_fit(X, y, classes=[0, 1])
