@@ -1,0 +1,108 @@
+"""The demo as a picture: the spectra, and the scores of every pump before and after merging."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from edgemerge.demo.fleet import FAULTS, THRESHOLD, Outcome, Row
+from edgemerge.demo.simulation import BAND_HZ, BANDS
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers; markers differ as well
+GROUPS = {
+    "own": ("#0072B2", "o"),
+    "peers": ("#E69F00", "s"),
+    "bearing": ("#D55E00", "^"),
+    "looseness": ("#AA3377", "D"),
+}
+LABELS = {"own": "own normal", "peers": "peers' normal", "bearing": "bearing fault"}
+NORMAL = "#3A6EA5"
+INK, FAINT = "#333333", "#9A9A9A"
+
+
+def plot(outcome: Outcome, path: Path) -> None:
+    """Draw the outcome into a PNG file."""
+    figure = Figure(figsize=(12.0, 5.8), dpi=150, layout=ConstrainedLayoutEngine(h_pad=0.08))
+    parts: Any = figure.subfigures(1, 2, width_ratios=[1.0, 1.75], wspace=0.02)
+    _spectra(parts[0], outcome)
+    _scores(parts[1], outcome)
+    figure.savefig(path)
+
+
+def _spectra(part: Any, outcome: Outcome) -> None:
+    faults = {fault.name for fault in FAULTS}
+    hertz = (np.arange(BANDS) + 0.5) * BAND_HZ
+    part.suptitle(
+        "What the pumps hear: spectra of vibration", fontsize=12, fontweight="bold", color=INK
+    )
+    axes = part.subplots(len(outcome.spectra), 1, sharex=True, sharey=True)
+    for ax, (kind, (low, mean, high)) in zip(axes, outcome.spectra.items(), strict=True):
+        colour = GROUPS[kind][0] if kind in faults else NORMAL
+        ax.fill_between(hertz, low, high, color=colour, alpha=0.22, linewidth=0)
+        if kind in faults:
+            ax.plot(hertz, outcome.spectra["running"][1], color=NORMAL, linewidth=0.9, ls=":")
+        ax.plot(hertz, mean, color=colour, linewidth=1.5)
+        name = LABELS.get(kind, kind)
+        label = f"{name}, running (dotted: without)" if kind in faults else name
+        ax.text(0.985, 0.93, label, transform=ax.transAxes, ha="right", va="top", color=colour)
+        _plain(ax)
+    axes[0].set(xlim=(0, BANDS * BAND_HZ), ylim=(-84, -12), yticks=[-80, -60, -40])
+    axes[len(axes) // 2].set_ylabel("level in dB re 1 g", color=INK)
+    axes[-1].set_xlabel("frequency in Hz", color=INK)
+
+
+def _scores(part: Any, outcome: Outcome) -> None:
+    part.suptitle("How odd each pump finds it", fontsize=12, fontweight="bold", color=INK)
+    axes = part.subplots(1, 2, sharex=True, sharey=True)
+    for ax, merged, title in zip(axes, (False, True), ("learnt alone", "merged once"), strict=True):
+        rows = outcome.told(merged=merged)
+        for place, row in enumerate(rows):
+            _pump(ax, place, row)
+            ax.axhline(place + 0.5, color=FAINT, linewidth=0.5, alpha=0.5)
+        ax.axvline(THRESHOLD, color=INK, linewidth=1.0, linestyle="--")
+        ax.axvspan(THRESHOLD, 100.0, color="#000000", alpha=0.045, linewidth=0)
+        ax.text(THRESHOLD * 1.07, -0.62, f"alarm above {THRESHOLD:g}", color=INK, fontsize=9)
+        ax.set_title(title, fontsize=11, color=INK)
+        ax.set_xlabel("score: 1 is as usual; bars hold nine of ten", color=INK)
+        _plain(ax)
+    names = [f"{row.device}\n{row.pattern}" for row in outcome.told(merged=False)]
+    axes[0].set(xscale="log", xlim=(0.4, 60.0), ylim=(len(names) - 0.5, -0.8))
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].set_xticks([0.5, 1, 2, 4, 10, 20, 50], ["0.5", "1", "2", "4", "10", "20", "50"])
+    axes[0].minorticks_off()
+    part.legend(handles=_legend(), loc="outside lower center", ncols=len(GROUPS), frameon=False)
+
+
+def _pump(ax: Any, place: int, row: Row) -> None:
+    for offset, (group, (colour, marker)) in zip(
+        np.linspace(-0.27, 0.27, len(GROUPS)), GROUPS.items(), strict=True
+    ):
+        scores, y = row.scores[group], place + offset
+        ax.plot([scores.low, scores.high], [y, y], color=colour, linewidth=3.5, alpha=0.4)
+        ax.plot(scores.mean, y, marker, color=colour, markersize=6.5, mec="white", mew=0.7)
+
+
+def _legend() -> list[Line2D]:
+    return [
+        Line2D(
+            [],
+            [],
+            color=colour,
+            marker=marker,
+            linewidth=3.5,
+            alpha=0.9,
+            label=LABELS.get(group, group),
+        )
+        for group, (colour, marker) in GROUPS.items()
+    ]
+
+
+def _plain(ax: Any) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(FAINT)
+    ax.tick_params(colors=INK, labelsize=9, length=3)
