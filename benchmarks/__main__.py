@@ -1,0 +1,39 @@
+"""Run `python -m benchmarks` to measure speed; `--quick` only shows that all of it works.
+
+Writes docs/results/speed.csv, speed-bars.csv and docs/images/speed.png, or into `--out FOLDER`.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[threads] = "1"  # read when numpy is first imported
+
+from rich.console import Console  # noqa: E402  # after the threads are set, like all below
+
+from benchmarks import report, speed  # noqa: E402
+
+
+def main() -> None:
+    """Measure, write and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=speed.__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds; times mean nothing")
+    parser.add_argument("--out", type=Path, help="a folder for all files; docs/ without it")
+    given = parser.parse_args()
+    docs = Path(__file__).parents[1] / "docs"
+    times, bars, remarks = speed.run(quick=given.quick)
+    written = (
+        report.save(report.rows(times), (given.out or docs / "results") / "speed.csv"),
+        report.save(report.bar_rows(bars), (given.out or docs / "results") / "speed-bars.csv"),
+        report.plot(times, (given.out or docs / "images") / "speed.png"),
+    )
+    console = Console(width=None if os.isatty(1) else 160)
+    console.print(report.table(times))
+    console.print(report.judgement(bars))
+    for remark in (*remarks, *(f"wrote {path}" for path in written)):
+        console.print(remark, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

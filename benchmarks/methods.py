@@ -1,0 +1,59 @@
+"""The detectors that the accuracy benchmarks compare, each with no argument but a seed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import IsolationForest
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import LocalOutlierFactor
+from sklearn.svm import OneClassSVM
+
+from benchmarks.data import Split
+from benchmarks.streams import ScoredLODA, StreamedBank, StreamedTrees
+from edgemerge.sklearn import OSELMDetector
+
+Row = dict[str, Any]
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+METHODS: dict[str, Callable[[int], Any]] = {
+    "OSELMDetector": lambda _: OSELMDetector(),
+    "OSELMDetector, robust=False": lambda _: OSELMDetector(robust=False),
+    "Bank": lambda _: StreamedBank(),
+    "HalfSpaceTrees (River)": StreamedTrees,
+    "LODA (PyOD)": lambda _: ScoredLODA(),
+    "IsolationForest": lambda seed: IsolationForest(random_state=seed),
+    "OneClassSVM": lambda _: OneClassSVM(),
+    "LocalOutlierFactor": lambda _: LocalOutlierFactor(novelty=True),
+}
+
+
+def auc(method: str, split: Split) -> float:
+    """Learn one part of a split and tell the other apart: ROC-AUC."""
+    learnt = METHODS[method](split.seed).fit(split.train)
+    return float(roc_auc_score(split.label, -learnt.score_samples(split.test)))
+
+
+def save(rows: Sequence[Row], name: str) -> Path:
+    """Write rows as CSV among the results of the docs."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / name
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def mean(rows: Iterable[Row], **wanted: Any) -> float:
+    """Average ROC-AUC over the tasks of those rows that have all that is wanted."""
+    tasks: dict[str, list[float]] = {}
+    for row in rows:
+        if all(row[key] == value for key, value in wanted.items()):
+            tasks.setdefault(row["task"], []).append(row["auc"])
+    return float(np.mean([np.mean(found) for found in tasks.values()]))

@@ -1,0 +1,193 @@
+"""Other ways to do the jobs: OS-ELM in NumPy as published and as in textbooks, and other packages.
+
+x is (1, n) for the published style, (n,) otherwise; P (N, N), B (N, n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.jobs import (
+    BOTH,
+    LEARN,
+    LEARN_ROWS,
+    MERGE_LOSS,
+    MERGE_SCORE,
+    PREQUENTIAL,
+    PREQUENTIAL_ROWS,
+    PUBLISHED,
+    SCORE,
+    TEXTBOOK,
+)
+from benchmarks.stopwatch import Contestant
+from edgemerge import Projection, Stats
+
+Array = NDArray[np.float64]
+Hidden = Callable[[Array], Array]
+
+TORCH = "PyTorch BP-NN3 (Adam, float32)"
+RIVER = "River HalfSpaceTrees"
+FOREST = "scikit-learn IsolationForest"
+PYOD = "PyOD PCA"
+
+
+def plain_hidden(projection: Projection) -> Hidden:
+    """Give g(xA + b) without a grid."""
+    A, b = projection.A, projection.b
+    return lambda x: np.tanh(x.dot(A) + b)
+
+
+class Published:
+    """OS-ELM as public code writes it: any batch size, a pseudo-inverse, products left to right."""
+
+    def __init__(self, hidden: Hidden, P: Array, B: Array) -> None:
+        """Go on from a first solution."""
+        self.hidden, self.P, self.B = hidden, P.copy(), B.copy()
+
+    def learn(self, x: Array) -> None:
+        """Take in rows (k, n); here k is 1."""
+        H = self.hidden(x)
+        inner = np.linalg.pinv(np.eye(len(x)) + H.dot(self.P).dot(H.T))
+        self.P = self.P - self.P.dot(H.T).dot(inner).dot(H).dot(self.P)
+        self.B = self.B + self.P.dot(H.T).dot(x - H.dot(self.B))
+
+    def loss(self, x: Array) -> float:
+        """Give the mean squared error of rows (k, n)."""
+        return float(np.mean((x - self.hidden(x).dot(self.B)) ** 2))
+
+
+class Textbook:
+    """OS-ELM for one sample at a time: a reciprocal and two outer products."""
+
+    def __init__(self, hidden: Hidden, P: Array, B: Array) -> None:
+        """Go on from a first solution."""
+        self.hidden, self.P, self.B = hidden, P.copy(), B.copy()
+
+    def learn(self, x: Array) -> None:
+        """Take in one sample (n,)."""
+        h = self.hidden(x)
+        Ph = self.P @ h
+        gain = Ph / (1.0 + h @ Ph)
+        self.P -= np.outer(gain, Ph)
+        self.B += np.outer(gain, x - h @ self.B)
+
+    def loss(self, x: Array) -> float:
+        """Give the mean squared error of one sample (n,)."""
+        e = x - self.hidden(x) @ self.B
+        return float(e @ e) / len(x)
+
+
+def merge_published(stats: Stats) -> tuple[Array, Array]:
+    """Solve merged sums in the published style; the adding itself is not counted."""
+    P: Array = np.linalg.inv(stats.U).astype(float, copy=False)
+    return P, np.linalg.inv(stats.U) @ stats.V
+
+
+def both(learn: Callable[[Any], object], score: Callable[[Any], object], rows: list[Any]) -> None:
+    """Learn each of the rows and score the next."""
+    for x, fresh in zip(rows, rows[1:] + rows[:1], strict=True):
+        learn(x)
+        score(fresh)
+
+
+def each(call: Callable[[Any], object], rows: list[Any]) -> None:
+    """Call with each of the rows."""
+    for x in rows:
+        call(x)
+
+
+def single(
+    way: str, learn: Callable[[Any], object], score: Callable[[Any], object], rows: list[Any]
+) -> Iterator[Contestant]:
+    """Give the jobs of one way that takes samples one by one."""
+    k = len(rows)
+    yield Contestant(LEARN, way, partial(each, learn, rows), k)
+    yield Contestant(SCORE, way, partial(each, score, rows), k)
+    for job in (BOTH, PREQUENTIAL):
+        yield Contestant(job, way, partial(both, learn, score, rows), k)
+
+
+def numpy_peers(stats: Stats, rows: Array) -> Iterator[Contestant]:
+    """Give OS-ELM in NumPy, both ways, having learnt what is in stats."""
+    first, hidden = stats.solve(), plain_hidden(stats.projection)
+    published = Published(hidden, first.P, first.B)
+    wide = list(rows[:, None, :])
+    yield from single(PUBLISHED, published.learn, published.loss, wide)
+    yield Contestant(LEARN_ROWS, PUBLISHED, partial(each, published.learn, wide), len(wide))
+    run = partial(both, published.learn, published.loss, wide)
+    yield Contestant(PREQUENTIAL_ROWS, PUBLISHED, run, len(wide))
+    for job in (MERGE_LOSS, MERGE_SCORE):
+        yield Contestant(job, PUBLISHED, partial(each, merge_published, [stats] * 8), 8)
+    textbook = Textbook(hidden, first.P, first.B)
+    yield from single(TEXTBOOK, textbook.learn, textbook.loss, list(rows))
+
+
+def torch_peer(rows: Array, n_hidden: int) -> Iterator[Contestant]:
+    """Give one gradient step, and one prediction, of an autoencoder of the same size."""
+    torch = import_module("torch")
+    torch.set_num_threads(1)
+    n = rows.shape[1]
+    net = torch.nn.Sequential(
+        torch.nn.Linear(n, n_hidden),
+        torch.nn.ReLU(),
+        torch.nn.Linear(n_hidden, n),
+        torch.nn.Sigmoid(),
+    )
+    optimizer, mse = torch.optim.Adam(net.parameters()), torch.nn.MSELoss()
+
+    def learn(x: Any) -> None:
+        optimizer.zero_grad()
+        mse(net(x), x).backward()
+        optimizer.step()
+
+    def score(x: Any) -> float:
+        with torch.no_grad():
+            return float(mse(net(x), x))
+
+    batches = [torch.tensor(x[None], dtype=torch.float32) for x in rows[:32] * 0.5 + 0.5]
+    yield from single(TORCH, learn, score, batches)
+
+
+def river_peer(rows: Array) -> Iterator[Contestant]:
+    """Give River's streaming detector, with the dicts it wants made beforehand."""
+    trees = import_module("river.anomaly").HalfSpaceTrees(seed=0)
+    dicts = [dict(enumerate(map(float, x))) for x in rows * 0.5 + 0.5]
+    for x in dicts * 2:  # the first window of 250 only fills the trees
+        trees.learn_one(x)
+    yield from single(RIVER, trees.learn_one, trees.score_one, dicts)
+
+
+def forest_peer(rows: Array) -> Iterator[Contestant]:
+    """Give a forest that can score one row; it cannot learn one."""
+    forest = import_module("sklearn.ensemble").IsolationForest(random_state=0).fit(rows)
+    yield Contestant(SCORE, FOREST, lambda: forest.score_samples(rows[:1]))
+
+
+def pyod_peer(rows: Array) -> Iterator[Contestant]:
+    """Give a linear detector that can score one row; it cannot learn one."""
+    pca = import_module("pyod.models.pca").PCA(n_components=8).fit(rows)
+    yield Contestant(SCORE, PYOD, lambda: pca.decision_function(rows[:1]))
+
+
+def packages(rows: Array, n_hidden: int) -> tuple[list[Contestant], list[str]]:
+    """Give the peers that are installed, and a remark for each that is not."""
+    makers: dict[str, Callable[[], Iterator[Contestant]]] = {
+        TORCH: partial(torch_peer, rows, n_hidden),
+        RIVER: partial(river_peer, rows),
+        FOREST: partial(forest_peer, rows),
+        PYOD: partial(pyod_peer, rows),
+    }
+    found: list[Contestant] = []
+    remarks = []
+    for way, make in makers.items():
+        try:
+            found += make()
+        except ModuleNotFoundError as error:
+            remarks.append(f"{way} is left out: {error.name} is not installed")
+    return found, remarks

@@ -1,0 +1,205 @@
+"""How fast is edgemerge? Every job against other ways to do it, in one run, on one thread.
+
+Run `python -m benchmarks`; times are only good for ratios within one run.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import jobs, limits
+from benchmarks.jobs import OURS, PUBLISHED
+from benchmarks.peers import both, each, numpy_peers, packages
+from benchmarks.stopwatch import Contestant, race
+from edgemerge import Contribution, Detector, Ledger, Projection, Stats
+from edgemerge.core.activation import table
+
+Array = NDArray[np.float64]
+Times = dict[tuple[str, str], float]  # (job, way) → seconds
+
+SIZES = ((225, 16), (561, 64), (561, 128), (784, 64))
+JUDGED = ((561, 64), (561, 128))
+ROWS = 1024  # in a block
+SINGLES = 256  # samples one by one in a turn: covers one fresh solve of P
+MERGES = 8  # in a turn
+DEVICES = 1000
+STEADY = 1.1  # what noise may add to a cost that does not grow
+MOST_BYTES = 2**27  # of distinct contributions; beyond that they repeat, and still miss the cache
+SEEN, MUCH = 10**3, 10**5  # samples, between which the cost must not grow
+
+
+class Bar(NamedTuple):
+    """Something promised: a value that must not pass its limit, or must reach it."""
+
+    size: tuple[int, int]
+    what: str
+    value: float
+    limit: float
+    reach: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Say whether the promise is kept."""
+        return self.value >= self.limit if self.reach else self.value <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        """Say ok, or by which factor it is missed."""
+        far = self.limit / self.value if self.reach else self.value / self.limit
+        return "ok" if self.met else f"missed by a factor of {far:.2f}"
+
+
+def samples(n: int, k: int, seed: int = 0) -> Array:
+    """Make k readings of n sensors that hang together, in [−1, 1]."""
+    rng = np.random.default_rng(seed)
+    mix = np.random.default_rng(n).normal(0.0, 0.15, (8, n))
+    X = rng.normal(size=(k, 8)) @ mix + rng.normal(0.0, 0.05, (k, n))
+    return np.clip(X, -1.0, 1.0)
+
+
+def taught(projection: Projection, X: Array, told: Stats | None = None) -> Detector:
+    """Give a detector that has learnt X."""
+    detector = Detector(projection)
+    detector.learn(X)
+    if told is not None:
+        detector.adopt(told)
+    detector.score(X[0])
+    return detector
+
+
+def ours(projection: Projection, X: Array) -> Iterator[Contestant]:
+    """Give our own way to do every job."""
+    one, rows = taught(projection, X), list(X[:SINGLES])
+    k = len(rows)
+    yield Contestant(jobs.LEARN, OURS, partial(each, one.learn, rows), k)
+    yield Contestant(jobs.SCORE, OURS, partial(each, taught(projection, X).score, rows), k)
+    two = taught(projection, X)
+    yield Contestant(jobs.BOTH, OURS, partial(both, two.learn, two.score, rows), k)
+    three = taught(projection, X)
+    yield Contestant(jobs.PREQUENTIAL, OURS, partial(each, three.learn_and_score, rows), k)
+    block = taught(projection, X)
+    yield Contestant(jobs.LEARN_ROWS, OURS, partial(block.learn, X), len(X))
+    stream = taught(projection, X)
+    yield Contestant(jobs.PREQUENTIAL_ROWS, OURS, partial(stream.learn_and_score, X), len(X))
+    told = [Stats.of(projection, samples(projection.n_inputs, 500, s)) for s in range(MERGES)]
+    four, five = taught(projection, X), taught(projection, X)
+    yield Contestant(jobs.MERGE_LOSS, OURS, partial(merged, four, told, four.loss, X[0]), MERGES)
+    yield Contestant(jobs.MERGE_SCORE, OURS, partial(merged, five, told, five.score, X[0]), MERGES)
+    yield Contestant(jobs.SUM, OURS, fleet(projection).total)
+
+
+def merged(detector: Detector, told: list[Stats], ask: Callable[[Array], Any], x: Array) -> None:
+    """Adopt one contribution and answer once, for each in turn: the answer is counted too."""
+    for stats in told:
+        detector.adopt(stats)
+        ask(x)
+
+
+def contribution_bytes(projection: Projection) -> int:
+    """Count the bytes of one contribution's sums."""
+    return sum(a.nbytes for a in Stats.empty(projection).arrays)
+
+
+def fleet(projection: Projection) -> Ledger:
+    """Give a ledger with 1 000 contributions that do not fit the cache."""
+    ledger = Ledger(projection)
+    distinct = min(DEVICES, MOST_BYTES // contribution_bytes(projection))
+    told = [Stats.of(projection, samples(projection.n_inputs, 2, s)) for s in range(distinct)]
+    for device, stats in zip(range(DEVICES), cycle(told), strict=False):
+        ledger.put(Contribution(f"device-{device}", stats, revision=1))
+    return ledger
+
+
+def measure(n: int, N: int, seconds: float) -> tuple[Times, list[str]]:
+    """Time every way to do every job at one size; where a way has variants, the best counts."""
+    X = samples(n, ROWS)
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    known = Stats.of(projection, X)
+    found, remarks = packages(X[:SINGLES], N)
+    contestants = [
+        *ours(projection, X),
+        *numpy_peers(known, X[:SINGLES]),
+        *limits.limits(projection.grid.rows(X), N),
+        *(limits.peak(), limits.memory()),
+        *found,
+    ]
+    times: Times = {}
+    for contestant, time in zip(contestants, race(contestants, seconds), strict=True):
+        key = contestant.job, contestant.way
+        times[key] = min(time, times.get(key, time))
+    flop, byte = times.pop((limits.PEAK, limits.FMA)), times.pop((limits.MEMORY, limits.RAM))
+    times[jobs.LEARN_ROWS, limits.FMA] = flop * limits.rows_flops(n, N)
+    times[jobs.SUM, limits.RAM] = byte * DEVICES * contribution_bytes(projection)
+    return times, remarks
+
+
+def bars(size: tuple[int, int], times: Times) -> Iterator[Bar]:
+    """Hold one size against what is promised."""
+    old = times[jobs.BOTH, PUBLISHED]
+    both_ours = times[jobs.BOTH, OURS]
+    yield Bar(size, "learn + fresh score of one, of published", both_ours / old, 0.35)
+    rows = times[jobs.LEARN_ROWS, OURS] / times[jobs.LEARN_ROWS, limits.BLAS3]
+    yield Bar(size, "learn rows, of the BLAS-3 limit", rows, 2.0)
+    stream = times[jobs.PREQUENTIAL_ROWS, OURS] / old
+    yield Bar(size, "score then learn rows, of published", stream, 0.25)
+    if size[1] == 128:
+        for job in (jobs.MERGE_LOSS, jobs.MERGE_SCORE):
+            yield Bar(
+                size, f"{job}, of inv(U), inv(U) @ V", times[job, OURS] / times[job, PUBLISHED], 0.2
+            )
+    share = times[jobs.SUM, limits.RAM] / times[jobs.SUM, OURS]
+    yield Bar(size, "bytes/s of summed contributions, of memory", share, 0.5, reach=True)
+
+
+def growth(n: int, N: int, seconds: float, much: int) -> Bar:
+    """Compare the cost of one sample after few and after many samples."""
+    X = samples(n, ROWS)
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    young, old = taught(projection, X[:SEEN]), taught(projection, X[:SEEN])
+    while old.count < much:
+        old.learn(X)
+    rows = list(X[:SINGLES])
+    pair = [
+        Contestant(jobs.BOTH, str(d.count), partial(both, d.learn, d.score, rows), len(rows))
+        for d in (young, old)
+    ]
+    few, many = race(pair, seconds)
+    return Bar((n, N), f"cost of one after {much:,} samples, of after {SEEN:,}", many / few, STEADY)
+
+
+def memory(n: int, N: int) -> Bar:
+    """Weigh a detector with all it needs: projection, tables, own sums, others', P, waiting."""
+    X = samples(n, ROWS)
+    table.cache_clear()
+    gc.collect()
+    tracemalloc.start()
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    detector = taught(projection, X, Stats.of(projection, X))
+    for x in X[:63]:
+        detector.learn(x)
+    gc.collect()
+    megabytes = tracemalloc.get_traced_memory()[0] / 1e6
+    tracemalloc.stop()
+    return Bar((n, N), "MB of a detector, all included", megabytes, 4.0)
+
+
+def run(*, quick: bool = False) -> tuple[dict[tuple[int, int], Times], list[Bar], list[str]]:
+    """Measure every size; give times, bars and remarks. `quick` only shows that all of it works."""
+    seconds, sizes = (0.0, SIZES[:1]) if quick else (20.0, SIZES)
+    times: dict[tuple[int, int], Times] = {}
+    remarks: list[str] = []
+    for size in sizes:
+        times[size], remarks = measure(*size, seconds)
+    judged = sizes if quick else JUDGED
+    found = [bar for size in judged for bar in bars(size, times[size])]
+    last, much = judged[-1], 2 * SEEN if quick else MUCH
+    found += [growth(*last, seconds / 2, much), memory(*last)]
+    return times, found, remarks
