@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.data import splits, tasks
-from benchmarks.methods import METHODS, Row, auc, mean, save
+from benchmarks.methods import METHODS, Row, auc, mean, save, table
 
 
 def run(seeds: Sequence[int] = (0, 1, 2), *, quick: bool = False) -> list[Row]:
@@ -23,20 +23,11 @@ def run(seeds: Sequence[int] = (0, 1, 2), *, quick: bool = False) -> list[Row]:
     ]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Show mean ROC-AUC, one line a source and one column a method."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    sources = list(dict.fromkeys(row["source"] for row in rows))
-    lines = ["| data | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
-    for source in sources:
-        means = (mean(rows, source=source, method=method) for method in methods)
-        lines.append(f"| {source} | " + " | ".join(f"{value:.3f}" for value in means) + " |")
-    means = (mean(rows, method=method) for method in methods)
-    lines.append("| mean of tasks | " + " | ".join(f"{value:.4f}" for value in means) + " |")
-    return "\n".join(lines)
+def _cell(rows: Sequence[Row], **wanted: str) -> str:
+    return f"{mean(rows, **wanted):.4f}"
 
 
 if __name__ == "__main__":
     measured = run(quick="--quick" in sys.argv)
     print(save(measured, "defaults.csv"))
-    print(table(measured))
+    print(table(measured, _cell))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.data import splits, tasks
-from benchmarks.methods import METHODS, Row, auc, mean, save
+from benchmarks.methods import METHODS, Row, auc, mean, save, table
 
 SHARES = (0.0, 0.05, 0.1)
 
@@ -26,18 +26,6 @@ def run(seeds: Sequence[int] = (0, 1, 2), *, quick: bool = False) -> list[Row]:
     ]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Show mean ROC-AUC for clean / 5 % / 10 %, one line a source and one column a method."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    sources = list(dict.fromkeys(row["source"] for row in rows))
-    lines = ["| data | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
-    for source in sources:
-        cells = [_cell(rows, source=source, method=method) for method in methods]
-        lines.append(f"| {source} | " + " | ".join(cells) + " |")
-    lines.append("| mean of tasks | " + " | ".join(_cell(rows, method=m) for m in methods) + " |")
-    return "\n".join(lines)
-
-
 def _cell(rows: Sequence[Row], **wanted: str) -> str:
     return " ".join(f"{mean(rows, share=share, **wanted):.3f}" for share in SHARES)
 
@@ -45,4 +33,4 @@ def _cell(rows: Sequence[Row], **wanted: str) -> str:
 if __name__ == "__main__":
     measured = run(quick="--quick" in sys.argv)
     print(save(measured, "dirty.csv"))
-    print(table(measured))
+    print(table(measured, _cell))

@@ -50,6 +50,18 @@ def save(rows: Sequence[Row], name: str) -> Path:
     return path
 
 
+def table(rows: Sequence[Row], cell: Callable[..., str]) -> str:
+    """Show a cell for each source and method, and one for all tasks of a method."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    lines = ["| data | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
+    for source in sources:
+        cells = (cell(rows, source=source, method=method) for method in methods)
+        lines.append(f"| {source} | " + " | ".join(cells) + " |")
+    lines.append("| mean of tasks | " + " | ".join(cell(rows, method=m) for m in methods) + " |")
+    return "\n".join(lines)
+
+
 def mean(rows: Iterable[Row], **wanted: Any) -> float:
     """Average ROC-AUC over the tasks of those rows that have all that is wanted."""
     tasks: dict[str, list[float]] = {}
