@@ -49,3 +49,9 @@ def parts(draw, count=2, **sizes):
 
 ridges = st.one_of(st.none(), st.floats(1e-3, 10.0))  # smaller: 1e12 of condition, rank 1
 forgettings = st.sampled_from((0.5, 0.9, 0.99, 0.999))
+
+
+def machine(place, rows, rng, inputs=6):
+    """Samples of one mode of a machine: two causes behind six inputs."""
+    mixing = np.random.default_rng(int(100 * place)).normal(0.0, 0.1, (2, inputs))
+    return place + rng.normal(size=(rows, 2)) @ mixing + rng.normal(0.0, 0.01, (rows, inputs))

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import FormatError
-from edgemerge.core.ledger import Contribution, Ledger
+from edgemerge.core.ledger import Ledger
 from edgemerge.core.parcel import seal, unseal
 from edgemerge.core.projection import Projection
 from edgemerge.core.state import to_bytes

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from edgemerge.core.admission import admit
     from edgemerge.core.bank import Bank
     from edgemerge.core.codec import decode, encode
+    from edgemerge.core.contribution import Contribution
     from edgemerge.core.detector import Detector
     from edgemerge.core.elm import elm
     from edgemerge.core.errors import EdgemergeError
     from edgemerge.core.grouping import group
-    from edgemerge.core.ledger import Contribution, Ledger
+    from edgemerge.core.ledger import Ledger
     from edgemerge.core.projection import Projection
     from edgemerge.core.readout import Readout
     from edgemerge.core.stats import Stats
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 _HOMES = {  # else core.<name in lower case>
-    "Contribution": "core.ledger",
     "EdgemergeError": "core.errors",
     "admit": "core.admission",
     "decode": "core.codec",

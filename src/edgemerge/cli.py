@@ -130,8 +130,9 @@ def show(file: Path, *, as_json: bool) -> None:
 def description(thing: Any) -> dict[str, Any]:
     """Give what can be told about a saved value without its numbers."""
     from edgemerge.core.bank import Bank
+    from edgemerge.core.contribution import Contribution
     from edgemerge.core.detector import Detector
-    from edgemerge.core.ledger import Contribution, Ledger
+    from edgemerge.core.ledger import Ledger
     from edgemerge.core.projection import Projection
     from edgemerge.core.stats import Stats
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgemerge.core.admission import admit
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import MismatchError, RejectedError
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 

@@ -11,8 +11,8 @@ import pytest
 from safetensors import numpy as foreign
 
 from edgemerge.core.codec import decode, encode, form_of
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import FormatError, SettingError, SolveError
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import SettingError
 from edgemerge.core.grouping import group
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.likeness import Profile, alike, explains
 from edgemerge.core.projection import Projection
 from edgemerge.core.selection import (

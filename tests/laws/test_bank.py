@@ -14,7 +14,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.core.state import from_bytes, to_bytes
-from tests.cases import projections, samples
+from tests.cases import machine, projections, samples
 
 
 def seen(bank):
@@ -95,12 +95,6 @@ def test_adopting_twice_is_once_and_adopting_nothing_is_never_having_heard(mine,
     bank.adopt([])
     assert list(bank) == [note.pattern for note in own]
     assert bank.score(probe) == pytest.approx(before, rel=1e-9, abs=1e-9)
-
-
-def machine(place, rows, rng, inputs=6):
-    """Samples of one mode of a machine: two causes behind six inputs."""
-    mixing = np.random.default_rng(int(100 * place)).normal(0.0, 0.1, (2, inputs))
-    return place + rng.normal(size=(rows, 2)) @ mixing + rng.normal(0.0, 0.01, (rows, inputs))
 
 
 SHARED = Projection(n_inputs=6, n_hidden=12, seed=3)

@@ -6,14 +6,9 @@ import pytest
 from edgemerge import Bank, Contribution, Projection, Stats
 from edgemerge.core.errors import CapacityError, SettingError
 from edgemerge.core.state import from_bytes, to_bytes
+from tests.cases import machine
 
 SHARED = Projection(n_inputs=6, n_hidden=12, seed=3)
-
-
-def machine(place, rows, rng, inputs=6):
-    """Samples of one mode of a machine: two causes behind six inputs."""
-    mixing = np.random.default_rng(int(100 * place)).normal(0.0, 0.1, (2, inputs))
-    return place + rng.normal(size=(rows, 2)) @ mixing + rng.normal(0.0, 0.01, (rows, inputs))
 
 
 def test_scores_while_learning_do_not_depend_on_how_samples_come():

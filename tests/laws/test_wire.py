@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from edgemerge.core.admission import admit
 from edgemerge.core.codec import decode, encode
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import CapacityError, FormatError
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 

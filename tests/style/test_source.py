@@ -15,7 +15,6 @@ LONGER = {  # one public class each, many methods of a few lines: parting it wou
     "bank.py": 185,
     "detector.py": 175,
     "known.py": 160,
-    "ledger.py": 155,
     "projection.py": 170,
     "stats.py": 205,
 }

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 from edgemerge.core import checks, soundness
 from edgemerge.core.checks import Case, Words
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import MismatchError, RejectedError, must_be
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 
 CHECKS: tuple[Callable[[Case], Words], ...] = (

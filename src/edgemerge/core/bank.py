@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core import foreign
+from edgemerge.core.contribution import Contribution, must_be_name
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.events import Event
-from edgemerge.core.ledger import Contribution, must_be_name
 from edgemerge.core.patterns import Patterns
 from edgemerge.core.projection import Projection
 from edgemerge.core.settings import refuse_bad_learning, whole

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.ledger import Contribution
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.rounding import Rounding, factor
 from edgemerge.core.stats import Stats

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, must_be
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.packing import Words
 from edgemerge.core.parcel import LIMIT, Parcel, seal, unseal
 from edgemerge.core.projection import Projection

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.block import stream
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import must_be
 from edgemerge.core.known import Known
 from edgemerge.core.learning import learn_one, learn_rows
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.readout import Readout
 from edgemerge.core.settings import refuse_bad_learning

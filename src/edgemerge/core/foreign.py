@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.grouping import Group, group
-from edgemerge.core.ledger import Contribution
 from edgemerge.core.likeness import Profile, explains
 from edgemerge.core.patterns import Patterns
 from edgemerge.core.stats import Stats

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edgemerge.core.ledger import Contribution, Key
+from edgemerge.core.contribution import Contribution, Key
 from edgemerge.core.likeness import FACTOR, Profile, explains
 from edgemerge.core.stats import Stats
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from edgemerge.core.contribution import Contribution, Key
 from edgemerge.core.errors import SettingError
-from edgemerge.core.ledger import Contribution, Key
 from edgemerge.core.likeness import FACTOR, Profile, explains
 from edgemerge.core.stats import Stats
 

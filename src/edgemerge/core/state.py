@@ -11,9 +11,10 @@ from typing import Any
 from edgemerge.core import codec
 from edgemerge.core.bank import Bank
 from edgemerge.core.bank_state import bank_from_bytes, bank_to_bytes
+from edgemerge.core.contribution import Contribution
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError
-from edgemerge.core.ledger import Contribution, Ledger
+from edgemerge.core.ledger import Ledger
 from edgemerge.core.packing import Words, unpack
 from edgemerge.core.parcel import LIMIT, Parcel, seal, unseal
 from edgemerge.core.projection import Projection

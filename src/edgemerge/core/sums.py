@@ -86,11 +86,7 @@ class Sums:
 
     def add_all(self, other: Sums) -> None:
         """Add everything that another accumulator holds, which must fit."""
-        self.U += other.U
-        self.V += other.V
-        self.C += other.C
-        self.S += other.S
-        self.count += other.count
+        self.merge(other.U, other.V, other.C, other.S, other.count)
         self._largest = self.largest()  # settling may have lowered it since there was room
 
     def merge(self, U: Array, V: Array, C: Array, S: Array, count: float) -> None:
