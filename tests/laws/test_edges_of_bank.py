@@ -153,3 +153,15 @@ def test_a_full_bank_refuses_all_rows_and_loses_none_that_wait():
 def test_settings_from_other_libraries_can_be_saved():
     bank = Bank(SHARED, max_patterns=np.int64(4), reject_above=np.float32(4.0))
     assert from_bytes(to_bytes(bank)).max_patterns == 4
+
+
+def test_hidden_values_larger_than_the_samples_are_reckoned_with():
+    wide = Projection(n_inputs=2, n_hidden=3, activation="identity", grid_bits=16, width=64.0)
+    one = Stats.of(wide, np.ones((1, 2)))
+    bank = Bank(wide, reject_above=None)
+    bank.learn(np.zeros((40, 2)))
+    bank.patterns.add("full", one * ((2.0**21 - 1000.0) / one.largest), np.empty((0, 2)))
+    with pytest.raises(CapacityError, match="share and start again"):
+        bank.learn(np.ones((200, 2)))
+    assert len(bank.waiting) == 8
+    assert bank.patterns.clock == 32

@@ -226,3 +226,14 @@ def test_ranges_too_narrow_or_too_wide_for_floats_never_make_nan():
         assert np.isfinite(Stats.of(shared, values).C).all()
     with pytest.raises(SettingError, match="low below high"):
         Projection(n_inputs=1, low=0.0, high=1e-310)
+
+
+def test_sums_that_are_large_in_different_places_fit_together():
+    shared = Projection(n_inputs=2, n_hidden=1, grid_bits=16)
+    one, other = (np.tile(row, (24, 1)) for row in ([256.0, 0.0], [0.0, 256.0]))
+    pump = Detector(shared)
+    pump.learn(one)
+    pump.learn(other)
+    assert pump.own == Stats.of(shared, one) + Stats.of(shared, other)
+    with pytest.raises(CapacityError, match="share and start again"):
+        pump.learn(other)

@@ -18,8 +18,8 @@ from edgemerge.core.events import Event, Kind
 from edgemerge.core.instance import Instance
 from edgemerge.core.projection import Projection
 from edgemerge.core.ring import Ring
+from edgemerge.core.room import room_of
 from edgemerge.core.stats import Stats
-from edgemerge.core.sums import sum_up
 
 Array = NDArray[np.float64]
 
@@ -75,11 +75,8 @@ class Patterns:
 
     def must_fit(self, X: Array) -> None:
         """Refuse rows that no pattern could take in all, before any of them is learnt."""
-        far = float((X * X).sum()) + len(X)
-        if not all(i.detector.known.own.fits(far) for i in self.instances.values()):
-            fresh = sum_up(self.projection, X, X)
-            for instance in self.instances.values():
-                instance.detector.known.own.must_hold(fresh)
+        for instance in self.instances.values():
+            room_of(self.projection).must_hold(instance.detector.known.own, X)
 
     def learn(self, X: Array) -> None:
         """Learn a block: each row goes to the nearest pattern that explains it, or to none."""

@@ -81,8 +81,10 @@ class Sums:
 
     def must_hold(self, other: Sums) -> None:
         """Refuse, before anything changes, what would not fit."""
-        if not self.fits(other.largest()):
-            must_fit(self._largest + other.largest(), self.quantum)
+        if not self.fits(other.largest()):  # their largest may stand elsewhere than ours
+            together = self.U.diagonal() + other.U.diagonal(), self.S + other.S
+            largest = max(*(a.max() for a in together), self.count + other.count)
+            must_fit(float(largest), self.quantum)
 
     def add_all(self, other: Sums) -> None:
         """Add everything that another accumulator holds, which must fit."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
-
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.known import Known
 from edgemerge.core.learning import learn_one, learn_rows
-from edgemerge.core.sums import sum_up
+from edgemerge.core.room import room_of
 
 Array = NDArray[np.float64]
 
@@ -23,10 +21,7 @@ class Waiting:
     def __init__(self, known: Known) -> None:
         """Put samples aside for what will know them."""
         self._known = known
-        p = known.projection
-        self._bounded = float(p.n_hidden) if p.activation in ("sigmoid", "tanh") else inf
-        self._stretch = float(np.linalg.norm(p.A))
-        self._shift = float(np.linalg.norm(p.b)) + p.step * sqrt(p.n_hidden)
+        self._room = room_of(known.projection)
         self._rows: list[Array] = []
         self._load = 0.0  # at least what they add to the largest sum
 
@@ -36,9 +31,7 @@ class Waiting:
 
     def push(self, x: Array) -> None:
         """Put one sample (n,) aside, or learn it now if it might not fit later."""
-        squares = float(x.dot(x))
-        hidden = (self._stretch * sqrt(squares) + self._shift) ** 2  # |h| ≤ |A||x| + |b|
-        load = max(squares, min(hidden, self._bounded), 1.0)
+        load = self._room.load(x)
         if len(self._rows) >= MOST or not self._known.own.fits(self._load + load):
             self.clear()
         if self._known.own.fits(load):
@@ -49,13 +42,7 @@ class Waiting:
 
     def must_fit(self, X: Array) -> None:
         """Refuse rows (k, n) that would not all fit, before the first of them is learnt."""
-        squares = float(np.vdot(X, X))
-        hidden = 2.0 * (
-            self._stretch**2 * squares + len(X) * self._shift**2
-        )  # (a + b)² ≤ 2a² + 2b²
-        load = max(squares, min(hidden, len(X) * self._bounded), float(len(X)))
-        if not self._known.own.fits(load):
-            self._known.own.must_hold(sum_up(self._known.projection, X, X))
+        self._room.must_hold(self._known.own, X)
         if self._known.ridge(0.0) == 0.0:
             self._known.cache()  # which is refused where samples are too few to solve for
 
