@@ -18,7 +18,7 @@ from edgemerge.core.events import Event, Kind
 from edgemerge.core.instance import Instance
 from edgemerge.core.projection import Projection
 from edgemerge.core.ring import Ring
-from edgemerge.core.room import room_of
+from edgemerge.core.room import Room
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
@@ -44,6 +44,7 @@ class Patterns:
 
     def __post_init__(self) -> None:
         """Make room for samples that nothing explains."""
+        self.room = Room(self.projection)
         enough = ceil(READY * self.projection.n_hidden)
         self.outsiders = Ring(2 * enough, self.projection.n_inputs)
         self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were such
@@ -76,7 +77,7 @@ class Patterns:
     def must_fit(self, X: Array) -> None:
         """Refuse rows that no pattern could take in all, before any of them is learnt."""
         for instance in self.instances.values():
-            room_of(self.projection).must_hold(instance.detector.known.own, X)
+            self.room.must_hold(instance.detector.known.own, X)
 
     def learn(self, X: Array) -> None:
         """Learn a block: each row goes to the nearest pattern that explains it, or to none."""

@@ -6,7 +6,6 @@ range the samples are summed up to see.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import inf, sqrt
 
 import numpy as np
@@ -46,9 +45,3 @@ class Room:
         """Refuse rows that would not all fit into these sums."""
         if not sums.fits(self.loads(X)):
             sums.must_hold(sum_up(self.projection, X, X))
-
-
-@lru_cache(maxsize=16)
-def room_of(projection: Projection) -> Room:
-    """Give the room of a projection, measured once."""
-    return Room(projection)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgemerge.core.known import Known
 from edgemerge.core.learning import learn_one, learn_rows
-from edgemerge.core.room import room_of
+from edgemerge.core.room import Room
 
 Array = NDArray[np.float64]
 
@@ -21,7 +21,7 @@ class Waiting:
     def __init__(self, known: Known) -> None:
         """Put samples aside for what will know them."""
         self._known = known
-        self._room = room_of(known.projection)
+        self._room = Room(known.projection)
         self._rows: list[Array] = []
         self._load = 0.0  # at least what they add to the largest sum
 
