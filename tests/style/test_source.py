@@ -13,7 +13,7 @@ MAX_CORE_LINES = 150
 MAX_LINES = 300
 LONGER = {  # one public class each, many methods of a few lines: parting it would scatter it
     "bank.py": 185,
-    "detector.py": 175,
+    "detector.py": 180,
     "known.py": 160,
     "projection.py": 170,
     "stats.py": 205,

@@ -98,6 +98,7 @@ def _accept(known: Known, seen: Preview, X: Array, H: Array, fit: Fit) -> None:
     k, cache = len(X), known.cache()
     known.own.add_rows(H, X, None if known.fade == 1.0 else seen.weights[:k])
     known.frame *= known.fade**k
+    known.learnt += k
     cache.accept(seen.W[:, :k])
     cache.fit = fit
     known.watch(float(np.vdot(H, H)))

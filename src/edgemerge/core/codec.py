@@ -16,8 +16,9 @@ from edgemerge.core.packing import Words
 from edgemerge.core.parcel import LIMIT, Parcel, seal, unseal
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.core.told import Told, told_of, told_words
 
-Value = Projection | Stats | Contribution
+Value = Projection | Stats | Contribution | Told
 
 
 def encode(value: Value, form: str = "exact") -> bytes:
@@ -34,8 +35,16 @@ def decode(data: bytes, *, limit: int = LIMIT, projection: Projection | None = N
 
     With the `projection` at hand, one that is the same is not built again.
     """
+    return read(data, limit=limit, projection=projection)[0]
+
+
+def read(
+    data: bytes, *, limit: int = LIMIT, projection: Projection | None = None
+) -> tuple[Any, str]:
+    """Read a value and the form that it was written in, which `admit` wants to know."""
     must_be(data, bytes, "read the file or message as bytes")
-    return from_parcel(unseal(data, limit=limit, projection=projection))
+    parcel = unseal(data, limit=limit, projection=projection)
+    return from_parcel(parcel), parcel.form
 
 
 def form_of(data: bytes, *, limit: int = LIMIT, projection: Projection | None = None) -> str:
@@ -52,8 +61,11 @@ def to_parcel(value: Value, form: str = "exact") -> Parcel:
     if isinstance(value, Contribution):
         words = origin(value)
         return Parcel("contribution", value.stats.projection, words, {"": value.stats}, form)
+    if isinstance(value, Told):
+        parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
+        return Parcel("told", value.projection, told_words(value), parts, form)
     raise SettingError(
-        f"found {type(value).__name__}, expected Projection, Stats or Contribution "
+        f"found {type(value).__name__}, expected Projection, Stats, Contribution or Told "
         "(save() also takes Detector, Bank and Ledger)"
     )
 
@@ -67,10 +79,14 @@ def from_parcel(parcel: Parcel) -> Value:
         value = parcel.parts[""]
     elif parcel.kind == "contribution" and list(parcel.parts) == [""]:
         value = contribution_of(parcel.words, parcel.parts[""])
+    elif parcel.kind == "told" and list(parcel.parts) == [
+        f"{i}." for i in range(len(parcel.parts))
+    ]:
+        value = told_of(parcel.projection, parcel.words, list(parcel.parts.values()))
     else:
         raise FormatError(
             f"found {parcel.kind!r} with {len(parcel.parts)} sums, "
-            "expected a projection, stats or a contribution"
+            "expected a projection, stats, a contribution, or what an exchange told"
         )
     again = to_parcel(value, parcel.form)
     if list(again.words.items()) != list(parcel.words.items()) or again.form != parcel.form:

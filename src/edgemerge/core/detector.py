@@ -90,6 +90,11 @@ class Detector:
         return self.known.count + len(self._waiting)
 
     @property
+    def learnt(self) -> int:
+        """The samples learnt since this object was made; forgetting does not lessen it."""
+        return self.known.learnt + len(self._waiting)
+
+    @property
     def ready(self) -> bool:
         """Whether enough is known to reject samples; False means warming up."""
         return self.count >= READY * self.projection.n_hidden

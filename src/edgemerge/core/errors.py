@@ -29,6 +29,31 @@ class RejectedError(EdgemergeError, ValueError):
     """A contribution of a peer that does not hold water; the message names the peer."""
 
 
+class StaleError(RejectedError):
+    """A revision that is not newer than what is known; `newest` is the one that is known.
+
+    A device that meets it, though it never reuses a revision, runs on an old copy of its state.
+    """
+
+    def __init__(self, message: str, newest: int) -> None:
+        """Remember the newest revision beside the words."""
+        super().__init__(message)
+        self.newest = newest
+
+
+class AwayError(EdgemergeError, ConnectionError):
+    """The other side cannot be reached, or has no time now: try again after `retry_s`."""
+
+    def __init__(self, message: str, retry_s: float | None = None) -> None:
+        """Remember what the other side said about when to try again."""
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class DeniedError(EdgemergeError, PermissionError):
+    """The other side does not let us: the token is missing, wrong or revoked."""
+
+
 class FormatError(EdgemergeError, ValueError):
     """Bytes that are not in our format, or not in its one canonical form."""
 

@@ -68,8 +68,8 @@ def must_be_sums(sums: Sums, quantum: float) -> None:
     for name, array in zip("UVCS", sums, strict=True):
         if not np.all(np.abs(array) < limit(quantum)):  # also false for NaN
             raise FormatError(f"an entry of {name} is NaN or not below {limit(quantum):.3g}")
-        quanta = array / quantum
-        if not np.array_equal(quanta, np.rint(quanta)):
+        quanta = array * (1.0 / quantum)  # exact: the quantum is a power of two
+        if (quanta != np.rint(quanta)).any():
             raise FormatError(f"an entry of {name} is off the grid of {quantum:g}")
 
 

@@ -44,6 +44,7 @@ class Known:
         self.floor = projection.quantum / 12.0  # the loss that rounding to the grid alone makes
         self.others: Stats | None = None
         self.frame = 1.0
+        self.learnt = 0  # samples since this object was made
         self._ridge = ridge
         self._cache: Cache | None = None
         self._trace = 0.0

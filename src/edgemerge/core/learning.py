@@ -22,6 +22,7 @@ def learn_one(known: Known, x: Array, look: Look) -> None:
     weight = 1.0 / (known.frame * known.fade)  # M8: U ← a²U + hᵀh, in the frame of the sums
     known.own.add(look.H, x, weight, more)
     known.frame *= known.fade
+    known.learnt += 1
     d = weight / (1.0 + weight * look.leverage)  # M4
     cache.take(Ph, d, squares)
     if fit is not None:  # M5, B + d(Ph)(t − hB), as seen by J and ‖B‖²
@@ -39,4 +40,5 @@ def learn_rows(known: Known, X: Array) -> None:
         known.own.settle(known.frame * known.fade ** len(X))  # M8
         known.frame = 1.0
     known.own.add_all(fresh)
+    known.learnt += len(X)
     known.stale()

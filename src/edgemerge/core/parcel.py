@@ -5,16 +5,17 @@ The projection travels in full, with the fingerprint that it must have when it i
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgemerge.core.errors import EdgemergeError, FormatError
+from edgemerge.core.errors import FormatError
 from edgemerge.core.forms import from_tensors, layout, must_be_sums, to_tensors
 from edgemerge.core.packing import Tensors, Words, layout_of, pack, unpack
 from edgemerge.core.projection import Projection
+from edgemerge.core.projection_text import agreed, settings_of
 from edgemerge.core.rounding import FORMS
 from edgemerge.core.stats import Stats
 
@@ -52,7 +53,7 @@ def unseal(data: bytes, *, limit: int = LIMIT, projection: Projection | None = N
     kind, form = words["kind"], words["form"]
     if form not in FORMS:
         raise FormatError(f"found form {form!r}, expected one of {list(FORMS)}")
-    shared = _agreed(words["projection"], words["fingerprint"], limit, projection)
+    shared = agreed(words["projection"], words["fingerprint"], limit, projection)
     names = [key.removesuffix("count") for key in words if key.endswith("count")]
     parts = {name: _stats(shared, words[name + "count"], tensors, name, form) for name in names}
     rest = {key: words[key] for key in words if key not in HEAD and not key.endswith("count")}
@@ -61,58 +62,11 @@ def unseal(data: bytes, *, limit: int = LIMIT, projection: Projection | None = N
     return parcel
 
 
-def settings_of(projection: Projection) -> str:
-    """Write the settings of a projection as text that builds it again."""
-    p = projection
-    sizes = {"n_inputs": int(p.n_inputs), "n_hidden": int(p.n_hidden), "seed": int(p.seed)}
-    ranges = {"low": p.low, "high": p.high, "width": float(p.width), "grid_bits": int(p.grid_bits)}
-    every = {**sizes, "activation": p.activation, **ranges, "names": p.names}
-    return json.dumps(every, separators=(",", ":"))
-
-
 def _words(parcel: Parcel) -> Words:
     p = parcel.projection
     head = (parcel.kind, parcel.form, p.fingerprint, settings_of(p))
     counts = {f"{name}count": stats.count.hex() for name, stats in parcel.parts.items()}
     return {**dict(zip(HEAD, head, strict=True)), **parcel.words, **counts}
-
-
-def _agreed(text: str, fingerprint: str, limit: int, known: Projection | None) -> Projection:
-    try:
-        same = known is not None and settings_of(known) == text
-        projection = known if known and same else _projection(json.loads(text), limit)
-        expected = projection.fingerprint
-    except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"the settings do not make a projection: {error}") from error
-    if settings_of(projection) != text:
-        raise FormatError("the settings of the projection are not in their canonical form")
-    if fingerprint != expected:
-        raise FormatError(
-            f"found fingerprint {fingerprint[:64]!r}, expected {expected} by the settings: "
-            "the sender draws other weights, so its sums cannot be used here"
-        )
-    return projection
-
-
-def _projection(settings: Any, limit: int) -> Projection:
-    _must_be_plain(settings, limit)
-    with np.errstate(all="ignore"):  # what is not finite is refused by its name
-        return Projection(**settings)
-
-
-def _must_be_plain(settings: Any, limit: int) -> None:
-    if not isinstance(settings, dict):
-        raise FormatError("found no list of settings")
-    for name in ("n_inputs", "n_hidden", "seed", "grid_bits"):
-        if type(settings.get(name)) is not int:
-            raise FormatError(f"found {name}={settings.get(name)!r}, expected a whole number")
-    for name, kinds in {"low": float, "high": float, "width": float, "names": str}.items():
-        value = settings.get(name)
-        values = value if isinstance(value, list) else [value]
-        if not (all(type(v) is kinds for v in values) or (name == "names" and value is None)):
-            raise FormatError(f"found {name} of another type, expected {kinds.__name__}")
-    if settings["n_inputs"] * settings["n_hidden"] * 8 > limit:
-        raise FormatError(f"its weights alone take more than {limit} bytes: raise `limit`")
 
 
 def _stats(projection: Projection, count: str, tensors: Tensors, name: str, form: str) -> Stats:
@@ -143,5 +97,14 @@ def _must_be_canonical(parcel: Parcel, words: Words, tensors: Tensors, data: byt
     every = [name + key for name, entries in shapes.items() for key, _, _ in entries]
     if list(words.items()) != list(_words(parcel).items()) or list(tensors) != every:
         raise FormatError("the words or arrays of the header are not those that edgemerge writes")
-    if parcel.form != "root16" and seal(parcel) != data:
+    rounded = _can_round(parcel) and seal(parcel) != data
+    if rounded or any(map(_has_minus_zero, tensors.values())):
         raise FormatError("the bytes are not in their canonical form: found −0, expected 0")
+
+
+def _has_minus_zero(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float64 and bool((array.view(np.uint64) == 1 << 63).any())
+
+
+def _can_round(parcel: Parcel) -> bool:
+    return parcel.form == "float32"  # exact has no other bytes; root16 is read as it comes

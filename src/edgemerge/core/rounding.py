@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from edgemerge.core.stats import Stats
 
@@ -56,4 +56,4 @@ def factor(U: Array, scale: Array, size: int, slack: float, relative: float) -> 
 
 def solved(L: Array, V: Array) -> Array:
     """Give L⁻¹V."""
-    return np.asarray(lapack.dtrtrs(L, V, lower=1)[0])
+    return np.asarray(blas.dtrsm(1.0, L, V.T, side=1, lower=1, trans_a=1).T)

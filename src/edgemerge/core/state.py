@@ -19,8 +19,9 @@ from edgemerge.core.packing import Words, unpack
 from edgemerge.core.parcel import LIMIT, Parcel, seal, unseal
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.core.told import Told
 
-Thing = Projection | Stats | Contribution | Detector | Ledger | Bank
+Thing = Projection | Stats | Contribution | Told | Detector | Ledger | Bank
 
 
 def to_bytes(thing: Thing) -> bytes:
