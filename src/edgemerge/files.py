@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from edgemerge.core.errors import FormatError
 from edgemerge.core.state import Thing, from_bytes, to_bytes
 
 LIMIT = 2**30  # bytes
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot sync a folder
 
 
 def save(thing: Thing, path: str | os.PathLike[str]) -> None:
@@ -42,14 +44,20 @@ def load(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Any:
         raise FormatError(f"{path}: {error}") from error
 
 
-def write(data: bytes, path: Path) -> None:
-    """Write beside, then rename; both the file and its folder reach the disk before it returns."""
+def write(data: bytes, path: Path, *, mode: int | None = None) -> None:
+    """Write beside, then rename; both the file and its folder reach the disk before it returns.
+
+    Only its owner may read it, unless `mode` says otherwise (where files have such a thing).
+    """
     handle, beside = mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if mode is not None:
+            with suppress(PermissionError):  # FAT
+                Path(beside).chmod(mode)
         Path(beside).replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -64,5 +72,8 @@ def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
     finally:
         os.close(handle)

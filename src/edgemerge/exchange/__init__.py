@@ -1,0 +1,1 @@
+"""How contributions travel: anything with `push` and `pull`."""

@@ -1,0 +1,162 @@
+"""The hub: what operators and devices that enrol ask of a server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from edgemerge.core.codec import decode, encode
+from edgemerge.core.errors import FormatError, RejectedError
+from edgemerge.core.projection import Projection
+from edgemerge.exchange.connection import Connection, Query, path
+from edgemerge.exchange.reply import Reply
+
+BINARY = {"Content-Type": "application/octet-stream"}
+
+
+class Hub:
+    """A server of fleets, as its operator sees it; `token` is the operator's, or an invitation.
+
+    Every call raises `AwayError`, `DeniedError`, `UnknownError` or `RejectedError`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """Remember where the server is; nothing is sent yet."""
+        self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
+
+    def create_fleet(
+        self,
+        fleet: str,
+        projection: Projection,
+        *,
+        reads: str = "totals",
+        least: int = 1,
+        growing: bool = False,
+    ) -> bool:
+        """Create a fleet; False if the very same is there.
+
+        `reads` is what its devices may see of each other: "totals" or "contributions"; `least`
+        the least number of devices in a sum that is told; `growing` says that nobody forgets.
+        """
+        query: Query = {"reads": reads, "least": least, "growing": str(growing).lower()}
+        sent = encode(projection)
+        reply = self._ask("PUT", "fleets", fleet, query=query, body=sent, headers=BINARY)
+        return reply.status == 201
+
+    def fleets(self) -> list[dict[str, Any]]:
+        """All fleets that the token may see."""
+        return _list(self._ask("GET", "fleets"))
+
+    def fleet(self, name: str) -> dict[str, Any]:
+        """What is known about one fleet."""
+        return _dict(self._ask("GET", "fleets", name))
+
+    def projection(self, name: str) -> Projection:
+        """The projection that a fleet has agreed on."""
+        return read_projection(self._ask("GET", "fleets", name, "projection"), name)
+
+    def delete_fleet(self, name: str) -> None:
+        """Delete a fleet with everything in it."""
+        self._ask("DELETE", "fleets", name)
+
+    def invite(
+        self, fleet: str, device: str | None = None, *, valid_s: int = 86400
+    ) -> dict[str, Any]:
+        """Make a token with which one device (this one, or any) can enrol once."""
+        wanted = {"device": device, "valid_s": valid_s}
+        return _dict(self._post(wanted, "fleets", fleet, "invitations"))
+
+    def enrol(self, fleet: str, device: str) -> dict[str, Any]:
+        """Turn an invitation into the device's own token, which is shown this once."""
+        return _dict(self._post({"device": device}, "fleets", fleet, "devices"))
+
+    def devices(self, fleet: str) -> list[dict[str, Any]]:
+        """The devices that have enrolled."""
+        return _list(self._ask("GET", "fleets", fleet, "devices"))
+
+    def revoke(self, fleet: str, device: str) -> None:
+        """Let a device's token work no more; what it contributed stays until it is dropped."""
+        self._ask("DELETE", "fleets", fleet, "devices", device)
+
+    def contributions(self, fleet: str) -> dict[str, Any]:
+        """Which contributions are there, without their numbers."""
+        return _dict(self._ask("GET", "fleets", fleet, "contributions"))
+
+    def drop(self, fleet: str, device: str) -> int:
+        """Forget all that a device contributed; say how many contributions that were."""
+        dropped = _dict(self._ask("DELETE", "fleets", fleet, "contributions", device)).get(
+            "dropped"
+        )
+        if type(dropped) is not int:
+            raise RejectedError(
+                f"found dropped={dropped!r}, expected a number: is this the server?"
+            )
+        return dropped
+
+    def audit(self, fleet: str | None = None, after: int = 0, limit: int = 100) -> dict[str, Any]:
+        """What has happened, of one fleet or all, after an entry's number."""
+        query: Query = {"fleet": fleet, "after": after, "limit": limit}
+        return _dict(self._ask("GET", "audit", query=query))
+
+    def status(self) -> dict[str, Any]:
+        """How the server is."""
+        return _dict(self._ask("GET", "status"))
+
+    def close(self) -> None:
+        """Close the connection; asking again opens it again."""
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        """Show where it is."""
+        return f"Hub({self._connection.url})"
+
+    def _ask(
+        self,
+        method: str,
+        *segments: str,
+        query: Query | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        asked = self._connection.ask(
+            method, path(*segments), query=query, body=body, headers=headers
+        )
+        return asked.must_be(200, 201, 204)
+
+    def _post(self, value: Mapping[str, Any], *segments: str) -> Reply:
+        body, headers = json.dumps(value).encode(), {"Content-Type": "application/json"}
+        return self._ask("POST", *segments, body=body, headers=headers)
+
+
+def read_projection(reply: Reply, fleet: str) -> Projection:
+    """Read what a fleet has agreed on."""
+    try:
+        found = decode(reply.must_be(200).body)
+    except FormatError as error:
+        raise RejectedError(f"{fleet}: found no projection: {error}") from error
+    if not isinstance(found, Projection):
+        raise RejectedError(f"{fleet}: found {type(found).__name__}, expected Projection")
+    return found
+
+
+def _dict(reply: Reply) -> dict[str, Any]:
+    found = reply.json()
+    if not isinstance(found, dict):
+        raise RejectedError("found a reply that is no JSON object: is this the server?")
+    return found
+
+
+def _list(reply: Reply) -> list[dict[str, Any]]:
+    found = reply.json()
+    if not (isinstance(found, list) and all(isinstance(entry, dict) for entry in found)):
+        raise RejectedError("found a reply that is no JSON list of objects: is this the server?")
+    return found

@@ -1,0 +1,245 @@
+"""What every way of exchanging promises: the same tests over all of them, over real connections."""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Projection, Stats
+from edgemerge.core.errors import AwayError, RejectedError, StaleError
+from edgemerge.core.told import Origin, Told
+from edgemerge.exchange.peer import PeerExchange
+from edgemerge.exchange.protocol import Wish
+from tests.cases import machine
+from tests.exchange.worlds import SHARED, nobody
+from tests.services.mosquitto import free_port
+
+OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
+PLACES = {"idle": 0.2, "normal": 0.5, "busy": 0.8}
+LATEST_S = 5.0  # with a timeout of half a second, and a machine that others use too
+
+
+def rows(place, number, seed=0):
+    return machine(place, number, np.random.default_rng(seed))
+
+
+def note(device="a", revision=1, *, pattern="normal", incarnation=0, number=40, seed=0):
+    stats = Stats.of(SHARED, rows(PLACES.get(pattern, 0.5), number, seed))
+    return Contribution(device, stats, revision, pattern, incarnation)
+
+
+FLEET = [
+    note("a", 3, number=30, seed=1),
+    note("a", 1, pattern="idle", number=50, seed=2),
+    note("a", 7, incarnation=1, number=60, seed=3),
+    note("b", 2, number=70, seed=4),
+    note("b", 2, pattern="busy", number=80, seed=5),
+    note("c", 9, pattern="idle", number=90, seed=6),
+]
+
+
+def filled(world, notes=FLEET):
+    for one in notes:
+        assert world.exchange(one.device).push(one) is True
+    return world
+
+
+def as_map(told):
+    """The parts by what is in them: the order of groups is nobody's promise."""
+    found = {part.origins: part.stats for part in told.parts}
+    assert len(found) == len(told.parts)
+    return found
+
+
+def test_what_one_pushes_another_pulls_bit_for_bit(world):
+    one = note("a", 5, pattern="idle", incarnation=2)
+    assert world.exchange("a").push(one) is True
+    told = world.exchange("b").pull(Wish(device="b"))
+    assert isinstance(told, Told)
+    assert told.total == one.stats
+    assert told.origins == (Origin("a", 2, "idle", 5),)
+    assert told.projection == SHARED
+
+
+def test_where_nothing_is_there_is_nothing_told(world):
+    for grouped in (False, True):
+        assert world.exchange("b").pull(Wish(device="b", grouped=grouped)) == Told(SHARED)
+
+
+def test_ones_own_is_left_out(world):
+    filled(world, [note("a", seed=1), note("b", seed=2)])
+    told = world.exchange("a").pull(Wish(device="a"))
+    assert [origin.device for origin in told.origins] == ["b"]
+
+
+def test_what_one_saw_in_an_earlier_life_comes_back(world):
+    filled(world, [note("a", 4, seed=1), note("a", 1, incarnation=1, seed=2), note("b", seed=3)])
+    told = world.exchange("a").pull(Wish(device="a", incarnation=1))
+    assert told.origins == (Origin("a", 0, "normal", 4), Origin("b", 0, "normal", 1))
+    assert told.total == note("a", seed=1).stats + note("b", seed=3).stats
+
+
+def test_pushing_twice_is_once(world):
+    assert world.exchange("a").push(note("a")) is True
+    assert world.exchange("a").push(note("a")) is False
+    assert world.exchange("b").pull(Wish(device="b")).total == note("a").stats
+
+
+def test_a_higher_revision_replaces(world):
+    filled(world, [note("a", 1, seed=1), note("a", 5, seed=2)])
+    told = world.exchange("b").pull(Wish(device="b"))
+    assert told.origins == (Origin("a", 0, "normal", 5),)
+    assert told.total == note("a", seed=2).stats
+
+
+@pytest.mark.parametrize(
+    "late", [note("a", 3, seed=2), note("a", 4, seed=2)], ids=["late", "two stories"]
+)
+def test_what_is_not_newer_is_refused_with_the_newest_and_changes_nothing(world, late):
+    filled(world, [note("a", 4, seed=1)])
+    with pytest.raises(StaleError, match=r"incarnation|never share two") as caught:
+        world.exchange("a").push(late)
+    assert caught.value.newest == 4
+    told = world.exchange("b").pull(Wish(device="b"))
+    assert told.origins == (Origin("a", 0, "normal", 4),)
+    assert told.total == note("a", seed=1).stats
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(device="c"),
+        Wish(device="c", pattern="idle"),
+        Wish(device="c", pattern="never heard of"),
+        Wish(device="c", devices=("b",)),
+        Wish(device="c", devices=("a", "c", "x")),
+        Wish(device="c", devices=()),
+        Wish(device="c", without=("a",)),
+        Wish(device="c", without=("a", "b")),
+        Wish(device="c", largest=2),
+        Wish(device="c", largest=100, pattern="normal"),
+        Wish(device="a", incarnation=1, devices=("a", "b"), largest=3),
+        Wish(device="a", incarnation=9),
+        Wish(device="c", grouped=True),
+        Wish(device="a", incarnation=1, grouped=True),
+        Wish(device="c", grouped=True, pattern="idle"),
+    ],
+    ids=repr,
+)
+def test_every_wish_is_granted_as_if_all_contributions_were_at_hand(world, wish):
+    filled(world)
+    told = world.exchange(wish.device).pull(wish)
+    assert as_map(told) == as_map(wish.of(FLEET, SHARED))
+    assert wish.grouped or told == wish.of(FLEET, SHARED)
+
+
+def test_asking_again_tells_the_same_until_something_changes(world):
+    filled(world, [note("a", 1, seed=1)])
+    wish, asking = Wish(device="b"), world.exchange("b")
+    first = asking.pull(wish)
+    assert asking.pull(wish) == first
+    filled(world, [note("a", 2, seed=2)])
+    assert asking.pull(wish).total == note("a", seed=2).stats
+
+
+def test_an_empty_contribution_withdraws(world):
+    filled(world, [note("a", 1), note("c", 1, seed=3)])
+    assert world.exchange("a").push(Contribution("a", Stats.empty(SHARED), 2)) is True
+    told = world.exchange("b").pull(Wish(device="b"))
+    assert [origin.device for origin in told.origins] == ["c"]
+
+
+def test_sums_of_another_projection_are_refused(world):
+    stranger = Contribution("a", Stats.of(OTHER, rows(0.5, 40)), 1)
+    with pytest.raises(RejectedError, match="expected"):
+        world.exchange("a").push(stranger)
+    assert world.exchange("b").pull(Wish(device="b")) == Told(SHARED)
+
+
+def test_sums_that_no_samples_can_have_are_refused(world):
+    stats = note().stats
+    with pytest.raises(RejectedError, match="a, normal"):
+        world.exchange("a").push(Contribution("a", replace(stats, U=-stats.U), 1))
+    assert world.exchange("b").pull(Wish(device="b")) == Told(SHARED)
+
+
+STRANGE = [
+    "A",
+    "a b",
+    "ü",
+    "泵",
+    "🔧",
+    "100%",
+    "%41",
+    "a#",
+    "+",
+    "#",
+    "$x",
+    "a~b",
+    "a,b",
+    "x" * 200,
+]
+STRANGER = ["..", ".", "a/b", "/", "a\\b", "con", "nul.txt", "-", "*", "?"]
+
+
+def test_any_name_is_a_name_and_no_two_are_one(world):
+    patterns = [*STRANGE, *([] if world.names_are_plain else STRANGER)]
+    notes = [note("a", i, pattern=name, seed=i) for i, name in enumerate(patterns)]
+    filled(world, notes)
+    told = world.exchange("b").pull(Wish(device="b"))
+    assert told == Wish(device="b").of(notes, SHARED)
+    for one in (notes[0], notes[3], notes[-1]):
+        assert world.exchange("b").pull(Wish(device="b", pattern=one.pattern)).total == one.stats
+
+
+def test_any_name_is_a_device(world):
+    plain = ["Pump", "pump", "pump.3", "PUMP_3", "x" * 100]
+    names = plain if world.names_are_plain else [*plain, *STRANGE[1:8], *STRANGER[:3]]
+    notes = [note(name, i, seed=i) for i, name in enumerate(names)]
+    filled(world, notes)
+    last = names[-1]
+    told = world.exchange(last).pull(Wish(device=last))
+    assert told == Wish(device=last).of(notes, SHARED)
+    assert world.exchange("b").pull(Wish(device="b", devices=(last,))).total == notes[-1].stats
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_and_repetition_make_no_difference(world, seed):
+    rng = np.random.default_rng(seed)
+    earlier = [replace(one, revision=one.revision - 1, stats=one.stats * 0.5) for one in FLEET]
+    every = [*FLEET, *earlier]
+    for i in rng.permutation(np.repeat(np.arange(len(every)), 2)):
+        with suppress(StaleError):
+            world.exchange(every[i].device).push(every[i])
+    for wish in (Wish(device="x"), Wish(device="x", grouped=True)):
+        assert as_map(world.exchange("x").pull(wish)) == as_map(wish.of(FLEET, SHARED))
+
+
+def test_nothing_is_counted_twice_after_many_rounds(world):
+    """The mistake of adding what was told to what is shared: it would grow without bound."""
+    for revision in range(1, 4):
+        for device in ("a", "b"):
+            world.exchange(device).push(note(device, revision, number=40 + revision, seed=1))
+            told = world.exchange(device).pull(Wish(device=device))
+            counts = Counter(origin.device for origin in told.origins)
+            assert max(counts.values(), default=0) <= 1
+    assert told.total.count == 43
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_who_is_away_is_said_to_be_within_the_time(world, how):
+    with nobody() as silent:
+        there = world.away(silent if how == "silent" else free_port())
+        if there is None:
+            return  # memory is always here
+        calls = [lambda: there.pull(Wish(device="b"))]
+        if not isinstance(there, PeerExchange):
+            calls.append(lambda: there.push(note("b")))  # a peer keeps its own
+        for call in calls:
+            start = monotonic()
+            with pytest.raises(AwayError, match=r"cannot be reached|no answer in time|no peer"):
+                call()
+            assert monotonic() - start < LATEST_S

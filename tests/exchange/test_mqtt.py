@@ -1,0 +1,223 @@
+"""MQTT with a real broker: other clients, strangers, caps, passwords, TLS, no thread left."""
+
+import shutil
+import subprocess
+import threading
+from dataclasses import replace
+from time import monotonic
+
+import pytest
+
+from edgemerge import Contribution, Projection, Stats, decode, encode
+from edgemerge.core.errors import AwayError, DeniedError, RejectedError, SettingError
+from edgemerge.core.told import Told
+from edgemerge.exchange import broker as visits
+from edgemerge.exchange.mqtt import MqttExchange
+from edgemerge.exchange.protocol import Wish
+from tests.exchange.test_connection import certificate  # noqa: F401 - pytest finds it here
+from tests.exchange.test_contract import note
+from tests.exchange.worlds import SETTLE_S, SHARED, nobody
+from tests.services.missing import left_out
+from tests.services.mosquitto import broker
+
+WISH = Wish(device="b")
+OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
+UNSOUND = replace(note("a").stats, U=-note("a").stats.U)
+VERSIONS = [5, 4]
+
+
+def exchange(port, fleet, **options):
+    settings = {"projection": SHARED, "settle_s": SETTLE_S, "timeout_s": 5.0}
+    return MqttExchange("127.0.0.1", port, fleet=fleet, **settings | options)
+
+
+def tool(name):
+    found = shutil.which(name)
+    return found or left_out(name, "apt install mosquitto-clients")
+
+
+def put(port, topic, data, folder):
+    """Retain a message with a program that we did not write."""
+    (folder / "message").write_bytes(data)
+    what = ["-t", topic, "-f", folder / "message", "-r", "-q", "1"]
+    subprocess.run([tool("mosquitto_pub"), "-p", str(port), *what], check=True, timeout=30)
+
+
+def test_another_client_sees_what_was_pushed(mosquitto):
+    exchange(mosquitto, "Old pumps").push(note("Pump 3", 2, pattern="idle"))
+    topic = f"edgemerge/%4fld%20pumps/{SHARED.fingerprint[:16]}/contribution/%50ump%203/0/idle"
+    asked = [tool("mosquitto_sub"), "-p", str(mosquitto), "-t", topic, "-C", "1", "-N", "-W", "20"]
+    seen = subprocess.run(asked, check=True, capture_output=True, timeout=30).stdout
+    assert decode(seen) == note("Pump 3", 2, pattern="idle")
+
+
+def test_what_another_client_put_is_pulled(mosquitto, tmp_path):
+    there = exchange(mosquitto, "foreign")
+    put(mosquitto, f"{there.root}/contribution/c/0/normal", encode(note("c")), tmp_path)
+    assert there.pull(WISH).total == note("c").stats
+
+
+STRANGERS = {
+    "text": ("a/0/normal", b"23.5"),
+    "half": ("a/0/normal", encode(note("a"))[:-5]),
+    "stats": ("a/0/normal", encode(note("a").stats)),
+    "another's topic": ("c/0/normal", encode(note("a"))),
+    "unsound": ("a/0/normal", encode(Contribution("a", UNSOUND, 1))),
+    "another projection": ("a/0/normal", encode(Contribution("a", Stats.empty(OTHER), 1))),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_what_is_no_contribution_is_left_alone_and_named_once(kind, mosquitto, tmp_path, caplog):
+    there = exchange(mosquitto, f"strangers {kind}")
+    there.push(note("d"))
+    topic, data = STRANGERS[kind]
+    put(mosquitto, f"{there.root}/contribution/{topic}", data, tmp_path)
+    for _ in range(2):
+        assert there.pull(WISH).total == note("d").stats
+    where = f"{there.root}/contribution/{topic}"
+    assert [record.values["name"] for record in caplog.records] == [where]
+    assert there.push(note("a", 1)) is True  # its owner may replace it
+    assert "a" in [origin.device for origin in there.pull(WISH).origins]
+
+
+def test_fleets_and_projections_do_not_mix(mosquitto):
+    exchange(mosquitto, "one").push(note("a"))
+    assert exchange(mosquitto, "two").pull(WISH) == Told(SHARED)
+    assert exchange(mosquitto, "one", projection=OTHER).pull(WISH) == Told(OTHER)
+    assert exchange(mosquitto, "one", prefix="else/where").pull(WISH) == Told(SHARED)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_that_does_not_keep_it_is_found_out(version, tmp_path):
+    capped = pytest.raises((RejectedError, AwayError), match=r"caps? the size of ")
+    with broker(tmp_path, "message_size_limit 1000") as port, capped:
+        exchange(port, "capped", version=version).push(note("a"))
+
+
+def test_a_broker_that_says_how_much_it_takes_is_believed(tmp_path):
+    with broker(tmp_path, "max_packet_size 1000") as port:
+        with pytest.raises(RejectedError, match="packets of at most 1000: raise its limit"):
+            exchange(port, "capped").push(note("a"))
+        with pytest.raises((AwayError, RejectedError), match="caps the size"):
+            exchange(port, "capped", version=4).push(note("a"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A broker that wants a password; `reader` may only read."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for name in ("writer", "reader"):
+        made = ["-b", *([] if (folder / "users").exists() else ["-c"]), folder / "users"]
+        command = [tool("mosquitto_passwd"), *made, name, f"{name}-secret"]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        (folder / name).write_text(f"{name}-secret\n")
+    (folder / "rights").write_text("user writer\ntopic #\nuser reader\ntopic read #\n")
+    lines = ["allow_anonymous false", f"password_file {folder / 'users'}"]
+    with broker(folder, *lines, f"acl_file {folder / 'rights'}") as port:
+        yield port, folder
+
+
+def user(folder, name, file=None):
+    return {"username": name, "password_file": folder / (file or name)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_has_the_password_gets_in_and_nobody_else(version, guarded, caplog):
+    port, folder = guarded
+    there = exchange(port, f"guarded {version}", version=version, **user(folder, "writer"))
+    assert there.push(note("a")) is True
+    assert there.pull(WISH).total == note("a").stats
+    for wrong in ({}, user(folder, "writer", "reader"), user(folder, "nobody", "writer")):
+        outside = exchange(port, "guarded", version=version, **wrong)
+        with pytest.raises(DeniedError, match=r"Not authorized|Bad user name") as caught:
+            outside.pull(WISH)
+        assert "-secret" not in str(caught.value) + repr(outside) + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "words"),
+    [(5, DeniedError, "Not authorized"), (4, AwayError, "may this user write and read there")],
+)
+def test_who_may_not_write_is_told_so(version, error, words, guarded):
+    port, folder = guarded
+    there = exchange(
+        port, "guarded", version=version, **user(folder, "reader") | {"timeout_s": 0.5}
+    )
+    with pytest.raises(error, match=words):
+        there.push(note("a"))
+
+
+def test_tls_trusts_the_given_certificate_and_no_other(certificate, tmp_path):  # noqa: F811 - fixture
+    cert, key = certificate
+    with broker(tmp_path, f"certfile {cert}", f"keyfile {key}") as port:
+        there = exchange(port, "tls", ca_file=str(cert))
+        assert there.push(note("a")) is True
+        assert there.pull(WISH).total == note("a").stats
+        for wrong in ({"tls": True}, {}):
+            with pytest.raises(AwayError, match=r"certificate|hung up|no answer"):
+                exchange(port, "tls", timeout_s=1.0, **wrong).pull(WISH)
+
+
+def test_a_broker_that_shakes_no_hands_is_away_in_time():
+    start = monotonic()
+    with nobody() as port, pytest.raises(AwayError, match="no answer in time"):
+        exchange(port, "tls", timeout_s=0.3, tls=True).pull(WISH)
+    assert monotonic() - start < 5.0
+
+
+def test_a_broker_that_holds_too_much_is_not_swallowed(mosquitto, monkeypatch):
+    there = exchange(mosquitto, "many")
+    for device in "acd":
+        there.push(note(device))
+    monkeypatch.setattr(visits, "MOST", 2)
+    with pytest.raises(RejectedError, match="more than 2 contributions"):
+        there.pull(WISH)
+    monkeypatch.setattr(visits, "MOST", 3)
+    monkeypatch.setattr(visits, "MOST_BYTES", 3 * len(encode(note("a"))) - 1)
+    with pytest.raises(RejectedError, match="bytes: remove those"):
+        there.pull(WISH)
+
+
+def test_no_thread_is_left_behind(mosquitto, tmp_path):
+    before = set(threading.enumerate())
+    there = exchange(mosquitto, "threads")
+    there.push(note("a"))
+    there.pull(WISH)
+    with broker(tmp_path, "allow_anonymous false") as port, pytest.raises(DeniedError):
+        exchange(port, "threads").pull(WISH)
+    assert set(threading.enumerate()) == before
+
+
+def test_a_large_contribution_arrives(mosquitto):
+    shared = Projection(n_inputs=561, n_hidden=128)
+    stats = Stats.of(shared, [[0.5] * 561] * 3)
+    there = exchange(mosquitto, "large", projection=shared)
+    assert there.push(Contribution("a", stats, 1)) is True
+    assert there.pull(WISH).total == stats
+
+
+@pytest.mark.parametrize("prefix", ["", "/a", "a/", "a//b", "a/+", "#", "$SYS", "a\nb"])
+def test_a_prefix_that_is_no_topic_is_refused(prefix):
+    with pytest.raises(SettingError, match="expected a topic"):
+        exchange(1, "pumps", prefix=prefix)
+
+
+def test_a_password_over_a_plain_connection_is_warned_of(tmp_path, caplog):
+    secret = {"username": "a", "password_file": tmp_path / "missing"}
+    exchange(1, "pumps", **secret)
+    assert not caplog.records
+    MqttExchange("broker", fleet="pumps", projection=SHARED, tls=True, **secret)
+    assert not caplog.records
+    MqttExchange("broker", fleet="pumps", projection=SHARED, **secret)
+    assert "for all to read" in caplog.text
+
+
+@pytest.mark.parametrize("data", [None, b"", b"  \n", b"two\nlines", b"\xff", b"x" * 5000])
+def test_a_password_that_is_none_is_said_so_but_not_shown(data, mosquitto, tmp_path):
+    file = tmp_path / "password"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(SettingError, match=f"secret in {file}") as caught:
+        exchange(mosquitto, "secret", username="a", password_file=file).pull(WISH)
+    assert "lines" not in str(caught.value)

@@ -1,0 +1,125 @@
+"""Devices that exchange in one of the ways: the same few questions can be put to each."""
+
+import socket
+from contextlib import contextmanager
+from itertools import count
+
+from edgemerge import Projection
+from edgemerge.exchange.folder import FolderExchange
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.mqtt import MqttExchange
+from edgemerge.exchange.peer import PeerExchange
+
+SHARED = Projection(n_inputs=6, n_hidden=8, seed=7, low=-1.0, high=2.0)
+TOKEN = "a-token-that-peers-share"
+SOON_S = 0.5
+SETTLE_S = 0.01
+_numbers = count()
+
+
+class World:
+    """Every device sees the exchange in its own way; by default all share one."""
+
+    names_are_plain = False
+
+    def __init__(self, place):
+        self.place = place
+        self.fleet = f"fleet-{next(_numbers)}"
+        self._exchanges = {}
+
+    def made(self, device):
+        raise NotImplementedError
+
+    def exchange(self, device):
+        if device not in self._exchanges:
+            self._exchanges[device] = self.made(device)
+        return self._exchanges[device]
+
+    def close(self):
+        for exchange in self._exchanges.values():
+            if hasattr(exchange, "close"):
+                exchange.close()
+
+
+class MemoryWorld(World):
+    def __init__(self, place):
+        super().__init__(place)
+        self._one = MemoryExchange(SHARED)
+
+    def made(self, _device):
+        return self._one
+
+    def away(self, _port):
+        return None
+
+
+class FolderWorld(World):
+    def made(self, _device):
+        return FolderExchange(self.place, SHARED)
+
+    def away(self, _port):
+        return FolderExchange(self.place / "not plugged in", SHARED)
+
+
+class HttpWorld(World):
+    names_are_plain = True
+
+    def __init__(self, place):
+        super().__init__(place)
+        operator = place.operator
+        operator.create_fleet(self.fleet, SHARED, reads="contributions")
+        operator.close()
+
+    def made(self, device):
+        return self.place.exchange(self.fleet, device, SHARED)
+
+    def away(self, port):
+        url = f"http://127.0.0.1:{port}"
+        return HttpExchange(url, "pumps", TOKEN, projection=SHARED, timeout_s=SOON_S)
+
+
+class MqttWorld(World):
+    def __init__(self, place, version):
+        super().__init__(place)
+        self.version = version
+
+    def made(self, _device):
+        return self._made(self.place, 10.0)
+
+    def away(self, port):
+        return self._made(port, SOON_S)
+
+    def _made(self, port, timeout_s):
+        return MqttExchange(
+            "127.0.0.1",
+            port,
+            fleet=self.fleet,
+            projection=SHARED,
+            timeout_s=timeout_s,
+            settle_s=SETTLE_S,
+            version=self.version,
+        )
+
+
+class PeerWorld(World):
+    def made(self, _device):
+        others = list(self._exchanges.values())
+        new = PeerExchange(SHARED, token=TOKEN, peers=[other.url for other in others])
+        for other in others:
+            other.meet(new.url)
+        return new
+
+    def away(self, port):
+        new = PeerExchange(
+            SHARED, token=TOKEN, peers=[f"http://127.0.0.1:{port}"], timeout_s=SOON_S
+        )
+        self._exchanges["away"] = new
+        return new
+
+
+@contextmanager
+def nobody():
+    """A port that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield silent.getsockname()[1]

@@ -1,0 +1,1 @@
+"""Real services for tests: started for them on loopback, stopped after them."""

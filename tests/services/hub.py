@@ -1,0 +1,68 @@
+"""A real server on loopback, in a thread of the test: fleets, devices and their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Thread
+
+import uvicorn
+from fastapi import FastAPI
+
+from edgemerge import Projection
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.hub import Hub
+from edgemerge.server.app import create
+from edgemerge.server.connecting import connect
+from edgemerge.server.limits import Limits
+from edgemerge.server.patience import Impatient
+from edgemerge.server.running import listen
+from edgemerge.server.service import Service
+from edgemerge.server.tokens import new_token
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers at `url`; `token` is the operator's."""
+
+    url: str
+    token: str
+    service: Service
+    app: FastAPI
+
+    @property
+    def operator(self) -> Hub:
+        """Give a connection that may administer."""
+        return Hub(self.url, self.token)
+
+    def enrol(self, fleet: str, device: str) -> str:
+        """Let a device in; give its token."""
+        invitation = self.operator.invite(fleet, device)["token"]
+        return str(Hub(self.url, invitation).enrol(fleet, device)["token"])
+
+    def exchange(self, fleet: str, device: str, projection: Projection) -> HttpExchange:
+        """Let a device in; give its exchange."""
+        return HttpExchange(self.url, fleet, self.enrol(fleet, device), projection=projection)
+
+
+@contextmanager
+def running(database: str, limits: Limits | None = None) -> Iterator[Running]:
+    """Serve until the block ends."""
+    service, token = Service(connect(database)), new_token("operator")
+    service.let_in(token, "test")
+    listening = listen("127.0.0.1", 0)
+    app = create(service, limits)
+    settings = uvicorn.Config(
+        app, http=Impatient, log_config=None, access_log=False, timeout_graceful_shutdown=3
+    )
+    server = uvicorn.Server(settings)
+    thread = Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    try:
+        yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}", token, service, app)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=15)
+        listening.close()
