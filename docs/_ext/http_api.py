@@ -1,0 +1,148 @@
+"""The directive `http-api`: every route of the server, taken from the app's own description.
+
+Who may call a route is read from what stands before it in the code; a test asks the server itself.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from sphinx.application import Sphinx
+
+from edgemerge.server import (
+    asking,
+    contribution_routes,
+    fleet_routes,
+    pull_routes,
+    status_routes,
+)
+from edgemerge.server.app import create
+from edgemerge.server.problems import WORDS
+
+GUARDS = (  # the strictest first
+    (asking.operator, "an operator"),
+    (asking.member, "an operator, or a device of the fleet"),
+    (asking.caller_of, "an operator or a device"),
+    (asking.token_of, "whoever has an invitation, which is the token here"),
+)
+ITSELF = {  # these look at the address, too
+    contribution_routes.put_contribution: "the device itself",
+    contribution_routes.drop: "an operator, or the device itself",
+}
+Thing = dict[str, Any]
+
+
+def routes() -> Iterator[tuple[str, APIRoute]]:
+    """Method and route, in the order of the code."""
+    for module in (fleet_routes, contribution_routes, pull_routes, status_routes):
+        for route in module.router.routes:
+            if isinstance(route, APIRoute):
+                yield from ((method, route) for method in sorted(route.methods))
+
+
+def who(route: APIRoute) -> str:
+    """Who is let through to a route."""
+    calls = set(_calls(route.dependant))
+    found = (words for guard, words in GUARDS if guard in calls)
+    return ITSELF.get(route.endpoint) or next(found, "anybody, without a token")
+
+
+def _calls(dependant: Dependant) -> Iterator[Any]:
+    yield dependant.call
+    for inner in dependant.dependencies:
+        yield from _calls(inner)
+
+
+def taken(about: Thing) -> list[str]:
+    """What a route takes, a line for each: the body, then what stands behind the ?."""
+    body = about.get("requestBody", {})
+    lines = [f"body: {body['description']}"] if "description" in body else []
+    for content in body.get("content", {}).values():
+        lines += [
+            f"`{name}` in JSON: {_kind(schema)}"
+            for name, schema in content["schema"].get("properties", {}).items()
+        ]
+    queries = (each for each in about.get("parameters", []) if each["in"] == "query")
+    return lines + [f"`?{each['name']}=`: {_kind(each['schema'])}" for each in queries]
+
+
+def _kind(schema: Thing) -> str:
+    """A value in words: what it is, and what it is if not given."""
+    kinds = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    words = ", or ".join(map(_plain_kind, kinds))
+    default = schema.get("default")
+    return words if default is None else f"{words}; {str(default).lower()} if not given"
+
+
+def _plain_kind(schema: Thing) -> str:
+    if "enum" in schema:
+        return " or ".join(f"`{word}`" for word in schema["enum"])
+    if schema.get("type") == "array":
+        return f"{_plain_kind(schema['items'])}, may be repeated"
+    names = {"integer": "a whole number", "number": "a number", "boolean": "`true` or `false`"}
+    return names.get(schema.get("type", ""), "text")
+
+
+def answered(about: Thing, schemas: Thing) -> Iterator[str]:
+    """What a route answers, a line for each status; problems that all routes share come last."""
+    shared = []
+    for status, answer in sorted(about["responses"].items()):
+        if answer["description"] == WORDS.get(int(status)):
+            shared.append(f"`{status}`")
+        else:
+            yield f"`{status}`: {_answer(answer, schemas)}"
+    if shared:
+        yield f"Problems: {', '.join(shared)}."
+
+
+def _answer(answer: Thing, schemas: Thing) -> str:
+    """What comes with a status, in the words of its form, and the fields of its JSON."""
+    schema = next((each.get("schema", {}) for each in answer.get("content", {}).values()), {})
+    form = schemas.get(schema.get("items", schema).get("$ref", "").rpartition("/")[2], {})
+    words = answer["description"]
+    if words == "Successful Response":
+        words = ("A list. " if "items" in schema else "") + form.get("description", "Done.")
+    fields = ", ".join(f"`{field}`" for field in form.get("properties", {}))
+    return f"{words} JSON: {fields}." if fields else words
+
+
+class HttpApi(Directive):
+    """One section for each route, and one for the problems that they share."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make the sections."""
+        told = create(None).openapi()  # type: ignore[arg-type]  # nobody is served, only described
+        schemas = told["components"]["schemas"]
+        problems = [f"`{status}`: {words}" for status, words in WORDS.items()]
+        made = [_section("Problems", 'The body is `{"error": "<words>"}`.', problems)]
+        for method, route in routes():
+            about = told["paths"][route.path][method.lower()]
+            lines = [f"Who: {who(route)}."]
+            lines += [f"Takes {line}." for line in taken(about)]
+            lines += answered(about, schemas)
+            made.append(_section(f"{method} {route.path}", about["description"], lines))
+        return made
+
+
+def _section(title: str, words: str, lines: list[str]) -> nodes.Node:
+    section = nodes.section(ids=[nodes.make_id(title)], names=[title.lower()])
+    section += nodes.title(title, title)
+    section += _paragraph(words)
+    section += nodes.bullet_list("", *(nodes.list_item("", _paragraph(line)) for line in lines))
+    return section
+
+
+def _paragraph(text: str) -> nodes.Node:
+    """Text whose words between ` are code."""
+    pieces = enumerate(text.replace("..", ".").split("`"))
+    made = (nodes.literal(each, each) if i % 2 else nodes.Text(each) for i, each in pieces)
+    return nodes.paragraph("", "", *made)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directive; the page is read anew in every build."""
+    app.add_directive("http-api", HttpApi)
+    return {"parallel_read_safe": True}

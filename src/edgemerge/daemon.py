@@ -1,0 +1,74 @@
+"""Manners of a program that runs for months: readiness, logs, and stopping when asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from threading import Event
+from time import gmtime, strftime
+from typing import Any
+
+
+def notify(state: str) -> None:
+    """Tell systemd, if it started us, what we are doing: READY=1, STOPPING=1, STATUS=…."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    path = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
+        there.connect(path)
+        there.sendall(state.encode())
+
+
+def stop_on_signals(stop: Event) -> None:
+    """Let SIGTERM and SIGINT set the event; a second one ends the program at once."""
+
+    def ask(number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+
+
+class Lines(logging.Formatter):
+    """A log line for people: time, level, words; values as key=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record as one line."""
+        text = " ".join(super().format(record).split("\n"))
+        values = "".join(f" {key}={value}" for key, value in values_of(record).items())
+        at = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(record.created))
+        return f"{at} {record.levelname.lower()} {text}{values}"
+
+
+class Json(logging.Formatter):
+    """A log line for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record as one JSON object."""
+        head = {"at": record.created, "level": record.levelname.lower(), "from": record.name}
+        words = {"message": super().format(record)}
+        return json.dumps(head | words | values_of(record), default=str)
+
+
+def values_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Give the values that a call to the log carried in `extra={"values": …}`."""
+    found = getattr(record, "values", None)
+    return found if isinstance(found, dict) else {}
+
+
+def log_to_stderr(level: str = "info", *, form: Callable[[], logging.Formatter] = Lines) -> None:
+    """Send the log of edgemerge to standard error, one line to a record."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(form())
+    logger = logging.getLogger("edgemerge")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False

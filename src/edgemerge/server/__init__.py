@@ -1,0 +1,1 @@
+"""The server: keeps the newest contributions of fleets, and tells their sums."""

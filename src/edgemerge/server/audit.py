@@ -1,0 +1,78 @@
+"""The audit log: append-only, each entry sealed by the hash of the one before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any
+
+from edgemerge.failpoints import passing
+from edgemerge.server.database import BrokenError, Transaction
+
+START = "0" * 64
+COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Who did what to what, and when."""
+
+    seq: int
+    at: float
+    actor: str
+    action: str
+    fleet: str
+    subject: str
+    detail: str
+    previous: str
+    hash: str
+
+    def seal(self) -> str:
+        """Give the hash that this entry must have."""
+        told = {k: v for k, v in asdict(self).items() if k not in ("previous", "hash")}
+        text = json.dumps(told, separators=(",", ":"), sort_keys=True)
+        return sha256((self.previous + text).encode()).hexdigest()
+
+
+def append(
+    tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
+) -> None:
+    """Add an entry in the transaction of what it tells about: both happen, or neither."""
+    tx.lock("audit")
+    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, START)
+    text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
+    entry = Entry(last[0] + 1, at, actor, action, fleet, subject, text, last[1], "")
+    values = (*tuple(asdict(entry).values())[:-1], entry.seal())
+    passing("server-before-audit")
+    tx.run(f"insert into audit ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+
+
+def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> list[Entry]:
+    """Give entries in their order; of one fleet only, the chain has gaps."""
+    where, values = ("", ()) if fleet is None else (" and fleet = ?", (fleet,))
+    rows = tx.rows(
+        f"select {COLUMNS} from audit where seq > ?{where} order by seq limit ?",
+        after,
+        *values,
+        limit,
+    )
+    return [Entry(*row) for row in rows]
+
+
+def count(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:
+    """Count the entries about a subject."""
+    sql = "select count(*) from audit where fleet = ? and subject = ? and action = ?"
+    row = tx.one(sql, fleet, subject, action)
+    return int(row[0]) if row else 0
+
+
+def verify(tx: Transaction) -> int:
+    """Go through the whole chain; give its length, or say where it was broken."""
+    previous, seq = START, 0
+    while found := entries(tx, fleet=None, after=seq, limit=1000):
+        for entry in found:
+            if entry.previous != previous or entry.seal() != entry.hash or entry.seq != seq + 1:
+                raise BrokenError(f"the audit log was changed at entry {entry.seq}")
+            previous, seq = entry.hash, entry.seq
+    return seq

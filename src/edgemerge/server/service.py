@@ -1,0 +1,251 @@
+"""The service: everything that the server can do, without a word of HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from time import monotonic, time
+from typing import Any, TypeVar
+
+from edgemerge.core.contribution import Key
+from edgemerge.core.errors import DeniedError, UnknownError
+from edgemerge.exchange.protocol import Wish
+from edgemerge.server import audit, contributions, fleets, kept, tokens
+from edgemerge.server.contributions import Entry
+from edgemerge.server.database import DamagedError, Database, FullError
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.metrics import Metrics
+from edgemerge.server.names import must_be_plain
+from edgemerge.server.telling import Answer, Teller
+from edgemerge.server.tokens import Caller, Device
+from edgemerge.server.writer import Writer
+
+T = TypeVar("T")
+FULL_S = 10.0  # how long a full disk is remembered: small changes may still fit
+CHECKED_S = 1.0  # for which a check holds
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much is in a fleet."""
+
+    devices: int
+    contributions: int
+    samples: float
+
+
+class Service:
+    """Fleets, devices and contributions on one database; any thread may call."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time) -> None:
+        """Start on a database that has its tables."""
+        self.database, self.clock = database, clock
+        self.writer = Writer(database)
+        self.teller = Teller(database, self.writer)
+        self.metrics = Metrics(self.writer)
+        self._checked_at = -inf
+
+    def close(self) -> None:
+        """Write what waits, and let go of the database."""
+        self.writer.close()
+        self.database.close()
+
+    def caller(self, token: str) -> Caller:
+        """Say whose token it is."""
+        with self.database.reading() as tx:
+            return tokens.caller(tx, token)
+
+    def sender(self, token: str, fleet: str) -> tuple[Caller, Fleet | None]:
+        """Say whose token it is, and what its fleet has agreed on; one look for both."""
+        with self.database.reading() as tx:
+            caller = tokens.caller(tx, token)
+            return caller, fleets.get(tx, fleet) if caller.fleet == fleet else None
+
+    def let_in(self, token: str, name: str) -> None:
+        """Let an operator in."""
+        self.writer.write(lambda tx: tokens.add_operator(tx, token, name, self.clock()))
+
+    def has_operator(self) -> bool:
+        """Say whether anybody can administer this server."""
+        with self.database.reading() as tx:
+            return tokens.has_operator(tx)
+
+    def create(self, fleet: Fleet, caller: Caller) -> bool:
+        """Make a fleet; False if the same is there already."""
+        must_be_plain("fleet", fleet.fleet)
+        shown = fleet.projection.fingerprint  # refuses what is no projection
+
+        def change(tx: Any) -> bool:
+            tx.lock(f"fleet {fleet.fleet}")
+            made = fleets.create(tx, fleet)
+            if made:
+                self._record(tx, caller, "create", fleet.fleet, fleet.fleet, fingerprint=shown)
+            return made
+
+        return self.writer.write(change)
+
+    def delete(self, name: str, caller: Caller) -> None:
+        """Remove a fleet and everything in it."""
+
+        def change(tx: Any) -> None:
+            tx.lock(f"fleet {name}")
+            fleets.delete(tx, name)
+            self._record(tx, caller, "delete", name, name)
+
+        self._make_room(change)
+
+    def fleet(self, name: str) -> Fleet:
+        """Give a fleet that must be there."""
+        with self.database.reading() as tx:
+            return fleets.get(tx, name)
+
+    def fleets(self, caller: Caller) -> list[tuple[Fleet, Counts]]:
+        """Give the fleets that the caller may see, and how much is in each."""
+        with self.database.reading() as tx:
+            seen = fleets.every(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
+            return [(fleet, _counts(tx, fleet.fleet)) for fleet in seen]
+
+    def invite(
+        self, name: str, device: str | None, valid_s: float, caller: Caller
+    ) -> tuple[str, float]:
+        """Make an invitation; give its token and when it expires."""
+        expires = self.clock() + valid_s
+
+        def change(tx: Any) -> str:
+            fleets.get(tx, name)
+            self._record(tx, caller, "invite", name, device or "any device", expires=expires)
+            return tokens.invite(tx, name, device, expires)
+
+        return self.writer.write(change), expires
+
+    def enrol(self, invitation: str, name: str, device: str) -> tuple[str, Fleet]:
+        """Let a device in that has an invitation; give its token."""
+
+        def change(tx: Any) -> tuple[str, Fleet]:
+            token = tokens.enrol(tx, invitation, name, device, self.clock())
+            self._record(tx, Caller(device, name), "enrol", name, device)
+            return token, fleets.get(tx, name)
+
+        return self.writer.write(change)
+
+    def revoke(self, name: str, device: str, caller: Caller) -> None:
+        """Let a device in no more."""
+
+        def change(tx: Any) -> None:
+            tokens.revoke(tx, name, device, self.clock())
+            self._record(tx, caller, "revoke", name, device)
+
+        self.writer.write(change)
+
+    def devices(self, name: str) -> list[Device]:
+        """Give the devices of a fleet."""
+        with self.database.reading() as tx:
+            fleets.get(tx, name)
+            return tokens.devices(tx, name)
+
+    def contributions(self, name: str, caller: Caller) -> tuple[Fleet, list[Entry]]:
+        """Give the contributions that the caller may see, without their numbers."""
+        with self.database.reading() as tx:
+            fleet = fleets.get(tx, name)
+            only = None if caller.is_operator or fleet.reads == "contributions" else caller.name
+            return fleet, contributions.every(tx, name, only)
+
+    def contribution(self, name: str, key: Key, caller: Caller) -> tuple[Entry, bytes]:
+        """Give a single contribution, where the fleet allows it."""
+        with self.database.reading() as tx:
+            fleet = fleets.get(tx, name)
+            mine = key[0] == caller.name and not caller.is_operator
+            if not (caller.is_operator or mine or fleet.reads == "contributions"):
+                raise DeniedError(f"{name} tells only totals: single contributions are not read")
+            entry = contributions.find(tx, name, key)
+            if entry is None:
+                raise UnknownError(f"no contribution {key} in {name}")
+            return entry, contributions.data_of(tx, entry)
+
+    def drop(self, name: str, device: str, caller: Caller) -> int:
+        """Forget all that a device contributed, as if it had never been heard."""
+        if not caller.is_operator and caller.name != device:
+            raise DeniedError(f"{caller.name} may drop its own contributions only")
+
+        def change(tx: Any) -> int:
+            tx.lock(f"fleet {name}")
+            fleets.get(tx, name)
+            found = contributions.drop(tx, name, device)
+            if not found:
+                raise UnknownError(f"no contribution of {device} in {name}")
+            fleets.next_epoch(tx, name)
+            self._record(tx, caller, "drop", name, device, contributions=found)
+            with suppress(DamagedError):  # of another device: its words come when it is read
+                kept.let_go(tx, fleets.get(tx, name), found)
+            return found
+
+        return self._make_room(change)
+
+    def tell(self, name: str, wish: Wish, caller: Caller, known: str | None) -> Answer:
+        """Tell the sum, or the patterns, that a caller may have."""
+        fleet = self.fleet(name)
+        least = 1 if caller.is_operator else fleet.least
+        picks = wish.devices is not None or wish.without or wish.largest is not None
+        if picks and not caller.is_operator and fleet.reads == "totals":
+            raise DeniedError(
+                f"{name} tells only totals: choosing devices would give single ones away"
+            )
+        tell = self.teller.patterns if wish.grouped else self.teller.total
+        return tell(name, wish, least, known)
+
+    def audit(self, fleet: str | None, after: int, limit: int) -> list[audit.Entry]:
+        """Give a stretch of the audit log."""
+        with self.database.reading() as tx:
+            return audit.entries(tx, fleet=fleet, after=after, limit=limit)
+
+    def check(self) -> None:
+        """See that the database can be read and written, and took all that came of late."""
+        if monotonic() - self.writer.full_at < FULL_S:
+            raise FullError("the disk is full: free some space, or drop devices")
+        if monotonic() - self._checked_at < CHECKED_S:
+            return  # anybody may ask, and asking must not cost a write each time
+        with self.database.reading() as tx:
+            tx.one("select count(*) from fleets")
+        self.writer.write(lambda tx: tx.run("update operators set created = created"), 5.0)
+        self._checked_at = monotonic()
+
+    def _make_room(self, change: Callable[[Any], T]) -> T:
+        """Make a change that frees space, even when the disk is full."""
+        try:
+            found = self.writer.write(change)
+        except FullError:
+            log.warning("the disk is full: the reserve is given up so that dropping works")
+            self.database.make_room()
+            found = self.writer.write(change)
+            if not self.database.restore_reserve():
+                log.warning("the disk is still nearly full: there is no reserve")
+        self.writer.full_at = -inf
+        return found
+
+    def _record(
+        self, tx: Any, caller: Caller, action: str, fleet: str, subject: str, **detail: Any
+    ) -> None:
+        audit.append(
+            tx,
+            at=self.clock(),
+            actor=caller.actor,
+            action=action,
+            fleet=fleet,
+            subject=subject,
+            **detail,
+        )
+
+
+def _counts(tx: Any, name: str) -> Counts:
+    devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
+    sums = tx.one(
+        "select count(*), coalesce(sum(samples), 0) from contributions"
+        " where fleet = ? and body is not null",
+        name,
+    )
+    return Counts(devices[0], sums[0], float(sums[1]))

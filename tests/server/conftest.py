@@ -1,0 +1,26 @@
+"""Databases for the tests of the server: each test has an empty one."""
+
+import pytest
+
+from edgemerge.server.connecting import connect
+from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by their names here
+    fresh_postgres_url,
+    postgres_server,
+    postgres_url,
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request, tmp_path):
+    """The address of an empty database, of each kind in turn."""
+    if request.param == "postgres":
+        return request.getfixturevalue("fresh_postgres_url")
+    return f"sqlite:///{tmp_path / 'fleets.db'}"
+
+
+@pytest.fixture
+def database(database_url):
+    """An empty database with its tables, of each kind in turn."""
+    opened = connect(database_url)
+    yield opened
+    opened.close()

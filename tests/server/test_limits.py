@@ -1,0 +1,207 @@
+"""A server that is asked too much: it says so, lets go of everything, and goes on."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from threading import Event
+
+import pytest
+
+from edgemerge.core.codec import decode, encode
+from edgemerge.core.errors import AwayError
+from edgemerge.server.limits import Limits
+from edgemerge.server.writer import Writer
+from tests.server.wire import (
+    SHARED,
+    address,
+    ask,
+    dump,
+    head,
+    line,
+    note,
+    push,
+    status_on,
+    until,
+)
+from tests.services.hub import running
+
+WHOLE = encode(note("a"))
+THREADS = 12
+
+
+@contextmanager
+def serving(tmp_path, **limits):
+    """A server with a fleet and a device in it; gives it and the device's token."""
+    with running(f"sqlite:///{tmp_path / 'fleets.db'}", Limits(**limits)) as here:
+        hub = here.operator
+        hub.create_fleet("mine", SHARED)
+        hub.close()
+        token = here.enrol("mine", "a")
+        until(lambda: idle(here))  # an answer is read before the server has put its request aside
+        yield here, token
+
+
+@contextmanager
+def half_sent(here, token, *lines, body=WHOLE):
+    """A request of which half the body is under way; gives what sends the rest."""
+    load = here.app.state.load
+    known = load.bytes
+    with line(here) as opened:
+        lines = lines or (f"Content-Length: {len(body)}",)
+        opened.sendall(head("PUT", address(note("a")), *lines, token=token) + body[:100])
+        until(lambda: load.bytes > known)
+        yield opened
+
+
+def idle(here):
+    load = here.app.state.load
+    return load.bytes == load.requests == 0
+
+
+def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path):
+    with serving(tmp_path, bytes_under_way=len(WHOLE) + 500) as (here, token):
+        with half_sent(here, token) as opened:
+            before = dump(here)
+            answered = push(here, token, note("a", pattern="idle"))
+            assert answered.status == 503
+            assert int(answered.headers["retry-after"]) >= 1
+            assert "try again" in json.loads(answered.body)["error"]
+            assert dump(here) == before
+            assert ask(here, "GET", "/healthz").status == 200
+            assert ask(here, "GET", "/fleets/mine/total", token=token).status == 200
+            opened.sendall(WHOLE[100:])
+            assert status_on(opened) == 201
+        until(lambda: idle(here))
+        assert push(here, token, note("a", pattern="idle")).status == 201
+
+
+def test_too_many_requests_under_way_are_refused_until_there_are_fewer(tmp_path):
+    with serving(tmp_path, requests_under_way=3) as (here, token):
+        with ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(half_sent(here, token))
+            answered = ask(here, "GET", "/fleets/mine", token=token)
+            assert answered.status == 503
+            assert int(answered.headers["retry-after"]) >= 1
+        until(lambda: idle(here))
+        assert ask(here, "GET", "/fleets/mine", token=token).status == 200
+
+
+def test_a_length_beside_chunks_reserves_no_less(tmp_path):
+    with serving(tmp_path) as (here, token):
+        lines = "Content-Length: 1", "Transfer-Encoding: chunked"
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(WHOLE), WHOLE)
+        with half_sent(here, token, *lines, body=body) as opened:
+            assert here.app.state.load.bytes == here.service.fleet("mine").limit
+            opened.sendall(body[100:])
+            assert status_on(opened) == 201
+        until(lambda: idle(here))
+
+
+def test_a_body_that_does_not_arrive_in_time_is_given_up(tmp_path):
+    with serving(tmp_path, seconds=0.2) as (here, token):
+        before = dump(here)
+        with half_sent(here, token) as opened:
+            assert status_on(opened) == 400
+            until(lambda: idle(here))
+        assert dump(here) == before
+        assert push(here, token, note("a")).status == 201
+
+
+def test_a_body_that_trickles_is_given_up_too(tmp_path):
+    with serving(tmp_path, seconds=0.5) as (here, token), half_sent(here, token) as opened:
+        left = iter(WHOLE[100:])
+        opened.settimeout(0.01)
+        for byte in left:  # far more of them than there is time for
+            opened.sendall(bytes([byte]))
+            try:
+                assert b" 400 " in opened.recv(2**16)
+                break
+            except TimeoutError:
+                continue
+        assert next(left, None) is not None
+        until(lambda: idle(here))
+
+
+def test_of_a_request_that_breaks_off_nothing_is_stored(tmp_path):
+    with serving(tmp_path) as (here, token):
+        before = dump(here)
+        for _ in range(5):
+            with half_sent(here, token):
+                pass
+            until(lambda: idle(here))
+        assert dump(here) == before
+        assert push(here, token, note("a")).status == 201
+
+
+def test_all_that_was_acknowledged_to_many_at_once_is_there(tmp_path):
+    with serving(tmp_path) as (here, _):
+        tokens = {f"d{i}": here.enrol("mine", f"d{i}") for i in range(THREADS)}
+
+        def work(device):
+            sent = [note(device, i, pattern=f"p{i % 3}") for i in range(1, 13)]
+            return [(one, push(here, tokens[device], one).status) for one in sent]
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            done = [pair for pairs in pool.map(work, tokens) for pair in pairs]
+        assert {status for _, status in done} == {201}
+        newest = {one.key: encode(one) for one, _ in done}
+        for one, _ in done:
+            assert ask(here, "GET", address(one), token=here.token).body == newest[one.key]
+        told = decode(ask(here, "GET", "/fleets/mine/total", token=here.token).body)
+        assert len(told.origins) == len(newest) == 3 * THREADS
+        assert told.total.count == 4 * len(newest)
+        until(lambda: idle(here))
+
+
+def test_other_methods_are_told_which_there_are(tmp_path):
+    with serving(tmp_path) as (here, _):
+        before = dump(here)
+        for path, methods in here.app.openapi()["paths"].items():
+            there = {method.upper() for method in methods}
+            for method in {"HEAD", "OPTIONS", "PATCH", "DELETE", "BREW", "TRACE"} - there:
+                filled = re.sub(r"\{\w+\}", "0", path)
+                answered = ask(here, method, filled, token=here.token)
+                assert answered.status == 405, (method, path)
+                assert set(answered.headers["allow"].split(", ")) == there
+        assert dump(here) == before
+
+
+def test_what_is_counted_cannot_be_invented_by_strangers(tmp_path):
+    with serving(tmp_path) as (here, _):
+        for i in range(30):
+            assert ask(here, f"BREW{i}", f"/fleets/{i}").status == 405
+            assert ask(here, f"BREW{i}", f"/{i}").status == 404
+        told = ask(here, "GET", "/metrics").body.decode()
+        assert "BREW" not in told
+        assert told.count("edgemerge_requests_total{") < 10
+
+
+def test_the_description_needs_nothing_from_elsewhere(tmp_path):
+    with serving(tmp_path) as (here, _):
+        told = ask(here, "GET", "/openapi.json")
+        assert told.status == 200
+        assert not re.findall(rb"https?://|//cdn|<script", told.body)
+        for page in ("/docs", "/redoc", "/docs/oauth2-redirect"):
+            assert ask(here, "GET", page).status == 404
+
+
+def test_a_change_that_nobody_waits_for_any_more_does_not_stop_the_writer(tmp_path):
+    with serving(tmp_path) as (here, token):
+        writer, go = here.service.writer, Event()
+        first = writer.submit(lambda _tx: go.wait(30))
+        until(lambda: writer.waiting == 0)
+        assert writer.submit(lambda tx: tx.run("delete from fleets")).cancel()
+        go.set()
+        assert first.result(30)
+        assert push(here, token, note("a")).status == 201
+
+
+def test_whoever_waits_too_long_for_a_change_is_told_to_try_again(tmp_path):
+    with serving(tmp_path) as (here, _):
+        writer, go = Writer(here.service.database), Event()
+        with pytest.raises(AwayError, match="takes long"):
+            writer.write(lambda _tx: go.wait(30), timeout_s=0.01)
+        go.set()
+        writer.close()

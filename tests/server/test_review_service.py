@@ -1,0 +1,105 @@
+"""What operators read of a fleet: when a device was last heard, and a fleet that was made anew."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Stats
+from edgemerge.core.errors import DeniedError
+from edgemerge.exchange.protocol import Wish
+from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(str(tmp_path / "fleets.db"))
+    yield made
+    made.close()
+
+
+def seen(world):
+    return {device.device: device.seen for device in world.service.devices(FLEET)}
+
+
+def test_a_device_was_seen_when_it_last_pushed_new_or_not(world):
+    contribution = note("a", 1, generator(0))
+    world.caller("b")
+    world.now = 2000.0
+    world.put(contribution)
+    assert seen(world) == {"a": 2000.0, "b": None}
+    world.now = 3000.0
+    assert not world.put(contribution).new
+    assert seen(world) == {"a": 3000.0, "b": None}
+
+
+def test_a_refused_push_is_no_sign_of_life(world):
+    rng = generator(0)
+    world.put(note("a", 2, rng))
+    world.now = 3000.0
+    assert world.put(note("a", 1, rng)).problem == "stale"
+    assert world.put(note("a", 2, rng)).problem == "equivocation"
+    assert seen(world) == {"a": 1000.0}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_fleet_made_anew_tells_nothing_of_the_one_before(world, grouped):
+    rng, wish = generator(0), Wish(grouped=grouped)
+    world.put(note("a", 1, rng))
+    world.must_agree(wish)
+    world.service.delete(FLEET, ROOT)
+    world.fleet = replace(world.fleet, created=1.0)
+    world.service.create(world.fleet, ROOT)
+    world.truth, world.tokens = {}, {}
+    world.put(note("b", 1, rng))  # as many changes as the other fleet had
+    world.must_agree(wish)
+
+
+def revoked(world):
+    return [device.revoked for device in world.service.devices(FLEET)]
+
+
+def test_a_device_revoked_twice_was_revoked_the_first_time(world):
+    world.caller("a")
+    for world.now in (2000.0, 3000.0):
+        world.service.revoke(FLEET, "a", ROOT)
+        assert revoked(world) == [2000.0]
+
+
+def test_a_revoked_device_is_let_in_again_by_an_invitation_in_its_name(world):
+    contribution = note("a", 1, generator(0))
+    world.caller("a")
+    world.service.revoke(FLEET, "a", ROOT)
+    with pytest.raises(DeniedError, match="ask an operator for an invitation"):
+        world.put(contribution)
+    del world.tokens["a"]
+    assert world.put(contribution).new
+    assert revoked(world) == [None]
+
+
+def test_what_was_dropped_is_gone_from_the_disk_though_others_have_changed(world):
+    rng = generator(0)
+    for device in "abcd":
+        world.put(note(device, 1, rng))
+    world.must_agree(Wish(grouped=True))
+    for device in "abc":
+        world.put(note(device, 2, rng))
+    world.drop("d")
+    with world.service.database.reading() as tx:
+        assert tx.one("select count(*) from contributions where device = 'd'") == (0,)
+        assert tx.one("select count(*) from bodies") == (6,)  # what is counted, and the newest
+    world.must_agree(Wish())
+
+
+def test_a_new_pattern_never_takes_the_place_of_one_that_is_there(world):
+    rng = generator(0)
+    centres = np.random.default_rng(3).uniform(-0.8, 0.8, (5, SHARED.n_inputs))
+    for number, device in enumerate("abcde"):
+        if device == "e":  # the numbers of two patterns are free, and none is above the last
+            world.drop("b")
+            world.drop("c")
+        rows = rng.normal(centres[number], 0.01, (60, SHARED.n_inputs))
+        world.put(Contribution(device, Stats.of(SHARED, rows), revision=1))
+        parts = world.told(Wish(grouped=True)).parts
+        assert all(len(part.devices) == 1 for part in parts)
+    assert sorted(part.devices for part in parts) == [["a"], ["d"], ["e"]]

@@ -1,0 +1,84 @@
+"""The server against its own description: whatever fits it, or does not, is answered by it.
+
+Schemathesis makes requests from /openapi.json and holds every answer against it, with all checks.
+"""
+
+import pytest
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import Status, events, from_schema
+
+from tests.server.strangers import MINE, world
+
+EXAMPLES = 5  # of each operation; what has limits is tried at them besides
+NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
+# What fits the description may still be refused with 422 here: a schema cannot say which bytes are
+# those of `encode`, nor which of all characters are printable, as the name of a pattern must be.
+NOT_ALL = [
+    "PUT /fleets/{fleet}",
+    "PUT /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
+    "GET /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
+]
+LAST = ["DELETE /fleets/{fleet}", "DELETE /fleets/{fleet}/devices/{device}"]  # then nobody is left
+
+
+def settings(operations=(), **more):
+    accepted = {"checks": {"positive_data_acceptance": {"enabled": False}}}
+    return SchemathesisConfig.from_dict(
+        {
+            "generation": {"deterministic": True, "max-examples": EXAMPLES, "database": "none"},
+            "cache": {"enabled": False},
+            "operations": [{"include-name": NOT_ALL, **accepted}, *operations],
+            **more,
+        }
+    )
+
+
+def asked_of(made, who, **more):
+    """Let it ask all it can think of as somebody; give how often it did, and what it found."""
+    token = made.tokens.get(who)
+    config = settings(headers={"Authorization": f"Bearer {token}"} if token else {}, **more)
+    schema = schemathesis.openapi.from_url(f"{made.here.url}/openapi.json", config=config)
+    asked, found = 0, []
+    for event in from_schema(schema).execute():
+        if isinstance(event, events.ScenarioFinished):
+            asked += len(event.recorder.cases)
+            found += failures_in(event.recorder)
+        elif isinstance(event, events.NonFatalError | events.FatalError):
+            found.append(repr(event))
+    return asked, found
+
+
+def failures_in(recorder):
+    """Give what failed, with the request that shows it."""
+    failed = [
+        (case, node)
+        for case, nodes in recorder.checks.items()
+        for node in nodes
+        if node.status != Status.SUCCESS
+    ]
+    return [
+        f"{node.name}: {recorder.cases[case].value.as_curl_command()}\n{node.failure_info}"
+        for case, node in failed
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["operator", "itself", "nobody"])
+def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
+    with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
+        asked, found = asked_of(made, who)
+    assert not found, "\n\n".join(found)
+    assert asked > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["operator", "itself"])
+def test_so_is_every_answer_about_what_is_there(tmp_path, who):
+    alive = [{"include-name": LAST, "enabled": False}]
+    # the names replace what was meant to be wrong in an address, which is then rightly accepted
+    checks = {"negative_data_rejection": {"enabled": False}}
+    with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
+        asked, found = asked_of(made, who, parameters=NAMES, operations=alive, checks=checks)
+    assert not found, "\n\n".join(found)
+    assert asked > 500

@@ -1,0 +1,343 @@
+"""What the service lets whom do, and what it writes down about it."""
+
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from edgemerge import Contribution, EdgemergeError, Projection, Stats, decode, encode
+from edgemerge.core.errors import AwayError, DeniedError, RejectedError, SettingError, UnknownError
+from edgemerge.exchange.connection import Connection
+from edgemerge.exchange.protocol import Wish
+from edgemerge.server import audit, contributions, intake
+from edgemerge.server.database import BrokenError
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.tokens import Caller, hashed
+from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+from tests.services.hub import running
+
+
+@pytest.fixture
+def world(database_url):
+    made = World(database_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def totals(tmp_path):
+    made = World(str(tmp_path / "fleets.db"), reads="totals", least=2)
+    yield made
+    made.close()
+
+
+def test_a_contribution_is_kept_once_and_the_newest_stays(world):
+    rng = generator(0)
+    first, second = note("a", 1, rng), note("a", 2, rng)
+    assert world.put(first).new
+    again = world.put(first)
+    assert (again.new, again.problem, again.revision) == (False, "", 1)
+    assert world.put(second).new
+    late = world.put(first)
+    assert (late.new, late.problem, late.revision) == (False, "stale", 2)
+    assert world.told().total == second.stats
+
+
+def test_two_stories_under_one_revision_are_refused_and_written_down(world):
+    rng = generator(1)
+    world.put(note("a", 1, rng))
+    before = world.told()
+    assert world.put(note("a", 1, rng)).problem == "equivocation"
+    assert world.told() == before
+    last = world.service.audit(FLEET, 0, 100)[-1]
+    assert (last.action, last.actor, last.subject) == ("equivocation", "device a", "a/0/normal")
+
+
+def test_only_so_many_equivocations_are_written_down(world, monkeypatch):
+    monkeypatch.setattr(intake, "NOTED", 2)
+    rng = generator(1)
+    world.put(note("a", 1, rng))
+    for _ in range(4):
+        assert world.put(note("a", 1, rng)).problem == "equivocation"
+    actions = [entry.action for entry in world.service.audit(FLEET, 0, 100)]
+    assert actions.count("equivocation") == 2
+
+
+def test_a_contribution_checked_for_a_fleet_that_was_made_anew_is_refused(world):
+    late = intake.opened(encode(note("a", 1, generator(1))), world.fleet, ("a", 0, "normal"))
+    world.service.delete(FLEET, ROOT)
+    other = Fleet(FLEET, encode(Projection(n_inputs=6, n_hidden=5)), "totals", 1, False, 0, 0.0)
+    world.service.create(other, ROOT)
+    world.tokens.clear()
+    caller = world.caller("a")
+    with pytest.raises(RejectedError, match="made anew"):
+        world.service.writer.write(intake.keeping(world.fleet, late, caller, world.now))
+
+
+def test_a_dropped_device_may_come_back_as_if_it_had_never_been_heard(world):
+    rng = generator(2)
+    world.put(note("a", 5, rng))
+    world.told(Wish(grouped=True))
+    assert world.drop("a") == 1
+    assert world.told().parts == ()
+    assert world.put(note("a", 1, rng)).new
+    world.must_agree(Wish())
+
+
+def test_what_is_not_there_cannot_be_dropped_revoked_or_read(world):
+    for act in (
+        lambda: world.service.drop(FLEET, "nobody", ROOT),
+        lambda: world.service.revoke(FLEET, "nobody", ROOT),
+        lambda: world.service.contribution(FLEET, ("nobody", 0, "normal"), ROOT),
+        lambda: world.service.fleet("nowhere"),
+        lambda: world.service.delete("nowhere", ROOT),
+        lambda: world.service.invite("nowhere", None, 1.0, ROOT),
+    ):
+        with pytest.raises(UnknownError, match="no "):
+            act()
+    with pytest.raises(UnknownError, match="nowhere"):
+        world.service.tell("nowhere", Wish(), ROOT, None)
+
+
+def test_an_invitation_works_once_in_time_and_for_its_device(world):
+    named, _ = world.service.invite(FLEET, "a", 60.0, ROOT)
+    for fleet, device in ((FLEET, "b"), ("other", "a")):
+        with pytest.raises(DeniedError, match="ask an operator"):
+            world.service.enrol(named, fleet, device)
+    token, _ = world.service.enrol(named, FLEET, "a")
+    assert world.service.caller(token).name == "a"
+    with pytest.raises(DeniedError, match="used"):
+        world.service.enrol(named, FLEET, "a")
+    late, expires = world.service.invite(FLEET, None, 60.0, ROOT)
+    world.now = expires
+    with pytest.raises(DeniedError, match="expired"):
+        world.service.enrol(late, FLEET, "c")
+
+
+def test_an_invitation_for_any_name_does_not_give_away_a_name_that_is_taken(world):
+    world.caller("a")
+    anyone, _ = world.service.invite(FLEET, None, 60.0, ROOT)
+    with pytest.raises(DeniedError, match="in its name"):
+        world.service.enrol(anyone, FLEET, "a")
+    token, _ = world.service.enrol(anyone, FLEET, "b")  # the refusal did not use it up
+    assert world.service.caller(token).name == "b"
+
+
+def test_enrolling_again_in_its_name_replaces_the_token(world):
+    world.caller("a")
+    old = world.tokens.pop("a")
+    world.caller("a")
+    with pytest.raises(DeniedError, match="revoked"):
+        world.service.caller(old)
+
+
+def test_a_revoked_device_is_out_but_what_it_said_stays(world):
+    world.put(note("a", 1, generator(3)))
+    caller = world.caller("a")
+    world.service.revoke(FLEET, "a", ROOT)
+    with pytest.raises(DeniedError, match="revoked"):
+        world.service.caller(world.tokens["a"])
+    late = intake.opened(
+        encode(note("a", 2, generator(3))), world.fleet, ("a", 0, "normal")
+    )  # it was on its way
+    with pytest.raises(DeniedError, match="revoked"):
+        world.service.writer.write(intake.keeping(world.fleet, late, caller, world.now))
+    world.must_agree(Wish())
+
+
+def test_tokens_are_stored_as_hashes_only(world):
+    world.caller("a")
+    with world.service.database.reading() as tx:
+        rows = [
+            str(row)
+            for t in ("operators", "devices", "invitations")
+            for row in tx.rows(f"select * from {t}")
+        ]
+    text = " ".join(rows)
+    assert world.tokens["a"] not in text
+    assert hashed(world.tokens["a"]) in text
+    assert world.operator_token not in text
+
+
+def test_a_fleet_keeps_what_it_agreed_on(world):
+    assert world.service.create(world.fleet, ROOT) is False
+    other = Fleet(FLEET, encode(Projection(n_inputs=6, n_hidden=5)), "totals", 1, False, 0, 0.0)
+    with pytest.raises(SettingError, match="choose another name"):
+        world.service.create(other, ROOT)
+    wrong = Fleet("other", encode(Stats.empty(SHARED)), "totals", 1, False, 0, 0.0)
+    with pytest.raises(SettingError, match="expected a projection"):
+        world.service.create(wrong, ROOT)
+    with pytest.raises(SettingError, match="letters"):
+        world.service.create(Fleet("../x", encode(SHARED), "totals", 1, False, 0, 0.0), ROOT)
+
+
+def test_deleting_a_fleet_leaves_nothing_but_the_audit_log(world):
+    world.put(note("a", 1, generator(4)))
+    world.told(Wish(grouped=True))
+    world.put(note("a", 2, generator(5)))
+    world.service.delete(FLEET, ROOT)
+    with world.service.database.reading() as tx:
+        for table in ("fleets", "devices", "invitations", "contributions", "bodies", "totals"):
+            assert tx.one(f"select count(*) from {table}") == (0,), table
+        assert audit.entries(tx, fleet=FLEET, after=0, limit=99)[-1].action == "delete"
+
+
+def test_a_fleet_of_totals_tells_a_device_no_single_contribution(totals):
+    rng = generator(6)
+    for device in ("a", "b", "c"):
+        totals.put(note(device, 1, rng))
+    a = totals.caller("a")
+    tell = totals.service.tell
+    assert decode(tell(FLEET, Wish(device="a"), a, None).data).origins[0].device == "b"
+    for wish in (
+        Wish(device="a", devices=("b",)),
+        Wish(device="a", without=("b",)),
+        Wish(device="a", largest=1),
+    ):
+        with pytest.raises(DeniedError, match="only totals"):
+            tell(FLEET, wish, a, None)
+        tell(FLEET, wish, ROOT, None)  # an operator may
+    with pytest.raises(DeniedError, match="single contributions"):
+        totals.service.contribution(FLEET, ("b", 0, "normal"), a)
+    totals.service.contribution(FLEET, ("a", 0, "normal"), a)
+    assert [e.device for e in totals.service.contributions(FLEET, a)[1]] == ["a"]
+    assert len(totals.service.contributions(FLEET, ROOT)[1]) == 3
+
+
+def ask(world, device, **wish):
+    """Pull as a device; the devices of each part."""
+    answer = world.service.tell(FLEET, Wish(device=device, **wish), world.caller(device), None)
+    return [part.devices for part in decode(answer.data).parts]
+
+
+def test_a_sum_of_too_few_devices_is_not_told(totals):
+    rng = generator(7)
+    totals.put(note("a", 1, rng, place=0.1))
+    totals.put(note("b", 1, rng, place=0.1))
+    with pytest.raises(DeniedError, match="fewer than 2"):
+        ask(totals, "a")
+    with pytest.raises(DeniedError, match="fewer than 2"):
+        ask(totals, "a", incarnation=9)  # its own would be in it, and it could take them away
+    totals.put(note("c", 1, rng, place=0.1))
+    assert ask(totals, "a") == [["b", "c"]]
+    assert ask(totals, "a", incarnation=9) == [["a", "b", "c"]]
+
+
+def test_its_own_earlier_life_is_told_to_a_device_that_is_alone(totals):
+    totals.put(note("a", 1, generator(7), incarnation=1))
+    assert ask(totals, "a", incarnation=2) == [["a"]]
+    assert ask(totals, "a", incarnation=2, grouped=True) == [["a"]]
+
+
+def test_what_a_pattern_leaves_out_of_the_total_is_of_enough_devices_too(totals):
+    rng = generator(7)
+    for device in ("a", "b", "c"):
+        totals.put(note(device, 1, rng))
+    totals.put(note("b", 1, rng, pattern="idle"))
+    with pytest.raises(DeniedError, match="leave out 1"):
+        ask(totals, "a", pattern="normal")
+    totals.put(note("c", 1, rng, pattern="idle"))
+    assert ask(totals, "a", pattern="normal") == [["b", "c"]]
+
+
+def test_patterns_that_are_left_out_hide_among_others(totals):
+    rng = generator(7)
+    for device in ("a", "b", "c"):
+        totals.put(note(device, 1, rng, place=0.1, rows=60))
+    totals.put(note("d", 1, rng, place=0.9, rows=60))
+    assert ask(totals, "a", grouped=True) == []  # else total − patterns would be d's alone
+    totals.put(note("e", 1, rng, place=0.9, rows=60))
+    assert sorted(ask(totals, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
+    totals.put(note("f", 1, rng, place=0.5, rows=60))
+    totals.put(note("g", 1, rng, place=0.3, rows=60))
+    assert sorted(ask(totals, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
+
+
+def test_a_growing_fleet_refuses_sums_that_fell(tmp_path):
+    world = World(str(tmp_path / "fleets.db"), growing=True)
+    rng = generator(8)
+    first = note("a", 1, rng, rows=50)
+    more = Contribution("a", first.stats + note("a", 1, rng).stats, 2)
+    try:
+        world.put(first)
+        with pytest.raises(RejectedError, match="fall"):
+            world.put(note("a", 2, rng, rows=20))
+        assert world.put(more).new
+        world.must_agree(Wish())
+    finally:
+        world.close()
+
+
+def test_a_device_cannot_fill_the_database_with_patterns(world, monkeypatch):
+    monkeypatch.setattr(contributions, "MOST", 3)
+    rng = generator(9)
+    for i in range(3):
+        world.put(note("a", 1, rng, pattern=f"p{i}"))
+    with pytest.raises(RejectedError, match="3 contributions already"):
+        world.put(note("a", 1, rng, pattern="p3"))
+    assert world.put(note("a", 2, rng, pattern="p2")).new
+    assert world.put(note("b", 1, rng, pattern="p3")).new
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "..", ".", "a\\b"])
+def test_a_pattern_that_could_be_a_path_is_refused(world, pattern):
+    with pytest.raises(EdgemergeError, match="without slashes"):
+        world.put(note("a", 1, generator(0), pattern=pattern))
+
+
+def test_the_audit_log_tells_everything_and_cannot_be_changed_unseen(world):
+    rng = generator(10)
+    world.put(note("a", 1, rng))
+    world.drop("a")
+    world.service.revoke(FLEET, "a", ROOT)
+    entries = world.service.audit(None, 0, 100)
+    assert [entry.action for entry in entries] == [
+        "create",
+        "invite",
+        "enrol",
+        "contribute",
+        "drop",
+        "revoke",
+    ]
+    assert world.service.audit(None, 2, 1) == entries[2:3]
+    with world.service.database.reading() as tx:
+        assert audit.verify(tx) == 6
+    for forged in (
+        "update audit set actor = 'nobody' where seq = 4",
+        "delete from audit where seq = 3",
+        "update audit set hash = previous where seq = 2",
+    ):
+        world.service.writer.write(lambda tx, sql=forged: tx.run(sql))
+        with world.service.database.reading() as tx, pytest.raises(BrokenError, match="changed"):
+            audit.verify(tx)
+
+
+def test_one_change_that_is_refused_does_not_take_others_with_it(world):
+    """All three are gathered into one commit, because the writer is held up first."""
+    go, rng = Event(), generator(11)
+    callers = [world.caller("a"), Caller("gone", FLEET), world.caller("b")]
+    notes = [note("a", 1, rng), note("gone", 1, rng), note("b", 1, rng)]
+    parcels = [intake.opened(encode(c), world.fleet, c.key) for c in notes]
+    held = world.service.writer.submit(lambda _tx: go.wait(10))
+    changes = [
+        world.service.writer.submit(intake.keeping(world.fleet, parcel, who, world.now))
+        for parcel, who in zip(parcels, callers, strict=True)
+    ]
+    assert not any(change.done() for change in changes)
+    go.set()
+    held.result(10)
+    assert changes[0].result(10).new
+    with pytest.raises(DeniedError, match="revoked"):
+        changes[1].result(10)
+    assert changes[2].result(10).new
+    assert [e.device for e in world.service.contributions(FLEET, ROOT)[1]] == ["a", "b"]
+
+
+def test_whether_it_is_ready_is_told_to_anybody_but_not_why(tmp_path):
+    with running(str(tmp_path / "fleets.db")) as here:
+        there = Connection(here.url)
+        assert there.ask("GET", "/readyz").status == 200
+        here.service.writer.full_at = here.service._checked_at = monotonic()
+        with pytest.raises(AwayError, match=r"not ready|disk is full|503"):
+            there.ask("GET", "/readyz")
+        there.close()

@@ -1,0 +1,215 @@
+"""Laws of the sums that a server keeps: they are what adding everything up would give."""
+
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgemerge import Stats
+from edgemerge.core.errors import AwayError
+from edgemerge.exchange.protocol import Wish
+from edgemerge.server import contributions, fleets, kept, patterns, telling
+from tests.server.world import FLEET, SHARED, World, generator, note
+
+DEVICES = ("a", "b", "c", "d")
+wishes = st.builds(
+    Wish,
+    device=st.sampled_from((None, *DEVICES)),
+    incarnation=st.sampled_from((None, 0, 1)),
+    devices=st.sampled_from((None, ("a",), ("a", "c"), ())),
+    without=st.sampled_from(((), ("b",), ("b", "c"))),
+    pattern=st.sampled_from((None, "normal", "idle")),
+    largest=st.sampled_from((None, 1, 3)),
+    grouped=st.booleans(),
+)
+acts = st.one_of(
+    st.tuples(
+        st.just("put"),
+        st.sampled_from(DEVICES),
+        st.sampled_from(("normal", "idle")),
+        st.integers(0, 1),
+        st.sampled_from((0, 3, 30)),
+    ),
+    st.tuples(st.just("pull"), wishes),
+    st.tuples(st.sampled_from(("fold", "place", "restart"))),
+    st.tuples(st.just("drop"), st.sampled_from(DEVICES)),
+)
+
+
+def carry_out(world, act, number, rng):
+    match act:
+        case ("put", device, pattern, incarnation, rows):
+            world.put(
+                note(device, number, rng, pattern=pattern, incarnation=incarnation, rows=rows)
+            )
+        case ("pull", wish):
+            world.must_agree(wish)
+        case ("fold",):
+            world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 2))
+        case ("place",):
+            world.service.writer.write(lambda tx: patterns.place(tx, fleets.get(tx, FLEET), 9.0))
+        case ("restart",):
+            world.restart()
+        case ("drop", device) if any(key[0] == device for key in world.truth):
+            world.drop(device)
+
+
+@settings(max_examples=40)
+@given(st.lists(acts, min_size=5, max_size=25), st.integers(0, 99))
+def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_there(story, seed):
+    rng = generator(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(f"{folder}/fleets.db")
+        try:
+            for number, act in enumerate(story, start=1):
+                carry_out(world, act, number, rng)
+            world.must_agree(Wish())
+            world.must_agree(Wish(grouped=True))
+        finally:
+            world.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_holds_on_both_databases(database_url, seed):
+    rng, world = generator(seed), World(database_url)
+    try:
+        for number in range(1, 60):
+            device = str(rng.choice(DEVICES))
+            choice = rng.choice(["put", "put", "put", "pull", "place", "fold", "drop", "restart"])
+            wish = Wish(device=device, incarnation=0, grouped=bool(rng.integers(2)))
+            act = {
+                "put": (
+                    "put",
+                    device,
+                    str(rng.choice(["normal", "idle"])),
+                    int(rng.integers(2)),
+                    9,
+                ),
+                "pull": ("pull", wish),
+                "drop": ("drop", device),
+            }.get(str(choice), (str(choice),))
+            carry_out(world, act, number, rng)
+        world.must_agree(Wish())
+        world.must_agree(Wish(grouped=True))
+    finally:
+        world.close()
+
+
+def test_two_servers_on_one_database_tell_the_same(fresh_postgres_url):
+    rng, one = generator(1), World(fresh_postgres_url)
+    two = World(fresh_postgres_url)
+    two.truth, two.tokens = one.truth, one.tokens
+    try:
+        for number in range(1, 30):
+            (one if number % 2 else two).put(note(str(rng.choice(DEVICES)), number, rng))
+            (two if number % 2 else one).must_agree(Wish(grouped=number % 3 == 0))
+    finally:
+        one.close()
+        two.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(str(tmp_path / "fleets.db"))
+    yield made
+    made.close()
+
+
+def test_contributions_of_one_pattern_are_told_in_one_sum(world):
+    rng = generator(5)
+    for i in range(8):
+        world.put(note(f"d{i}", 1, rng, place=(0.1, 0.8)[i % 2], rows=60))
+    told = world.told(Wish(grouped=True))
+    assert [part.devices for part in told.parts] == [
+        ["d0", "d2", "d4", "d6"],
+        ["d1", "d3", "d5", "d7"],
+    ] or [part.devices for part in told.parts] == [
+        ["d1", "d3", "d5", "d7"],
+        ["d0", "d2", "d4", "d6"],
+    ]
+
+
+def test_a_device_whose_pattern_has_changed_moves_to_another_sum(world):
+    rng = generator(6)
+    for i in range(6):
+        world.put(note(f"d{i}", 1, rng, place=(0.1, 0.8)[i % 2], rows=60))
+    world.told(Wish(grouped=True))
+    world.put(note("d0", 2, rng, place=0.8, rows=60))
+    told = world.told(Wish(grouped=True))
+    assert sorted(part.devices for part in told.parts) == [["d0", "d1", "d3", "d5"], ["d2", "d4"]]
+
+
+def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world):
+    rng = generator(7)
+    for i in range(40):
+        world.put(note(f"d{i}", 1, rng, rows=5))
+    world.must_agree(Wish())
+    with world.service.database.reading() as tx:
+        held = kept.load(tx, fleets.get(tx, FLEET))
+        left = contributions.behind(tx, FLEET, 99)
+    assert len(left) <= telling.MANY
+    assert sum(part.count for part in held.values()) == (40 - len(left)) * 5
+
+
+def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(world, monkeypatch):
+    rng = generator(7)
+    for i in range(60):
+        world.put(note(f"d{i}", 1, rng, rows=5))
+    monkeypatch.setattr(telling, "PATIENCE_S", 0.0)
+    with pytest.raises(AwayError, match="try again") as error:
+        world.told()
+    assert error.value.retry_s
+    monkeypatch.undo()
+    world.must_agree(Wish())
+
+
+def test_only_two_bodies_of_a_key_are_kept_however_often_it_is_replaced(world):
+    rng = generator(8)
+    for revision in range(1, 20):
+        world.put(note("a", revision, rng))
+        if revision == 4:
+            world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 99))
+    with world.service.database.reading() as tx:
+        assert tx.one("select count(*) from bodies") == (2,)
+    world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 99))
+    with world.service.database.reading() as tx:
+        assert tx.one("select count(*) from bodies") == (1,)
+
+
+def test_dropping_leaves_no_bytes_behind(world):
+    rng = generator(9)
+    for device in DEVICES:
+        world.put(note(device, 1, rng))
+    world.told(Wish(grouped=True))
+    for device in DEVICES:
+        world.drop(device)
+    world.told(Wish(grouped=True))
+    with world.service.database.reading() as tx:
+        for table in ("bodies", "contributions", "totals"):
+            assert tx.one(f"select count(*) from {table}") == (0,), table
+
+
+def test_an_answer_has_the_same_tag_while_it_would_be_the_same(world):
+    rng = generator(10)
+    world.put(note("a", 1, rng))
+    world.put(note("b", 1, rng))
+    wish = Wish(device="a")
+    for grouped in (False, True):
+        wish = Wish(device="a", grouped=grouped)
+        first = world.service.tell(FLEET, wish, world.caller("a"), None)
+        world.put(note("a", 2 + grouped, rng))  # one's own does not matter
+        again = world.service.tell(FLEET, wish, world.caller("a"), first.tag)
+        assert (again.tag, again.data) == (first.tag, None)
+        world.put(note("b", 2 + grouped, rng))
+        other = world.service.tell(FLEET, wish, world.caller("a"), first.tag)
+        assert other.tag != first.tag
+        assert other.data is not None
+
+
+def test_nothing_to_tell_is_told_as_nothing(world):
+    assert world.told().parts == ()
+    assert world.told(Wish(grouped=True)).parts == ()
+    world.put(note("a", 1, generator(0), rows=0))
+    assert world.told().parts == ()
+    assert world.told().total == Stats.empty(SHARED)
