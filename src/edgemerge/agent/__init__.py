@@ -1,0 +1,1 @@
+"""The program on the device: reads, scores, learns, tells, and now and then exchanges."""

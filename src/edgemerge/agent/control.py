@@ -1,0 +1,172 @@
+"""The control socket: other programs on this machine ask the agent, one JSON object to a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Full, Queue, SimpleQueue
+from threading import BoundedSemaphore, Event, Thread
+from typing import Any
+
+from edgemerge.core.errors import AwayError, SettingError
+
+NAME = "control"
+LONGEST_PATH = 100  # bytes; systems allow 104 to 108
+LONGEST_LINE = 2**22
+AT_ONCE = 8  # conversations
+WAITING = 16  # commands
+LOOK_S = 0.2
+PATIENCE_S = 600.0  # for the loop to answer: longer than any exchange may take
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command with what it needs; it is answered once."""
+
+    command: dict[str, Any]
+    _answers: SimpleQueue[dict[str, Any]] = field(default_factory=SimpleQueue)
+
+    def answer(self, found: dict[str, Any]) -> None:
+        """Give the answer."""
+        self._answers.put(found)
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the answer."""
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except Empty:
+            return {"error": f"the agent did not answer within {timeout_s:g} s: look at its log"}
+
+
+class Control:
+    """Listens in the state folder; the loop takes the requests and answers them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start to listen; a socket that a dead agent has left is replaced."""
+        self._requests: Queue[Request] = Queue(WAITING)
+        self._room = BoundedSemaphore(AT_ONCE)
+        self._path = folder / NAME
+        self._path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with _address(folder) as address:
+            self._socket.bind(address)
+        self._path.chmod(0o600)
+        self._socket.listen(AT_ONCE)
+        self._socket.settimeout(LOOK_S)
+        self._stop = Event()
+        self._thread = Thread(target=self._listen, name="control", daemon=True)
+        self._thread.start()
+
+    def requests(self) -> Iterator[Request]:
+        """Give the requests that have come in."""
+        while True:
+            try:
+                yield self._requests.get_nowait()
+            except Empty:
+                return
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._stop.set()
+        self._thread.join(5 * LOOK_S)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+        for request in self.requests():
+            request.answer({"error": "the agent is leaving"})
+
+    def _listen(self) -> None:
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                there, _ = self._socket.accept()
+                if self._room.acquire(blocking=False):
+                    Thread(target=self._talk, args=(there,), daemon=True).start()
+                else:
+                    with there, suppress(OSError):  # who asks may have left already
+                        _say(there, {"error": f"{AT_ONCE} others are asking: try again"})
+
+    def _talk(self, there: socket.socket) -> None:
+        try:
+            with there, there.makefile("rb") as lines:
+                there.settimeout(PATIENCE_S)
+                while line := lines.readline(LONGEST_LINE + 1):
+                    _say(there, self._answer(line))
+        except OSError as error:
+            logger.debug("a conversation ended", extra={"values": {"why": error}})
+        finally:
+            self._room.release()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        if len(line) > LONGEST_LINE:
+            return {"error": f"found a line of more than {LONGEST_LINE} bytes"}
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            return {"error": f"found a line that is not JSON: {error}"}
+        if not isinstance(found, dict):
+            return {"error": 'expected an object such as {"command": "status"}'}
+        request = Request(found)
+        try:
+            self._requests.put_nowait(request)
+        except Full:
+            return {"error": f"{WAITING} commands wait already: try again"}
+        return request.wait(PATIENCE_S)
+
+
+def ask(state_folder: Path, command: dict[str, Any] | str, timeout_s: float) -> dict[str, Any]:
+    """Ask the agent that runs on a state folder: status, sync, undo, save, score or learn.
+
+    Raises AwayError if none runs there or it takes too long, and SettingError with its words if
+    it cannot do what was asked.
+    """
+    asked = {"command": command} if isinstance(command, str) else command
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+        there.settimeout(timeout_s)
+        try:
+            with _address(Path(state_folder)) as address:
+                there.connect(address)
+            _say(there, asked)
+            with there.makefile("rb") as lines:
+                line = lines.readline(LONGEST_LINE)
+        except TimeoutError as error:
+            raise AwayError(f"the agent did not answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise AwayError(
+                f"no agent answers in {state_folder} ({error.strerror or error}): start it first"
+            ) from error
+    if not line:
+        raise AwayError(f"the agent in {state_folder} has left without an answer")
+    found: dict[str, Any] = json.loads(line)
+    if "error" in found:
+        raise SettingError(f"the agent says: {found['error']}")
+    return found
+
+
+def _say(there: socket.socket, thing: dict[str, Any]) -> None:
+    there.sendall(json.dumps(thing).encode() + b"\n")
+
+
+@contextmanager
+def _address(folder: Path) -> Iterator[str]:
+    """Give an address for the socket that is short enough, by way of the open folder if need be."""
+    plain = os.fspath(folder / NAME)
+    if len(os.fsencode(plain)) <= LONGEST_PATH:
+        yield plain
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not Path(f"/proc/self/fd/{handle}").exists():
+            raise SettingError(
+                f"the path {plain} is too long for a socket on this system: "
+                f"choose a state folder with at most {LONGEST_PATH - len(NAME) - 1} bytes"
+            )
+        yield f"/proc/self/fd/{handle}/{NAME}"
+    finally:
+        os.close(handle)

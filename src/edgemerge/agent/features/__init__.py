@@ -1,0 +1,1 @@
+"""How readings become samples."""

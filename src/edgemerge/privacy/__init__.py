@@ -1,0 +1,1 @@
+"""Who may see what: how much must have been seen before anything is released."""

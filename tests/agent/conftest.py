@@ -1,0 +1,60 @@
+"""What tests of the agent share: the broker that others use, too, and who talks to it."""
+
+import pytest
+
+from edgemerge.agent.broker import Broker
+from edgemerge.agent.config import read_config
+from edgemerge.agent.sinks.discovery import Topics
+from edgemerge.agent.sinks.mqtt import MqttSink
+from tests.agent.configuring import HEAD, SHARED
+from tests.agent.listening import Listener
+from tests.services.mosquitto import mosquitto
+
+__all__ = ["mosquitto"]
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Write a configuration and read it, with flags and an environment."""
+
+    def read(text=SHARED, *overrides, environment=(), head=HEAD):
+        path = tmp_path / "agent.toml"
+        path.write_text(head + text, encoding="utf-8")
+        return read_config(path, environment=dict(environment), overrides=overrides)
+
+    return read
+
+
+@pytest.fixture
+def listening():
+    """Start to listen to topics of the broker at a port."""
+    started = []
+
+    def listen(*args):
+        started.append(Listener(*args))
+        return started[-1]
+
+    yield listen
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def topics(tmp_path):
+    """Topics that no other test uses."""
+    return Topics("edgemerge", tmp_path.name, "pump-3")
+
+
+@pytest.fixture
+def sinking(tmp_path, topics):
+    """Start a sink to the broker at a port."""
+    started = []
+
+    def sink(port, **options):
+        at = Broker(port=port, retry_s=(0.05, 0.2))
+        started.append(MqttSink(at, topics, tmp_path / "alarms", **options))
+        return started[-1]
+
+    yield sink
+    for each in started:
+        each.close()

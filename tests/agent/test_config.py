@@ -1,0 +1,198 @@
+"""The configuration: what goes over what, what is refused in which words, what is built of it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from edgemerge import Projection, save
+from edgemerge.agent import building
+from edgemerge.agent.config import TABLES, Config, ExchangeConfig, SinkConfig, Top, read_config
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import SettingError
+from tests.agent.configuring import SHARED
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "agent-configuration.md"
+
+
+def test_flags_go_over_the_environment_and_that_over_the_file(configured):
+    text = SHARED + "[sync]\nevery_s = 1\njitter = 0.2\n[save]\nevery = 7\n"
+    environment = {"EDGEMERGE_SYNC__EVERY_S": "2", "EDGEMERGE_SYNC__JITTER": "0.3"}
+    config = configured(text, "sync.every_s=3", environment=environment)
+    assert (config.sync.every_s, config.sync.jitter, config.save.every) == (3.0, 0.3, 7)
+    assert config.save.every_s == 10.0
+
+
+def test_what_is_not_ours_in_the_environment_is_left_alone(configured):
+    names = ["EDGEMERGE_DATA", "EDGEMERGE_FAILPOINT", "EDGEMERGE", "OTHER__KEY"]
+    assert configured(environment=dict.fromkeys(names, "x")) == configured()
+
+
+def test_device_and_state_can_be_told_from_outside(configured, tmp_path):
+    environment = {"EDGEMERGE_DEVICE": "pump-4"}
+    config = configured(SHARED, "state=elsewhere", environment=environment, head="")
+    assert (config.device, config.state) == ("pump-4", tmp_path / "elsewhere")
+
+
+def test_paths_are_relative_to_the_file(configured, tmp_path):
+    text = SHARED + '[source]\nkind = "csv"\npath = "in.csv"\n[[sinks]]\npath = "-"\n'
+    config = configured(text, "exchange.ca_file=/etc/ca.pem")
+    assert config.state == tmp_path / "state" / "pump-3"
+    assert config.source.path == tmp_path / "in.csv"
+    assert config.exchange.ca_file == Path("/etc/ca.pem")
+    assert config.sinks[0].path == Path("-")
+
+
+def test_values_of_flags_are_read_as_the_key_needs_them(configured):
+    config = configured(
+        SHARED,
+        "source.columns=x, 2, y",
+        'sync.devices=["a,b", "c"]',
+        "threshold.votes=2,3",
+        "exchange.username=123",
+        "sync.push=false",
+        "learner.reject_above=never",
+        "sinks.0.kind=file",
+        "sinks.1.scores_per_s=5",
+    )
+    assert config.source.columns == ("x", 2, "y")
+    assert config.sync.devices == ("a,b", "c")
+    assert config.threshold.votes == (2, 3)
+    assert config.exchange.username == "123"
+    assert config.sync.push is False
+    assert config.learner.reject_above == "never"
+    assert config.sinks == (SinkConfig(kind="file"), SinkConfig(scores_per_s=5.0))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sync.evry_s=3", r"found sync\.evry_s in the environment or a flag.*mean sync\.every_s\?"),
+        ("exchange.token=abc", r"did you mean exchange\.token_file\?"),
+        ("snc.every_s=3", r"found snc in .*agent\.toml.*did you mean sync\?"),
+        ("sync.every_s=soon", r"found sync\.every_s = 'soon' .*expected a number"),
+        ("sync.every_s=-1", r"found sync\.every_s = '-1' .*expected 0 or more"),
+        ("sync.every_s=nan", "expected a number"),
+        ("sync.jitter=1.5", "expected 0 to 1"),
+        ("sync.push=1", "expected true or false"),
+        ("save.every=0", "expected above 0"),
+        ("save.every=1.5", "expected a whole number"),
+        ("source.kind=pipe", 'expected "stdin" or "csv" or "jsonl" or "tail" or "mqtt"'),
+        ("source.delimiter=::", "expected one character"),
+        ("source.port=70000", "expected 1 to 65535"),
+        ("sinks.0.site=a/b", "expected letters, digits"),
+        ("sinks.0.prefix=a/#", "expected a topic without"),
+        ("learner.reject_above=0.5", 'expected above 1, or "never"'),
+        ("threshold.votes=3,2", "1 ≤ k ≤ n"),
+        ("threshold.votes=3", "1 ≤ k ≤ n"),
+        ("device=../up", "expected letters, digits"),
+        ("sync", r"found --set sync, expected --set table\.key=value"),
+        ("sinks.3.path=x", r"expected table\.key .*sinks\.0\.key"),
+        ("device.name=x", r"expected table\.key"),
+        ("source=3", r"found source = '3' .*write \[source\]"),
+        ("projection.n_hidden=0", r"\[projection\] in .*n_hidden=0, expected 1 to 65536"),
+        ("projection.file=gone", r"projection\.file .*gone.*No such file"),
+    ],
+)
+def test_a_mistake_is_named_with_what_to_write(configured, override, words):
+    text = SHARED if override != "projection.file=gone" else "[projection]\n"
+    with pytest.raises(SettingError, match=words):
+        configured(text, override)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sync]\nevery_s = '60'\n", r"found sync\.every_s = '60' in .*agent\.toml.*a number"),
+        ("[sync]\nevery_s = true\n", "expected a number"),
+        ("[sync]\ndevices = 'a'\n", "expected a list, each text"),
+        ("[sync]\ndevices = [1]\n", "expected a list, each text"),
+        ("[[source]]\n", r"expected a table: write \[source\]"),
+        ("[sinks]\n", r"expected \[\[sinks\]\] tables"),
+        ("[", "is not TOML"),
+        ("", r"has no \[projection\]: say it there"),
+        ("[projection]\nfile = 'x'\nseed = 3\n", "both a file and settings"),
+        ("[projection]\nn_hidden = 8\n", "n_inputs=0, expected at least 1"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(configured, text, words):
+    text = text if "projection" in words + text or text == "" else text + SHARED
+    with pytest.raises(SettingError, match=words):
+        configured(text)
+
+
+def test_a_file_that_is_not_there_or_says_no_device(configured, tmp_path):
+    with pytest.raises(SettingError, match=r"nothing\.toml cannot be read"):
+        read_config(tmp_path / "nothing.toml", environment={})
+    with pytest.raises(SettingError, match="does not say `device` and `state`"):
+        configured(SHARED, head="")
+
+
+def test_the_projection_is_made_loaded_or_left_to_the_fleet(configured, tmp_path):
+    names = "[projection]\nnames = ['a', 'b']\nlow = [0, -1]\nhigh = 9.5\nseed = 3\n"
+    made = Projection(n_inputs=2, names=("a", "b"), low=(0.0, -1.0), high=9.5, seed=3)
+    assert configured(names).projection == made
+    save(made, tmp_path / "shared.safetensors")
+    assert configured("[projection]\nfile = 'shared.safetensors'\n").projection == made
+    assert configured("[exchange]\nkind = 'http'\n").projection is None
+    save(Detector(made), tmp_path / "other")
+    with pytest.raises(SettingError, match="holds a Detector, expected a Projection"):
+        configured("[projection]\nfile = 'other'\n")
+
+
+# the page
+
+
+def keys_on_page():
+    """Give {table: keys} as the page has them: a heading with the table, a row for each key."""
+    found, table = {}, ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        heading = re.match(r"## `\[+(\w+)\]+`", line)
+        if line.startswith("## "):
+            table = heading[1] if heading else "" if "top" in line.lower() else "-"
+        row = re.match(r"\| `(\w+)` \|", line)  # the first cell of a row
+        if row:
+            found.setdefault(table, []).append(row[1])
+    return found
+
+
+def test_the_page_has_every_key_and_no_other():
+    kinds = TABLES | {"sinks": SinkConfig, "": Top}
+    assert keys_on_page() == {
+        table: [each.name for each in fields(kind)] for table, kind in kinds.items()
+    }
+    assert {each.name for each in fields(Config)} == {"device", "state", "sinks", *TABLES}
+
+
+def test_the_page_has_the_defaults():
+    text = PAGE.read_text(encoding="utf-8")
+    for table, kind in (TABLES | {"sinks": SinkConfig}).items():
+        part = text.split(f"## `[{table}]`".replace("[sinks]", "[[sinks]]"), 1)[1].split("\n## ")[0]
+        for each in fields(kind):
+            told = re.search(rf"^\| `{each.name}` \| (.*?)\|", part, re.MULTILINE)
+            assert told
+            assert told[1].strip() == written(each.default), f"{table}.{each.name}"
+
+
+def written(default):
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    if isinstance(default, tuple):
+        return f"`[{', '.join(written(each).strip('`') for each in default)}]`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def test_the_example_of_the_page_is_read(tmp_path):
+    example = re.search(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert example
+    (tmp_path / "agent.toml").write_text(example[1], encoding="utf-8")
+    config = read_config(tmp_path / "agent.toml", environment={})
+    assert config.exchange != ExchangeConfig()
+    building.make_features(config)
+    building.make_threshold(config)

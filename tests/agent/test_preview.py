@@ -1,0 +1,157 @@
+"""The merge preview: a merge that would spoil the device's own level is refused, others undone."""
+
+import numpy as np
+import pytest
+
+from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge.agent.learning import learner_of
+from edgemerge.agent.memory import Memory, memory_from_bytes, memory_to_bytes
+from edgemerge.agent.preview import Preview
+from edgemerge.agent.sharing import Sharing
+from edgemerge.core.codec import encode
+from edgemerge.core.told import Part, Told
+from tests.agent.agents import INPUTS, shared, stream
+
+P = shared()
+TRY = stream(40, seed=99)
+
+
+def told(*rows):
+    notes = [Contribution(f"peer-{i}", Stats.of(P, X), 1) for i, X in enumerate(rows)]
+    return Told(P, (Part.of(notes, P),))
+
+
+def like():
+    return told(stream(400, seed=5))
+
+
+def spoiling():
+    """Normal of a machine whose inputs hang together in no way: it fits any sample badly."""
+    return told(np.random.default_rng(3).uniform(-1.0, 1.0, (4000, INPUTS)))
+
+
+def sharing(thing, rows=200, **options):
+    learner = learner_of(thing)
+    for x in stream(rows):
+        learner.learn(x)
+    memory = Memory("pump-1", 1, learner, told=encode(Told(P)))
+    return Sharing(memory, gate=2.0, **{"max_shift": 2.0, **options})
+
+
+def scores(subject):
+    return [subject.memory.learner.score(x) for x in TRY]
+
+
+def test_a_merge_that_would_spoil_our_level_is_refused(caplog):
+    subject = sharing(Detector(P))
+    before = scores(subject)
+    assert not subject.hear(spoiling())
+    assert subject.preview.shift > 2.0
+    assert "sync.max_shift is 2" in subject.said
+    assert "refused what others saw" in caplog.text
+    assert scores(subject) == before
+    assert subject.memory.learner.thing.others.count == 0
+
+
+def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
+    subject = sharing(Detector(P))
+    subject.hear(spoiling())
+    looked = []
+    monkeypatch.setattr(Preview, "of", lambda *given: looked.append(given))
+    assert not subject.hear(spoiling())
+    assert looked == []
+    assert "refused" in subject.said
+    monkeypatch.undo()
+    assert subject.hear(like())
+
+
+def test_the_limit_is_what_decides():
+    subject = sharing(Detector(P), max_shift=1e6)
+    assert subject.hear(spoiling())
+    assert subject.memory.learner.thing.others.count == 4000
+
+
+@pytest.mark.parametrize("kind", [Detector, Bank])
+def test_the_preview_tells_what_adopting_does(kind):
+    subject = sharing(kind(P))
+    learner = subject.memory.learner
+    before = memory_to_bytes(subject.memory)
+    preview = Preview.of(learner, like())
+    assert memory_to_bytes(subject.memory) == before  # nothing was adopted
+    assert (preview.samples, preview.devices) == (400, 1)
+    assert 0.5 < preview.shift < 2.0
+    own = learner.own()
+    readouts = {name: learner.thing[name].readout for name in learner.own()} if kind is Bank else {}
+    subject.hear(like())
+    for name, old in readouts.items():
+        after = own[name].mean_loss(learner.thing[name].readout)
+        assert preview.patterns[name] == pytest.approx(after / own[name].mean_loss(old), rel=0.2)
+
+
+def test_a_device_that_has_seen_little_has_no_level_to_lose():
+    subject = sharing(Detector(P), rows=5)
+    assert subject.hear(spoiling())
+    assert subject.preview.shift == 1.0
+
+
+@pytest.mark.parametrize("kind", [Detector, Bank])
+def test_undoing_a_merge_restores_every_bit(kind):
+    subject = sharing(kind(P), max_shift=1e9)
+    subject.hear(like())
+    first = scores(subject)
+    subject.hear(told(stream(300, seed=6), stream(100, seed=8, place=0.7)))
+    assert scores(subject) != first
+    again = memory_from_bytes(memory_to_bytes(subject.memory))
+    subject = Sharing(again, gate=2.0, max_shift=2.0)  # it is undone after a restart
+    assert subject.undo() == "the last merge was undone"
+    assert scores(subject) == first
+    assert "nothing to undo" in subject.undo()
+
+
+def test_the_first_merge_can_be_undone_too():
+    subject = sharing(Detector(P))
+    subject.memory.learner.adopt(Told(P))  # settles it
+    before = scores(subject)
+    subject.hear(like())
+    subject.undo()
+    assert scores(subject) == before
+
+
+def test_what_was_undone_is_not_adopted_again_unless_it_changes():
+    subject = sharing(Detector(P))
+    subject.hear(like())
+    subject.undo()
+    assert not subject.hear(like())
+    assert "it was undone" in subject.said
+    assert subject.hear(told(stream(401, seed=5)))
+
+
+def test_what_is_known_already_is_not_adopted_again():
+    subject = sharing(Detector(P))
+    assert subject.hear(like())
+    assert not subject.hear(like())
+    assert subject.said == "nothing new"
+
+
+def test_what_does_not_fit_is_refused_and_nothing_else_happens():
+    other = shared(hidden=9)
+    strange = Told(other, (Part.of([Contribution("x", Stats.of(other, TRY), 1)], other),))
+    subject = sharing(Detector(P))
+    assert not subject.hear(strange)
+    assert "same Projection" in subject.said
+
+
+def test_a_refusal_does_not_outlive_a_restart_because_the_limit_may_be_another_now():
+    subject = sharing(Detector(P))
+    subject.hear(spoiling())
+    subject.memory.shun(like(), "it was undone")
+    again = Sharing(memory_from_bytes(memory_to_bytes(subject.memory)), gate=2.0, max_shift=1e9)
+    assert again.hear(spoiling())
+    assert not again.hear(like())
+    assert "it was undone" in again.said
+
+
+def test_what_is_held_back_is_logged(caplog):
+    caplog.set_level("INFO")
+    sharing(Detector(P), rows=3).release()
+    assert "held back" in caplog.text

@@ -1,0 +1,77 @@
+"""What must not stop an agent: askers that leave, numbers too large, a clock before 1970."""
+
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from edgemerge.agent.control import AT_ONCE, ask
+from edgemerge.core.errors import AwayError, SettingError
+from tests.agent.agents import Running, configured, ran, stream, wait_until, write_rows
+
+ASK_S = 20.0
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An agent that follows a growing file, with 20 samples learnt."""
+    write_rows(tmp_path / "pump-1.csv", stream(20))
+    config = configured(tmp_path, "source.kind=tail", "sync.every_s=0")
+    with Running(config) as agent:
+        agent.state = config.state
+        agent.samples = lambda: ask(config.state, "status", ASK_S)["samples"]
+        wait_until(lambda: len(agent.listener.verdicts) == 20)
+        yield agent
+    assert agent.code == 0
+
+
+def _connected(state):
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    there.settimeout(ASK_S)
+
+    def taken():
+        try:
+            there.connect(str(state / "control"))
+        except BlockingIOError:  # too many are waiting
+            return False
+        return True
+
+    wait_until(taken)
+    return there
+
+
+def test_askers_that_leave_before_they_are_sent_away_do_not_end_the_conversation(agent):
+    with ExitStack() as held:
+        first = [held.enter_context(_connected(agent.state)) for _ in range(AT_ONCE)]
+        for there in first:  # once they are answered, all of them are being talked to
+            there.sendall(b"no command\n")
+            assert there.recv(1000)
+        for _ in range(20):
+            _connected(agent.state).close()
+        with _connected(agent.state) as there:
+            assert b"others are asking: try again" in there.recv(1000)
+    wait_until(lambda: _answers(agent))
+
+
+def _answers(agent):
+    try:
+        return agent.samples() == 20
+    except (AwayError, SettingError):  # those who left are still being let go
+        return False
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
+def test_a_number_that_no_float_can_hold_is_answered_with_words(agent, number):
+    with pytest.raises(SettingError, match="too large"):
+        ask(agent.state, {"command": "score", "rows": [[number] * 6]}, ASK_S)
+    assert agent.samples() == 20
+
+
+def test_a_clock_before_1970_gives_an_incarnation_that_can_be_shared(tmp_path):
+    write_rows(tmp_path / "pump-1.csv", stream(60))
+    config = configured(tmp_path, "sync.gate=2", "sync.at_end=true")
+    told = ran(config, clock=lambda: -5.0)
+    assert told.statuses[-1]["incarnation"] == 0
+    assert [path.name for path in (tmp_path / "exchange").glob("[!.]*,*")] == [
+        "pump-1,0,normal.safetensors"
+    ]

@@ -1,0 +1,234 @@
+"""Sources: rows and lines, standard input and a given speed; what is bad is left out."""
+
+import json
+import os
+import time
+from itertools import pairwise
+from threading import Event, Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgemerge.agent.parts import Reading
+from edgemerge.agent.sources.lines import Reader, Splitter
+from edgemerge.agent.sources.pace import Paced
+from edgemerge.agent.sources.rows import BadRow, CsvRows, JsonRows, Payloads
+from edgemerge.agent.sources.stdin import Stdin
+
+
+def firsts(readings):
+    return [int(reading.values[0]) for reading in readings]
+
+
+# rows
+
+
+def read(form, *lines):
+    rows = [form.row(line) for line in lines]
+    return [row.values.tolist() for row in rows if row is not None]
+
+
+def test_columns_are_chosen_by_name_and_number():
+    assert read(CsvRows(["b", 0]), "a,b,c", "1,2,3", "4,5,6") == [[2, 1], [5, 4]]
+    assert read(CsvRows([2, -2]), "1,2,3") == [[3, 2]]
+    assert read(JsonRows(["b", "a"]), '{"a": 1, "b": 2, "c": "x"}') == [[2, 1]]
+    assert read(JsonRows([1]), "[1, 2, 3]") == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("first", "header", "count"),
+    [
+        ("a,b", None, 1),
+        ("1,2", None, 2),
+        ("1,2", True, 1),
+        ("1,2", False, 2),
+        ("\ufeffa,b", None, 1),
+    ],
+)
+def test_a_header_is_seen_or_told(first, header, count):
+    assert len(read(CsvRows(header=header), first, "3,4")) == count
+
+
+def test_a_time_that_is_no_number_makes_no_header():
+    form = CsvRows(time=0)
+    row = form.row("1970-01-01T00:02:00Z,5")
+    assert (row.at, row.values.tolist()) == (120.0, [5.0])
+
+
+@pytest.mark.parametrize("told", ["90", "1970-01-01T00:01:30", '"1970-01-01 01:01:30+01:00"'])
+def test_times_are_unix_seconds_or_iso(told):
+    form = CsvRows(["x"], time="t")
+    form.row("x,t")
+    assert form.row(f"1,{told}").at == 90.0
+    assert JsonRows(["x"], time="t").row(json.dumps({"x": 1, "t": told.strip('"')})).at == 90.0
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has its own way")
+def test_a_time_without_a_zone_is_utc_wherever_the_device_is(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert JsonRows(["x"], time="t").row('{"x": 1, "t": "1970-01-01T00:01:30"}').at == 90.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_delimiter_and_quotes():
+    assert read(CsvRows(delimiter=";", header=False), '1;"2"', " 3 ; 4 ") == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("form", "line", "why"),
+    [
+        (CsvRows(header=False), "1,x", "'x' is no finite number"),
+        (CsvRows(header=False), "1,nan", "no finite number"),
+        (CsvRows(header=False), "1,inf", "no finite number"),
+        (CsvRows(header=False), "1,", "'' is no finite number"),
+        (CsvRows(header=False, width=3), "1,2", "2 values instead of 3"),
+        (CsvRows([5], header=False), "1,2", "there is no column 5 among 2"),
+        (CsvRows(["q"], header=False), "1,2", "there is no column 'q'"),
+        (CsvRows(time=0, header=False), "yesterday,2", "'yesterday' is no time"),
+        (JsonRows(), "{", "not JSON"),
+        (JsonRows(), "3", "int instead of an object or array"),
+        (JsonRows(), "[" * 100_000, "not JSON"),
+        (JsonRows(), "[1, true]", "'True' is no finite number"),
+        (JsonRows(), "[1, NaN]", "no finite number"),
+        (JsonRows(), "[1, 1e999]", "no finite number"),
+        (JsonRows(), "[1, " + "9" * 400 + "]", "no finite number"),
+        (JsonRows(), "[]", "no values"),
+        (JsonRows(["a"]), '{"b": 1}', "there is no column 'a'"),
+        (JsonRows(["a"]), "[1]", "there is no column 'a'"),
+        (JsonRows([0]), '{"b": 1}', "there is no column 0"),
+        (Payloads(width=2), "[1]", "1 values instead of 2"),
+        (Payloads(width=2), "1", "1 values instead of 2"),
+    ],
+)
+def test_a_bad_row_says_why(form, line, why):
+    with pytest.raises(BadRow, match=why):
+        form.row(line)
+
+
+def test_a_row_with_other_fields_than_the_header_is_bad():
+    form = CsvRows()
+    form.row("a,b")
+    with pytest.raises(BadRow, match="3 fields instead of 2"):
+        form.row("1,2,3")
+
+
+def test_objects_without_columns_keep_the_keys_of_the_first():
+    form = JsonRows(time="t")
+    assert read(form, '{"t": 1, "b": 2, "a": 3}', '{"a": 5, "b": 4, "t": 2}') == [[2, 3], [4, 5]]
+
+
+def test_payloads_are_json_or_numbers():
+    form = Payloads(width=2)
+    assert read(form, "[1, 2]", '{"x": 3, "y": 4}', "5,6") == [[1, 2], [3, 4], [5, 6]]
+
+
+@given(st.text(max_size=60))
+def test_whatever_a_line_holds_it_is_a_row_or_none_or_bad(line):
+    for form in (CsvRows(), CsvRows([0], time=1), JsonRows(), JsonRows(["a"]), Payloads()):
+        reader = Reader(form)
+        for _ in range(2):
+            row = reader.row(line.encode(errors="surrogatepass"))
+            assert row is None or row.values.ndim == 1
+
+
+# lines
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
+def test_lines_do_not_depend_on_how_bytes_come_in(data, cuts):
+    data = data.replace(b"\x00", b"\n")
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    splitter = Splitter()
+    lines = []
+    for a, b in pairwise(places):
+        lines += splitter.feed(data[a:b])
+    lines.append(splitter.rest())
+    assert [line.text for line in lines] == [each.rstrip(b"\r") for each in data.split(b"\n")]
+    assert lines[-1].end == len(data)
+    assert all(data[: line.end].endswith(b"\n") for line in lines[:-1])
+
+
+def test_a_line_that_is_too_long_is_left_out_and_never_held():
+    splitter = Splitter(longest=10)
+    lines = [line for _ in range(1000) for line in splitter.feed(b"x" * 100)]
+    assert lines == []
+    assert len(splitter._rest) <= 12
+    assert [line.text for line in splitter.feed(b"\n1,2\n")] == [None, b"1,2"]
+
+
+def test_many_bad_rows_are_counted_and_told_once_a_minute(caplog):
+    now = [0.0]
+    reader = Reader(CsvRows(header=False), clock=lambda: now[0])
+    for second in range(120):
+        now[0] = float(second)
+        reader.row(b"x")
+    assert reader.skipped == 120
+    assert [record.values["skipped"] for record in caplog.records] == [1, 61]
+
+
+# standard input, and a given speed
+
+
+def test_standard_input_ends_with_the_pipe_and_stops_when_asked():
+    out, into = os.pipe()
+    source, stop = Stdin(CsvRows(), handle=out), Event()
+    os.write(into, b"n,v\n0,1\n1,2\n2,")
+    readings = source.read(stop)
+    assert firsts([next(readings), next(readings)]) == [0, 1]
+    os.write(into, b"7")
+    os.close(into)
+    assert [reading.values.tolist() for reading in readings] == [[2.0, 7.0]]
+    os.close(out)
+
+
+def test_standard_input_looks_at_stop_while_nothing_comes():
+    out, into = os.pipe()
+    stop, found = Event(), []
+    thread = Thread(target=lambda: found.extend(Stdin(CsvRows(), handle=out).read(stop)))
+    thread.start()
+    stop.set()
+    thread.join(2.0)
+    assert not thread.is_alive()
+    os.close(out)
+    os.close(into)
+
+
+class Clock:
+    """A clock that moves by what is waited for; it stands in for `stop` as well."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+        return False
+
+
+class Given:
+    """Readings that are there at once, or at times of their own."""
+
+    def __init__(self, clock, gaps):
+        self.clock, self.gaps = clock, gaps
+
+    def read(self, _stop, _position=None):
+        for i, gap in enumerate(self.gaps):
+            self.clock.now += gap
+            yield Reading(i)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "at"),
+    [([0.0] * 4, [0.0, 0.5, 1.0, 1.5]), ([0.0, 3.0, 0.0, 0.0], [0.0, 3.0, 3.5, 4.0])],
+)
+def test_readings_come_at_the_given_speed(gaps, at):
+    clock = Clock()
+    paced = Paced(Given(clock, gaps), 2.0, clock=clock)
+    assert [clock.now for _ in paced.read(clock)] == at
