@@ -1,0 +1,109 @@
+"""`edgemerge demo`: a server and five agents before and after merging once."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import click
+
+from edgemerge.cli.group import Failure, needs
+from edgemerge.cli.output import json_option, remark, say, say_json
+
+PLACES = {
+    "Database of the server": "fleet.sqlite",
+    "Token of the operator": "fleet.sqlite.operator-token",
+    "Settings of the agents": "*.toml",
+    "What they have learnt": "*/agent.state",
+    "Logs": "*.log",
+}
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("edgemerge-demo"),
+    show_default=True,
+    help="Folder for the figure and all that the demo leaves.",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["pumps", "har"]),
+    default="pumps",
+    show_default=True,
+    help="Simulated pumps, or real people's motion (har.npz in EDGEMERGE_DATA).",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=7,
+    show_default=True,
+    help="Seed of simulation and projection.",
+)
+@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@json_option
+def demo(out: Path, data: str, seed: int, *, keep: bool, as_json: bool) -> None:
+    """Show five real agents before and after merging.
+
+    Starts a server and five agents on this machine. Each agent learns one pattern of normal, alone
+    and sample by sample. Then all exchange what they learnt, once. A table goes to the terminal, a
+    figure to the folder.
+    """
+    needs("server", "fastapi")
+    from edgemerge.demo.conducting import run
+
+    def done(outcome: Any, url: str) -> None:
+        tell(outcome, out, as_json=as_json)
+        if keep:
+            stay(url, out / "fleet")
+
+    run(material(data, seed), seed, out / "fleet", say=remark, done=done, quiet=as_json)
+
+
+def material(data: str, seed: int) -> Any:
+    """Give what the devices are to see."""
+    from edgemerge.demo.material import har, pumps
+
+    if data == "pumps":
+        return pumps(seed)
+    return har(Path(os.environ.get("EDGEMERGE_DATA", "data")) / "har" / "har.npz", seed)
+
+
+def tell(outcome: Any, out: Path, *, as_json: bool) -> None:
+    """Print the table, draw the figure, and say where everything lies."""
+    from edgemerge.demo.table import record, summary, table
+
+    found = record(outcome)
+    (out / "demo.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+    if as_json:
+        say_json(found)
+    else:
+        say(table(outcome), "", summary(outcome), "")
+    try:
+        needs("plot", "edgemerge.demo.figure").plot(outcome, out / "demo.png")
+        remark(f"Figure: {out / 'demo.png'}")
+    except Failure as advice:
+        remark(f"No figure: {advice.message}")
+    remark(f"Numbers: {out / 'demo.json'}")
+    for words, name in PLACES.items():
+        remark(f"{words}: {out / 'fleet' / name}")
+    remark(f"Took {outcome.seconds:.0f} s.")
+
+
+def stay(url: str, folder: Path) -> None:
+    """Wait for Ctrl-C, and say what can be tried meanwhile."""
+    token = folder / "fleet.sqlite.operator-token"
+    remark(
+        f"\nStill running. In another terminal, for instance:\n"
+        f"  edgemerge fleet show demo --server {url} --token-file {token}\n"
+        f"  edgemerge fleet contributions demo --server {url} --token-file {token}\n"
+        f"  edgemerge sync {next(folder.glob('*.toml'))}\n"
+        "Ctrl-C ends it."
+    )
+    with suppress(KeyboardInterrupt):
+        Event().wait()

@@ -1,0 +1,116 @@
+"""What commands print: results on stdout for people or machines, remarks and progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+import click
+
+from edgemerge.cli.group import Failure
+
+WIDE = 200  # columns of a table that goes to a pipe or a file, where nothing is gained by wrapping
+WHOLE = 20  # characters of a cell that is never wrapped, such as a moment
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def say(*parts: Any) -> None:
+    """Print tables and text to stdout, in colour where that is a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON document to stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_facts(found: Mapping[str, Any]) -> None:
+    """Print one fact to a line, the words in a column of their own."""
+    width = max(map(len, found), default=0)
+    for word, value in found.items():
+        click.echo(f"{word:<{width}}  {plain(value)}")
+
+
+def say_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    """Print rows under headings; `columns` gives the heading of each key, numbers go right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for key, heading in columns.items():
+        number = bool(rows) and all(isinstance(row.get(key), int | float) for row in rows)
+        short = all(len(plain(row.get(key))) <= WHOLE for row in rows)
+        side: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=short)
+    for row in rows:
+        table.add_row(*(Text(plain(row.get(key))) for key in columns))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    with console.capture() as written:
+        console.print(table)
+    for line in written.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def plain(value: Any) -> str:
+    """Write a value for people."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:,.10g}"
+        case None:
+            return "-"
+        case dict():
+            return ", ".join(f"{key} {plain(each)}" for key, each in value.items()) or "none"
+        case list() | tuple():
+            return ", ".join(map(plain, value)) or "none"
+    return str(value)
+
+
+def at(moment: float | str | None) -> str | None:
+    """Write a moment as ISO 8601 in UTC, to the second."""
+    if not isinstance(moment, int | float):
+        return moment
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def remark(words: str) -> None:
+    """Say something that is not the result."""
+    click.echo(words, err=True)
+
+
+def must_be_sure(question: str, *, yes: bool) -> None:
+    """Ask before something is lost; where nobody can answer, want it said before."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(f"{question} Nobody is there to answer: add --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def progress(words: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Show how far something has come while it runs, if somebody is watching.
+
+    Gives a function to call with each step; without a total something just moves.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _step: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.advance, bar.add_task(words, total=total))

@@ -1,0 +1,149 @@
+"""Samples from CSV as they arrive: with or without a header, from a file or standard input."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from edgemerge.cli.output import progress
+from edgemerge.core.errors import SampleError
+
+CHUNK = 65_536  # bytes taken in at a time, if so many are there
+LONGEST = 2**20  # bytes of a line
+MARK = b"\xef\xbb\xbf"  # some programs start a file with it
+
+CSV = click.Path(dir_okay=False, allow_dash=True)
+
+
+def listed(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
+    """Take an option apart at its commas."""
+    return [part.strip() for part in value.split(",")] if value else []
+
+
+columns_option = click.option(
+    "--columns",
+    metavar="A,B,...",
+    callback=listed,
+    help="Use these columns, by name or by number from 1. Default: all.",
+)
+
+
+class Rows:
+    """Goes through a CSV once, a batch (k, n) of numbers at a time.
+
+    A first line without a single number is the header. `names` are those of the columns used; the
+    columns are those asked for, else those `expected` by name if the header has them all.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], *, columns: Sequence[str] = (), expected: Sequence[str] = ()
+    ) -> None:
+        """Begin at the start of the stream."""
+        self._stream, self._columns, self._expected = stream, columns, expected
+        self._used: list[int] | None = None
+        self._line = 0
+        self.names: list[str] = []
+        self.step: Callable[[float], None] = lambda _bytes: None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the batches; an array each."""
+        from numpy import array
+
+        for lines in whole_lines(self._stream, self.step):
+            rows = [row for cells in csv.reader(lines) if (row := self._numbers(cells))]
+            if rows:
+                yield array(rows)
+
+    def _numbers(self, cells: list[str]) -> list[float]:
+        self._line += 1
+        if not any(cells):
+            return []
+        if self._used is None:
+            header = not any(_is_number(cell) for cell in cells)
+            self._used = self._choose(cells, cells if header else [])
+            self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
+            self._width = len(cells)
+            if header:
+                return []
+        if len(cells) != self._width:
+            raise SampleError(
+                f"line {self._line}: found {len(cells)} columns, expected {self._width} as above"
+            )
+        return [self._number(cells[i]) for i in self._used]
+
+    def _choose(self, cells: list[str], header: list[str]) -> list[int]:
+        places = {name.strip(): i for i, name in enumerate(header)}
+        places |= {str(i + 1): i for i in range(len(cells)) if str(i + 1) not in places}
+        if self._columns:
+            unknown = [name for name in self._columns if name not in places]
+            if unknown:
+                known = ", ".join(header) or f"1 to {len(cells)}"
+                raise SampleError(f"found no column {unknown[0]!r}, expected one of: {known}")
+            return [places[name] for name in self._columns]
+        if header and self._expected and all(name in places for name in self._expected):
+            return [places[name] for name in self._expected]
+        return list(range(len(cells)))
+
+    def _number(self, cell: str) -> float:
+        try:
+            value = float(cell)
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value):
+            raise SampleError(
+                f"line {self._line}: found {cell!r}, expected a number: "
+                "drop such lines first, or choose columns of numbers with --columns"
+            )
+        return value
+
+
+@contextmanager
+def rows_of(path: str, words: str, **choice: Any) -> Iterator[Rows]:
+    """Open a CSV, or standard input for "-", showing how far it has been read."""
+    if path == "-":
+        yield Rows(sys.stdin.buffer, **choice)
+        return
+    with Path(path).open("rb") as stream, progress(words, Path(path).stat().st_size) as step:
+        rows = Rows(stream, **choice)
+        rows.step = step
+        try:
+            yield rows
+        except SampleError as error:
+            raise SampleError(f"{path}: {error}") from error
+
+
+def whole_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[str]]:
+    """Give the lines that have arrived as soon as there are any."""
+    rest, data = b"", stream.read1(CHUNK).removeprefix(MARK)
+    while data:
+        *whole, rest = (rest + data).split(b"\n")
+        if len(rest) > LONGEST:
+            raise SampleError(f"found a line of more than {LONGEST} bytes, expected CSV")
+        if whole:
+            yield list(map(_text, whole))
+        step(len(data))
+        data = stream.read1(CHUNK)
+    if rest:
+        yield [_text(rest)]
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode().rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8") from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

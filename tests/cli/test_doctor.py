@@ -1,0 +1,245 @@
+"""`edgemerge doctor`: what is wrong is found, and what is not is not."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from time import time
+
+import pytest
+
+from edgemerge import __version__
+from edgemerge.cli import checkup, doctor
+from tests.cli.calls import call, program
+
+CONFIG = """
+device = "pump-1"
+state = "state"
+[projection]
+n_inputs = 2
+[exchange]
+kind = "http"
+url = "{url}"
+fleet = "pumps"
+token_file = "token"
+"""
+
+
+def levels(findings: Iterator[checkup.Finding]) -> dict[str, str]:
+    return {finding.about: finding.level for finding in findings}
+
+
+def found(result: str) -> dict[str, dict[str, str]]:
+    return {each["about"]: each for each in json.loads(result)}
+
+
+@contextmanager
+def answering(pages: dict[str, bytes]) -> Iterator[str]:
+    """A server that gives these pages."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = pages.get(self.path)
+            self.send_response(200 if body is not None else 404)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def pages(version: str, title: str = "edgemerge") -> dict[str, bytes]:
+    about = {"info": {"title": title, "version": version}}
+    return {"/healthz": b"{}", "/readyz": b"{}", "/openapi.json": json.dumps(about).encode()}
+
+
+def closed_port() -> int:
+    with socket.socket() as here:
+        here.bind(("127.0.0.1", 0))
+        return int(here.getsockname()[1])
+
+
+def test_this_installation_is_sound():
+    done = program("doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    told = found(done.stdout)
+    assert {each["level"] for each in told.values()} <= {"ok", "warn"}
+    assert {"python", "numpy", "scipy", "click", "rich", "clock", "this folder"} <= set(told)
+    assert told["blas threads"]["words"] == "1"
+
+
+def test_threads_are_those_that_the_library_uses():
+    done = program("doctor", "--json", OPENBLAS_NUM_THREADS="2")
+    threads = found(done.stdout)["blas threads"]
+    expected = str(min(2, os.cpu_count() or 1))
+    assert threads["words"] == expected
+    assert (threads["level"] == "warn") == (expected == "2")
+    assert "OPENBLAS_NUM_THREADS=1" in threads["advice"]
+
+
+def test_an_old_package_is_told_with_the_line_that_renews_it(monkeypatch):
+    monkeypatch.setattr(checkup, "requirements", lambda: [("numpy", "999.1", "")])
+    (last,) = [each for each in checkup.versions() if each.about == "numpy"]
+    assert last.level == "fail"
+    assert last.advice == "999.1 or newer is needed: pip install 'numpy>=999.1'"
+
+
+def test_extras_that_are_missing_are_no_failure_but_are_told(monkeypatch):
+    wanted = [("no-such-thing", "1", "mqtt"), ("click", "999", "plot"), ("click", "1", "server")]
+    monkeypatch.setattr(checkup, "requirements", lambda: wanted)
+    told = {each.about: each for each in checkup.extras()}
+    assert told["extra mqtt"].level == "ok"
+    assert told["extra mqtt"].advice == "pip install 'edgemerge[mqtt]'"
+    assert told["extra plot"].level == "fail"
+    assert told["extra server"].level == "ok"
+
+
+def test_requirements_are_read_from_the_installed_package():
+    told = checkup.requirements()
+    assert ("numpy", "1.24", "") in told
+    assert ("scikit-learn", "1.6", "sklearn") in told
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("numpy>=1.24", ("numpy", "1.24", None)),
+        ("matplotlib; extra == 'plot'", ("matplotlib", None, "plot")),
+        ('paho-mqtt>=2.0; extra == "mqtt"', ("paho-mqtt", "2.0", "mqtt")),
+        ("psycopg[binary]>=3.1; extra == 'postgres'", ("psycopg", "3.1", "postgres")),
+        ("torch==2.13.0; extra == 'bench'", ("torch", None, "bench")),
+    ],
+)
+def test_a_requirement_is_taken_apart(line, parts):
+    match = checkup.REQUIREMENT.match(line)
+    assert match
+    assert match.groups() == parts
+
+
+def test_a_clock_that_was_never_set_or_is_behind_is_found(monkeypatch, tmp_path):
+    assert levels(checkup.clock(tmp_path)) == {"clock": "ok"}
+    monkeypatch.setattr(checkup, "time", lambda: 1000.0)
+    assert [each.words for each in checkup.clock(tmp_path)] == ["it was never set"]
+    monkeypatch.undo()
+    (tmp_path / "state").touch()
+    later = time() + 3 * checkup.DAY
+    os.utime(tmp_path / "state", (later, later))
+    assert levels(checkup.clock(tmp_path)) == {"clock": "fail"}
+
+
+def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
+    told = list(checkup.folder(tmp_path / "a" / "b", "state folder"))
+    assert [each.level for each in told] == ["ok", "ok"]
+    assert str(tmp_path) in told[0].words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_fails():
+    told = list(checkup.folder(Path("/proc")))
+    assert [each.level for each in told] == ["fail"]
+
+
+def test_little_room_is_a_warning(monkeypatch, tmp_path):
+    monkeypatch.setattr(checkup, "ROOM", 2**62)
+    assert levels(checkup.folder(tmp_path))["folder room"] == "warn"
+
+
+def test_a_token_that_others_can_read_fails(tmp_path):
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    assert levels(checkup.token_file(token)) == {"token file": "ok"}
+    token.chmod(0o640)
+    (told,) = checkup.token_file(token)
+    assert (told.level, told.advice) == ("fail", f"chmod 600 {token}")
+    assert levels(checkup.token_file(tmp_path / "none")) == {"token file": "fail"}
+
+
+def test_a_server_of_the_same_version_is_well():
+    with answering(pages(__version__)) as url:
+        assert levels(doctor.served(url, None)) == {"server": "ok", "server ready": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("told", "level"),
+    [
+        (pages("0.0.0"), "warn"),
+        (pages(__version__, "other"), "fail"),
+        ({}, "fail"),
+        ({"/healthz": b"{}", "/openapi.json": b"[]", "/readyz": b"{}"}, "fail"),
+    ],
+)
+def test_another_server_is_told_apart(told, level):
+    with answering(told) as url:
+        assert next(iter(doctor.served(url, None))).level == level
+
+
+def test_no_server_is_a_failure_with_advice():
+    result = call("doctor", "--server", f"http://127.0.0.1:{closed_port()}")
+    assert result.exit_code == 1
+    assert "fail  server" in result.stdout
+    assert "`edgemerge serve`" in result.stdout
+    assert result.stderr == ""
+
+
+def test_plain_http_to_another_machine_is_a_warning():
+    told = list(doctor.served("http://192.0.2.1.invalid:1", None))
+    assert told[-1].level == "warn"
+    assert "use https" in told[-1].advice
+
+
+def test_the_port_of_the_server_is_free_or_answers_or_is_taken():
+    assert doctor.port_of_server(closed_port()).words.startswith("free")
+    with answering(pages(__version__)) as url:
+        assert "answers" in doctor.port_of_server(int(url.rpartition(":")[2])).words
+    with answering({}) as url:
+        told = doctor.port_of_server(int(url.rpartition(":")[2]))
+        assert (told.level, told.words) == ("warn", "taken by another program")
+
+
+def test_a_configuration_is_followed_to_everything_it_names(tmp_path):
+    (tmp_path / "token").touch(mode=0o600)
+    with answering(pages(__version__)) as url:
+        (tmp_path / "agent.toml").write_text(CONFIG.format(url=url), encoding="utf-8")
+        result = call("doctor", "--config", tmp_path / "agent.toml", "--json")
+    told = found(result.stdout)
+    assert result.exit_code == 0
+    wanted = {"configuration", "state folder", "token file", "server", "server ready"}
+    assert {told[about]["level"] for about in wanted} == {"ok"}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_source_that_is_not_there_yet_is_a_warning(tmp_path, there):
+    words = CONFIG.format(url="http://127.0.0.1:9")
+    more = '\n[source]\nkind = "tail"\npath = "data.csv"\n'
+    (tmp_path / "agent.toml").write_text(words + more, encoding="utf-8")
+    if there:
+        (tmp_path / "data.csv").touch()
+    told = found(call("doctor", "--config", tmp_path / "agent.toml", "--json").stdout)
+    assert told["source"]["level"] == ("ok" if there else "warn")
+
+
+def test_a_wrong_configuration_fails(tmp_path):
+    (tmp_path / "agent.toml").write_text("device = 3", encoding="utf-8")
+    result = call("doctor", "--config", tmp_path / "agent.toml", "--json")
+    assert result.exit_code == 1
+    assert found(result.stdout)["configuration"]["level"] == "fail"
+
+
+def test_a_token_file_in_the_environment_is_looked_at(tmp_path):
+    (tmp_path / "token").touch(mode=0o644)
+    result = call("doctor", EDGEMERGE_TOKEN_FILE=str(tmp_path / "token"))
+    assert result.exit_code == 1
+    assert f"chmod 600 {tmp_path / 'token'}" in result.stdout

@@ -1,0 +1,115 @@
+"""The commands of an operator with a real server."""
+
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Projection, Stats, load
+from edgemerge.cli import audit
+from edgemerge.exchange.http import HttpExchange
+from tests.cli.calls import call, failure, program
+from tests.cli.hubs import IDLE, SHARED
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
+    agree = ("--inputs", 6, "--hidden", 8, "--seed", 3, "--low", -1, "--high", 1)
+    made = hub.fleet("create", "pumps", *agree, "--least", 2, "--growing")
+    assert made.stderr == "Fleet pumps is there now.\n"
+    again = hub.fleet("create", "pumps", *agree, "--least", 2, "--growing")
+    assert again.stderr == "The same fleet pumps was there already.\n"
+    assert "delete it first" in failure(hub.fleet("create", "pumps", *agree))
+    shown = hub.told("show", "pumps", "--save-projection", tmp_path / "projection")
+    assert (shown["reads"], shown["least"], shown["growing"]) == ("totals", 2, True)
+    assert shown["fingerprint"] == SHARED.fingerprint
+    assert load(tmp_path / "projection") == SHARED
+    assert "pumps" in [each["fleet"] for each in hub.told("list")]
+    assert "\npumps  " in hub.fleet("list").stdout
+    assert hub.fleet("delete", "pumps", "--yes").stdout == "Deleted fleet pumps.\n"
+    assert "no fleet pumps" in failure(hub.fleet("show", "pumps"))
+
+
+def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):
+    np.savetxt(tmp_path / "samples.csv", IDLE, delimiter=",")
+    made = hub.told("create", "ranged", "--like", tmp_path / "samples.csv", "--hidden", 8)
+    rows = np.loadtxt(tmp_path / "samples.csv", delimiter=",")
+    assert made["fingerprint"] == Projection.of_data(rows, n_hidden=8).fingerprint
+
+
+def test_a_device_enrols_once_with_an_invitation_in_a_file(hub, fleet, tmp_path):
+    invited = hub.told("invite", fleet, "--out", tmp_path / "invitation", "--valid-s", 60)
+    assert "token" not in invited
+    words = ("--invitation-file", tmp_path / "invitation", "--token-file", tmp_path / "token")
+    result = call("enrol", hub.url, fleet, "pump-1", *words, "--json")
+    token = (tmp_path / "token").read_text(encoding="utf-8").strip()
+    assert json.loads(result.stdout)["device"] == "pump-1"
+    assert token not in result.output
+    for secret in ("invitation", "token"):
+        assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
+    again = call("enrol", hub.url, fleet, "pump-2", *words, "--force")
+    assert "ask an operator for a new one" in failure(again)
+    assert (tmp_path / "token").read_text(encoding="utf-8").strip() == token
+
+
+def test_contributions_are_listed_and_dropped_and_devices_revoked(hub, fleet, tmp_path):
+    hub.enrolled(fleet, "pump-1", tmp_path / "token")
+    token = (tmp_path / "token").read_text(encoding="utf-8").strip()
+    exchange = HttpExchange(hub.url, fleet, token, projection=SHARED)
+    exchange.push(Contribution("pump-1", Stats.of(SHARED, IDLE), revision=1, pattern="idle"))
+    (note,) = hub.told("contributions", fleet)["contributions"]
+    assert (note["device"], note["pattern"], note["samples"]) == ("pump-1", "idle", 200.0)
+    (device,) = hub.told("devices", fleet)
+    assert (device["contributions"], device["revoked"]) == (1, None)
+    assert "idle" in hub.fleet("contributions", fleet).stdout
+    assert hub.fleet("revoke", fleet, "pump-1").exit_code == 0
+    assert hub.told("devices", fleet)[0]["revoked"].endswith("Z")
+    assert hub.told("drop", fleet, "pump-1", "--yes")["dropped"] == 1
+    assert hub.told("contributions", fleet)["contributions"] == []
+    exchange.close()
+
+
+def test_the_audit_log_is_checked_and_told(hub, fleet, monkeypatch):
+    monkeypatch.setattr(audit, "PAGE", 2)
+    for _ in range(3):
+        assert hub.fleet("invite", fleet).exit_code == 0
+    told = hub.told("audit", "--fleet", fleet)
+    assert [entry["action"] for entry in told["entries"]] == ["create", *["invite"] * 3]
+    assert told["verified"] >= 4
+    hub.fleet("invite", fleet)
+    result = hub.fleet("audit", "--last", 1, "--known", told["head"])
+    assert result.exit_code == 0
+    assert "invite" in result.stdout
+    assert "entries are as they were written" in result.stderr
+    assert "was rewritten" in failure(hub.fleet("audit", "--known", "0" * 64))
+
+
+def test_a_device_may_not_do_what_an_operator_may(hub, fleet, tmp_path):
+    hub.enrolled(fleet, "pump-1", tmp_path / "token")
+    where = ("--server", hub.url, "--token-file", tmp_path / "token")
+    assert "expected that of an operator" in failure(call("fleet", "devices", fleet, *where))
+
+
+def test_the_doctor_finds_the_server_well(hub):
+    done = program("doctor", "--server", hub.url, EDGEMERGE_TOKEN_FILE=str(hub.token))
+    assert done.returncode == 0, done.stdout
+    assert f"{hub.url} answers, version " in done.stdout
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(hub, tmp_path):
+    port = hub.url.rpartition(":")[2]
+    done = program("serve", "--database", tmp_path / "db.sqlite", "--port", port)
+    assert done.returncode == 2
+    assert "choose another with --port" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_no_secret_is_in_the_log_of_the_server(hub):
+    token = hub.token.read_text(encoding="utf-8").strip()
+    log = (hub.folder / "log").read_text(encoding="utf-8")
+    assert "listening" in log
+    assert token not in log
+    assert os.fsencode(token) not in (hub.folder / "hub.sqlite").read_bytes()
