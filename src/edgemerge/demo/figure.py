@@ -1,4 +1,4 @@
-"""The demo as a picture: the spectra, and the scores of every pump before and after merging."""
+"""The demo as a picture: what devices see, and their scores before and after merging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from edgemerge.demo.fleet import FAULTS, THRESHOLD, Outcome, Row
+from edgemerge.demo.outcome import THRESHOLD, Outcome, Row
 from edgemerge.demo.simulation import BAND_HZ, BANDS
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers differ as well
@@ -19,36 +19,45 @@ GROUPS = {
     "peers": ("#E69F00", "s"),
     "bearing": ("#D55E00", "^"),
     "looseness": ("#AA3377", "D"),
+    "lying": ("#AA3377", "D"),
 }
-LABELS = {"own": "own normal", "peers": "peers' normal", "bearing": "bearing fault"}
+LABELS = {
+    "own": "own normal",
+    "peers": "peers' normal",
+    "bearing": "bearing fault",
+    "lying": "lying, which nobody learnt",
+}
 NORMAL = "#3A6EA5"
 INK, FAINT = "#333333", "#9A9A9A"
 
 
 def plot(outcome: Outcome, path: Path) -> None:
     """Draw the outcome into a PNG file."""
-    figure = Figure(figsize=(12.0, 5.8), dpi=150, layout=ConstrainedLayoutEngine(h_pad=0.08))
-    parts: Any = figure.subfigures(1, 2, width_ratios=[1.0, 1.75], wspace=0.02)
-    _spectra(parts[0], outcome)
-    _scores(parts[1], outcome)
+    width = 12.0 if outcome.curves else 8.4
+    figure = Figure(figsize=(width, 5.8), dpi=150, layout=ConstrainedLayoutEngine(h_pad=0.08))
+    if outcome.curves:
+        parts: Any = figure.subfigures(1, 2, width_ratios=[1.0, 1.75], wspace=0.02)
+        _spectra(parts[0], outcome)
+        _scores(parts[1], outcome)
+    else:
+        _scores(figure, outcome)
     figure.savefig(path)
 
 
 def _spectra(part: Any, outcome: Outcome) -> None:
-    faults = {fault.name for fault in FAULTS}
     hertz = (np.arange(BANDS) + 0.5) * BAND_HZ
     part.suptitle(
         "What the pumps hear: spectra of vibration", fontsize=12, fontweight="bold", color=INK
     )
-    axes = part.subplots(len(outcome.spectra), 1, sharex=True, sharey=True)
-    for ax, (kind, (low, mean, high)) in zip(axes, outcome.spectra.items(), strict=True):
-        colour = GROUPS[kind][0] if kind in faults else NORMAL
+    axes = part.subplots(len(outcome.curves), 1, sharex=True, sharey=True)
+    for ax, (kind, (low, mean, high)) in zip(axes, outcome.curves.items(), strict=True):
+        colour = GROUPS[kind][0] if kind in outcome.odd else NORMAL
         ax.fill_between(hertz, low, high, color=colour, alpha=0.22, linewidth=0)
-        if kind in faults:
-            ax.plot(hertz, outcome.spectra["running"][1], color=NORMAL, linewidth=0.9, ls=":")
+        if kind in outcome.odd:
+            ax.plot(hertz, outcome.curves["running"][1], color=NORMAL, linewidth=0.9, ls=":")
         ax.plot(hertz, mean, color=colour, linewidth=1.5)
         name = LABELS.get(kind, kind)
-        label = f"{name}, running (dotted: without)" if kind in faults else name
+        label = f"{name}, running (dotted: without)" if kind in outcome.odd else name
         ax.text(0.985, 0.93, label, transform=ax.transAxes, ha="right", va="top", color=colour)
         _plain(ax)
     axes[0].set(xlim=(0, BANDS * BAND_HZ), ylim=(-84, -12), yticks=[-80, -60, -40])
@@ -57,12 +66,12 @@ def _spectra(part: Any, outcome: Outcome) -> None:
 
 
 def _scores(part: Any, outcome: Outcome) -> None:
-    part.suptitle("How odd each pump finds it", fontsize=12, fontweight="bold", color=INK)
+    part.suptitle("How odd each device finds it", fontsize=12, fontweight="bold", color=INK)
     axes = part.subplots(1, 2, sharex=True, sharey=True)
     for ax, merged, title in zip(axes, (False, True), ("learnt alone", "merged once"), strict=True):
         rows = outcome.told(merged=merged)
         for place, row in enumerate(rows):
-            _pump(ax, place, row)
+            _device(ax, place, row)
             ax.axhline(place + 0.5, color=FAINT, linewidth=0.5, alpha=0.5)
         ax.axvline(THRESHOLD, color=INK, linewidth=1.0, linestyle="--")
         ax.axvspan(THRESHOLD, 100.0, color="#000000", alpha=0.045, linewidth=0)
@@ -75,19 +84,18 @@ def _scores(part: Any, outcome: Outcome) -> None:
     axes[0].set_yticks(range(len(names)), names)
     axes[0].set_xticks([0.5, 1, 2, 4, 10, 20, 50], ["0.5", "1", "2", "4", "10", "20", "50"])
     axes[0].minorticks_off()
-    part.legend(handles=_legend(), loc="outside lower center", ncols=len(GROUPS), frameon=False)
+    groups = list(outcome.rows[0].scores)
+    part.legend(handles=_legend(groups), loc="outside lower center", ncols=4, frameon=False)
 
 
-def _pump(ax: Any, place: int, row: Row) -> None:
-    for offset, (group, (colour, marker)) in zip(
-        np.linspace(-0.27, 0.27, len(GROUPS)), GROUPS.items(), strict=True
-    ):
-        scores, y = row.scores[group], place + offset
+def _device(ax: Any, place: int, row: Row) -> None:
+    for offset, group in zip(np.linspace(-0.27, 0.27, len(row.scores)), row.scores, strict=True):
+        (colour, marker), scores, y = GROUPS[group], row.scores[group], place + offset
         ax.plot([scores.low, scores.high], [y, y], color=colour, linewidth=3.5, alpha=0.4)
         ax.plot(scores.mean, y, marker, color=colour, markersize=6.5, mec="white", mew=0.7)
 
 
-def _legend() -> list[Line2D]:
+def _legend(groups: list[str]) -> list[Line2D]:
     return [
         Line2D(
             [],
@@ -98,7 +106,7 @@ def _legend() -> list[Line2D]:
             alpha=0.9,
             label=LABELS.get(group, group),
         )
-        for group, (colour, marker) in GROUPS.items()
+        for group, (colour, marker) in ((group, GROUPS[group]) for group in groups)
     ]
 
 

@@ -1,164 +1,254 @@
-"""Five pumps, each of which sees one pattern: how they judge before and after merging once."""
+"""The fleet of the demo: a server and its agents as real processes, talking over loopback."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.detector import Detector
-from edgemerge.core.ledger import Ledger
+from edgemerge.agent.control import ask
+from edgemerge.core.errors import AwayError, EdgemergeError
 from edgemerge.core.projection import Projection
-from edgemerge.core.stats import Stats
-from edgemerge.demo.simulation import BANDS, BEARING, HIGH_DB, LOOSE, LOW_DB, Pattern, spectra
+from edgemerge.exchange.hub import Hub
 
 Array = NDArray[np.float64]
 
-FLEET = {
-    "pump-1": Pattern("idle", speed_hz=12.5, load=0.0),
-    "pump-2": Pattern("idle", speed_hz=12.5, load=0.05),
-    "pump-3": Pattern("running", speed_hz=25.0, load=0.4),
-    "pump-4": Pattern("running", speed_hz=25.0, load=0.9),
-    "pump-5": Pattern("fast", speed_hz=41.7, load=0.6),
-}
-SHOWN = ("pump-1", "pump-3", "pump-5")  # one pump of each pattern, for the spectra
-FAULTS = (BEARING, LOOSE)
-THRESHOLD = 4.0  # four times as odd as usual: alarm
-HIDDEN = 32
-LEARNT = 1000  # samples on each pump: eight minutes of half-second windows
-TRIED = 200  # fresh samples of each pump's normal, and of each fault on it
+STARTING_S = 40.0
+ANSWER_S = 30.0
+STOPPING_S = 10.0
+FLEET = "demo"
+
+CONFIG = """\
+device = "{device}"
+state = "{device}"
+
+[source]
+kind = "stdin"
+format = "csv"
+header = false
+
+[threshold]
+limit = {limit}
+
+[exchange]
+kind = "http"
+url = "{url}"
+fleet = "{fleet}"
+token_file = "{device}.token"
+
+[sync]
+every_s = 0
+
+[[sinks]]
+kind = "jsonl"
+path = "-"
+"""
 
 
-@dataclass(frozen=True)
-class Scores:
-    """How one pump scores samples of one kind: the mean, where nine of ten lie, share of alarms."""
+class Agent:
+    """One agent: rows go in at its standard input, verdicts come out at its standard output."""
 
-    mean: float
-    low: float
-    high: float
-    alarms: float
+    def __init__(self, device: str, folder: Path) -> None:
+        """Start the process."""
+        self.device, self.state = device, folder / device
+        self.scores: list[float] = []
+        self._log = (folder / f"{device}.log").open("wb")
+        self.process = start(
+            "agent",
+            f"{device}.toml",
+            folder=folder,
+            log=self._log,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._listener = Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
-    @classmethod
-    def of(cls, scores: Array) -> Scores:
-        """Sum up the scores of many samples."""
-        low, high = np.quantile(scores, [0.05, 0.95])
-        alarms = np.mean(scores > THRESHOLD)
-        return cls(float(scores.mean()), float(low), float(high), float(alarms))
+    def feed(self, rows: Array) -> None:
+        """Give it rows to judge; it takes them as fast as it can."""
+        entrance: IO[bytes] | None = self.process.stdin
+        if entrance is None:
+            return
+        with suppress(BrokenPipeError):
+            for row in rows:
+                entrance.write(",".join(map(repr, row.tolist())).encode() + b"\n")
+            entrance.flush()
+
+    def ask(self, command: str, **words: Any) -> dict[str, Any]:
+        """Ask it over its control socket."""
+        found: dict[str, Any] = ask(self.state, {"command": command, **words}, ANSWER_S)
+        if "error" in found:
+            raise EdgemergeError(f"{self.device}: {found['error']}")
+        return found
+
+    def wait_until_up(self, deadline: float) -> None:
+        """Wait until it answers, or say where its log lies."""
+        while True:
+            try:
+                self.ask("status")
+            except AwayError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise EdgemergeError(
+                        f"{self.device} did not start: its log is {self._log.name}"
+                    ) from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def wait_for(self, count: int, deadline: float) -> Array:
+        """Wait for so many scores in all; give them."""
+        while len(self.scores) < count:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise EdgemergeError(f"{self.device} went silent: its log is {self._log.name}")
+            time.sleep(0.02)
+        return np.array(self.scores)
+
+    def close(self) -> None:
+        """Let it end, and let go of its pipes."""
+        if self.process.stdin:
+            with suppress(OSError):
+                self.process.stdin.close()
+        end(self.process)
+        self._listener.join(STOPPING_S)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._log.close()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout or ():
+            found = json.loads(line)
+            if "score" in found:
+                self.scores.append(found["score"])
 
 
-@dataclass(frozen=True)
-class Row:
-    """One pump, before or after merging; `auc` is for telling faults from any pump's normal."""
+class Fleet:
+    """A server and one agent for each device; all of them end with the block."""
 
-    device: str
-    pattern: str
-    merged: bool
-    scores: Mapping[str, Scores]
-    auc: float
+    def __init__(
+        self, folder: Path, projection: Projection, devices: Sequence[str], *, limit: float
+    ) -> None:
+        """Say what is to be started, and where its files lie."""
+        self.folder, self.projection, self.limit = folder, projection, limit
+        self.devices = list(devices)
+        self.agents: dict[str, Agent] = {}
+        self.server: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        """Start the server, enrol the devices, start the agents, and wait until all are up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._log = (self.folder / "server.log").open("wb")
+        port_file = self.folder / "port"
+        port_file.unlink(missing_ok=True)
+        options = ("serve", "--database", "fleet.sqlite", "--port", "0", "--port-file", "port")
+        try:
+            with undisturbed():
+                self.server = start(*options, folder=self.folder, log=self._log)
+            self._start_agents(self.server, port_file)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End all processes."""
+        self.close()
+
+    @property
+    def operator(self) -> Hub:
+        """Give a connection that may administer."""
+        token = (self.folder / "fleet.sqlite.operator-token").read_text(encoding="utf-8").strip()
+        return Hub(self.url, token)
+
+    def feed(self, rows: Mapping[str, Array]) -> None:
+        """Give every agent its rows, all at the same time."""
+        with ThreadPoolExecutor(len(rows)) as pool:
+            list(pool.map(lambda name: self.agents[name].feed(rows[name]), rows))
+
+    def ask(self, command: str, **words: Any) -> dict[str, dict[str, Any]]:
+        """Ask all agents at the same time."""
+        with ThreadPoolExecutor(len(self.agents)) as pool:
+            found = pool.map(lambda agent: agent.ask(command, **words), self.agents.values())
+            return dict(zip(self.agents, found, strict=True))
+
+    def close(self) -> None:
+        """End the agents, then the server."""
+        for agent in self.agents.values():
+            agent.close()
+        if self.server is not None:
+            end(self.server)
+        self._log.close()
+
+    def _start_agents(self, server: subprocess.Popen[bytes], port_file: Path) -> None:
+        deadline = time.monotonic() + STARTING_S
+        while not port_file.exists():
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise EdgemergeError(f"the server did not start: its log is {self._log.name}")
+            time.sleep(0.02)
+        self.url = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8').strip()}"
+        hub = self.operator
+        hub.create_fleet(FLEET, self.projection)
+        for device in self.devices:
+            self._enrol(hub, device)
+            with undisturbed():
+                self.agents[device] = Agent(device, self.folder)
+        for agent in self.agents.values():
+            agent.wait_until_up(deadline)
+
+    def _enrol(self, hub: Hub, device: str) -> None:
+        invitation = hub.invite(FLEET, device)["token"]
+        token = Hub(self.url, invitation).enrol(FLEET, device)["token"]
+        secret = self.folder / f"{device}.token"
+        secret.touch(mode=0o600)
+        secret.write_text(token + "\n", encoding="utf-8")
+        words = CONFIG.format(device=device, url=self.url, fleet=FLEET, limit=self.limit)
+        (self.folder / f"{device}.toml").write_text(words, encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Everything that the demo shows; spectra are (3, BANDS): low, mean and high level in dB."""
-
-    seed: int
-    rows: list[Row]
-    spectra: Mapping[str, Array]
-    bytes_sums: int
-    bytes_samples: int
-
-    def told(self, *, merged: bool) -> list[Row]:
-        """Give the rows from before or from after merging."""
-        return [row for row in self.rows if row.merged is merged]
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let Ctrl-C wait until a process that was started is known, so that it can be ended."""
+    if os.name == "nt":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def run(seed: int = 7) -> Outcome:
-    """Let every pump learn alone, judge, merge once, and judge again."""
-    rng = np.random.default_rng(seed)
-    shared = Projection(n_inputs=BANDS, n_hidden=HIDDEN, seed=seed, low=LOW_DB, high=HIGH_DB)
-    pumps = {name: taught(shared, spectra(like, LEARNT, rng)) for name, like in FLEET.items()}
-    normal = {name: spectra(like, TRIED, rng) for name, like in FLEET.items()}
-    faults = {
-        fault.name: np.vstack([spectra(like, TRIED, rng, fault) for like in FLEET.values()])
-        for fault in FAULTS
-    }
-    before = [judge(pump, name, normal, faults, merged=False) for name, pump in pumps.items()]
-    merge(shared, pumps)
-    after = [judge(pump, name, normal, faults, merged=True) for name, pump in pumps.items()]
-    return Outcome(
-        seed=seed,
-        rows=before + after,
-        spectra=typical(normal, faults),
-        bytes_sums=size_of_sums(pumps["pump-1"].own),
-        bytes_samples=LEARNT * BANDS * np.float64().nbytes,
+def start(*words: str, folder: Path, log: IO[bytes], **pipes: Any) -> subprocess.Popen[bytes]:
+    """Start `edgemerge` in a process of its own, which Ctrl-C at the terminal does not reach."""
+    command = [sys.executable, "-m", "edgemerge", *words]
+    return subprocess.Popen(
+        command, cwd=folder, stderr=log, start_new_session=os.name != "nt", **pipes
     )
 
 
-def taught(shared: Projection, samples: Array) -> Detector:
-    """Give a detector that has learnt the samples, one after the other."""
-    pump = Detector(shared)
-    for x in samples:
-        pump.learn(x)
-    return pump
-
-
-def merge(shared: Projection, pumps: Mapping[str, Detector]) -> None:
-    """Exchange once: everybody shares what it saw and adopts what the others saw."""
-    ledger = Ledger(shared)
-    for name, pump in pumps.items():
-        ledger.put(pump.share(name, pattern=FLEET[name].name, revision=1))
-    for name, pump in pumps.items():
-        pump.adopt(ledger.total(without=name))
-
-
-def judge(
-    pump: Detector,
-    name: str,
-    normal: Mapping[str, Array],
-    faults: Mapping[str, Array],
-    *,
-    merged: bool,
-) -> Row:
-    """Score fresh samples: the pump's own normal, that of its peers, and the faults."""
-    sound = {device: pump.score(samples) for device, samples in normal.items()}
-    broken = {fault: pump.score(samples) for fault, samples in faults.items()}
-    peers = np.concatenate([scores for device, scores in sound.items() if device != name])
-    groups = {"own": sound[name], "peers": peers} | broken
-    return Row(
-        device=name,
-        pattern=FLEET[name].name,
-        merged=merged,
-        scores={group: Scores.of(scores) for group, scores in groups.items()},
-        auc=roc_auc(np.concatenate([*sound.values()]), np.concatenate([*broken.values()])),
-    )
-
-
-def roc_auc(normal: Array, odd: Array) -> float:
-    """How often an odd sample scores above a normal one; a tie counts half.
-
-    >>> roc_auc(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0]))
-    0.75
-    """
-    ranked = np.sort(normal)
-    below = np.searchsorted(ranked, odd, "left") + np.searchsorted(ranked, odd, "right")
-    return float(below.mean() / (2 * len(ranked)))
-
-
-def typical(normal: Mapping[str, Array], faults: Mapping[str, Array]) -> dict[str, Array]:
-    """Give the usual spectrum of each pattern, and of each fault at running speed."""
-    at = list(FLEET).index("pump-3") * TRIED
-    kinds = {FLEET[name].name: normal[name] for name in SHOWN}
-    kinds |= {fault: samples[at : at + TRIED] for fault, samples in faults.items()}
-    return {
-        kind: np.stack([np.quantile(rows, 0.05, 0), rows.mean(0), np.quantile(rows, 0.95, 0)])
-        for kind, rows in kinds.items()
-    }
-
-
-def size_of_sums(stats: Stats) -> int:
-    """Count the bytes that travel: U is symmetric, so half of it will do."""
-    U, V, C, S = stats.arrays
-    numbers = len(U) * (len(U) + 1) // 2 + V.size + C.size + S.size + 1
-    return numbers * np.float64().nbytes
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; if it does not, kill it."""
+    process.terminate()
+    try:
+        process.wait(STOPPING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
