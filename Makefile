@@ -6,22 +6,28 @@ export SCIPY_ARRAY_API := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench accuracy docs setup clean
+.PHONY: help demo test check quick bench load faults accuracy docs services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: .venv/ready-plot  ## several devices before and after merging: a table and a figure
+demo: .venv/ready-demo  ## a server and five devices before and after merging: a table and a figure
 	@$(BIN)/edgemerge demo
 
 test check:  ## everything: format, lint, types, contracts, tests, docs, wheel (scripts/check)
 	@scripts/check
 
 quick: .venv/ready-dev  ## only the fast tests
-	@$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
 
 bench: .venv/ready-bench  ## measure speed against other ways, in one run
 	@$(BIN)/python -m benchmarks
+
+load: .venv/ready-dev  ## 100 devices push to a real server for a minute; pulls of 1 and of 1 000
+	@$(BIN)/python -m benchmarks.load
+
+faults: .venv/ready-dev  ## kill server and agents 500 times and more, and count what was lost
+	@$(BIN)/python scripts/faults.py
 
 accuracy: .venv/ready-bench  ## measure ROC-AUC against other detectors, clean and dirty (minutes)
 	@$(BIN)/python -m benchmarks.defaults
@@ -30,6 +36,9 @@ accuracy: .venv/ready-bench  ## measure ROC-AUC against other detectors, clean a
 docs: .venv/ready-dev  ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+services:  ## install PostgreSQL and Mosquitto with apt, for the tests that need them
+	@scripts/services
 
 setup: .venv/ready-dev  ## only set up .venv for development
 
