@@ -2,16 +2,21 @@
 
 A ```python block is executed, all blocks of a page in one namespace and in one empty folder. If a
 ```text block follows it directly, the output must be equal. Of a ```console block the lines that
-start with `$ edgemerge` are run and must succeed.
+start with `$ edgemerge` are run and must succeed; a line may go on after a backslash. One that ends
+with `&` runs in the background until the page ends, and the page goes on once that program says
+that it is ready, in the way that systemd asks for. `$ export NAME=VALUE` holds for the rest of the
+page. A ```toml block whose first line is `# NAME.toml` is written to that file.
 """
 
 import contextlib
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +25,10 @@ from pathlib import Path
 from typing import Any
 
 FENCE = re.compile(r"^```(?P<kind>\S*)[^\n]*\n(?P<body>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ ((?:edgemerge|export)\b(?:.*\\\n)*.*)$", re.MULTILINE)
+EXPORT = re.compile(r"export (\w+)=")
+FILE = re.compile(r"# ([\w.-]+\.toml)$", re.MULTILINE)
+START_S, STOP_S, RUN_S = 60.0, 30.0, 300.0
 
 
 class PageError(Exception):
@@ -42,22 +51,44 @@ def examples(text: str) -> Iterator[Example]:
     for block, after in zip(blocks, [*blocks[1:], None], strict=False):
         follows = after is not None and not text[block.end() : after.start()].strip()
         expected = after["body"] if after and follows and after["kind"] == "text" else None
-        if block["kind"] in {"python", "console"}:
+        if block["kind"] in {"python", "console"} or _names_a_file(block):
             line = text.count("\n", 0, block.start("body")) + 1
             yield Example(block["kind"], line, block["body"], expected)
+
+
+def _names_a_file(block: re.Match[str]) -> bool:
+    return block["kind"] == "toml" and FILE.match(block["body"]) is not None
 
 
 def run_page(page: Path) -> int:
     """Run all examples of the page in an empty folder; return how many there were."""
     found = list(examples(page.read_text(encoding="utf-8")))
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        _own_environment(),
+        Programs() as programs,
+    ):
         for example in found:
             if example.kind == "python":
                 _run_python(example, page, namespace)
+            elif example.kind == "toml":
+                Path(FILE.match(example.body)[1]).write_text(example.body, encoding="utf-8")  # type: ignore[index]  # `examples` gave only such
             else:
-                _run_console(example, page)
+                _run_console(example, page, programs)
     return len(found)
+
+
+@contextlib.contextmanager
+def _own_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + before.get("PATH", "")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _run_python(example: Example, page: Path, namespace: dict[str, Any]) -> None:
@@ -79,23 +110,83 @@ def _run_python(example: Example, page: Path, namespace: dict[str, Any]) -> None
         raise PageError(f"{page}:{example.line}: other output than the page says\n{difference}")
 
 
-def _run_console(example: Example, page: Path) -> None:
-    scripts = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": scripts + os.pathsep + os.environ.get("PATH", "")}
-    for number, line in enumerate(example.body.splitlines(), start=example.line):
-        if not line.startswith("$ edgemerge"):
-            continue
-        done = subprocess.run(
-            line.removeprefix("$ "),
-            shell=True,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            raise PageError(f"{page}:{number}: exit {done.returncode}: {line}\n{done.stderr}")
+class Programs:
+    """What a page has left running; all of it is ended with the page, and must end well."""
+
+    def __init__(self) -> None:
+        """Have nothing running."""
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def __enter__(self) -> "Programs":
+        """Listen for programs that say they are ready."""
+        self._folder = tempfile.TemporaryDirectory()
+        self._ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ready.bind(str(Path(self._folder.name) / "notify"))
+        self._ready.settimeout(0.1)
+        return self
+
+    def start(self, line: str) -> None:
+        """Start a program, and wait until it is ready."""
+        environment = {**os.environ, "NOTIFY_SOCKET": str(Path(self._folder.name) / "notify")}
+        log = Path(self._folder.name) / f"{len(self._running)}.log"
+        with log.open("wb") as out:
+            command = f"exec {line.removesuffix('&')}"
+            process = subprocess.Popen(command, shell=True, env=environment, stdout=out, stderr=out)
+        self._running.append((line, process))
+        end = time.monotonic() + START_S
+        while not self._said_ready():
+            if process.poll() is not None or time.monotonic() > end:
+                words = log.read_text(encoding="utf-8", errors="replace")
+                raise PageError(f"not ready (exit {process.returncode}): {line}\n{words}")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """End them, the last one first; one that does not end well is an error of the page."""
+        bad = [line for line, process in reversed(self._running) if _end(process) != 0]
+        self._ready.close()
+        self._folder.cleanup()
+        if bad and kind is None:
+            raise PageError(f"did not end well: {', '.join(bad)}")
+
+    def _said_ready(self) -> bool:
+        try:
+            return b"READY=1" in self._ready.recv(4096)
+        except TimeoutError:
+            return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
+    try:
+        return process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return -1
+
+
+def _run_console(example: Example, page: Path, programs: Programs) -> None:
+    for found in COMMAND.finditer(example.body):
+        line = found[1].rstrip()
+        try:
+            _run_line(line, programs)
+        except PageError as error:
+            number = example.line + example.body.count("\n", 0, found.start())
+            raise PageError(f"{page}:{number}: {error}") from error
+
+
+def _run_line(line: str, programs: Programs) -> None:
+    if line.endswith("&"):
+        programs.start(line)
+        return
+    export = EXPORT.match(line)
+    command = f'{line}; printf %s "${export[1]}"' if export else line
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    if done.returncode:
+        raise PageError(f"exit {done.returncode}: $ {line}\n{done.stderr}")
+    if export:
+        os.environ[export[1]] = done.stdout
 
 
 def _lines(text: str) -> list[str]:

@@ -1,5 +1,7 @@
 """What README.md and the pages under docs/ show is what happens."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,16 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def starts_programs(page):
+    """Whether a page takes long because it starts a server, agents or the demo."""
+    return "\n$ edgemerge" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if starts_programs(page) else ()) for page in PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_examples_do_what_the_page_says(page):
     run_page(page)
 
@@ -51,3 +62,44 @@ def test_a_failing_command_is_told_with_its_line(tmp_path):
     page = written(tmp_path, "```console\n$ make demo\n$ edgemerge no-such-command\n```")
     with pytest.raises(PageError, match=r"page\.md:5: exit \d+: \$ edgemerge no-such-command"):
         run_page(page)
+
+
+def test_a_program_in_the_background_is_ready_before_the_page_goes_on_and_ends_with_it(tmp_path):
+    page = written(
+        tmp_path,
+        "```console\n$ edgemerge serve --port 0 --port-file port &\n"
+        "$ export EDGEMERGE_SERVER=http://127.0.0.1:$(cat port)\n"
+        "$ edgemerge fleet list \\\n    --token-file edgemerge.sqlite.operator-token\n```",
+        "```python\nimport os\nfrom pathlib import Path\n"
+        f"Path({str(tmp_path / 'url')!r}).write_text(os.environ['EDGEMERGE_SERVER'])\n```",
+    )
+    assert run_page(page) == 2
+    host, port = (tmp_path / "url").read_text().removeprefix("http://").split(":")
+    with socket.socket() as there:
+        assert there.connect_ex((host, int(port))) != 0
+    assert "EDGEMERGE_SERVER" not in os.environ
+
+
+def test_a_program_that_never_gets_ready_is_told_with_its_words(tmp_path):
+    page = written(tmp_path, "```console\n$ edgemerge serve --database nosuch/x --port 0 &\n```")
+    with pytest.raises(PageError, match=r"page\.md:4: not ready \(exit 2\)[\s\S]*nosuch"):
+        run_page(page)
+
+
+def test_a_program_that_does_not_end_well_is_told(tmp_path):
+    killed = (
+        "```python\nimport os\nfrom pathlib import Path\n"
+        "os.kill(int(Path('state/lock').read_text()), 9)\n```"
+    )
+    agent = (
+        '# a.toml\ndevice = "a"\nstate = "state"\n[projection]\nn_inputs = 1\n'
+        '[source]\nkind = "tail"\npath = "nothing.csv"\n'
+    )
+    run = "```console\n$ edgemerge agent a.toml &\n```"
+    assert run_page(written(tmp_path, f"```toml\n{agent}```", run)) == 2
+    with pytest.raises(PageError, match=r"did not end well: edgemerge agent a\.toml &"):
+        run_page(written(tmp_path, f"```toml\n{agent}```", run, killed))
+
+
+def test_a_toml_block_without_a_name_is_only_shown(tmp_path):
+    assert run_page(written(tmp_path, '```toml\ndevice = "a"\n```')) == 0

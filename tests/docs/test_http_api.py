@@ -1,0 +1,68 @@
+"""The page about HTTP says of every route what the server does."""
+
+import sys
+from http.client import HTTPConnection
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from edgemerge import Projection
+from edgemerge.server.app import create
+from tests.services.hub import running
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
+http_api = import_module("http_api")
+
+ROUTES = list(http_api.routes())
+NAMES = {"fleet": "pumps", "device": "pump-3", "incarnation": "0", "pattern": "idle"}
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """Ask a server with two fleets, as an operator, a device or nobody; give the status."""
+    with running(str(tmp_path / "server.sqlite")) as server:
+        tokens = {"operator": server.token}
+        for fleet in ("pumps", "tanks"):
+            server.operator.create_fleet(fleet, Projection(n_inputs=2, n_hidden=3))
+            tokens[fleet] = server.enrol(fleet, "one")
+
+        def ask(method, address, fleet=None):
+            there = HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+            headers = {"Authorization": f"Bearer {tokens[fleet]}"} if fleet else {}
+            try:
+                there.request(method, address, b'{"device": "pump-3"}', headers)
+                return there.getresponse().status
+            finally:
+                there.close()
+
+        yield ask
+
+
+@pytest.mark.parametrize(("method", "route"), ROUTES, ids=lambda each: getattr(each, "path", each))
+def test_who_may_call_is_who_the_server_lets_through(asking, method, route):
+    address, words = route.path.format(**NAMES), http_api.who(route)
+    strangers = words == "an operator" or words.endswith(("a device of the fleet", "itself"))
+    assert (asking(method, address) != 401) == words.startswith("anybody")
+    assert (asking(method, address, "pumps") == 401) == words.startswith(
+        "whoever has an invitation"
+    )
+    assert (asking(method, address, "tanks") == 403) == strangers
+    if words == "an operator" or words.endswith("itself"):
+        assert asking(method, address, "pumps") == 403
+    assert (asking(method, address, "operator") == 403) == (words == "the device itself")
+
+
+def test_every_route_that_the_server_describes_is_on_the_page():
+    told = create(None).openapi()["paths"]
+    described = {(method.upper(), path) for path, found in told.items() for method in found}
+    assert {(method, route.path) for method, route in ROUTES} == described
+
+
+def test_what_a_route_takes_and_answers_is_said():
+    told = create(None).openapi()
+    create_fleet = told["paths"]["/fleets/{fleet}"]["put"]
+    assert "`?least=`: a whole number; 1 if not given" in http_api.taken(create_fleet)
+    lines = list(http_api.answered(create_fleet, told["components"]["schemas"]))
+    assert lines[0].startswith("`200`: The same is there already. JSON: `fleet`, `reads`")
+    assert lines[-1] == "Problems: `400`, `401`, `403`, `409`, `413`, `422`, `503`, `507`."
