@@ -60,9 +60,10 @@ def _names_a_file(block: re.Match[str]) -> bool:
     return block["kind"] == "toml" and FILE.match(block["body"]) is not None
 
 
-def run_page(page: Path) -> int:
-    """Run all examples of the page in an empty folder; return how many there were."""
-    found = list(examples(page.read_text(encoding="utf-8")))
+def run_page(page: Path, *kinds: str) -> int:
+    """Run the examples of the page, all or of some kinds, in an empty folder; say how many."""
+    every = examples(page.read_text(encoding="utf-8"))
+    found = [example for example in every if not kinds or example.kind in kinds]
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -194,10 +195,14 @@ def _lines(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Run the pages named on the command line; stop at the first example that fails."""
-    for name in sys.argv[1:]:
+    """Run the pages named on the command line; stop at the first example that fails.
+
+    With --python first, only their Python is run, which needs no extra.
+    """
+    kinds = ["python"] if "--python" in sys.argv else []
+    for name in sys.argv[1 + len(kinds) :]:
         try:
-            count = run_page(Path(name).resolve())
+            count = run_page(Path(name).resolve(), *kinds)
         except PageError as error:
             raise SystemExit(str(error)) from error
         print(f"{name}: {count} examples do what the page says")
