@@ -1,6 +1,7 @@
-"""What operators read of a fleet: when a device was last heard, and a fleet that was made anew."""
+"""A fleet over time: devices that come and go, sums that are let go of, and what is made anew."""
 
 from dataclasses import replace
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import DeniedError
 from edgemerge.exchange.protocol import Wish
+from edgemerge.server import telling
+from edgemerge.server.database import FullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
 
@@ -91,15 +94,48 @@ def test_what_was_dropped_is_gone_from_the_disk_though_others_have_changed(world
     world.must_agree(Wish())
 
 
-def test_a_new_pattern_never_takes_the_place_of_one_that_is_there(world):
+@pytest.mark.parametrize("dropped", ["b", "c", "bc"])
+def test_a_new_pattern_never_takes_the_place_of_one_that_is_there(world, dropped):
     rng = generator(0)
     centres = np.random.default_rng(3).uniform(-0.8, 0.8, (5, SHARED.n_inputs))
     for number, device in enumerate("abcde"):
-        if device == "e":  # the numbers of two patterns are free, and none is above the last
-            world.drop("b")
-            world.drop("c")
+        if device == "e":  # numbers of patterns below the last one are free
+            for gone in dropped:
+                world.drop(gone)
         rows = rng.normal(centres[number], 0.01, (60, SHARED.n_inputs))
         world.put(Contribution(device, Stats.of(SHARED, rows), revision=1))
         parts = world.told(Wish(grouped=True)).parts
         assert all(len(part.devices) == 1 for part in parts)
-    assert sorted(part.devices for part in parts) == [["a"], ["d"], ["e"]]
+    left = [device for device in "abcde" if device not in dropped]
+    assert sorted(part.devices[0] for part in parts) == left
+
+
+def test_dropping_makes_room_so_the_server_is_ready_at_once(world):
+    world.put(note("a", 1, generator(0)))
+    world.service.writer.full_at = monotonic()
+    with pytest.raises(FullError, match="free some space, or drop devices"):
+        world.service.check()
+    world.drop("a")
+    world.service.check()
+
+
+def test_a_device_is_dropped_though_the_sums_and_another_device_are_damaged(world):
+    rng = generator(0)
+    for device in "ab":
+        world.put(note(device, 1, rng))
+    world.must_agree(Wish(grouped=True))
+    broken = "select body from contributions where device = 'b'"
+    with world.service.database.writing() as tx:
+        tx.run("update totals set digest = 'x'")
+        tx.run(f"update bodies set data = ? where id = ({broken})", b"no contribution")
+    assert world.drop("a") == 1
+    assert [entry.device for entry in world.service.contributions(FLEET, ROOT)[1]] == ["b"]
+
+
+def test_only_so_many_answers_are_remembered(world, monkeypatch):
+    monkeypatch.setattr(telling, "KEPT", 2)
+    rng = generator(0)
+    for revision in range(1, 6):
+        world.put(note("a", revision, rng))
+        world.must_agree(Wish())
+    assert len(world.service.teller._answers) == 2

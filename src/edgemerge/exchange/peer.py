@@ -161,7 +161,7 @@ class _Peer:
                 if known and known.revision >= revision:
                     continue
                 note = self._fetch(key, projection)
-                if note and len(self.known) < MOST:
+                if note and (known or len(self.known) < MOST):
                     self.known = self.known | {key: note}
 
     def _list(self) -> list[tuple[Key, int]]:

@@ -1,0 +1,170 @@
+"""Sharing when others refuse, ask to wait, or know a later life; saving when little comes in."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge.agent.config import SaveConfig
+from edgemerge.agent.courier import Errand, run_errand
+from edgemerge.agent.judging import Judge
+from edgemerge.agent.keeping import Keeper
+from edgemerge.agent.learning import learner_of
+from edgemerge.agent.memory import Memory
+from edgemerge.agent.schedule import Schedule
+from edgemerge.agent.sharing import Sharing
+from edgemerge.agent.syncing import Clocks, Syncing
+from edgemerge.core.codec import encode
+from edgemerge.core.errors import AwayError, CapacityError, DeniedError, RejectedError
+from edgemerge.core.threshold import Threshold
+from edgemerge.core.told import Part, Told
+from edgemerge.exchange.protocol import Wish
+from tests.agent.agents import shared, stream
+
+P = shared()
+
+
+def told(*seeds):
+    notes = [Contribution(f"peer-{s}", Stats.of(P, stream(50, s)), revision=1) for s in seeds]
+    return Told(P, (Part.of(notes, P),))
+
+
+def memory(thing=Detector):
+    return Memory("pump-1", 1000, learner_of(thing(P)), told=encode(Told(P)))
+
+
+class Refusing:
+    """An exchange that keeps nothing, and may not tell anything either."""
+
+    def __init__(self, pull_fails=None):
+        self.pull_fails = pull_fails
+
+    def push(self, contribution):
+        raise RejectedError(f"{contribution.device} cannot be true")
+
+    def pull(self, _wish):
+        if self.pull_fails is not None:
+            raise self.pull_fails
+        return told(1)
+
+
+ERRAND = Errand((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Wish())
+
+
+def test_who_is_refused_is_told_all_the_same():
+    outcome = run_errand(Refusing(), ERRAND)
+    assert outcome.told == told(1)
+    assert (outcome.pushed, str(outcome.error)) == (0, "pump-1 cannot be true")
+
+
+def test_a_refusal_is_not_hidden_by_what_goes_wrong_behind_it():
+    outcome = run_errand(Refusing(AwayError("gone")), ERRAND)
+    assert isinstance(outcome.error, RejectedError)
+
+
+class Ready:
+    """A courier that has run its errand at once, with an outcome given."""
+
+    busy = False
+
+    def __init__(self, outcome):
+        self._outcome = outcome
+
+    def start(self):
+        """Need no thread."""
+
+    def send(self, _errand):
+        """Know the end already."""
+
+    def outcome(self):
+        return self._outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "least"), [(AwayError("busy", 500.0), 500.0), (DeniedError("no"), 0.0)]
+)
+def test_who_says_when_to_come_back_is_not_asked_before(error, least):
+    made = memory()
+    schedule = Schedule(60.0, 0.1, "pump-1")
+    found = run_errand(Refusing(error), Errand((), Wish()))
+    syncing = Syncing(
+        Sharing(made, gate=2.0, max_shift=2.0),
+        Ready(found),
+        schedule,
+        choice=None,
+        save=lambda: True,
+        clocks=Clocks(lambda: 0.0, lambda: 0.0),
+    )
+    syncing.tend()
+    assert syncing.state.startswith("away" if least else "denied")
+    assert least <= schedule.next <= max(least, 60.0)
+
+
+def test_a_merge_before_a_new_life_cannot_be_undone_in_it():
+    made = memory()
+    sharing = Sharing(made, gate=2.0, max_shift=1e9)
+    for x in stream(50):
+        made.learner.learn(x)
+    assert sharing.hear(told(1))
+    sharing.start_anew(lambda: 5.0)
+    assert sharing.hear(told(1))  # it is news to the new life
+    assert "nothing to undo" in sharing.undo()
+    assert made.learner.thing.others == told(1).total
+
+
+def test_samples_that_wait_for_their_block_wait_on_in_a_new_life():
+    made = memory(Bank)
+    for x in stream(40):
+        made.learner.learn(x)
+    waiting = made.learner.thing.waiting
+    assert len(waiting) == 8
+    made.learner.start_anew(Told(P))
+    assert np.array_equal(made.learner.thing.waiting, waiting)
+
+
+class Folder:
+    """A state folder that only counts."""
+
+    writes = 0
+
+    def write(self, _memory):
+        self.writes += 1
+
+
+class Raw:
+    """Features that are the readings themselves."""
+
+    def state(self):
+        return None
+
+
+def test_few_readings_are_saved_after_a_while():
+    folder, now = Folder(), [0.0]
+    often = SaveConfig(every=100, every_s=10.0)
+    keeper = Keeper(folder, memory(), Raw(), Threshold(), often, steady=lambda: now[0])
+    keeper.count()
+    for now[0], writes in ((9.9, 0), (10.0, 1), (30.0, 1)):  # nothing has come in since
+        keeper.tend()
+        assert folder.writes == writes
+    keeper.count()
+    keeper.tend()
+    assert folder.writes == 2
+
+
+def test_a_full_learner_ends_learning_and_is_not_asked_again(monkeypatch, caplog):
+    made, calls = memory(), count()
+
+    def full(_x):
+        next(calls)
+        raise CapacityError("there is no more room")
+
+    monkeypatch.setattr(made.learner, "learn", full)
+    judge = Judge(made, Raw(), Threshold(), "abcdef", lambda: 0.0)
+    for x in stream(3):
+        judge._sample = x
+        judge.learn()
+    assert next(calls) == 1
+    assert not made.learning
+    assert made.index == 3
+    assert caplog.text.count("learning has ended") == 1
