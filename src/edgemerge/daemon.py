@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 from time import gmtime, strftime
 from typing import Any
@@ -20,8 +21,8 @@ def notify(state: str) -> None:
     if not address:
         return
     path = "\0" + address[1:] if address.startswith("@") else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
-        there.connect(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there, suppress(OSError):
+        there.connect(path)  # nobody there is no reason to stop
         there.sendall(state.encode())
 
 

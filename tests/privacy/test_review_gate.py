@@ -18,6 +18,7 @@ def released(gate, name, life):
 
 def test_forgotten_samples_cover_for_nothing():
     gate = Gate()
+    gate.look({"normal": Seen("a", 5, 5.0)})
     gate.look({"normal": Seen("a", 1000, LEAST - 0.5)})
     decision = gate.decide(LEAST)
     assert decision.released == ()

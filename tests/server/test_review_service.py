@@ -9,7 +9,7 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import DeniedError
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import telling
+from edgemerge.server import kept, telling
 from edgemerge.server.database import FullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
@@ -139,3 +139,24 @@ def test_only_so_many_answers_are_remembered(world, monkeypatch):
         world.put(note("a", revision, rng))
         world.must_agree(Wish())
     assert len(world.service.teller._answers) == 2
+
+
+def test_sums_that_are_only_behind_are_not_taken_for_damaged(world, caplog):
+    rng = generator(0)
+    for revision in (1, 2):
+        world.put(note("a", revision, rng))
+        for grouped in (False, True):
+            world.must_agree(Wish(grouped=grouped))
+    assert "damaged" not in caplog.text
+
+
+def test_totals_are_told_though_the_disk_is_full(world, monkeypatch):
+    def full(*_):
+        raise FullError("the disk is full")
+
+    monkeypatch.setattr(telling, "MANY", 1)
+    monkeypatch.setattr(kept, "fold", full)
+    rng = generator(0)
+    for device in "abc":
+        world.put(note(device, 1, rng))
+    world.must_agree(Wish())

@@ -229,15 +229,31 @@ def test_its_own_earlier_life_is_told_to_a_device_that_is_alone(totals):
     assert ask(totals, "a", incarnation=2, grouped=True) == [["a"]]
 
 
-def test_what_a_pattern_leaves_out_of_the_total_is_of_enough_devices_too(totals):
+def test_where_a_few_must_hide_no_pattern_can_be_chosen_because_answers_can_be_subtracted(totals):
     rng = generator(7)
-    for device in ("a", "b", "c"):
-        totals.put(note(device, 1, rng))
-    totals.put(note("b", 1, rng, pattern="idle"))
-    with pytest.raises(DeniedError, match="leave out 1"):
-        ask(totals, "a", pattern="normal")
-    totals.put(note("c", 1, rng, pattern="idle"))
-    assert ask(totals, "a", pattern="normal") == [["b", "c"]]
+    for device, pattern in ("bp", "bq", "bs", "cp", "cq"):  # total − p − q would be b's s alone
+        totals.put(note(device, 1, rng, pattern=pattern))
+    for pattern in "pqs":
+        with pytest.raises(DeniedError, match="only totals"):
+            ask(totals, "a", pattern=pattern)
+    assert ask(totals, "a") == [["b", "c"]]
+    wish = Wish(pattern="p")
+    assert decode(totals.service.tell(FLEET, wish, ROOT, None).data).parts  # an operator may
+
+
+def test_asking_about_other_lives_of_its_own_tells_a_device_nothing_new_about_others(totals):
+    rng = generator(7)
+    for device, place in (("b", 0.1), ("c", 0.1), ("d", 0.5), ("e", 0.5), ("f", 0.9)):
+        totals.put(note(device, 1, rng, place=place, rows=60))
+    for life, place, rows in ((1, 0.1, 200), (2, 0.5, 200), (3, 0.9, 200)):
+        totals.put(note("a", 1, rng, place=place, rows=rows, incarnation=life))
+    wishes = [{}, *({"incarnation": life} for life in (1, 2, 3, 4))]
+    beside = [
+        sorted(sorted(set(part) - {"a"}) for part in ask(totals, "a", grouped=True, **wish))
+        for wish in wishes
+    ]
+    assert all([p for p in parts if p] == [p for p in beside[0] if p] for parts in beside)
+    assert ["f"] not in beside[0]
 
 
 def test_patterns_that_are_left_out_hide_among_others(totals):

@@ -44,32 +44,32 @@ def by_part(entries: list[Entry]) -> Groups:
     return {part: found[part] for part in sorted(found, key=lambda part: (-sizes[part], part))}
 
 
-def must_be_enough(wish: Wish, entries: list[Entry], chosen: list[Entry], least: int) -> None:
-    """Refuse a sum of so few devices, or so few short of the total, that it would give one away."""
-    if least <= 1:
-        return
-    wanted = {entry.key for entry in chosen}
-    left_out = (entry for entry in entries if entry.samples > 0 and entry.key not in wanted)
-    for words, some in (("would be of", chosen), ("would leave out", left_out)):
-        count = len(devices_in(some, wish))
-        if 0 < count < least:
-            raise DeniedError(
-                f"this sum {words} {count} devices beside you; this fleet tells nothing about "
-                f"fewer than {least}"
-            )
+def must_be_enough(wish: Wish, chosen: list[Entry], least: int) -> None:
+    """Refuse a sum of so few devices that it would give one of them away."""
+    count = len(devices_in(chosen, wish)) if least > 1 else least
+    if 0 < count < least:
+        raise DeniedError(
+            f"this sum would be of {count} devices beside you; this fleet tells nothing about "
+            f"fewer than {least}"
+        )
 
 
 def told_groups(wish: Wish, groups: Groups, least: int) -> Groups:
-    """Leave out patterns of too few devices, and then so many that those hide among others."""
-    enough = {part: len(devices_in(inside, wish)) for part, inside in groups.items()}
-    told = {part: groups[part] for part in groups if not 0 < enough[part] < least}
-    while told and 0 < len(_left_out(wish, groups, told)) < least:
-        told.popitem()  # the smallest
-    return told
+    """Leave out patterns of too few devices, and then so many that those hide among others.
+
+    The asker's own do not matter, so asking in another way about them tells nothing new.
+    """
+    others = {part: [e for e in groups[part] if e.device != wish.device] for part in groups}
+    count = {part: len(devices_in(others[part], wish)) for part in groups}
+    size = {part: sum(entry.samples for entry in others[part]) for part in groups}
+    told = sorted((part for part in groups if count[part] >= least), key=lambda p: (size[p], p))
+    while told and 0 < len(_left_out(wish, others, told)) < least:
+        told.pop(0)  # the smallest
+    return {part: groups[part] for part in groups if part in told or not count[part]}
 
 
-def _left_out(wish: Wish, groups: Groups, told: Groups) -> set[str]:
-    return devices_in((e for part in groups if part not in told for e in groups[part]), wish)
+def _left_out(wish: Wish, others: Groups, told: list[int]) -> set[str]:
+    return devices_in((e for part in others if part not in told for e in others[part]), wish)
 
 
 def devices_in(entries: Iterable[Entry], wish: Wish) -> set[str]:

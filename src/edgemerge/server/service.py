@@ -191,10 +191,9 @@ class Service:
         fleet = self.fleet(name)
         least = 1 if caller.is_operator else fleet.least
         picks = wish.devices is not None or wish.without or wish.largest is not None
+        picks = picks or (least > 1 and wish.pattern is not None)  # answers can be subtracted
         if picks and not caller.is_operator and fleet.reads == "totals":
-            raise DeniedError(
-                f"{name} tells only totals: choosing devices would give single ones away"
-            )
+            raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
         tell = self.teller.patterns if wish.grouped else self.teller.total
         return tell(name, wish, least, known)
 

@@ -78,7 +78,7 @@ class Teller:
             fleet = fleets.get(tx, name)
             now = self._snapshot(tx, fleet)
             chosen = choose(wish, now.entries)
-            must_be_enough(wish, now.entries, chosen, least)
+            must_be_enough(wish, chosen, least)
             tag = tag_of(fleet, {0: chosen})
             data = self._remembered(tag, known)
             if data is None and tag != known:
