@@ -1,12 +1,13 @@
 """What an agent says about itself."""
 
+import errno
 import json
 from threading import Event
 
 import pytest
 
 from edgemerge.agent.running import run
-from tests.agent.agents import INPUTS, configured, ran, stream, write_rows
+from tests.agent.agents import INPUTS, Listener, configured, ran, stream, write_rows
 
 
 def test_what_a_bank_has_put_aside_is_in_the_status(tmp_path):
@@ -34,3 +35,16 @@ def test_an_alarm_names_inputs_as_the_source_does(tmp_path, form):
     told = ran(configured(tmp_path, *source, "sync.every_s=0"))
     assert told.verdicts[-1].alarm
     assert told.verdicts[-1].why[0] == "sensor 3"
+
+
+def test_a_disk_that_is_full_from_the_start_stops_no_detection(tmp_path, monkeypatch):
+    def full(*_given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("edgemerge.agent.state.write", full)
+    write_rows(tmp_path / "pump-1.csv", stream(40))
+    listener = Listener()
+    code = run(configured(tmp_path, "sync.every_s=0"), stop=Event(), sinks=[listener])
+    assert len(listener.verdicts) == 40
+    assert "No space left" in listener.statuses[-1]["saved"]
+    assert code == 1  # what was learnt is lost, and whoever started it should know

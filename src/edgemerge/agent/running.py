@@ -128,8 +128,7 @@ def _resume(memory: Memory, features: Features, threshold: Threshold) -> None:
 def _run(config: Config, desk: Desk, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
     control = Control(config.state)
     ends.callback(control.close)
-    if not desk.keeper.save():
-        return 1
+    desk.keeper.save()  # if it cannot, it says so, and detection goes on
     notify("READY=1")
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
     Loop(desk, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
