@@ -1,7 +1,8 @@
 """Which contributions an answer holds, and whether it would give a single device away.
 
 A fleet may say that no sum is told of fewer than so many devices, the asker not counted, since it
-can take its own away. What an answer leaves out counts too: it is the difference to the total.
+can take its own away. Patterns that are left out hide among others, or they would be the difference
+to the total.
 """
 
 from __future__ import annotations

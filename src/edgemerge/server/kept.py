@@ -65,14 +65,6 @@ def _fold(tx: Transaction, fleet: Fleet, limit: int) -> int:
     return len(changes)
 
 
-def let_go(tx: Transaction, fleet: Fleet, count: int) -> None:
-    """Take so many dropped contributions out of the sums, so that their bytes are freed."""
-    try:
-        fold(tx, fleet, count)
-    except SumsError as error:
-        rebuild(tx, fleet.fleet, error)
-
-
 def apply(tx: Transaction, projection: Projection, parts: Parts, entry: Entry) -> None:
     """Let the sums hold the newest of one key instead of what they hold of it."""
     empty = Stats.empty(projection)

@@ -181,7 +181,7 @@ class Service:
             fleets.next_epoch(tx, name)
             self._record(tx, caller, "drop", name, device, contributions=found)
             with suppress(DamagedError):  # of another device: its words come when it is read
-                kept.let_go(tx, fleets.get(tx, name), found)
+                kept.fold(tx, fleets.get(tx, name), found)
             return found
 
         return self._make_room(change)

@@ -39,7 +39,6 @@ class Answer:
 class Snapshot:
     """A fleet's contributions at one epoch, and their total."""
 
-    created: float  # a fleet that was deleted and made again counts its epochs anew
     epoch: int
     entries: list[Entry]
     total: Stats
@@ -129,9 +128,9 @@ class Teller:
     def _snapshot(self, tx: Transaction, fleet: Fleet) -> Snapshot:
         with self._lock:
             found = self._snapshots.get(fleet.fleet)
-        if found is None or (found.created, found.epoch) != (fleet.created, fleet.epoch):
+        if found is None or found.epoch != fleet.epoch:
             entries = contributions.every(tx, fleet.fleet)
-            found = Snapshot(fleet.created, fleet.epoch, entries, kept.total(tx, fleet, entries))
+            found = Snapshot(fleet.epoch, entries, kept.total(tx, fleet, entries))
             with self._lock:
                 self._snapshots[fleet.fleet] = found
                 while len(self._snapshots) > KEPT:
