@@ -75,13 +75,14 @@ class Bank:
 
     def learn(self, X: ArrayLike) -> None:
         """Learn one sample (n,) or rows (k, n); up to 31 samples wait for their block."""
-        rows = np.vstack([self.waiting, self.projection.grid.rows(X)])
+        fresh = self.projection.grid.rows(X)
+        rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)
         done = len(rows) - len(rows) % BLOCK
         for i in range(0, done, BLOCK):
             self.patterns.learn(rows[i : i + BLOCK])
             upkeep(self.patterns)
-        self.waiting = rows[done:]
+        self.waiting = rows[done:].copy()  # a view would keep all rows alive
 
     def catch_up(self) -> None:
         """Learn the samples that wait, before their block is full."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.known import Known, Look
-from edgemerge.core.sums import sum_up
+from edgemerge.core.sums import CHUNK, sum_up
 
 Array = NDArray[np.float64]
 
@@ -33,6 +33,23 @@ def learn_one(known: Known, x: Array, look: Look) -> None:
 
 def learn_rows(known: Known, X: Array) -> None:
     """Add rows to the sums alone: the fastest way, when nobody asks in between."""
+    if known.fade != 1.0 or len(X) > CHUNK or not _add_at_once(known, X):
+        _add_apart(known, X)
+    known.learnt += len(X)
+    known.stale()
+
+
+def _add_at_once(known: Known, X: Array) -> bool:
+    """Add a few rows in place; not if it might be too much, which needs a closer look."""
+    H = known.projection.project(X)
+    fits = known.own.fits(max(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
+    if fits:
+        known.own.add_rows(H, X)
+    return fits
+
+
+def _add_apart(known: Known, X: Array) -> None:
+    """Sum rows up by themselves, see that they fit, and add that."""
     age = np.arange(len(X) - 1.0, -1.0, -1.0)
     fresh = sum_up(known.projection, X, X, None if known.fade == 1.0 else known.fade**age)
     known.own.must_hold(fresh)
@@ -40,5 +57,3 @@ def learn_rows(known: Known, X: Array) -> None:
         known.own.settle(known.frame * known.fade ** len(X))  # M8
         known.frame = 1.0
     known.own.add_all(fresh)
-    known.learnt += len(X)
-    known.stale()

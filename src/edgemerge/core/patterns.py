@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -84,12 +84,7 @@ class Patterns:
         self.clock += len(X)
         if not self.instances:
             self.add("normal", Stats.empty(self.projection), X[:0])
-        H = self.projection.project(X)
-        scores = self.scores(X, H)
-        nearest, rows = self.nearest(X), np.arange(len(X))
-        explained = scores <= (self.reject_above if self.settled else np.inf)
-        home = np.where(explained[nearest, rows], nearest, scores.argmin(0))
-        odd: NDArray[np.bool_] = np.logical_not(explained.any(0))
+        home, odd = self._homes(X)
         for i, instance in enumerate(self.instances.values()):
             mine = X[(home == i) & ~odd]
             if len(mine):
@@ -97,3 +92,13 @@ class Patterns:
         self.rejected += int(odd.sum())
         self.odd.extend(odd.tolist())
         self.outsiders.push(X[odd])
+
+    def _homes(self, X: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Say to which pattern each row goes, and which rows go to none."""
+        nearest = self.nearest(X)
+        if not self.settled or self.reject_above == inf:  # then there is no need to judge
+            return nearest, np.zeros(len(X), np.bool_)
+        scores = self.scores(X, self.projection.project(X))
+        explained = scores <= self.reject_above
+        home = np.where(explained[nearest, np.arange(len(X))], nearest, scores.argmin(0))
+        return home, np.logical_not(explained.any(0))

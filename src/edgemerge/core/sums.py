@@ -66,7 +66,7 @@ class Sums:
         count = float(len(T) if weights is None else weights.sum())
         self._make_room(max(float(np.einsum("ij,ij->j", wH, H).max()), float(S.max()), count))
         self.U += wH.T @ H  # M2
-        self.V += wH.T @ T
+        blas.dgemm(1.0, T.T, wH.T, 1.0, self.V.T, trans_b=1, overwrite_c=1)  # V += wHᵀT in place
         self.C += wT.sum(0)  # M10
         self.S += S
         self.count += count
