@@ -1,0 +1,1 @@
+"""The paper's evaluation, figure by figure and table by table, with its baselines and ours."""

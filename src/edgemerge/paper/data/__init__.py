@@ -1,0 +1,70 @@
+"""The paper's three data sets: finding, verifying, fetching and reading them.
+
+`load("har", None)` gives a Dataset; `status` tells what there is; `fetch` brings what may be
+fetched; `terms` says what the makers ask. What needs numpy or the network is imported when used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgemerge.paper.data.about import NAMES, must_be_known, terms
+from edgemerge.paper.data.errors import (
+    DamagedDataError,
+    DataError,
+    FetchError,
+    IncompleteDataError,
+    MissingDataError,
+)
+from edgemerge.paper.data.places import folder_of
+
+if TYPE_CHECKING:
+    from edgemerge.paper.data.download import Progress
+    from edgemerge.paper.data.overview import Status
+    from edgemerge.paper.dataset import Dataset
+
+__all__ = [
+    "NAMES",
+    "DamagedDataError",
+    "DataError",
+    "FetchError",
+    "IncompleteDataError",
+    "MissingDataError",
+    "fetch",
+    "folder_of",
+    "load",
+    "status",
+    "terms",
+]
+
+
+def load(name: str, folder: Path | None, *, partial: bool = False) -> Dataset:
+    """Read a data set from the folder, else from where `folder_of` looks; verified before use.
+
+    With `partial`, driving makes do with the trips there are; the others are whole or refused.
+    """
+    must_be_known(name)
+    home = import_module(f"{__name__}.{name}")
+    find = home.find_some if partial and name == "driving" else home.find
+    data: Dataset = home.read_all(find(folder_of(folder)))
+    return data
+
+
+def fetch(name: str, folder: Path | None, *, progress: Progress | None = None) -> list[Path]:
+    """Bring a data set into the folder, unless it is there, and tell where it is.
+
+    `progress` is called with the file's name, the bytes so far, and the bytes in all or None.
+    Driving is not fetched: its makers want to be asked, and the error says where.
+    """
+    download = import_module(f"{__name__}.fetching")
+    options = {} if progress is None else {"progress": progress}
+    paths: list[Path] = download.fetch(name, folder_of(folder), **options)
+    return paths
+
+
+def status(folder: Path | None) -> list[Status]:
+    """Look at every data set; nothing is raised, what is wrong stands in its `advice`."""
+    rows: list[Status] = import_module(f"{__name__}.overview").status(folder_of(folder))
+    return rows

@@ -1,0 +1,161 @@
+"""Human Activity Recognition Using Smartphones: 561 features, six activities, 30 people.
+
+Taken as the compact `har.npz`, as the makers' folder `UCI HAR Dataset`, or as their archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgemerge.paper.data.about import again, missing
+from edgemerge.paper.data.digests import must_match
+from edgemerge.paper.data.errors import DamagedDataError, IncompleteDataError
+from edgemerge.paper.data.known import Found, Known, Remote
+from edgemerge.paper.data.sources import OnDisk, Source, Zipped, read
+from edgemerge.paper.dataset import Dataset, Ints
+
+PATTERNS = (
+    *("walking", "walking_upstairs", "walking_downstairs"),
+    *("sitting", "standing", "laying"),
+)
+N_INPUTS = 561
+COMPACT = "har.npz"
+HALVES = ("train", "test")
+TEXTS = tuple(f"{half}/{part}_{half}.txt" for half, part in product(HALVES, ("X", "y", "subject")))
+MOST = 2**27  # bytes of any one file; the greatest has half of it
+ARCHIVES = ("*HAR*.zip", "har.zip", "*[-_]har.zip", "*[Hh]uman*[Aa]ctivity*.zip")
+DEPTHS = ("", "*/", "*/*/")
+KNOWN = Known(
+    digests={
+        COMPACT: "sha256:968e8228390f97a683d6441fa013b8fdaa87358e678c84b015f908c322d87cc9",
+        "train/X_train.txt": "git:b06f3e4c7cddf435f2f2b102b4824f51ee8a6298",
+        "test/X_test.txt": "git:f3c01cbd355e0000229bce4e38156ee338fa6b08",
+        "train/y_train.txt": (
+            "sha256:415b3357e2e2d5e70a45c781947c6bdd80e0410a579d862eedcd6bbce3c694ef"
+        ),
+        "test/y_test.txt": (
+            "sha256:2a94cb53ca46b956c1b2aebd4a09a72badd8a8e9ea9cdfe9f31b3306a08666bb"
+        ),
+        "train/subject_train.txt": (
+            "sha256:66e1e2fbe9b396fa5155f531dc3348c803f503be663e2318772d49947db9153a"
+        ),
+        "test/subject_test.txt": (
+            "sha256:63b8c577f4a85431c06bd87f6384608c90a9f72f05c7956dd21255dc63515c07"
+        ),
+    },
+    addresses=(
+        "https://archive.ics.uci.edu/static/public/240/"
+        "human+activity+recognition+using+smartphones.zip",
+        "https://archive.ics.uci.edu/ml/machine-learning-databases/00240/UCI%20HAR%20Dataset.zip",
+    ),
+)
+
+
+def find(folder: Path, *, known: Known = KNOWN) -> Found:
+    """Give the verified files, in the first of their forms that the folder holds."""
+    for path in (folder / "har" / COMPACT, folder / COMPACT):
+        if path.is_file():
+            data = read(path, most=MOST)
+            must_match(data, known.digests[COMPACT], path=path, part="", name="har")
+            return Found(path, {COMPACT: data})
+    for source in _sources(folder):
+        return Found(source.where, _texts(source, known.digests))
+    raise missing("har", folder)
+
+
+def remotes(known: Known = KNOWN) -> tuple[Remote, ...]:
+    """Give what to fetch: the archive as it is; what counts is what it holds."""
+
+    def check(path: Path) -> None:
+        _texts(_innermost(path), known.digests)
+
+    return (Remote(known.addresses, MOST, check),)
+
+
+def labels(found: Found) -> Ints:
+    """Give the place among PATTERNS of each sample's activity."""
+    y = _both(found, "y").astype(np.intp) - 1
+    if not np.isin(y, np.arange(len(PATTERNS))).all():
+        raise _odd(found, f"activities {np.unique(y + 1)}", f"1 to {len(PATTERNS)}")
+    return np.asarray(y)
+
+
+def read_all(found: Found) -> Dataset:
+    """Give the makers' train rows, then their test rows; the origin is the person."""
+    X, y = _both(found, "X").astype(np.float64), labels(found)
+    subject = _both(found, "subject").astype(np.intp)
+    if X.shape != (len(y), N_INPUTS) or subject.shape != y.shape:
+        shapes = f"X {X.shape}, y {y.shape}, subject {subject.shape}"
+        raise _odd(found, shapes, f"(k, {N_INPUTS}), (k,) and (k,)")
+    if not (np.abs(X) <= 1.0).all():
+        raise _odd(found, "features that are not in [-1, 1]", "none")
+    return Dataset("har", X, y, PATTERNS, subject, -1.0, 1.0)
+
+
+def _sources(folder: Path) -> Iterator[Source]:
+    for depth, text in product(DEPTHS, TEXTS):
+        for path in sorted(folder.glob(depth + text)):
+            yield OnDisk(path.parent.parent)
+    for depth, archive in product(DEPTHS, ARCHIVES):
+        for path in sorted(folder.glob(depth + archive)):
+            if _text_names(source := _innermost(path)):
+                yield source
+
+
+def _innermost(path: Path) -> Zipped:
+    """Open an archive, or the one archive inside it: UCI wraps the makers' in another."""
+    outer = Zipped(path)
+    inner = [name for name in outer.names() if name.endswith(".zip")]
+    if _text_names(outer) or len(inner) != 1:
+        return outer
+    return Zipped(path, outer.read(inner[0], most=MOST))
+
+
+def _text_names(source: Source) -> dict[str, str]:
+    """Tell what each of the six files is called in a source: the least deep, if there are more."""
+    names = sorted(source.names(), key=len, reverse=True)
+    return {text: name for text in TEXTS for name in names if f"/{name}".endswith(f"/{text}")}
+
+
+def _texts(source: Source, digests: Mapping[str, str]) -> dict[str, bytes]:
+    names = _text_names(source)
+    if lost := [text for text in TEXTS if text not in names]:
+        raise IncompleteDataError(
+            f"har in {source.where} lacks {', '.join(lost)}",
+            f"unpack the makers' archive again, or delete it and {again('har')}",
+            source.where,
+        )
+    texts = {text: source.read(names[text], most=MOST) for text in TEXTS}
+    for text, data in texts.items():
+        must_match(data, digests[text], path=source.where, part=text, name="har")
+    return texts
+
+
+def _both(found: Found, part: str) -> Any:
+    """Read one part of both halves, one below the other."""
+    try:
+        return np.concatenate([_half(found, part, half) for half in HALVES])
+    except (ValueError, KeyError) as error:
+        raise _odd(found, str(error), f"numbers in the {part} files") from error
+
+
+def _half(found: Found, part: str, half: str) -> Any:
+    if COMPACT in found.files:
+        with np.load(BytesIO(found.files[COMPACT]), allow_pickle=False) as arrays:
+            return arrays[f"{part}_{half}"]
+    text = BytesIO(found.files[f"{half}/{part}_{half}.txt"])
+    return np.loadtxt(text, ndmin=2 if part == "X" else 1)
+
+
+def _odd(found: Found, what: str, expected: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{found.where}: found {what}, expected {expected}",
+        f"delete it and {again('har')}",
+        found.where,
+    )

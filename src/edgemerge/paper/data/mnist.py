@@ -1,0 +1,158 @@
+"""MNIST: 70 000 handwritten digits of 28 × 28 pixels, as the four idx files, packed or not."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgemerge.paper.data.about import again, missing
+from edgemerge.paper.data.digests import must_match
+from edgemerge.paper.data.errors import DamagedDataError, IncompleteDataError
+from edgemerge.paper.data.idx import parse
+from edgemerge.paper.data.known import Found, Known, Remote
+from edgemerge.paper.data.sources import read
+from edgemerge.paper.dataset import Dataset, Ints
+
+PATTERNS = tuple("0123456789")
+SIDE = 28  # pixels
+HALVES = ("train", "t10k")
+FILES = tuple(
+    f"{half}-{kind}" for half in HALVES for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+)
+PLACES = ("mnist", "", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw")
+MOST = 2**26  # bytes of any one file, unpacked; the greatest has two thirds of it
+MOST_PACKED = 2**24
+KNOWN = Known(
+    digests={
+        "train-images-idx3-ubyte.gz": (
+            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+        ),
+        "train-labels-idx1-ubyte.gz": (
+            "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        ),
+        "t10k-images-idx3-ubyte.gz": (
+            "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+        ),
+        "t10k-labels-idx1-ubyte.gz": (
+            "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+        ),
+        "train-images-idx3-ubyte": (
+            "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+        ),
+        "train-labels-idx1-ubyte": (
+            "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+        ),
+        "t10k-images-idx3-ubyte": (
+            "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+        ),
+    },
+    addresses=(  # the makers' own site no longer gives the files
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
+)
+
+
+def find(folder: Path, *, known: Known = KNOWN) -> Found:
+    """Give the four verified files, unpacked, from the first place that holds them all."""
+    there = {place: _paths(folder / place) for place in PLACES}
+    for place, paths in there.items():
+        if len(paths) == len(FILES):
+            return Found(folder / place, {name: _content(paths[name], known) for name in FILES})
+    for place, paths in there.items():
+        if paths:
+            raise _incomplete(folder, place, paths)
+    raise missing("mnist", folder)
+
+
+def remotes(known: Known = KNOWN) -> tuple[Remote, ...]:
+    """Give what to fetch: the four packed files."""
+
+    def check(path: Path) -> None:
+        name = path.name.removesuffix(".part")
+        must_match(path.read_bytes(), known.digests[name], path=path, part="", name="mnist")
+
+    names = [f"{name}.gz" for name in FILES]
+    return tuple(
+        Remote(tuple(start + name for start in known.addresses), MOST_PACKED, check)
+        for name in names
+    )
+
+
+def labels(found: Found) -> Ints:
+    """Give each sample's digit."""
+    return np.asarray(np.concatenate([_labels(found, half) for half in HALVES]), dtype=np.intp)
+
+
+def read_all(found: Found) -> Dataset:
+    """Give the train digits (origin 0), then the test digits (origin 1), pixels in [0, 1]."""
+    halves = [_images(found, half) for half in HALVES]
+    origin = np.repeat(np.arange(len(halves)), [len(half) for half in halves])
+    X = np.concatenate(halves) / 255.0
+    return Dataset("mnist", X, labels(found), PATTERNS, origin.astype(np.intp), 0.0, 1.0)
+
+
+def _paths(place: Path) -> dict[str, Path]:
+    """Tell which of the files are there, packed or not."""
+    either = {name: (place / f"{name}.gz", place / name) for name in FILES}
+    return {name: path for name in FILES for path in either[name][::-1] if path.is_file()}
+
+
+def _incomplete(folder: Path, place: str, paths: dict[str, Path]) -> IncompleteDataError:
+    lost = [name for name in FILES if name not in paths]
+    return IncompleteDataError(
+        f"mnist in {folder / place} lacks {', '.join(lost)} (.gz or unpacked)",
+        again("mnist"),
+        folder / "mnist" / f"{lost[0]}.gz",  # where it will be
+    )
+
+
+def _content(path: Path, known: Known) -> bytes:
+    """Read a file, verify it, and unpack what is packed."""
+    data = read(path, most=MOST)
+    must_match(data, known.digests[path.name], path=path, part="", name="mnist")
+    return _unpacked(data, path) if path.suffix == ".gz" else data
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+            content = file.read(MOST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedDataError(f"{path} is no gzip file ({error})", again("mnist"), path) from error
+    if len(content) > MOST:
+        raise DamagedDataError(f"{path} unpacks to more than {MOST} bytes", again("mnist"), path)
+    return content
+
+
+def _images(found: Found, half: str) -> NDArray[np.uint8]:
+    name = f"{half}-images-idx3-ubyte"
+    images = parse(found.files[name], n_dims=3, path=found.where / name)
+    if images.shape != (len(_labels(found, half)), SIDE, SIDE):
+        expected = f"({len(_labels(found, half))}, {SIDE}, {SIDE}): one image for each label"
+        raise _odd(found, f"{half} images {images.shape}", expected)
+    return images.reshape(len(images), SIDE**2)
+
+
+def _labels(found: Found, half: str) -> NDArray[np.uint8]:
+    name = f"{half}-labels-idx1-ubyte"
+    digits = parse(found.files[name], n_dims=1, path=found.where / name)
+    if (digits >= len(PATTERNS)).any():
+        raise _odd(found, f"the label {digits.max()}", "0 to 9")
+    return digits
+
+
+def _odd(found: Found, what: str, expected: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{found.where}: found {what}, expected {expected}",
+        f"delete it and {again('mnist')}",
+        found.where,
+    )
