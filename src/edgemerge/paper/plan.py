@@ -1,0 +1,102 @@
+"""What a run of the evaluation is given and gives: a plan, jobs, rows and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from edgemerge.paper.dataset import Dataset
+
+Row = dict[str, str | int | float]
+Rows = list[Row]
+
+QUICK_SAMPLES = 400  # of each pattern, in a quick run
+QUICK_TRIALS, QUICK_BASELINE_TRIALS = 3, 1
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What every job may know: where the data lie, the seed, and whether to be quick."""
+
+    folder: Path
+    seed: int = 7
+    quick: bool = False
+
+    def dataset(self, name: str) -> Dataset:
+        """Give a data set; a quick run takes a part of each pattern."""
+        return _dataset(self.folder, name, QUICK_SAMPLES if self.quick else 0, self.seed)
+
+    def has(self, name: str) -> bool:
+        """Say whether a data set is there; one that is damaged is, and refuses to be read."""
+        from edgemerge.paper.data import MissingDataError  # noqa: PLC0415 (as below)
+
+        try:
+            self.dataset(name)
+        except MissingDataError:
+            return False
+        return True
+
+
+@lru_cache(maxsize=2)
+def _dataset(folder: Path, name: str, most: int, seed: int) -> Dataset:
+    from edgemerge.paper.data import load  # noqa: PLC0415 (a job that needs no data reads none)
+
+    found = load(name, folder)
+    return found.fewer(most, seed) if most else found
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work whose rows are kept: all that they depend on, beside the scope, is here."""
+
+    result: str
+    dataset: str
+    method: str
+    trial: int
+    part: str = ""
+    settings: str = ""
+
+
+Work = Callable[[Job, Scope], Rows]
+Spread = Callable[[Work, Sequence[Job], Scope], Iterator[Rows]]
+
+
+def one_by_one(work: Work, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:
+    """Do the jobs here and now, and keep nothing."""
+    return (work(job, scope) for job in jobs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to do, and who does it."""
+
+    scope: Scope
+    trials: int = 50
+    baseline_trials: int = 3
+    spread: Spread = one_by_one
+
+    @property
+    def merging(self) -> range:
+        """The trials of what learns by adding up, which is quick."""
+        return range(min(self.trials, QUICK_TRIALS) if self.scope.quick else self.trials)
+
+    @property
+    def training(self) -> range:
+        """The trials of what learns by back-propagation, which is slow."""
+        trials = self.baseline_trials
+        return range(min(trials, QUICK_BASELINE_TRIALS) if self.scope.quick else trials)
+
+    def rows(self, work: Work, jobs: Sequence[Job]) -> Rows:
+        """Do the jobs and give all their rows, in the order of the jobs."""
+        return [row for rows in self.spread(work, jobs, self.scope) for row in rows]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a figure is there to show, whether it does, and the numbers; None: not measured."""
+
+    text: str
+    holds: bool | None
+    found: str

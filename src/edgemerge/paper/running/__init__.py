@@ -1,0 +1,1 @@
+"""Doing the jobs of the evaluation on several cores, and keeping what they find."""
