@@ -25,62 +25,16 @@ from benchmarks.jobs import (
     SCORE,
     TEXTBOOK,
 )
-from benchmarks.stopwatch import Contestant
-from edgemerge import Projection, Stats
+from benchmarks.stopwatch import Contestant, each
+from edgemerge import Stats
+from edgemerge.paper.published import Published, Textbook, plain_hidden
 
 Array = NDArray[np.float64]
-Hidden = Callable[[Array], Array]
 
 TORCH = "PyTorch BP-NN3 (Adam, float32)"
 RIVER = "River HalfSpaceTrees"
 FOREST = "scikit-learn IsolationForest"
 PYOD = "PyOD PCA"
-
-
-def plain_hidden(projection: Projection) -> Hidden:
-    """Give g(xA + b) without a grid."""
-    A, b = projection.A, projection.b
-    return lambda x: np.tanh(x.dot(A) + b)
-
-
-class Published:
-    """OS-ELM as public code writes it: any batch size, a pseudo-inverse, products left to right."""
-
-    def __init__(self, hidden: Hidden, P: Array, B: Array) -> None:
-        """Go on from a first solution."""
-        self.hidden, self.P, self.B = hidden, P.copy(), B.copy()
-
-    def learn(self, x: Array) -> None:
-        """Take in rows (k, n); here k is 1."""
-        H = self.hidden(x)
-        inner = np.linalg.pinv(np.eye(len(x)) + H.dot(self.P).dot(H.T))
-        self.P = self.P - self.P.dot(H.T).dot(inner).dot(H).dot(self.P)
-        self.B = self.B + self.P.dot(H.T).dot(x - H.dot(self.B))
-
-    def loss(self, x: Array) -> float:
-        """Give the mean squared error of rows (k, n)."""
-        return float(np.mean((x - self.hidden(x).dot(self.B)) ** 2))
-
-
-class Textbook:
-    """OS-ELM for one sample at a time: a reciprocal and two outer products."""
-
-    def __init__(self, hidden: Hidden, P: Array, B: Array) -> None:
-        """Go on from a first solution."""
-        self.hidden, self.P, self.B = hidden, P.copy(), B.copy()
-
-    def learn(self, x: Array) -> None:
-        """Take in one sample (n,)."""
-        h = self.hidden(x)
-        Ph = self.P @ h
-        gain = Ph / (1.0 + h @ Ph)
-        self.P -= np.outer(gain, Ph)
-        self.B += np.outer(gain, x - h @ self.B)
-
-    def loss(self, x: Array) -> float:
-        """Give the mean squared error of one sample (n,)."""
-        e = x - self.hidden(x) @ self.B
-        return float(e @ e) / len(x)
 
 
 def merge_published(stats: Stats) -> tuple[Array, Array]:
@@ -94,12 +48,6 @@ def both(learn: Callable[[Any], object], score: Callable[[Any], object], rows: l
     for x, fresh in zip(rows, rows[1:] + rows[:1], strict=True):
         learn(x)
         score(fresh)
-
-
-def each(call: Callable[[Any], object], rows: list[Any]) -> None:
-    """Call with each of the rows."""
-    for x in rows:
-        call(x)
 
 
 def single(

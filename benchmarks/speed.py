@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks import jobs, limits
 from benchmarks.jobs import OURS, PUBLISHED
-from benchmarks.peers import both, each, numpy_peers, packages
-from benchmarks.stopwatch import Contestant, race
+from benchmarks.peers import both, numpy_peers, packages
+from benchmarks.stopwatch import Contestant, each, race
 from edgemerge import Contribution, Detector, Ledger, Projection, Stats
 from edgemerge.core.activation import table
 

@@ -1,0 +1,126 @@
+"""Autoencoders trained by back-propagation: the paper's BP-NN3, BP-NN5 and BP-NN3-FL, in PyTorch.
+
+Weights start as Glorot's uniform ones and biases at 0, which is what the paper's library does when
+nothing is said. X (k, n) are readings between 0 and 1, for the sigmoid at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from edgemerge.paper.dataset import Array
+from edgemerge.paper.settings import LEARNING_RATE, Network
+
+Readings = NDArray[np.floating]
+
+
+def one_thread() -> None:
+    """Let torch use one thread: for layers of this size more of them wait for each other."""
+    torch.set_num_threads(1)
+
+
+def tensor(X: Readings) -> Tensor:
+    """Give readings as torch wants them."""
+    return torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float32)
+
+
+def build(network: Network, n_inputs: int, rng: torch.Generator) -> nn.Sequential:
+    """Make a network that has learnt nothing yet."""
+    sizes = (n_inputs, *network.hidden, n_inputs)
+    layers: list[nn.Module] = []
+    for left, right in pairwise(sizes):
+        linear = nn.Linear(left, right)
+        nn.init.xavier_uniform_(linear.weight, generator=rng)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1], nn.Sigmoid())
+
+
+def adam(net: nn.Module) -> torch.optim.Optimizer:
+    """Give an optimiser that has seen no gradient yet."""
+    return torch.optim.Adam(net.parameters(), lr=LEARNING_RATE, fused=True)
+
+
+def step(net: nn.Module, optimiser: torch.optim.Optimizer, batch: Tensor) -> None:
+    """Take in one batch."""
+    optimiser.zero_grad()
+    nn.functional.mse_loss(net(batch), batch).backward()
+    optimiser.step()
+
+
+def epoch(
+    net: nn.Module, optimiser: torch.optim.Optimizer, X: Tensor, *, batch: int, rng: torch.Generator
+) -> None:
+    """Go through all samples once, in random order."""
+    for rows in X[torch.randperm(len(X), generator=rng)].split(batch):
+        step(net, optimiser, rows)
+
+
+def train(network: Network, parts: Sequence[Readings], seed: int) -> nn.Sequential:
+    """Train on all readings together: BP-NN3 and BP-NN5."""
+    rng = torch.Generator().manual_seed(seed)
+    net = build(network, parts[0].shape[1], rng)
+    optimiser, rows = adam(net), torch.cat([tensor(X) for X in parts])
+    for _ in range(network.epochs):
+        epoch(net, optimiser, rows, batch=network.batch, rng=rng)
+    return net
+
+
+class Client:
+    """One place of federated averaging: its samples, its network, and its optimiser's memory."""
+
+    def __init__(self, network: Network, X: Readings, rounds: int, rng: torch.Generator) -> None:
+        """Deal the paper's epochs out over the rounds."""
+        self.rows, self.rounds = tensor(X), rounds
+        self.net = build(network, X.shape[1], rng)
+        self.optimiser = adam(self.net)
+        orders = [torch.randperm(len(X), generator=rng) for _ in range(network.epochs)]
+        self.batches = torch.cat(orders).split(network.batch)
+
+    def train(self, start: nn.Module, turn: int) -> None:
+        """Go on from the shared network with this round's samples."""
+        average(self.net, [start], [1])
+        cuts = [len(self.batches) * i // self.rounds for i in (turn, turn + 1)]
+        for batch in self.batches[slice(*cuts)]:
+            step(self.net, self.optimiser, self.rows[batch])
+
+
+def train_apart(
+    network: Network, parts: Sequence[Readings], *, rounds: int, seed: int
+) -> nn.Sequential:
+    """Train by federated averaging, BP-NN3-FL: in each round every client goes on, then the mean.
+
+    All rounds together are as many epochs as the network has when trained in one place.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    shared = build(network, parts[0].shape[1], rng)
+    clients = [Client(network, X, rounds, rng) for X in parts]
+    for turn in range(rounds):
+        for client in clients:
+            client.train(shared, turn)
+        average(shared, [client.net for client in clients], [len(X) for X in parts])
+    return shared
+
+
+def average(shared: nn.Module, others: Sequence[nn.Module], counts: Sequence[int]) -> None:
+    """Set a network to the mean of others, each weighed by its count of samples."""
+    weights = [count / sum(counts) for count in counts]
+    found = [other.parameters() for other in others]
+    with torch.no_grad():
+        for place, *values in zip(shared.parameters(), *found, strict=True):
+            place.zero_()
+            for weight, value in zip(weights, values, strict=True):
+                place.add_(value, alpha=weight)
+
+
+def losses(net: nn.Module, X: Readings) -> Array:
+    """Give the mean squared error of each reading (M9)."""
+    rows = tensor(X)
+    with torch.no_grad():
+        return np.asarray(((net(rows) - rows) ** 2).mean(1), dtype=np.float64)

@@ -1,0 +1,176 @@
+"""Bytes on the wire: what a pair of devices exchanges in each form, and federated averaging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgemerge import Contribution, decode, encode
+from edgemerge.paper.drawing import COLOURS, INK, LABELS, canvas, plain, titled
+from edgemerge.paper.learners import Device, adopt, makers, oddness, settings, share
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.settings import NETWORKS, ROUNDS
+
+if TYPE_CHECKING:
+    from edgemerge.paper.trial import Trial
+
+NAME = "bytes"
+TITLE = "Bytes on the wire for one pair"
+DATA = ("har",)
+NOTE = (
+    "Lengths of messages that were really encoded, headers included, by devices that learnt 80 % "
+    "of one pattern each; a bank sends a contribution for each pattern that it found, so bytes are "
+    "means over devices. BP-NN3-FL sends its parameters as float32, up and down, in each of "
+    f"{ROUNDS} rounds. AUC is the off-diagonal mean of one trial, after decoding that form "
+    "(in a quick run, of each pattern with its next). Were BP-NN3-FL to send float16, its bytes "
+    "would be half of what is shown."
+)
+
+FORMS = ("exact", "float32", "root16")
+DATASETS = ("har", "mnist", "driving")
+METHODS, FL = ("after", "bank", "ours"), "BP-NN3-FL"
+LEGS = 4  # two devices, up and down
+FEWER = 100  # times, that ours is to stay below BP-NN3-FL's bytes
+LOST = 0.005  # of AUC, that a narrower form may cost
+
+Sent = Sequence[Sequence[Contribution]]  # what each device sends
+
+
+def run(plan: Plan) -> Rows:
+    """Weigh the exchange of each data set that is there."""
+    names = [name for name in DATASETS if name in DATA or plan.scope.has(name)]
+    words = {name: f"{settings(name)}, {NETWORKS.get(name)}, {FORMS}" for name in names}
+    return plan.rows(work, [Job(NAME, name, "all", 0, settings=words[name]) for name in names])
+
+
+def work(job: Job, scope: Scope) -> Rows:
+    """Let a device learn each pattern, encode what it would send, and let the others decode it."""
+    from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
+
+    trial = Trial(job, scope)
+    federated, found = _federated(trial.data.name, trial.data.n_inputs), []
+    for method, make in makers(trial).items():
+        devices = [make() for _ in trial.data.patterns]
+        for pattern, device in enumerate(devices):
+            device.learn(trial.learnt(pattern))
+        sent = [share(device, f"device-{i}") for i, device in enumerate(devices)]
+        for form in FORMS:
+            row = _row(trial.data.name, method, form, _lengths(sent, form), federated)
+            auc = _auc(trial, devices, _received(sent, form), quick=scope.quick)
+            found.append({**row, "contributions": float(np.mean([*map(len, sent)])), "auc": auc})
+    if federated:
+        found.append(_row(trial.data.name, FL, "float32", [federated], federated))
+    return found
+
+
+def _federated(dataset: str, n_inputs: int) -> int:
+    network = NETWORKS.get(dataset, {}).get("BP-NN3")  # driving has none in the paper
+    return 4 * network.parameters(n_inputs) * ROUNDS if network else 0
+
+
+def _row(dataset: str, method: str, form: str, lengths: Sequence[int], federated: int) -> Row:
+    up = float(np.mean(lengths))
+    names: Row = {"dataset": dataset, "method": method, "form": form}
+    of_fl = {"of_fl": up / federated} if federated else {}
+    return {**names, "up": up, "down": up, "pair": LEGS * up, **of_fl}
+
+
+def _lengths(sent: Sent, form: str) -> list[int]:
+    return [sum(len(encode(note, form)) for note in notes) for notes in sent]
+
+
+def _received(sent: Sent, form: str) -> Sent:
+    return [[decode(encode(note, form)) for note in notes] for notes in sent]
+
+
+def _auc(trial: Trial, devices: Sequence[Device], received: Sent, *, quick: bool) -> float:
+    found = []
+    for a, b in trial.pairs():
+        near = b == (a + 1) % len(devices)
+        if a != b and (near or not quick):  # a quick run takes each pattern and its next
+            adopt(devices[a], received[b])
+            judged = oddness(devices[a], trial.data.X[trial.exam(a, b).rows])
+            found.append(float(trial.row("", (a, b), judged)["auc"]))
+    return float(np.mean(found))
+
+
+def plot(rows: Rows) -> dict[str, Figure]:
+    """Draw a panel for each data set."""
+    names = list(dict.fromkeys(str(row["dataset"]) for row in rows))
+    figure = canvas(5.8 * len(names), 0.27 * len(rows) / len(names) + 1.3)
+    panels = figure.subplots(1, len(names), squeeze=False, sharex=True)[0]
+    for name, axes in zip(names, panels, strict=True):
+        _bars(axes, [row for row in rows if row["dataset"] == name])
+        titled(axes, f"One exchange of a pair, {name.upper()}", x="bytes, both devices, both ways")
+    return {"": figure}
+
+
+def _bars(axes: Axes, rows: Sequence[Row]) -> None:
+    places, sizes = range(len(rows)), [float(row["pair"]) for row in rows]
+    axes.barh(places, sizes, color=[COLOURS[str(row["method"])] for row in rows], height=0.7)
+    axes.set_yticks(places, [_label(row) for row in rows])
+    axes.set_xscale("log")
+    axes.set_xlim(1e5, max(sizes) * 30.0)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    plain(axes)
+    for place, row, size in zip(places, rows, sizes, strict=True):
+        axes.text(size * 1.12, place, _number(row), va="center", fontsize=8, color=INK)
+
+
+def _label(row: Row) -> str:
+    method = str(row["method"])
+    words = f"{ROUNDS} rounds" if method == FL else str(row["form"])
+    return f"{LABELS.get(method, method)}, {words}"
+
+
+def _number(row: Row) -> str:
+    size = f"{float(row['pair']) / 1e6:.3g} MB"
+    if row["method"] == FL:
+        return size
+    share_of = f"  1/{1.0 / float(row['of_fl']):.0f}" if "of_fl" in row else ""
+    return f"{size}{share_of}  AUC {float(row['auc']):.3f}"
+
+
+def claims(rows: Rows) -> list[Claim]:
+    """Hold ours against BP-NN3-FL's bytes, and narrow forms against exact ones."""
+    compared = [row for row in rows if "of_fl" in row and row["method"] != FL]
+    if not compared:
+        return [Claim(f"Ours sends at most 1/{FEWER} of BP-NN3-FL's bytes", None, "not measured")]
+    names = list(dict.fromkeys(str(row["dataset"]) for row in compared))
+    return [
+        *(_few(compared, name, method, FORMS[-1]) for name in names for method in METHODS),
+        *(_harmless(compared, name, form) for name in names for form in FORMS[1:]),
+    ]
+
+
+def _few(rows: Rows, dataset: str, method: str, form: str) -> Claim:
+    text = f"{dataset}, {LABELS[method]}, {form}: at most 1/{FEWER} of BP-NN3-FL's bytes in float32"
+    shares = {
+        str(row["form"]): float(row["of_fl"])
+        for row in rows
+        if (row["dataset"], row["method"]) == (dataset, method)
+    }
+    if form not in shares:
+        return Claim(text, None, "not measured")
+    found = ", ".join(f"{which} 1/{1.0 / share_of:.0f}" for which, share_of in shares.items())
+    far = FEWER * shares[form]
+    missed = "" if far <= 1.0 else f"; missed by a factor of {far:.3g}"
+    return Claim(text, far <= 1.0, found + missed)
+
+
+def _harmless(rows: Rows, dataset: str, form: str) -> Claim:
+    text = f"{dataset}: {form} costs at most {LOST} of AUC against exact"
+    aucs = {(row["method"], row["form"]): row["auc"] for row in rows if row["dataset"] == dataset}
+    lost = {
+        str(method): float(auc) - float(aucs[method, form])
+        for (method, which), auc in aucs.items()
+        if which == FORMS[0] and (method, form) in aucs
+    }
+    if not lost:
+        return Claim(text, None, "not measured")
+    found = ", ".join(f"{LABELS[method]} {-far:+.4f}" for method, far in lost.items())
+    return Claim(text, max(lost.values()) <= LOST, found)

@@ -1,0 +1,256 @@
+"""What N costs and what it buys: time, bytes, memory and AUC of a detector against its N."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgemerge import Detector, Projection, Stats, encode, save
+from edgemerge.paper.dataset import Array
+from edgemerge.paper.drawing import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREY,
+    ORANGE,
+    PINK,
+    SKY,
+    canvas,
+    plain,
+    titled,
+)
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.settings import Layer
+from edgemerge.paper.stopwatch import Contestant, each, race
+
+if TYPE_CHECKING:
+    from edgemerge.paper.trial import Trial
+
+NAME = "cost"
+TITLE = "Cost against the number of hidden values"
+DATA = ("har",)
+NOTE = (
+    "HAR, identity, one detector for each pattern. Times are CPU time on one thread, the best of "
+    "many turns, all in one job; the time of learning one sample is that of being ready for a loss "
+    "again, and that of a merge includes the first answer. AUC is the off-diagonal mean of the "
+    "paper's pairs. Memory is all that a detector with a peer's sums holds, its projection too."
+)
+
+SIZES = (16, 32, 64, 128, 256)
+TRIALS = 3
+QUICK_S, FULL_S = 1.0, 20.0  # of timing
+SINGLES = 64  # samples one by one in a turn
+ROWS = 512  # together
+FORMS = ("exact", "float32", "root16")
+OWN, PEER = "sitting", "laying"
+
+TIMES = {
+    "learn_us": ("learn one, ready for a loss", BLUE),
+    "learn_rows_us": ("learn one of many rows", SKY),
+    "loss_us": ("loss of one", ORANGE),
+    "score_us": ("score of one", PINK),
+    "merge_loss_us": ("merge, ready for a loss", GREY),
+    "merge_score_us": ("merge, ready for a score", BLACK),
+}
+SIZES_SHOWN = {
+    "memory_bytes": ("memory, all included", BLACK),
+    "file_bytes": ("file", GREY),
+    "exact_bytes": ("contribution, exact", BLUE),
+    "float32_bytes": ("contribution, float32", SKY),
+    "root16_bytes": ("contribution, root16", ORANGE),
+}
+AUCS = {
+    "auc_before": ("before merging", COLOURS["before"]),
+    "auc_after": ("after merging", COLOURS["after"]),
+}
+
+
+def run(plan: Plan) -> Rows:
+    """Measure all N in one job, and AUC in one for each N and trial; give a row for each N."""
+    trials = range(1 if plan.scope.quick else min(plan.trials, TRIALS))
+    settings = f"identity, N {SIZES}, {SINGLES} singles, {ROWS} rows"
+    measured = plan.rows(work, [Job(NAME, "har", "measured", 0, settings=settings)])
+    jobs = [Job(NAME, "har", "auc", t, str(N), "identity") for N in SIZES for t in trials]
+    return joined(measured, plan.rows(work, jobs))
+
+
+def joined(measured: Rows, aucs: Rows) -> Rows:
+    """Put the mean AUC of all trials beside what was measured at the same N."""
+    return [
+        {**row, **_means([a for a in aucs if a["hidden"] == row["hidden"]])} for row in measured
+    ]
+
+
+def _means(aucs: Rows) -> Row:
+    found = {key: float(np.mean([float(row[key]) for row in aucs])) for key in AUCS}
+    return {**found, "trials": len(aucs)}
+
+
+def work(job: Job, scope: Scope) -> Rows:
+    """Measure all N, or take the exams of one."""
+    if job.method == "auc":
+        from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
+
+        return [exams(Trial(job, scope), int(job.part))]
+    data = scope.dataset("har")
+    X, Y = (data.X[data.rows(pattern)] for pattern in (OWN, PEER))
+    layers = [Layer("identity", N).projection(data, scope.seed) for N in SIZES]
+    times = timed(layers, X, Y, seconds=QUICK_S if scope.quick else FULL_S)
+    return [
+        {"hidden": layer.n_hidden, **times[layer.n_hidden], **weighed(layer, X, Y)}
+        for layer in layers
+    ]
+
+
+def exams(trial: Trial, N: int) -> Row:
+    """Give AUC before and after merging, as means over the pairs of different patterns."""
+    layer = Layer("identity", N).projection(trial.data, trial.number("layer"))
+    devices = [Detector(layer) for _ in trial.data.patterns]
+    for pattern, device in enumerate(devices):
+        device.learn(trial.learnt(pattern))
+    found: dict[str, list[float]] = {key: [] for key in AUCS}
+    for a, b in trial.pairs():
+        if a != b:
+            readings = trial.data.X[trial.exam(a, b).rows]
+            for key, told in zip(AUCS, (Stats.empty(layer), devices[b].own), strict=True):
+                devices[a].adopt(told)
+                row = trial.row(key, (a, b), devices[a].loss(readings))
+                found[key].append(float(row["auc"]))
+    return {"hidden": N, **{key: float(np.mean(values)) for key, values in found.items()}}
+
+
+def timed(layers: Sequence[Projection], X: Array, Y: Array, *, seconds: float) -> dict[int, Row]:
+    """Give the microseconds of every job at every N, in turn."""
+    contestants = [c for layer in layers for c in _contestants(layer, X, Y)]
+    found: dict[int, Row] = {layer.n_hidden: {} for layer in layers}
+    for contestant, time in zip(contestants, race(contestants, seconds), strict=True):
+        found[int(contestant.way)][contestant.job] = 1e6 * time
+    return found
+
+
+def _contestants(layer: Projection, X: Array, Y: Array) -> list[Contestant]:
+    rows, told, way = list(X[:SINGLES]), Stats.of(layer, Y), str(layer.n_hidden)
+    one, many, still, fourth, fifth = (taught(layer, X) for _ in range(5))
+    still.score(X[0])  # leaves P at hand, as every device has it that learns as it goes
+
+    def learn(x: Array) -> None:
+        one.learn(x)
+        one.loss(X[:0])  # asking about no sample brings the readout up to date
+
+    def merge(device: Detector, ask: Callable[[Array], object]) -> None:
+        device.adopt(told)
+        ask(X[0])
+
+    block = X[:ROWS]
+    runs: Mapping[str, tuple[Callable[[], object], int]] = {
+        "learn_us": (partial(each, learn, rows), len(rows)),
+        "learn_rows_us": (partial(many.learn, block), len(block)),
+        "loss_us": (partial(each, still.loss, rows), len(rows)),
+        "score_us": (partial(each, still.score, rows), len(rows)),
+        "merge_loss_us": (partial(merge, fourth, fourth.loss), 1),
+        "merge_score_us": (partial(merge, fifth, fifth.score), 1),
+    }
+    return [Contestant(job, way, run, units) for job, (run, units) in runs.items()]
+
+
+def taught(layer: Projection, X: Array) -> Detector:
+    """Give a detector that has learnt X and is ready for a loss."""
+    detector = Detector(layer)
+    detector.learn(X)
+    detector.loss(X[0])
+    return detector
+
+
+def weighed(layer: Projection, X: Array, Y: Array) -> Row:
+    """Give the bytes of a contribution in each form, of a detector's file, and of its memory."""
+    note = taught(layer, X).share("device-a", revision=1)
+    forms: Row = {f"{form}_bytes": len(encode(note, form)) for form in FORMS}
+    return {**forms, "file_bytes": _file_bytes(layer, X, Y), "memory_bytes": _memory(layer, X, Y)}
+
+
+def _file_bytes(layer: Projection, X: Array, Y: Array) -> int:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "detector"
+        save(_told(layer, X, Y), path)
+        return path.stat().st_size
+
+
+def _memory(layer: Projection, X: Array, Y: Array) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        same = replace(layer)  # built again, so that its weights are counted
+        device = _told(same, X, Y)
+        device.score(X[0])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def _told(layer: Projection, X: Array, Y: Array) -> Detector:
+    device = taught(layer, X)
+    device.adopt(Stats.of(layer, Y))
+    return device
+
+
+def plot(rows: Rows) -> dict[str, Figure]:
+    """Draw time, bytes and AUC against N."""
+    figure = canvas(13.5, 4.2)
+    times, sizes, aucs = figure.subplots(1, 3)
+    _lines(times, rows, TIMES, 1.0)
+    _lines(sizes, rows, SIZES_SHOWN, 1e-3)
+    _lines(aucs, rows, AUCS, 1.0)
+    for axes in (times, sizes):
+        axes.set_yscale("log")
+    titled(times, "Time", x="hidden values N", y="µs of CPU")
+    titled(sizes, "Bytes", x="hidden values N", y="kB")
+    titled(aucs, "Accuracy", x="hidden values N", y="ROC-AUC, mean of pairs")
+    return {"": figure}
+
+
+def _lines(axes: Axes, rows: Rows, shown: Mapping[str, tuple[str, str]], unit: float) -> None:
+    sizes = [int(row["hidden"]) for row in rows]
+    for key, (label, colour) in shown.items():
+        values = [unit * float(row[key]) for row in rows]
+        axes.plot(sizes, values, marker="o", ms=4, color=colour, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(N) for N in sizes])
+    axes.legend(fontsize=8, frameon=False)
+    plain(axes)
+
+
+def claims(rows: Rows) -> list[Claim]:
+    """Say that merging helps at every N, and that no cost of a sample outgrows N."""
+    if len(rows) < 2:
+        return [Claim("Costs and AUC against N", None, "not measured")]
+    gains = {int(row["hidden"]): float(row["auc_after"]) - float(row["auc_before"]) for row in rows}
+    found = ", ".join(f"N = {N}: {gain:+.3f}" for N, gain in gains.items())
+    small, large = rows[0], rows[-1]
+    wider = float(large["hidden"]) / float(small["hidden"])
+    return [
+        Claim(
+            "AUC after merging is above that before at every N", min(gains.values()) > 0.0, found
+        ),
+        *(_growth(key, small, large, wider) for key in ("learn_us", "loss_us", "score_us")),
+        _growth("root16_bytes", small, large, wider**2),
+    ]
+
+
+def _growth(key: str, small: Row, large: Row, most: float) -> Claim:
+    label = {**TIMES, **SIZES_SHOWN}[key][0]
+    text = (
+        f"{label}: at most {most:g} times as much at N = {large['hidden']} as at {small['hidden']}"
+    )
+    growth = float(large[key]) / float(small[key])
+    return Claim(text, growth <= most, f"{growth:.3g} times")

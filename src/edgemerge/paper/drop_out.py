@@ -1,0 +1,228 @@
+"""Drop-out: what is lost when some of 30 devices leave before they have told what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import process_time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from edgemerge import Contribution, Ledger, Stats
+from edgemerge.paper import fleet
+from edgemerge.paper.dataset import Array
+from edgemerge.paper.drawing import COLOURS, canvas, titled
+from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.settings import ROUNDS
+from edgemerge.paper.splits import chance
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NAME = "drop-out"
+TITLE = "AUC when devices drop out"
+DATA = ("har",)
+NOTE = (
+    "The fleets are those of AUC against the number of devices. A device that drops out has sent "
+    "nothing; under BP-NN3-FL it takes part up to a round by chance. Bands: the middle half of the "
+    "fleets. Times are CPU time of one thread, in one job: to take three of ten devices out of "
+    "what was merged, and to train again without them."
+)
+
+SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+FEW_SHARES = (0.0, 0.5, 0.9)  # of federated averaging, which takes long
+TIMED, TIMED_SHARE = "time", 0.3
+COST = 0.02  # AUC that may be lost with 30 % of the devices
+AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, shares {FEW_SHARES}"
+
+LOOKS = {
+    OURS: ("ours: like patterns added", COLOURS[OURS], "-"),
+    MERGED: ("the paper's way: one sum", COLOURS[MERGED], "-"),
+    AVERAGED: ("BP-NN3-FL, left at some round", COLOURS[AVERAGED], "-"),
+}
+
+
+def run(plan: Plan) -> Rows:
+    """Let devices drop out of fleets; and see how long it takes to do without them."""
+    jobs = fleet.jobs(NAME, plan, AVERAGED_SETTINGS)
+    if plan.scope.quick:
+        jobs = [job for job in jobs if job.method == OURS]
+    if plan.baseline_trials:
+        a, b = fleet.FEW_PAIRS[0]
+        jobs.append(Job(NAME, "har", TIMED, 0, f"{a}-{b}", AVERAGED_SETTINGS))
+    return plan.rows(work, jobs)
+
+
+def work(job: Job, scope: Scope) -> Rows:
+    """Measure one fleet."""
+    people = Fleet.for_job(job, scope)
+    rows = {OURS: exchanged, AVERAGED: averaged, TIMED: timed}[job.method](people)
+    a, b = (people.data.patterns[int(i)] for i in job.part.split("-"))
+    return [{"trial": job.trial, "pair": f"{a}, {b}", **row} for row in rows]
+
+
+def left(people: Fleet, share: float) -> int:
+    """Count the devices that are left; the last ones of a fleet drop out, as chance put them."""
+    return max(1, len(people.names) - round(share * len(people.names)))
+
+
+def exchanged(people: Fleet) -> Rows:
+    """Let a fleet's last devices leave, and merge what the others sent."""
+    banks = [note for sent in people.banks() for note in sent]
+    sums, readings = people.sums(), people.readings
+    rows: Rows = []
+    for share in SHARES:
+        gone = people.names[left(people, share) :]
+        few = without(banks, gone)
+        score = fleet.exchanged(few).score(readings)
+        rows.append(_row(OURS, share, people.auc(score), same=int(is_exact(banks, gone, few))))
+        few = without(sums, gone)
+        loss = fleet.merged(few.total()).loss(readings)
+        rows.append(_row(MERGED, share, people.auc(loss), same=int(is_exact(sums, gone, few))))
+    return rows
+
+
+def without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
+    """Hear all, then drop those that are gone."""
+    ledger = fleet.ledger_of(notes, notes[0].stats.projection)
+    for device in gone:
+        ledger.drop(device)
+    return ledger
+
+
+def is_exact(notes: Sequence[Contribution], gone: Sequence[str], dropped: Ledger) -> bool:
+    """Say whether dropped is never heard and the same as subtracted, and back is never left."""
+    shared = dropped.projection
+    whole = fleet.ledger_of(notes, shared)
+    never = fleet.ledger_of([note for note in notes if note.device not in gone], shared)
+    back = fleet.ledger_of([*dropped, *notes], shared)
+    lost = Stats.total(shared, (note.stats for note in notes if note.device in gone))
+    few = {dropped.total().digest, never.total().digest, (whole.total() - lost).digest}
+    return len(few) == 1 and back.total().digest == whole.total().digest
+
+
+def averaged(people: Fleet) -> Rows:
+    """Train a fleet by federated averaging; some leave at a round by chance."""
+    from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
+
+    parts, readings = people.networks()
+    rows: Rows = []
+    for share in FEW_SHARES:
+        stay = last_rounds(people, share)
+        losses = backprop.losses(train_apart(parts, stay, people.seed), readings)
+        rows.append(_row(AVERAGED, share, people.auc(losses)))
+    return rows
+
+
+def last_rounds(people: Fleet, share: float) -> list[int]:
+    """Say how many rounds each device takes part in: all, or for those that leave, some."""
+    stay, leave = left(people, share), len(people.names) - left(people, share)
+    rng = chance(people.seed, "leave", share)
+    return [ROUNDS] * stay + [int(turn) for turn in rng.integers(0, ROUNDS, leave)]
+
+
+def train_apart(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:
+    """Train by federated averaging where each client takes part in so many rounds."""
+    import torch  # noqa: PLC0415 (only this needs torch)
+
+    from edgemerge.paper import backprop  # noqa: PLC0415
+
+    backprop.one_thread()
+    rng = torch.Generator().manual_seed(seed)
+    shared = backprop.build(fleet.NETWORK, parts[0].shape[1], rng)
+    clients = [backprop.Client(fleet.NETWORK, X, ROUNDS, rng) for X in parts]
+    for turn in range(ROUNDS):
+        here = [client for client, rounds in zip(clients, stay, strict=True) if turn < rounds]
+        for client in here:
+            client.train(shared, turn)
+        nets, counts = [client.net for client in here], [len(client.rows) for client in here]
+        backprop.average(shared, nets, counts)
+    return shared
+
+
+def timed(people: Fleet) -> Rows:
+    """Take devices out of what was merged, and train a network again without them."""
+    notes = [note for sent in people.banks() for note in sent]
+    count = left(people, TIMED_SHARE)
+    ledger = fleet.ledger_of(notes, notes[0].stats.projection)
+    parts = people.networks()[0][:count]
+    train_apart(parts[:1], [1], people.seed)  # torch starts here, not in what is timed
+    start = process_time()
+    for device in people.names[count:]:
+        ledger.drop(device)
+    fleet.exchanged(ledger).score(people.readings[:1])
+    between = process_time()
+    train_apart(parts, [ROUNDS] * count, people.seed)
+    end = process_time()
+    return [_time(OURS, between - start), _time(AVERAGED, end - between)]
+
+
+def _time(method: str, seconds: float) -> Row:
+    return {"method": TIMED, "share": TIMED_SHARE, "way": method, "seconds": seconds}
+
+
+def _row(method: str, share: float, auc: float, **more: int) -> Row:
+    return {"method": method, "share": share, "auc": auc, **more}
+
+
+def table(rows: Rows) -> Rows:
+    """Give the mean AUC of each way at each share."""
+    shares = sorted({float(row["share"]) for row in rows if "auc" in row})
+    return [{"dropped out": f"{share:.0%}", **_means(rows, share)} for share in shares]
+
+
+def _means(rows: Rows, share: float) -> Row:
+    found = {method: fleet.aucs(rows, method, share=share) for method in LOOKS}
+    return {method: round(fleet.mean(each), 3) for method, each in found.items() if each}
+
+
+def plot(rows: Rows) -> dict[str, Figure]:
+    """Draw AUC against the share of devices that dropped out."""
+    figure = canvas(7.5, 4.6)
+    axes = figure.subplots()
+    fleet.draw(axes, rows, "share", LOOKS)
+    axes.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
+    titled(axes, TITLE, x="devices that dropped out", y="ROC-AUC")
+    return {"": figure}
+
+
+def claims(rows: Rows) -> list[Claim]:
+    """Say what is lost with devices, and that nothing is trained again."""
+    return [
+        *(_costs(rows, method) for method in (OURS, MERGED)),
+        _above(rows),
+        _same(rows),
+        _faster(rows),
+    ]
+
+
+def _costs(rows: Rows, method: str) -> Claim:
+    few, whole = (fleet.aucs(rows, method, share=share) for share in (0.3, 0.0))
+    text = f"Losing 30 % of the devices costs at most {COST} AUC ({LOOKS[method][0]})"
+    return fleet.told(text, -COST, fleet.gain(few, whole))
+
+
+def _above(rows: Rows) -> Claim:
+    shares = [share for share in FEW_SHARES if fleet.aucs(rows, AVERAGED, share=share)]
+    text = "Ours stays above BP-NN3-FL, though that has heard those that left for some rounds"
+    pairs = [[fleet.aucs(rows, way, share=s) for way in (OURS, AVERAGED)] for s in shares]
+    gains = [gain for ours, theirs in pairs if (gain := fleet.gain(ours, theirs)) is not None]
+    return fleet.told(text, 0.0, float(np.min(gains)) if gains else None)
+
+
+def _same(rows: Rows) -> Claim:
+    found = [int(row["same"]) for row in rows if "same" in row]
+    text = "Dropped is never heard, and back is never left: equal digests of what was merged"
+    return Claim(text, all(found) if found else None, f"{sum(found)} of {len(found)} merges")
+
+
+def _faster(rows: Rows) -> Claim:
+    times = {str(row["way"]): float(row["seconds"]) for row in rows if "seconds" in row}
+    text = "Doing without 30 % of the devices is faster than training BP-NN3-FL again"
+    if not times:
+        return Claim(text, None, "not measured")
+    ours, theirs = times[OURS], times[AVERAGED]
+    found = f"{ours:.2g} s against {theirs:.2g} s: {theirs / ours:.0f} times"
+    return Claim(text, ours < theirs, found)

@@ -1,0 +1,163 @@
+"""The paper's second figure: loss of each activity before and after merging, beside BP-NN3's."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from edgemerge.paper import loss_bars, mean_losses
+from edgemerge.paper.dataset import Array
+from edgemerge.paper.drawing import FAINT, GREY, INK, canvas
+from edgemerge.paper.mean_losses import spread
+from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
+from edgemerge.paper.settings import LAYERS, NETWORKS
+from edgemerge.paper.two_devices import MERGED, A, B, TwoDevices
+
+NAME = "loss-har"
+TITLE = "Loss before and after merging, human activities"
+DATA = ("har",)
+NOTE = (
+    "Device-A learnt sitting, Device-B laying; BP-NN3 was trained on both, with inputs brought to "
+    "[0, 1], so its losses have an axis of their own with as many decades. "
+    "Bars are means over the trials; thin lines hold four of five trials."
+)
+
+SITTING, LAYING, STANDING = "sitting", "laying", "standing"
+WALKING = ("walking", "walking_upstairs", "walking_downstairs")
+BP = "BP-NN3"
+CLOSE = 2.0  # a loss within this factor of another is relatively close to it
+ODD = 10.0  # a loss so many times that of what was learnt is anomalous
+AGREES = 0.8  # rank correlation, of at most 1
+LOOKS = loss_bars.devices(SITTING, LAYING)
+
+
+def run(plan: Plan) -> Rows:
+    """Let two devices learn and merge in every trial, and train BP-NN3 in the first few."""
+    pair = f"{SITTING} and {LAYING}"
+    merging = [
+        Job(NAME, "har", "merging", trial, "", f"{LAYERS['har']}, {pair}") for trial in plan.merging
+    ]
+    training = [
+        Job(NAME, "har", BP, trial, "", f"{NETWORKS['har'][BP]}, {pair}") for trial in plan.training
+    ]
+    return plan.rows(work, merging + training)
+
+
+def work(job: Job, scope: Scope) -> Rows:
+    """Do one trial of merging, or of BP-NN3 on the same samples."""
+    devices = TwoDevices(job, scope, (SITTING, LAYING))
+    return _trained(devices) if job.method == BP else devices.rows()
+
+
+def _trained(devices: TwoDevices) -> Rows:
+    from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
+
+    data, split = devices.data, devices.split
+    pair = [data.patterns.index(pattern) for pattern in (SITTING, LAYING)]
+    learnt = [data.between_0_and_1(split.learn[i]) for i in pair]
+    backprop.one_thread()
+    net = backprop.train(NETWORKS["har"][BP], learnt, devices.number(BP, *pair))
+    return [
+        devices.row(BP, pattern, backprop.losses(net, data.between_0_and_1(rows)))
+        for pattern, rows in zip(data.patterns, split.keep, strict=True)
+    ]
+
+
+def table(rows: Rows) -> Rows:
+    """Put the means beside each other."""
+    return mean_losses.table(rows, [*LOOKS, BP])
+
+
+def plot(rows: Rows) -> dict[str, Figure]:
+    """Draw the devices' bars on the left axis and BP-NN3's on the right one."""
+    figure = canvas(10.0, 4.8)
+    left = figure.subplots()
+    loss_bars.draw(left, rows, LOOKS, of=4)
+    low, high = loss_bars.limits([row for row in rows if row["method"] != BP])
+    loss_bars.log_axis(left, low, high)
+    left.set_ylabel("mean loss of kept samples (log axis)", color=INK)
+    right = left.twinx()
+    loss_bars.draw(right, rows, {BP: ("BP-NN3 (right axis)", GREY)}, first=3, of=4)
+    shift = _shift(rows)
+    loss_bars.log_axis(right, low * shift, high * shift)
+    right.spines["right"].set_visible(True)
+    right.spines["right"].set_color(FAINT)
+    right.set_ylabel("mean loss of BP-NN3 (log axis)", color=INK)
+    loss_bars.legend(figure, left, right)
+    return {"": figure}
+
+
+def _shift(rows: Rows) -> float:
+    """How far the right axis is from the left one, so that bars of both stand at one height."""
+    patterns = mean_losses.column(rows, "pattern")
+    found = [(spread(rows, BP, p), spread(rows, MERGED[A], p)) for p in patterns]
+    ratios = [bp.mean / ours.mean for bp, ours in found if bp and ours]
+    return float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+
+
+def claims(rows: Rows) -> list[Claim]:
+    """Say whether the devices took in what the other learnt, and nothing else."""
+    return [
+        mean_losses.falls(rows, SITTING, B),
+        mean_losses.falls(rows, LAYING, A),
+        mean_losses.stays_low(rows, SITTING, A),
+        mean_losses.stays_low(rows, LAYING, B),
+        _close(rows),
+        _odd(rows),
+        _together(rows),
+        _order(rows),
+        mean_losses.identical(rows),
+    ]
+
+
+def _close(rows: Rows) -> Claim:
+    text = (
+        f"the losses of the three ways of walking, which nobody learnt, change little: by less "
+        f"than a factor of {CLOSE:g} at both devices"
+    )
+    pairs = [(spread(rows, d, p), spread(rows, MERGED[d], p)) for d in MERGED for p in WALKING]
+    ratios = [before.mean / after.mean for before, after in pairs if before and after]
+    if len(ratios) < len(pairs):
+        return Claim(text, None, "not measured")
+    holds = min(ratios) > 1.0 / CLOSE and max(ratios) < CLOSE
+    return Claim(text, holds, f"before / after is {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def _odd(rows: Rows) -> Claim:
+    text = f"after merging they are still anomalous: {ODD:g} times the loss of sitting and laying"
+    walking = [one.mean for p in WALKING if (one := spread(rows, MERGED[B], p))]
+    learnt = [one.mean for p in (SITTING, LAYING) if (one := spread(rows, MERGED[B], p))]
+    if not walking or not learnt:
+        return Claim(text, None, "not measured")
+    least = min(walking) / max(learnt)
+    return Claim(text, least > ODD, f"at least {least:.0f} times")
+
+
+def _together(rows: Rows) -> Claim:
+    sitting, standing = (mean_losses.falls(rows, p, B) for p in (SITTING, STANDING))
+    text = f"{STANDING}, which nobody learnt, is like {SITTING}: its loss at {B} falls with it"
+    if sitting.holds is None or standing.holds is None:
+        return Claim(text, None, "not measured")
+    found = f"{STANDING} {standing.found}; {SITTING} {sitting.found}"
+    return Claim(text, sitting.holds and standing.holds, found)
+
+
+def _order(rows: Rows) -> Claim:
+    text = f"BP-NN3 orders the activities as merging does (rank correlation above {AGREES:g})"
+    patterns = mean_losses.column(rows, "pattern")
+    found = [(spread(rows, BP, p), spread(rows, MERGED[B], p)) for p in patterns]
+    pairs = [(bp.mean, ours.mean) for bp, ours in found if bp and ours]
+    if len(pairs) < 3:
+        return Claim(text, None, "not measured")
+    value = rank_correlation(*map(np.array, zip(*pairs, strict=True)))
+    return Claim(text, value > AGREES, f"{value:.2f} over {len(pairs)} activities")
+
+
+def rank_correlation(x: Array, y: Array) -> float:
+    """Say how well two orders agree: 1 if they are the same, -1 if one is the other reversed.
+
+    >>> rank_correlation(np.array([1.0, 5.0, 3.0]), np.array([10.0, 90.0, 20.0]))
+    1.0
+    """
+    a, b = (np.argsort(np.argsort(values)) for values in (x, y))
+    return round(float(np.corrcoef(a, b)[0, 1]), 12)

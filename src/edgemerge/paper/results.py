@@ -1,0 +1,43 @@
+"""All results of the evaluation, in the order of the report: the paper's, then others."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # so that the command line can list the names without waiting for more
+    from matplotlib.figure import Figure
+
+    from edgemerge.paper.plan import Claim, Plan, Rows
+
+NAMES = (
+    *("loss-driving", "loss-har", "auc", "latency", "convergence"),  # the paper's section 5
+    *("devices", "bytes", "cost", "drop-out"),  # and past it
+)
+
+
+class Result(Protocol):
+    """A figure or table: what it is called, how it is made, what it shows.
+
+    It may have `NOTE`, a few sentences on how it was measured, and `table(rows)`, which gives the
+    rows that the report shows; else it shows all, if they are few.
+    """
+
+    NAME: str
+    TITLE: str
+    DATA: tuple[str, ...]  # the data sets without which there is nothing to run
+
+    def run(self, plan: Plan) -> Rows:
+        """Compute the rows; nothing is written."""
+
+    def plot(self, rows: Rows) -> dict[str, Figure]:
+        """Draw the rows; the figures by the ends of their file names."""
+
+    def claims(self, rows: Rows) -> list[Claim]:
+        """Say what the rows were to show, and whether they do."""
+
+
+def result(name: str) -> Result:
+    """Import a result; `loss-har` is in loss_har.py."""
+    module: Result = import_module(f"edgemerge.paper.{name.replace('-', '_')}")
+    return module

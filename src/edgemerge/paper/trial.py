@@ -1,0 +1,59 @@
+"""One trial of the paper's ROC-AUC protocol: a cut of the data set, and the exam of each pair.
+
+Device-A learns one pattern, Device-B another, 80 % of each; the rest of both is normal in the exam,
+and a tenth as many samples of all other patterns are odd. All methods get the same cuts and exams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from numpy.random import Generator
+from sklearn.metrics import roc_auc_score
+
+from edgemerge.paper.dataset import Array
+from edgemerge.paper.plan import Job, Row, Scope
+from edgemerge.paper.splits import Exam, by_sample, chance, exam
+
+
+class Trial:
+    """Samples to learn and exams to pass, as the seed and the number of the trial say."""
+
+    def __init__(self, job: Job, scope: Scope) -> None:
+        """Cut the data set."""
+        self.job, self.seed = job, scope.seed
+        self.data = scope.dataset(job.dataset)
+        self.split = by_sample(self.data, self.chance("cut"))
+        self._exams: dict[tuple[int, int], Exam] = {}
+
+    def chance(self, *words: object) -> Generator:
+        """Give random numbers of this trial for one purpose."""
+        return chance(self.seed, self.job.dataset, self.job.trial, *words)
+
+    def number(self, *words: object) -> int:
+        """Give a seed of this trial for one purpose."""
+        return int(self.chance(*words).integers(2**31))
+
+    def learnt(self, pattern: int) -> Array:
+        """Give the readings of a pattern that are to be learnt."""
+        return self.data.X[self.split.learn[pattern]]
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Go through all ordered pairs, a pattern with itself among them."""
+        patterns = range(len(self.data.patterns))
+        return product(patterns, patterns)
+
+    def exam(self, a: int, b: int) -> Exam:
+        """Give the exam of a pair, whichever of the two comes first."""
+        pair = min(a, b), max(a, b)
+        if pair not in self._exams:
+            self._exams[pair] = exam(self.split, pair, self.chance("exam", *pair))
+        return self._exams[pair]
+
+    def row(self, method: str, pair: tuple[int, int], oddness: Array) -> Row:
+        """Write down how well a method told the samples of a pair's exam apart."""
+        a, b = (self.data.patterns[i] for i in pair)
+        auc = float(roc_auc_score(self.exam(*pair).odd, oddness))
+        names: Row = {"dataset": self.job.dataset, "method": method, "trial": self.job.trial}
+        return {**names, "device_a": a, "device_b": b, "auc": auc}

@@ -1,0 +1,233 @@
+"""Latency: times become rows, ratios, a table and claims. How fast is never asserted."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edgemerge import Detector
+from edgemerge.paper import latency, one_step, pair_time
+from edgemerge.paper.dataset import Dataset
+from edgemerge.paper.latency import claims, plot, rows_of, table
+from edgemerge.paper.plan import Job, Plan, Scope
+from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
+from edgemerge.paper.settings import ROUNDS, Layer, Network
+from edgemerge.paper.stopwatch import LEAST, Contestant, race
+from edgemerge.paper.timed import (
+    ALL_ROUNDS,
+    ASIDE,
+    FL,
+    FROM_P,
+    IN_ALL,
+    LOSS,
+    MERGE,
+    ONE_ROUND,
+    OURS,
+    OWN_SUMS,
+    PAIR,
+    PER_ROUND,
+    PREDICT,
+    PRINTED,
+    ROWS,
+    SCORE,
+    SINGLY,
+    STYLE,
+    TEXTBOOK,
+    TRAIN,
+    Step,
+)
+from edgemerge.paper.trial import Trial
+from tests.paper.toys import toy
+
+FOLDER = os.environ.get("EDGEMERGE_DATA")
+STEPS = {
+    *(Step(TRAIN, OURS, what) for what in (ASIDE, LOSS, SCORE)),
+    *(Step(job, OURS, what) for job in (PREDICT, MERGE) for what in (LOSS, SCORE)),
+    *(Step(job, way) for job in (TRAIN, PREDICT) for way in (STYLE, TEXTBOOK, FL)),
+    *(Step(MERGE, STYLE, what) for what in (OWN_SUMS, FROM_P)),
+    *(Step(MERGE, FL, what) for what in (ONE_ROUND, ALL_ROUNDS)),
+}
+PAIRS = {
+    *(Step(PAIR, way, what) for way in ("after", "bank", "ours") for what in (ROWS, SINGLY)),
+    *(Step(PAIR, "BP-NN3", IN_ALL), Step(PAIR, FL, IN_ALL), Step(PAIR, FL, PER_ROUND)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def named(name, **options):
+    found = toy(samples=400, **options)
+    return Dataset(name, found.X, found.y, found.patterns, found.origin)
+
+
+def step_of(row):
+    return Step(row["job"], row["method"], row["what"])
+
+
+def made_up(ours=1.0):
+    """Rows in which everything takes a second, but ours."""
+    data, rows = named("har"), []
+    for N in (64, 128):
+        times = {step: ours if step.method == OURS else 1.0 for step in sorted(STEPS)}
+        rows += rows_of(data, times, hidden=N)
+    times = {step: ours if step.method == "ours" else 1.0 for step in sorted(PAIRS)}
+    return rows + rows_of(data, times)
+
+
+def test_ratios_are_those_of_the_times():
+    times = {step: 1.0 + i for i, step in enumerate(sorted(STEPS))}
+    for row in rows_of(named("har"), times, hidden=64):
+        of_fl, of_published = latency.AGAINST[str(row["job"])]
+        assert row["ms"] == 1e3 * times[step_of(row)]
+        assert row["of_fl"] == pytest.approx(row["ms"] / (1e3 * times[of_fl]))
+        assert row["of_published"] == pytest.approx(row["ms"] / (1e3 * times[of_published]))
+
+
+def test_what_the_paper_printed_stands_beside_the_same_step():
+    found = {
+        (step_of(row), row["hidden"]): row["paper_ms"] for row in made_up() if "paper_ms" in row
+    }
+    assert found == PRINTED
+    assert found[Step(MERGE, FL, ALL_ROUNDS), 128] == 2.42 * 50
+
+
+def test_the_table_has_both_sizes_beside_each_other_and_no_pairs():
+    lines = table(made_up(0.5))
+    assert len(lines) == len(STEPS)
+    first = next(line for line in lines if line["method"] == OURS)
+    assert first["ms, N = 64"] == first["ms, N = 128"] == 500.0
+    assert first["of BP-NN3-FL, N = 64"] == 0.5
+
+
+def test_rows_survive_being_written():
+    rows = plain(made_up(), "latency")
+    columns = types(rows, "latency")
+    assert from_csv(to_csv(rows, columns), columns, "latency") == rows
+
+
+def test_claims_hold_when_ours_is_fast_and_say_by_how_much_when_not():
+    assert all(claim.holds for claim in claims(made_up(0.01)))
+    slow = {claim.text: claim for claim in claims(made_up(2.0))}
+    assert not any(claim.holds for claim in slow.values())
+    assert (
+        "2 of its time" in slow["Predicting a loss takes no longer than the published style"].found
+    )
+    pair = next(claim for text, claim in slow.items() if "trains a pair" in text)
+    assert "missed by a factor of 40" in pair.found
+
+
+def test_claims_about_what_was_not_measured_are_left_open():
+    found = claims([])
+    assert found
+    assert all(claim.holds is None for claim in found)
+    only = [row for row in made_up() if row["job"] == TRAIN]
+    assert {claim.holds is None for claim in claims(only)} == {True, False}
+
+
+def test_one_size_that_is_slower_breaks_a_claim():
+    rows = made_up(0.5)  # of a second
+    for row in rows:
+        if row.get("hidden") == 128 and row["method"] == OURS:
+            row["ms"] = 5000.0
+    assert not any(claim.holds for claim in claims(rows) if "pair" not in claim.text)
+
+
+def test_figures_are_drawn_for_what_there_is():
+    rows = made_up()
+    assert set(plot(rows)) == {"steps", "pair"}
+    assert set(plot([row for row in rows if row["job"] == PAIR])) == {"pair"}
+    steps = plot([row for row in rows if row["job"] != PAIR])
+    assert set(steps) == {"steps"}
+    assert len(steps["steps"].axes) == 6
+
+
+@pytest.mark.slow  # the first step of Adam imports much of torch
+def test_every_step_of_every_method_is_timed(monkeypatch):
+    monkeypatch.setattr(one_step, "SINGLES", 8)
+    monkeypatch.setattr(one_step, "STEPS", 4)
+    data = named("har")
+    X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
+    times = one_step.measure(Layer("identity", 4).projection(data, 7), X, Y, 0.0)
+    assert set(times) == STEPS
+    assert all(time > 0.0 for time in times.values())
+    one = times[Step(MERGE, FL, ONE_ROUND)]
+    assert times[Step(MERGE, FL, ALL_ROUNDS)] == ROUNDS * one
+
+
+def test_a_timed_step_really_learns_and_merges():
+    data = named("har")
+    layer = Layer("identity", 4).projection(data, 7)
+    X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
+    device, twin = (one_step.taught(layer, X) for _ in range(2))
+    one_step.learn_each(device.learn, device.loss, list(Y[:20]))
+    twin.learn(Y[:20])
+    assert device.own == twin.own
+    told = twin.own
+    one_step.merge_each(device, told, device.score, X[0])
+    assert device.others == told
+
+
+def test_asking_about_no_sample_leaves_none_waiting():
+    data = named("har")
+    device = Detector(Layer("identity", 4).projection(data, 7))
+    asked = []
+    one_step.learn_each(device.learn, lambda X: asked.append(X.shape), list(data.X[:3]))
+    assert asked == [(0, data.n_inputs)] * 3
+
+
+def test_all_training_is_counted_in_steps():
+    network = Network((4,), batch=8, epochs=20)
+    found = pair_time.computed(network, (9, 16), step=1.0, mean=0.01)
+    assert found[Step(PAIR, "BP-NN3", IN_ALL)] == 4 * 20
+    assert found[Step(PAIR, FL, IN_ALL)] == pytest.approx(23 + 40 + 50 * 0.01)
+    assert found[Step(PAIR, FL, PER_ROUND)] == pytest.approx((2 + 2) * 50 + 50 * 0.01)
+
+
+def test_a_trained_pair_knows_both_parts():
+    data = named("har")
+    X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
+    made = []
+
+    def make():
+        made.append(Detector(Layer("identity", 4).projection(data, 7)))
+        return made[-1]
+
+    pair_time.train(make, (X, Y), pair_time.in_strips)
+    assert [device.own.count for device in made] == [400, 400]
+    assert made[0].others == made[1].own
+    assert made[1].others == made[0].own
+
+
+@pytest.mark.slow
+def test_a_pair_is_timed_for_every_method(monkeypatch):
+    monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: named("har", inputs=20))
+    trial = Trial(Job("latency", "har", "all", 0), Scope(Path(), quick=True))
+    times = pair_time.measure(trial, 0, 1, 0.0)
+    assert set(times) == PAIRS
+    assert all(time > 0.0 for time in times.values())
+
+
+def test_the_best_time_of_many_turns_counts_for_one_unit():
+    calls = []
+    turns = [Contestant("a", "", lambda: calls.append("a"), 4), Contestant("b", "", list)]
+    found = race(turns, 0.0)
+    assert len(calls) == 1 + LEAST
+    assert all(0.0 <= time < 1.0 for time in found)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FOLDER, reason="needs HAR and MNIST: set EDGEMERGE_DATA")
+def test_a_quick_run_measures_all_on_real_data():
+    rows = latency.run(Plan(Scope(Path(FOLDER or ""), quick=True)))
+    for N in (64, 128):
+        assert {step_of(row) for row in rows if row.get("hidden") == N} == STEPS
+    assert {row["dataset"] for row in rows if row["job"] == PAIR} >= {"har"}
+    assert all(np.isfinite(row["ms"]) and row["ms"] > 0.0 for row in rows)
+    assert all(claim.holds is not None for claim in claims(rows))
