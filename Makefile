@@ -6,7 +6,7 @@ export SCIPY_ARRAY_API := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench load faults accuracy docs services setup clean
+.PHONY: help demo test check quick bench load faults accuracy paper docs services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -32,6 +32,9 @@ faults: .venv/ready-dev  ## kill server and agents 500 times and more, and count
 accuracy: .venv/ready-bench  ## measure ROC-AUC against other detectors, clean and dirty (minutes)
 	@$(BIN)/python -m benchmarks.defaults
 	@$(BIN)/python -m benchmarks.dirty
+
+paper: .venv/ready-paper  ## the paper's evaluation, in part, within minutes; `edgemerge paper all`: whole
+	@$(BIN)/edgemerge paper all --quick
 
 docs: .venv/ready-dev  ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -37,7 +37,7 @@ def test_the_version_is_told():
 def test_all_commands_are_there():
     top = {words[0] for words in COMMANDS if len(words) == 1}
     files_and_network = {"learn", "score", "share", "merge", "show", "serve", "fleet", "enrol"}
-    assert top == files_and_network | {"agent", "sync", "demo", "doctor", "completion"}
+    assert top == files_and_network | {"agent", "sync", "paper", "demo", "doctor", "completion"}
     assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 11
 
 
@@ -72,7 +72,7 @@ def test_help_names_every_argument_and_explains_every_option(words):
 
 
 def test_the_list_of_commands_is_not_cut_short():
-    for words in ((), ("fleet",)):
+    for words in ((), ("fleet",), ("paper",)):
         assert "..." not in call(*words, "--help").stdout.split("Options:")[1]
 
 

@@ -22,6 +22,7 @@ SECTIONS = {
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.sync",
     },
+    "Research": {"paper": "edgemerge.cli.paper"},
     "Besides": {
         "demo": "edgemerge.cli.demo",
         "doctor": "edgemerge.cli.doctor",
