@@ -179,6 +179,19 @@ def test_a_broker_that_holds_too_much_is_not_swallowed(mosquitto, monkeypatch):
         there.pull(WISH)
 
 
+def test_a_thread_that_ends_while_it_is_waited_for_does_no_harm(mosquitto, monkeypatch):
+    real = visits.Client.loop_stop
+
+    def ended_meanwhile(client):
+        real(client)
+        raise AttributeError("'NoneType' object has no attribute 'join'")
+
+    monkeypatch.setattr(visits.Client, "loop_stop", ended_meanwhile)
+    there = exchange(mosquitto, "ending")
+    there.push(note("a"))
+    assert there.pull(WISH).total == note("a").stats
+
+
 def test_no_thread_is_left_behind(mosquitto, tmp_path):
     before = set(threading.enumerate())
     there = exchange(mosquitto, "threads")

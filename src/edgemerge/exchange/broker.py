@@ -122,7 +122,8 @@ class Visit:
     def leave(self) -> None:
         """Disconnect, and wait for the thread to end."""
         self._client.disconnect()
-        self._client.loop_stop()
+        with suppress(AttributeError):  # paho forgets a thread that has ended while it asks for it
+            self._client.loop_stop()
 
     def gather(self, filters: Iterable[str], marker: str) -> dict[str, bytes]:
         """Read what is retained under some topics: all that comes before a marker comes back.
