@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 
 import pytest
+from paho.mqtt.client import Client
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import AwayError, DeniedError, RejectedError, SettingError
@@ -180,13 +181,13 @@ def test_a_broker_that_holds_too_much_is_not_swallowed(mosquitto, monkeypatch):
 
 
 def test_a_thread_that_ends_while_it_is_waited_for_does_no_harm(mosquitto, monkeypatch):
-    real = visits.Client.loop_stop
+    real = Client.loop_stop
 
     def ended_meanwhile(client):
         real(client)
         raise AttributeError("'NoneType' object has no attribute 'join'")
 
-    monkeypatch.setattr(visits.Client, "loop_stop", ended_meanwhile)
+    monkeypatch.setattr(Client, "loop_stop", ended_meanwhile)
     there = exchange(mosquitto, "ending")
     there.push(note("a"))
     assert there.pull(WISH).total == note("a").stats
