@@ -92,19 +92,27 @@ class Client:
 
 
 def train_apart(
-    network: Network, parts: Sequence[Readings], *, rounds: int, seed: int
+    network: Network,
+    parts: Sequence[Readings],
+    *,
+    rounds: int,
+    seed: int,
+    stay: Sequence[int] | None = None,
 ) -> nn.Sequential:
     """Train by federated averaging, BP-NN3-FL: in each round every client goes on, then the mean.
 
-    All rounds together are as many epochs as the network has when trained in one place.
+    All rounds together are as many epochs as the network has when trained in one place. With
+    `stay`, each client takes part in so many rounds, and at least one must stay to the end.
     """
     rng = torch.Generator().manual_seed(seed)
     shared = build(network, parts[0].shape[1], rng)
     clients = [Client(network, X, rounds, rng) for X in parts]
+    last = [rounds] * len(parts) if stay is None else stay
     for turn in range(rounds):
-        for client in clients:
+        here = [client for client, end in zip(clients, last, strict=True) if turn < end]
+        for client in here:
             client.train(shared, turn)
-        average(shared, [client.net for client in clients], [len(X) for X in parts])
+        average(shared, [client.net for client in here], [len(client.rows) for client in here])
     return shared
 
 

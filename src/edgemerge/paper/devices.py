@@ -125,12 +125,7 @@ def _row(method: str, devices: int, auc: float) -> Row:
 def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each number of devices."""
     counts = sorted({int(row["devices"]) for row in rows})
-    return [{"devices": count, **_means(rows, count)} for count in counts]
-
-
-def _means(rows: Rows, count: int) -> Row:
-    found = {method: fleet.aucs(rows, method, devices=count) for method in LOOKS}
-    return {method: round(fleet.mean(each), 3) for method, each in found.items() if each}
+    return [{"devices": count, **fleet.means(rows, LOOKS, devices=count)} for count in counts]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:

@@ -125,21 +125,10 @@ def last_rounds(people: Fleet, share: float) -> list[int]:
 
 def train_apart(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:
     """Train by federated averaging where each client takes part in so many rounds."""
-    import torch  # noqa: PLC0415 (only this needs torch)
-
-    from edgemerge.paper import backprop  # noqa: PLC0415
+    from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
     backprop.one_thread()
-    rng = torch.Generator().manual_seed(seed)
-    shared = backprop.build(fleet.NETWORK, parts[0].shape[1], rng)
-    clients = [backprop.Client(fleet.NETWORK, X, ROUNDS, rng) for X in parts]
-    for turn in range(ROUNDS):
-        here = [client for client, rounds in zip(clients, stay, strict=True) if turn < rounds]
-        for client in here:
-            client.train(shared, turn)
-        nets, counts = [client.net for client in here], [len(client.rows) for client in here]
-        backprop.average(shared, nets, counts)
-    return shared
+    return backprop.train_apart(fleet.NETWORK, parts, rounds=ROUNDS, seed=seed, stay=stay)
 
 
 def timed(people: Fleet) -> Rows:
@@ -148,7 +137,7 @@ def timed(people: Fleet) -> Rows:
     count = left(people, TIMED_SHARE)
     ledger = fleet.ledger_of(notes, notes[0].stats.projection)
     parts = people.networks()[0][:count]
-    train_apart(parts[:1], [1], people.seed)  # torch starts here, not in what is timed
+    train_apart(parts[:1], [ROUNDS], people.seed)  # torch starts here, not in what is timed
     start = process_time()
     for device in people.names[count:]:
         ledger.drop(device)
@@ -170,12 +159,9 @@ def _row(method: str, share: float, auc: float, **more: int) -> Row:
 def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each share."""
     shares = sorted({float(row["share"]) for row in rows if "auc" in row})
-    return [{"dropped out": f"{share:.0%}", **_means(rows, share)} for share in shares]
-
-
-def _means(rows: Rows, share: float) -> Row:
-    found = {method: fleet.aucs(rows, method, share=share) for method in LOOKS}
-    return {method: round(fleet.mean(each), 3) for method, each in found.items() if each}
+    return [
+        {"dropped out": f"{share:.0%}", **fleet.means(rows, LOOKS, share=share)} for share in shares
+    ]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
@@ -214,7 +200,7 @@ def _above(rows: Rows) -> Claim:
 
 def _same(rows: Rows) -> Claim:
     found = [int(row["same"]) for row in rows if "same" in row]
-    text = "Dropped is never heard, and back is never left: equal digests of what was merged"
+    text = "Dropped is never heard, and back is never left: equal digests of the total"
     return Claim(text, all(found) if found else None, f"{sum(found)} of {len(found)} merges")
 
 

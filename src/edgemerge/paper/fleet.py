@@ -8,7 +8,7 @@ Windows overlap by half, so one is left out between what is learnt and what is k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats, group
 from edgemerge.paper.dataset import Array, Dataset, Ints
 from edgemerge.paper.drawing import plain
-from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.settings import LAYERS, ROUNDS, Layer, Network
-from edgemerge.paper.splits import LEARNT, ODD, Exam, chance
+from edgemerge.paper.splits import LEARNT, ODD, SHARES, Exam, chance
 
 MERGED, OURS, AVERAGED = "after", "ours", "BP-NN3-FL"
 PAIRS = tuple(combinations(range(6), 2))
@@ -28,7 +28,7 @@ FEW_PAIRS = ((0, 5), (1, 3), (2, 4))  # in a quick run: each activity once
 TRIALS, BASELINE_TRIALS = 10, 3  # of a plan for each round here, which goes through all pairs
 LAYER = Layer("identity", 64)  # ours; merged is the paper's
 NETWORK = Network((256,), 8, ROUNDS)  # the paper's, but one epoch in each round of averaging
-SETTINGS = f"{LAYER}, {LAYERS['har']}, {LEARNT} learnt, {ODD} odd"
+SETTINGS = f"{LAYER}, {LAYERS['har']}, {SHARES}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +171,12 @@ def gain(better: dict[str, float], worse: dict[str, float]) -> float | None:
 def mean(found: dict[str, float]) -> float:
     """Give the mean of what was found."""
     return sum(found.values()) / len(found)
+
+
+def means(rows: Rows, methods: Iterable[str], **where: float) -> Row:
+    """Give the mean AUC of each method in those rows that have these values."""
+    found = {method: aucs(rows, method, **where) for method in methods}
+    return {method: round(mean(each), 3) for method, each in found.items() if each}
 
 
 def told(text: str, least: float, gained: float | None) -> Claim:

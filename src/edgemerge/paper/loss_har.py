@@ -56,7 +56,7 @@ def _trained(devices: TwoDevices) -> Rows:
     pair = [data.patterns.index(pattern) for pattern in (SITTING, LAYING)]
     learnt = [data.between_0_and_1(split.learn[i]) for i in pair]
     backprop.one_thread()
-    net = backprop.train(NETWORKS["har"][BP], learnt, devices.number(BP, *pair))
+    net = backprop.train(NETWORKS["har"][BP], learnt, devices.trial.number(BP, *pair))
     return [
         devices.row(BP, pattern, backprop.losses(net, data.between_0_and_1(rows)))
         for pattern, rows in zip(data.patterns, split.keep, strict=True)

@@ -12,6 +12,7 @@ from edgemerge import Bank, Contribution, Detector, Projection, Stats, decode, e
 from edgemerge.paper.dataset import Array
 from edgemerge.paper.plan import Rows
 from edgemerge.paper.settings import BANKS, LAYERS, STRIP, Exchange
+from edgemerge.paper.splits import SHARES
 from edgemerge.paper.trial import Trial
 
 BEFORE, AFTER = "before", "after"
@@ -19,7 +20,7 @@ BEFORE, AFTER = "before", "after"
 
 def settings(dataset: str, method: str) -> str:
     """Say what the rows of a method depend on."""
-    return str(BANKS[method][dataset] if method in BANKS else LAYERS[dataset])
+    return f"{BANKS[method][dataset] if method in BANKS else LAYERS[dataset]}, {SHARES}"
 
 
 def merged(trial: Trial) -> Rows:

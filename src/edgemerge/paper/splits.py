@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -13,6 +13,7 @@ from edgemerge.paper.dataset import Dataset, Ints
 
 LEARNT = 0.8  # of each pattern's samples
 ODD = 0.1  # odd samples in an exam, relative to normal ones
+SHARES = f"{LEARNT} learnt, {ODD} odd"
 
 
 def chance(seed: int, *words: object) -> np.random.Generator:
@@ -38,6 +39,9 @@ class Exam:
 
     rows: Ints
     odd: NDArray[np.bool_]
+
+
+Cut = Callable[[Dataset, np.random.Generator], Split]
 
 
 def by_sample(dataset: Dataset, rng: np.random.Generator) -> Split:

@@ -8,7 +8,8 @@ from torch import nn
 
 from edgemerge.paper import backprop
 from edgemerge.paper.plan import Rows
-from edgemerge.paper.settings import NETWORKS, ROUNDS
+from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS
+from edgemerge.paper.splits import SHARES
 from edgemerge.paper.trial import Trial
 
 METHODS = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
@@ -17,7 +18,8 @@ METHODS = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
 def settings(dataset: str, method: str) -> str:
     """Say what the rows of a method depend on."""
     network = NETWORKS[dataset][method.removesuffix("-FL")]
-    return f"{network}, {ROUNDS} rounds" if method.endswith("-FL") else str(network)
+    rounds = f", {ROUNDS} rounds" if method.endswith("-FL") else ""
+    return f"{network}{rounds}, rate {LEARNING_RATE}, {SHARES}"
 
 
 def rows(trial: Trial, method: str, a: int, b: int) -> Rows:

@@ -14,17 +14,17 @@ from sklearn.metrics import roc_auc_score
 
 from edgemerge.paper.dataset import Array
 from edgemerge.paper.plan import Job, Row, Scope
-from edgemerge.paper.splits import Exam, by_sample, chance, exam
+from edgemerge.paper.splits import Cut, Exam, by_sample, chance, exam
 
 
 class Trial:
     """Samples to learn and exams to pass, as the seed and the number of the trial say."""
 
-    def __init__(self, job: Job, scope: Scope) -> None:
+    def __init__(self, job: Job, scope: Scope, cut: Cut = by_sample) -> None:
         """Cut the data set."""
         self.job, self.seed = job, scope.seed
         self.data = scope.dataset(job.dataset)
-        self.split = by_sample(self.data, self.chance("cut"))
+        self.split = cut(self.data, self.chance("cut"))
         self._exams: dict[tuple[int, int], Exam] = {}
 
     def chance(self, *words: object) -> Generator:

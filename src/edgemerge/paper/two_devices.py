@@ -5,20 +5,15 @@ The exchange is the real one: each device shares, a ledger keeps, each adopts th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from numpy.random import Generator
-
 from edgemerge import Detector, Ledger, Stats
-from edgemerge.paper.dataset import Array, Dataset
+from edgemerge.paper.dataset import Array
 from edgemerge.paper.plan import Job, Row, Rows, Scope
 from edgemerge.paper.settings import LAYERS
-from edgemerge.paper.splits import Split, by_sample, chance
+from edgemerge.paper.splits import Cut, by_sample
+from edgemerge.paper.trial import Trial
 
 A, B = "Device-A", "Device-B"
 MERGED = {A: "Device-A with B", B: "Device-B with A"}
-
-Cut = Callable[[Dataset, Generator], Split]
 
 
 class TwoDevices:
@@ -28,25 +23,16 @@ class TwoDevices:
         self, job: Job, scope: Scope, patterns: tuple[str, str], *, cut: Cut = by_sample
     ) -> None:
         """Cut the data set and let each device learn its pattern, every sample once."""
-        self.job, self.seed = job, scope.seed
-        self.data = scope.dataset(job.dataset)
-        self.split = cut(self.data, self.chance("cut"))
-        self.layer = LAYERS[job.dataset].projection(self.data, self.number("layer"))
+        self.job, self.trial = job, Trial(job, scope, cut)
+        self.data, self.split = self.trial.data, self.trial.split
+        self.layer = LAYERS[job.dataset].projection(self.data, self.trial.number("layer"))
         self.devices = {A: Detector(self.layer), B: Detector(self.layer)}
         for device, pattern in zip(self.devices.values(), patterns, strict=True):
             device.learn(self.learnt(pattern))
 
-    def chance(self, *words: object) -> Generator:
-        """Give random numbers for one purpose; cuts and layers are those of the ROC-AUC trials."""
-        return chance(self.seed, self.job.dataset, self.job.trial, *words)
-
-    def number(self, *words: object) -> int:
-        """Give a seed for one purpose."""
-        return int(self.chance(*words).integers(2**31))
-
     def learnt(self, pattern: str) -> Array:
         """Give the readings of a pattern that are to be learnt, in a random order."""
-        return self.data.X[self.split.learn[self.data.patterns.index(pattern)]]
+        return self.trial.learnt(self.data.patterns.index(pattern))
 
     def kept(self, pattern: str) -> Array:
         """Give the readings of a pattern that no device has seen."""
