@@ -1,0 +1,13 @@
+"""Internet scale by simulation: a million devices' contributions through a tree of exact sums.
+
+>>> outcome = simulate(Plan(devices=60, fan_out=8, n_inputs=3, n_hidden=2), measure_s=None)
+>>> outcome.exact, len(outcome.checks)
+(True, 6)
+"""
+
+from edgemerge.scale.outcome import Outcome
+from edgemerge.scale.plan import Plan
+from edgemerge.scale.report import record
+from edgemerge.scale.simulation import simulate
+
+__all__ = ["Outcome", "Plan", "record", "simulate"]
