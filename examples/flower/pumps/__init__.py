@@ -1,0 +1,1 @@
+"""Pumps on Flower: an app that runs as it is."""

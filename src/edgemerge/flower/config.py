@@ -1,0 +1,163 @@
+"""Configuration: what stands in a run's and in a node's settings, checked with words.
+
+A run's settings stand in `[tool.flwr.app.config]` of the app, and `flwr run --run-config` changes
+those that are there. A node's stand in `flower-supernode --node-config`, and come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from edgemerge.core.contribution import must_be_name
+from edgemerge.core.errors import SettingError
+from edgemerge.exchange.naming import encoded
+
+Config = Mapping[str, Any]
+
+GO_ON, STOP = "go-on", "stop"
+PLACES = ("device", "partition")  # what a path may name in braces
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a run goes; the defaults of what its settings do not say."""
+
+    rounds: int = 1
+    min_nodes: int = 1  # that are waited for before the first is asked
+    min_answers: int = 1  # that count, in each round, or the run ends
+    timeout_s: float = 60.0  # for each wait
+    on_failure: str = GO_ON
+    devices: tuple[str, ...] | None = None
+    growing: bool = False
+    ledger: Path | None = None  # kept from run to run
+    out: Path | None = None  # the folder of the result
+
+    @classmethod
+    def of(cls, config: Config) -> ServerConfig:
+        """Read the settings of a run."""
+        names = tuple(filter(None, map(str.strip, _text(config, "devices").split(","))))
+        for name in names:
+            must_be_name("device", name)
+        return cls(
+            rounds=_whole(config, "rounds", cls.rounds, least=1),
+            min_nodes=_whole(config, "min-nodes", cls.min_nodes, least=1),
+            min_answers=_whole(config, "min-answers", cls.min_answers, least=1),
+            timeout_s=_seconds(config, "timeout-s", cls.timeout_s),
+            on_failure=_one_of(config, "on-failure", (GO_ON, STOP)),
+            devices=names or None,
+            growing=_flag(config, "growing"),
+            ledger=_path(config, "ledger"),
+            out=_path(config, "out"),
+        )
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """Which device a node is, where its stats come from, and where the answer goes."""
+
+    device: str
+    state: Path | None = None  # a file of `save`: a detector, bank, stats or contribution
+    data: Path | None = None  # samples: .npy or .csv
+    told: Path | None = None  # where the answer is kept besides
+    incarnation: int = 0
+    gate: float = 2.0  # times N: the least fresh samples of a release
+    partition: int | None = None
+    partitions: int | None = None
+
+    @classmethod
+    def of(cls, node: Config, run: Config) -> NodeConfig:
+        """Read the settings of a node, and those of the run where it has none."""
+        config = {**run, **node}
+        partition = _maybe_whole(config, "partition-id")
+        device = _device(config, partition)
+        places = {"device": device, "partition": partition}
+        found = {name: _path(config, name, places) for name in ("state", "data", "told")}
+        if found["state"] and found["data"]:
+            raise SettingError("found both `state` and `data`, expected one of both")
+        return cls(
+            device=device,
+            incarnation=_whole(config, "incarnation", cls.incarnation, least=0),
+            gate=_number(config, "gate", cls.gate),
+            partition=partition,
+            partitions=_maybe_whole(config, "num-partitions"),
+            **found,
+        )
+
+
+def _device(config: Config, partition: int | None) -> str:
+    name = _text(config, "device")
+    if not name and partition is None:
+        raise SettingError(
+            "this node does not say which device it is: start it with "
+            "--node-config 'device=\"pump-3\"'"
+        )
+    name = name or f"device-{partition}"
+    must_be_name("device", name)
+    return name
+
+
+def _text(config: Config, name: str) -> str:
+    value = config.get(name, "")
+    if not isinstance(value, str):
+        raise SettingError(f"found {name} = {value!r}, expected text in quotes")
+    return value
+
+
+def _whole(config: Config, name: str, default: int, *, least: int) -> int:
+    value = config.get(name, default)
+    if type(value) is not int or not least <= value < 2**63:
+        raise SettingError(f"found {name} = {value!r}, expected a whole number of {least} or more")
+    return value
+
+
+def _maybe_whole(config: Config, name: str) -> int | None:
+    if name not in config:
+        return None
+    text = str(config[name])  # some of Flower's engines give it as text
+    return _whole({name: int(text) if text.isdecimal() else config[name]}, name, 0, least=0)
+
+
+def _number(config: Config, name: str, default: float) -> float:
+    value = config.get(name, default)
+    if type(value) not in (int, float) or not 0.0 <= value < float("inf"):
+        raise SettingError(f"found {name} = {value!r}, expected a number of 0 or more")
+    return float(value)
+
+
+def _seconds(config: Config, name: str, default: float) -> float:
+    seconds = _number(config, name, default)
+    if not seconds:
+        raise SettingError(f"found {name} = 0, expected a time in seconds")
+    return seconds
+
+
+def _flag(config: Config, name: str) -> bool:
+    value = config.get(name, False)
+    if type(value) is not bool:
+        raise SettingError(f"found {name} = {value!r}, expected true or false")
+    return value
+
+
+def _one_of(config: Config, name: str, words: tuple[str, ...]) -> str:
+    value = _text(config, name) or words[0]
+    if value not in words:
+        raise SettingError(f"found {name} = {value!r}, expected one of {', '.join(words)}")
+    return value
+
+
+def _path(config: Config, name: str, places: Mapping[str, Any] | None = None) -> Path | None:
+    pattern = _text(config, name)
+    if not pattern or places is None:
+        return Path(pattern) if pattern else None
+    try:
+        named = {field for _, field, _, _ in Formatter().parse(pattern) if field is not None}
+    except ValueError:
+        named = {pattern}
+    if named - set(PLACES) or ("partition" in named and places["partition"] is None):
+        known = "{device}" if places["partition"] is None else "{device} and {partition}"
+        raise SettingError(f"found {name} = {pattern!r}, in which only {known} can be named")
+    return Path(pattern.format(**{place: encoded(str(value)) for place, value in places.items()}))

@@ -1,0 +1,61 @@
+"""Fields: what a message carries, as a plain dict, checked before anything in it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgemerge.core.errors import FormatError
+
+Fields = dict[str, Any]
+
+FORMAT = 1
+CONTRIBUTE, ADOPT = "contribute", "adopt"  # what a node is asked to do
+
+
+def filled(**values: Any) -> Fields:
+    """Give the fields of a message, with the number of their format."""
+    return {"format": FORMAT, **values}
+
+
+def must_be_ours(fields: Mapping[str, Any]) -> None:
+    """Refuse fields of another program, or of another version of this one."""
+    if fields.get("format") != FORMAT:
+        raise FormatError(
+            f"found format {fields.get('format')!r:.40}, expected {FORMAT}: "
+            "run the same version of edgemerge.flower on every node"
+        )
+
+
+def text(fields: Mapping[str, Any], name: str) -> str:
+    """Give a field that is text; "" if it is not there."""
+    return str(_of_kind(fields, name, str, ""))
+
+
+def number(fields: Mapping[str, Any], name: str) -> int:
+    """Give a field that is a whole number; 0 if it is not there."""
+    value = _of_kind(fields, name, int, 0)
+    if not 0 <= value < 2**63:
+        raise FormatError(f"found {name} {value}, expected 0 to 2⁶³ − 1")
+    return int(value)
+
+
+def data(fields: Mapping[str, Any], name: str) -> bytes:
+    """Give a field that is bytes."""
+    return bytes(_of_kind(fields, name, bytes, b""))
+
+
+def parcels(fields: Mapping[str, Any], name: str) -> list[bytes]:
+    """Give a field that is a list of bytes; none if it is not there."""
+    value = _of_kind(fields, name, list, [])
+    if not all(type(each) is bytes for each in value):
+        raise FormatError(f"found a list of other things in {name}, expected one of bytes")
+    return list(value)
+
+
+def _of_kind(fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = fields.get(name, default)
+    if type(value) is not kind:
+        found = type(value).__name__
+        raise FormatError(f"found {name} of the type {found}, expected {kind.__name__}")
+    return value

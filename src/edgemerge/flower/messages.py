@@ -1,0 +1,35 @@
+"""Messages: our fields in Flower's messages and back; bytes in them survive bit for bit."""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from edgemerge.core.errors import FormatError
+from edgemerge.flower.fields import Fields
+
+RECORD = "edgemerge"  # the name of ours among a message's records
+KIND = "query"  # of Flower's three, the one that says nothing about training
+
+
+def request(node: int, task: str, fields: Fields, ttl_s: float) -> Message:
+    """Ask a node to contribute or to adopt; after `ttl_s` it is not asked any more."""
+    return Message(_packed(fields), node, f"{KIND}.{task}", ttl=ttl_s)
+
+
+def reply(message: Message, fields: Fields) -> Message:
+    """Answer a message."""
+    return Message(_packed(fields), reply_to=message)
+
+
+def fields_of(message: Message) -> Fields:
+    """Give the fields of a message, as whoever sent it wrote them."""
+    record = message.content.get(RECORD)
+    if not isinstance(record, ConfigRecord):
+        found = ", ".join(map(str, message.content)) or "none"
+        raise FormatError(f"found the records {found:.80}, expected {RECORD!r}: is it another app?")
+    return dict(record)
+
+
+def _packed(fields: Fields) -> RecordDict:
+    full = {name: value for name, value in fields.items() if value != []}  # [] has no type there
+    return RecordDict({RECORD: ConfigRecord(full)})
