@@ -6,7 +6,8 @@ export SCIPY_ARRAY_API := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench load faults accuracy paper docs services setup clean
+.PHONY: help demo test check quick bench load faults accuracy paper docs screenshots flower \
+	services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -40,22 +41,36 @@ docs: .venv/ready-dev  ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-services:  ## install PostgreSQL and Mosquitto with apt, for the tests that need them
+screenshots: .venv/ready-dev  ## pictures of the dashboard into docs/images/dashboard
+	@$(BIN)/python -m tests.browser.screenshots
+
+flower: .venv-flower/ready  ## tests on Flower's own engines, in an environment of their own
+	@.venv-flower/bin/python -m pytest -q tests/flower
+
+services:  ## install PostgreSQL, Mosquitto and Chromium with apt, for the tests that need them
 	@scripts/services
 
 setup: .venv/ready-dev  ## only set up .venv for development
 
 clean:  ## remove what was built, and .venv
-	@rm -rf .venv build dist docs/_build .hypothesis .import_linter_cache .mypy_cache \
+	@rm -rf .venv .venv-flower build dist docs/_build .hypothesis .import_linter_cache .mypy_cache \
 		.pytest_cache .ruff_cache
 	@find src tests scripts docs -name __pycache__ -prune -exec rm -rf {} +
 
 # Some systems ship venv without its own pip; then the system's pip fills it.
-.venv/bin/python:
-	@echo "setting up .venv" >&2
-	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { \
-		$(PYTHON) -m venv --clear --without-pip .venv && \
-		$(PYTHON) -m pip --python .venv/bin/python install -qq pip; }
+.venv/bin/python .venv-flower/bin/python:
+	@echo "setting up $(@D)" >&2
+	@$(PYTHON) -m venv $(@D)/.. >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $(@D)/.. && \
+		$(PYTHON) -m pip --python $@ install -qq pip; }
+
+# Flower pins other versions than ours, so it has an environment of its own.
+.venv-flower/ready: pyproject.toml constraints.txt constraints-flower.txt | .venv-flower/bin/python
+	@echo "installing edgemerge[flower-tests] into .venv-flower, once" >&2
+	@grep -viE "^($$(sed -n 's/==.*//p' constraints-flower.txt | paste -sd '|'))==" constraints.txt \
+		| cat - constraints-flower.txt > .venv-flower/constraints.txt
+	@.venv-flower/bin/python -m pip install -qq -c .venv-flower/constraints.txt -e '.[flower-tests]'
+	@touch $@
 
 .venv/ready-%: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing edgemerge[$*] into .venv, once" >&2

@@ -17,10 +17,13 @@ from edgemerge.server import (
     contribution_routes,
     fleet_routes,
     pull_routes,
+    session_routes,
     status_routes,
 )
 from edgemerge.server.app import create
+from edgemerge.server.merges import choice_routes
 from edgemerge.server.problems import WORDS
+from edgemerge.server.reports import report_routes
 
 GUARDS = (  # the strictest first
     (asking.operator, "an operator"),
@@ -31,13 +34,18 @@ GUARDS = (  # the strictest first
 ITSELF = {  # these look at the address, too
     contribution_routes.put_contribution: "the device itself",
     contribution_routes.drop: "an operator, or the device itself",
+    report_routes.report: "the device itself",
 }
+MODULES = (
+    *(fleet_routes, contribution_routes, report_routes, pull_routes, choice_routes),
+    *(status_routes, session_routes),
+)
 Thing = dict[str, Any]
 
 
 def routes() -> Iterator[tuple[str, APIRoute]]:
     """Method and route, in the order of the code."""
-    for module in (fleet_routes, contribution_routes, pull_routes, status_routes):
+    for module in MODULES:
         for route in module.router.routes:
             if isinstance(route, APIRoute):
                 yield from ((method, route) for method in sorted(route.methods))
@@ -63,7 +71,8 @@ def taken(about: Thing) -> list[str]:
     for content in body.get("content", {}).values():
         lines += [
             f"`{name}` in JSON: {_kind(schema)}"
-            for name, schema in content["schema"].get("properties", {}).items()
+            for form in content["schema"].get("oneOf", [content["schema"]])
+            for name, schema in form.get("properties", {}).items()
         ]
     queries = (each for each in about.get("parameters", []) if each["in"] == "query")
     return lines + [f"`?{each['name']}=`: {_kind(each['schema'])}" for each in queries]

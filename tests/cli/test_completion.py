@@ -49,7 +49,7 @@ def completed(words: str, folder: Path) -> list[str]:
     ("words", "offered"),
     [
         ("edgemerge sc", ["score"]),
-        ("edgemerge s", ["score", "share", "show", "serve", "sync"]),
+        ("edgemerge s", ["score", "share", "show", "serve", "sync", "simulate"]),
         ("edgemerge fleet cre", ["create"]),
         ("edgemerge share --form r", ["root16"]),
         ("edgemerge score --expl", ["--explain"]),

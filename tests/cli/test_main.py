@@ -37,8 +37,10 @@ def test_the_version_is_told():
 def test_all_commands_are_there():
     top = {words[0] for words in COMMANDS if len(words) == 1}
     files_and_network = {"learn", "score", "share", "merge", "show", "serve", "fleet", "enrol"}
-    assert top == files_and_network | {"agent", "sync", "paper", "demo", "doctor", "completion"}
-    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 11
+    assert top == files_and_network | {
+        *("agent", "sync", "dashboard", "paper", "simulate", "demo", "doctor", "completion"),
+    }
+    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 16
 
 
 def test_help_of_no_command_waits_for_anything_heavy():

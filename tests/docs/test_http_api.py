@@ -15,7 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
 http_api = import_module("http_api")
 
 ROUTES = list(http_api.routes())
-NAMES = {"fleet": "pumps", "device": "pump-3", "incarnation": "0", "pattern": "idle"}
+NAMES = {
+    "fleet": "pumps",
+    "device": "pump-3",
+    "incarnation": "0",
+    "pattern": "idle",
+    "number": "1",
+}
 
 
 @pytest.fixture

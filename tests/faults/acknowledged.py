@@ -4,7 +4,7 @@ from edgemerge import Contribution, Stats, decode, encode
 from edgemerge.core.told import Origin, Told
 from edgemerge.exchange.connection import Connection, path
 from edgemerge.server import audit
-from edgemerge.server.connecting import connect
+from edgemerge.server.store.connecting import connect
 
 REMEMBERED = 40  # revisions of one key whose sums are kept; a pull under way may tell of old ones
 ORPHANS = (

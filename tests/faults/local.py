@@ -8,8 +8,8 @@ import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.server.app import create
-from edgemerge.server.connecting import connect
 from edgemerge.server.service import Service
+from edgemerge.server.store.connecting import connect
 from edgemerge.server.tokens import new_token
 from tests.cases import machine
 

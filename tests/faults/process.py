@@ -20,7 +20,7 @@ from pathlib import Path
 
 from edgemerge import failpoints
 from edgemerge.daemon import log_to_stderr
-from edgemerge.server import postgres
+from edgemerge.server.store import postgres
 from edgemerge.server.running import serve
 
 def arm(*_):

@@ -11,8 +11,8 @@ import pytest
 from edgemerge import encode
 from edgemerge.core.errors import FormatError
 from edgemerge.server import audit
-from edgemerge.server.connecting import connect
-from edgemerge.server.database import BrokenError
+from edgemerge.server.store.connecting import connect
+from edgemerge.server.store.database import BrokenError
 from tests.faults.acknowledged import ORPHANS
 from tests.faults.local import (
     FLEET,

@@ -9,7 +9,13 @@ from edgemerge.server.tokens import new_token
 from tests.server.wire import SHARED, Answered, ask, note, push, until
 from tests.services.hub import Running, running
 
-MINE = {"{fleet}": "mine", "{device}": "itself", "{incarnation}": "0", "{pattern}": "normal"}
+MINE = {
+    "{fleet}": "mine",
+    "{device}": "itself",
+    "{incarnation}": "0",
+    "{pattern}": "normal",
+    "{number}": "1",
+}
 KNOWN = ("operator", "itself", "peer", "foreigner")
 MEMBERS = ("operator", "itself", "peer")
 CONTRIBUTION = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
@@ -37,11 +43,24 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "GET /fleets/{fleet}/devices": Route(("operator",)),
     "POST /fleets/{fleet}/invitations": Route(("operator",), b'{"device": null}'),
     "POST /fleets/{fleet}/devices": Route(("an invitation",), b'{"device": "newcomer"}'),
+    "POST /fleets/{fleet}/devices/{device}/report": Route(
+        ("itself",), b'{"sent": 5, "status": {"samples": 9, "learnt": 9, "alarms": 0}}'
+    ),
     f"PUT {CONTRIBUTION}": Route(("itself",), encode(note("itself", 2))),
     f"GET {CONTRIBUTION}": Route(("operator", "itself")),
     "GET /fleets/{fleet}/contributions": Route(MEMBERS),
     "GET /fleets/{fleet}/total": Route(MEMBERS),
     "GET /fleets/{fleet}/patterns": Route(MEMBERS),
+    "POST /fleets/{fleet}/choices": Route(
+        ("operator",), b'{"kind": "adopt", "sources": ["peer"], "targets": ["itself"]}'
+    ),
+    "POST /sign-in-links": Route(("operator",)),
+    "GET /fleets/{fleet}/choices": Route(("operator",)),
+    "POST /fleets/{fleet}/preview": Route(
+        ("operator",), b'{"sources": ["peer"], "targets": ["itself"]}'
+    ),
+    "GET /fleets/{fleet}/likeness": Route(("operator",)),
+    "DELETE /fleets/{fleet}/choices/{number}": Route(("operator",)),
     "DELETE /fleets/{fleet}/contributions/{device}": Route(("itself", "operator")),
     "DELETE /fleets/{fleet}/devices/{device}": Route(("operator",)),
     "DELETE /fleets/{fleet}": Route(("operator",)),

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edgemerge.core.errors import AwayError, FormatError, SettingError
-from edgemerge.server.connecting import connect
-from edgemerge.server.database import FullError
-from edgemerge.server.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, migrate
-from edgemerge.server.postgres import PostgresDatabase
+from edgemerge.server.store.connecting import connect
+from edgemerge.server.store.database import FullError
+from edgemerge.server.store.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, migrate
+from edgemerge.server.store.postgres import PostgresDatabase
 
 KEEP = "insert into bodies (data) values (?) returning id"
 TAKEN = r"(?i)unique"
@@ -21,7 +21,7 @@ KILLS = 15
 WRITER = """
 import os, sys
 from itertools import count
-from edgemerge.server.connecting import connect
+from edgemerge.server.store.connecting import connect
 
 def write(number):
     data = b"%d " % number * 20_000
@@ -181,18 +181,18 @@ def test_migrating_twice_is_migrating_once(database):
         tx.run(KEEP, b"one")
     in_threads(*[lambda: migrate(database, dialect_of(database))] * 4)
     with database.reading() as tx:
-        assert tx.rows("select number from migrations") == [(1,)]
+        assert tx.rows("select number from migrations order by number") == [(1,), (2,)]
     assert count_of(database) == 1
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(database):
-    wrong = Migration(2, ("create table half (a {integer}) {end}", "create nonsense"))
+    wrong = Migration(3, ("create table half (a {integer}) {end}", "create nonsense"))
     with pytest.raises(Exception, match="syntax error"):
         migrate(database, dialect_of(database), (*MIGRATIONS, wrong))
-    right = Migration(2, ("create table half (a {integer}) {end}",))
+    right = Migration(3, ("create table half (a {integer}) {end}",))
     migrate(database, dialect_of(database), (*MIGRATIONS, right))
     with database.reading() as tx:
-        assert tx.rows("select number from migrations order by number") == [(1,), (2,)]
+        assert tx.rows("select number from migrations order by number") == [(1,), (2,), (3,)]
 
 
 def test_a_database_of_a_newer_edgemerge_is_refused(database, database_url):

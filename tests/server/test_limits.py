@@ -11,7 +11,7 @@ import pytest
 from edgemerge.core.codec import decode, encode
 from edgemerge.core.errors import AwayError
 from edgemerge.server.limits import Limits
-from edgemerge.server.writer import Writer
+from edgemerge.server.store.writer import Writer
 from tests.server.wire import (
     SHARED,
     address,

@@ -10,8 +10,8 @@ from threading import Barrier, Event
 import pytest
 
 from edgemerge.core.errors import AwayError, SettingError
-from edgemerge.server.connecting import connect
-from edgemerge.server.postgres import PostgresDatabase
+from edgemerge.server.store.connecting import connect
+from edgemerge.server.store.postgres import PostgresDatabase
 from tests.server.test_database import KEEP, count_of, in_threads, written_until_full
 from tests.services.disk import MIB, small_disk
 
@@ -131,7 +131,7 @@ def test_text_sorts_by_its_characters_whatever_the_locale(postgres_server):
 
 
 def test_a_full_pool_says_so_instead_of_waiting_for_ever(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr("edgemerge.server.postgres.WAIT_S", 0.05)
+    monkeypatch.setattr("edgemerge.server.store.postgres.WAIT_S", 0.05)
     database = PostgresDatabase(fresh_postgres_url, connections=1)
     with database.reading(), pytest.raises(AwayError, match="in use"), database.reading():
         pass

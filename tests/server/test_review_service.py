@@ -10,7 +10,7 @@ from edgemerge import Contribution, Stats
 from edgemerge.core.errors import DeniedError
 from edgemerge.exchange.protocol import Wish
 from edgemerge.server import kept, telling
-from edgemerge.server.database import FullError
+from edgemerge.server.store.database import FullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
 

@@ -10,8 +10,8 @@ from edgemerge.core.errors import AwayError, DeniedError, RejectedError, Setting
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.protocol import Wish
 from edgemerge.server import audit, contributions, intake
-from edgemerge.server.database import BrokenError
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.store.database import BrokenError
 from edgemerge.server.tokens import Caller, hashed
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running

@@ -10,11 +10,11 @@ from threading import Event, Thread
 import pytest
 
 from edgemerge.core.errors import FormatError, SettingError
-from edgemerge.server import sqlite
-from edgemerge.server.connecting import connect
-from edgemerge.server.database import BrokenError, FullError
-from edgemerge.server.migrations import SQLITE, migrate
-from edgemerge.server.sqlite import SqliteDatabase
+from edgemerge.server.store import sqlite
+from edgemerge.server.store.connecting import connect
+from edgemerge.server.store.database import BrokenError, FullError
+from edgemerge.server.store.migrations import SQLITE, migrate
+from edgemerge.server.store.sqlite import SqliteDatabase
 from tests.server.test_database import KEEP, written_until_full
 from tests.services.disk import MIB, fill, small_disk
 
@@ -244,7 +244,7 @@ def overlapping(database, done):
 
 def test_space_of_what_was_dropped_is_given_back_to_the_disk(path, monkeypatch):
     monkeypatch.setattr(sqlite, "SPARE_PAGES", 16)
-    filled(path, 100)
+    filled(path, 200)
     before = path.stat().st_size
     database = connect(path)
     with database.writing() as tx:

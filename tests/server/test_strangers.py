@@ -114,7 +114,6 @@ def test_tricks_in_an_address_lead_nowhere(here, who, place, method):
         "/fleets/m\xefne",
         "/FLEETS/mine",
         "/fleets/mine\t/x",
-        "/",
         "",
     ],
 )

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from edgemerge import Projection, Stats
 from edgemerge.core.codec import encode
 from edgemerge.core.contribution import Contribution
-from edgemerge.server.migrations import MIGRATIONS
+from edgemerge.server.store.migrations import MIGRATIONS
 from tests.services.hub import Running
 
 DEADLINE_S = 30.0
@@ -78,7 +78,8 @@ def status_on(opened: socket.socket) -> int:
 
 
 def dump(here: Running) -> dict[str, list[tuple]]:
-    """Give all rows of all tables."""
+    """Give all rows of all tables, with what would be written in a moment."""
+    here.service.history.flush()
     with here.service.database.reading() as tx:
         return {name: sorted(map(repr, tx.rows(f"select * from {name}"))) for name in TABLES}
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server.connecting import connect
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.intake import keeping, opened
 from edgemerge.server.service import Service
+from edgemerge.server.store.connecting import connect
 from edgemerge.server.tokens import Caller, new_token
 from tests.cases import machine
 

@@ -15,11 +15,11 @@ from edgemerge import Projection
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.hub import Hub
 from edgemerge.server.app import create
-from edgemerge.server.connecting import connect
 from edgemerge.server.limits import Limits
 from edgemerge.server.patience import Impatient
 from edgemerge.server.running import listen
 from edgemerge.server.service import Service
+from edgemerge.server.store.connecting import connect
 from edgemerge.server.tokens import new_token
 
 
@@ -48,16 +48,17 @@ class Running:
 
 
 @contextmanager
-def running(database: str, limits: Limits | None = None) -> Iterator[Running]:
-    """Serve until the block ends."""
+def running(database: str, limits: Limits | None = None, *, port: int = 0) -> Iterator[Running]:
+    """Serve until the block ends; without a port, at any that is free."""
     service, token = Service(connect(database)), new_token("operator")
     service.let_in(token, "test")
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", port)
     app = create(service, limits)
     settings = uvicorn.Config(
         app, http=Impatient, log_config=None, access_log=False, timeout_graceful_shutdown=3
     )
     server = uvicorn.Server(settings)
+    app.state.leaving = lambda: server.should_exit
     thread = Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:

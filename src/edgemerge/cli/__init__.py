@@ -21,8 +21,9 @@ SECTIONS = {
         "enrol": "edgemerge.cli.enrol",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.sync",
+        "dashboard": "edgemerge.cli.dashboard",
     },
-    "Research": {"paper": "edgemerge.cli.paper"},
+    "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.simulate"},
     "Besides": {
         "demo": "edgemerge.cli.demo",
         "doctor": "edgemerge.cli.doctor",

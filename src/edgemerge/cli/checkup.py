@@ -21,9 +21,9 @@ ROOM = 2**28  # bytes; below it a state folder or database may soon be full
 OLD = 1735689600  # 2025-01-01: a clock before it was never set
 DAY = 86400.0
 REQUIREMENT = re.compile(
-    r"([\w.-]+)(?:\[[\w,]+\])?(?:>=([\d.]+))?.*?(?:extra == ['\"](\w+)['\"])?$"
+    r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
-OPTIONAL = ("plot", "sklearn", "river", "server", "postgres", "mqtt")
+OPTIONAL = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "flower")
 
 FRONTS, BACKS = ("", "scipy_"), ("", "64_", "_64")  # wheels give OpenBLAS names of their own
 

@@ -35,6 +35,13 @@ SECTIONS = {
         "contributions": "edgemerge.cli.fleet_devices",
         "drop": "edgemerge.cli.fleet_devices",
     },
+    "Who is told what": {
+        "choices": "edgemerge.cli.fleet_choices",
+        "adopt": "edgemerge.cli.fleet_choices",
+        "withhold": "edgemerge.cli.fleet_choices",
+        "undo": "edgemerge.cli.fleet_choices",
+        "preview": "edgemerge.cli.fleet_choices",
+    },
     "The server": {"audit": "edgemerge.cli.audit"},
 }
 COLUMNS = {

@@ -109,10 +109,11 @@ def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
 
     `stats` are the device's own, which both readouts were solved from; no sample is needed.
     """
-    return _fresh(stats, after) / _fresh(stats, before)
+    return fresh_loss(stats, after) / fresh_loss(stats, before)
 
 
-def _fresh(stats: Stats, readout: Readout) -> float:
+def fresh_loss(stats: Stats, readout: Readout) -> float:
+    """Give the loss that fresh samples like these have under a readout they had a part in."""
     floor = stats.projection.quantum / 12.0
     freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
     spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)

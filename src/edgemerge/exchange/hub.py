@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgemerge.core.codec import decode, encode
@@ -102,10 +103,46 @@ class Hub:
             )
         return dropped
 
+    def choices(self, fleet: str) -> list[dict[str, Any]]:
+        """What operators chose about who is told what, newest first."""
+        return _list(self._ask("GET", "fleets", fleet, "choices"))
+
+    def adopt(self, fleet: str, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
+        """Let targets be told of these sources only, from now on."""
+        chosen = {"kind": "adopt", "sources": list(sources), "targets": list(targets)}
+        return _dict(self._post(chosen, "fleets", fleet, "choices"))
+
+    def withhold(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
+        """Let one contribution be told to nobody, nor any newer revision of it."""
+        key = {"device": device, "incarnation": incarnation, "pattern": pattern}
+        return _dict(self._post({"kind": "revoke", **key}, "fleets", fleet, "choices"))
+
+    def undo(self, fleet: str, number: int) -> dict[str, Any]:
+        """Undo a choice, as if it had never been; twice is once."""
+        return _dict(self._ask("DELETE", "fleets", fleet, "choices", str(number)))
+
+    def preview(
+        self, fleet: str, sources: Sequence[str], targets: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """What being told of these sources only would do to each pattern of the targets."""
+        chosen = {"sources": list(sources), "targets": list(targets)}
+        return _list(self._post(chosen, "fleets", fleet, "preview"))
+
+    def likeness(self, fleet: str, devices: Sequence[str] | None = None) -> dict[str, Any]:
+        """How well each device's readout explains the data of each other, in groups."""
+        return _dict(self._ask("GET", "fleets", fleet, "likeness", query={"device": devices}))
+
     def audit(self, fleet: str | None = None, after: int = 0, limit: int = 100) -> dict[str, Any]:
         """What has happened, of one fleet or all, after an entry's number."""
         query: Query = {"fleet": fleet, "after": after, "limit": limit}
         return _dict(self._ask("GET", "audit", query=query))
+
+    def sign_in_link(self) -> dict[str, Any]:
+        """Make a link that opens the dashboard, once; give its `path` and when it `expires`."""
+        found = _dict(self._post({}, "sign-in-links"))
+        if not re.fullmatch(r"/ui/sign-in\?link=[\w-]{1,200}", str(found.get("path")), re.ASCII):
+            raise RejectedError(f"found path={found.get('path')!r}, expected /ui/sign-in?link=…")
+        return found
 
     def status(self) -> dict[str, Any]:
         """How the server is."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    StringConstraints,
+)
 
 from edgemerge.server.audit import Entry
 from edgemerge.server.names import NAME
 
 Reads = Literal["totals", "contributions"]
+Devices = Annotated[list[Annotated[str, StringConstraints(pattern=NAME)]], Field(max_length=5000)]
 
 
 class Asked(BaseModel):
@@ -118,6 +126,78 @@ class AuditTold(BaseModel):
 
     entries: list[Entry]
     head: str
+
+
+def _whole(value: Any) -> Any:
+    """Take 5.0 for 5: in JSON both are the same number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class AdoptAsked(Asked):
+    """Let these targets be told of these sources only; without a source, of nobody."""
+
+    kind: Literal["adopt"]
+    sources: Devices
+    targets: Annotated[Devices, Field(min_length=1)]
+
+
+class RevokeAsked(Asked):
+    """Let one contribution be told to nobody."""
+
+    kind: Literal["revoke"]
+    device: str = Field(pattern=NAME)
+    incarnation: Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]
+    pattern: str = Field(min_length=1, max_length=200)
+
+
+class ChoiceAsked(RootModel[Annotated[AdoptAsked | RevokeAsked, Field(discriminator="kind")]]):
+    """What an operator decides about who is told what."""
+
+
+class PreviewAsked(Asked):
+    """Which targets would be told of which sources only."""
+
+    sources: Devices
+    targets: Annotated[Devices, Field(min_length=1, max_length=200)]
+
+
+class ChoiceTold(BaseModel):
+    """A decision about who is told what; `undone` is when it was, if it was."""
+
+    number: int
+    at: float
+    actor: str
+    kind: Literal["adopt", "revoke"]
+    sources: tuple[str, ...] | None
+    targets: tuple[str, ...] | None
+    device: str | None
+    incarnation: int | None
+    pattern: str | None
+    undone: float | None
+
+
+class PreviewTold(BaseModel):
+    """The loss of one pattern's own data: alone, as it is told now, and as it would be told."""
+
+    device: str
+    pattern: str
+    samples: float
+    alone: float
+    before: float
+    after: float
+    shift: float
+    joined: float
+    ready: bool
+
+
+class LikenessTold(BaseModel):
+    """How well each device's readout (rows) explains another's data (columns); 1 is as its own."""
+
+    devices: list[str]
+    ratios: list[list[float]]
+    groups: list[int]
+    samples: list[float]
+    left_out: int
 
 
 class Status(BaseModel):

@@ -8,18 +8,30 @@ from time import perf_counter
 from typing import Any
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgemerge import __version__
 from edgemerge.core.errors import AwayError
-from edgemerge.server import contribution_routes, fleet_routes, pull_routes, status_routes
+from edgemerge.server import (
+    contribution_routes,
+    fleet_routes,
+    pull_routes,
+    session_routes,
+    status_routes,
+)
+from edgemerge.server.dashboard import routes as dashboard
+from edgemerge.server.dashboard.headers import Guarded
+from edgemerge.server.dashboard.problem_pages import fitting
 from edgemerge.server.limits import Limits, Load
+from edgemerge.server.merges import choice_routes
 from edgemerge.server.problems import answer, tell_problems
+from edgemerge.server.reports import report_routes
 from edgemerge.server.service import Service
 
 AT_ONCE = 4  # contributions that are read and checked at the same time
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}  # a stranger must not invent what is counted
+STREAMS = {"/ui/fleets/{fleet}/live"}  # their length says nothing about how fast answers are
 
 DESCRIPTION = (
     "Devices push what they saw, as sums, and pull what others saw, added up exactly. "
@@ -41,10 +53,15 @@ def create(service: Service, limits: Limits | None = None) -> FastAPI:
     app.state.service = service
     app.state.load = Load(limits or Limits())
     app.state.checking = CapacityLimiter(AT_ONCE)
-    for routes in (contribution_routes, pull_routes, fleet_routes, status_routes):  # by use
-        app.include_router(routes.router)
+    app.state.weighing = CapacityLimiter(1)  # previews and comparisons must not starve shares
+    for routes in (contribution_routes, report_routes, pull_routes, fleet_routes, status_routes):
+        app.include_router(routes.router)  # by use
+    app.include_router(choice_routes.router)
+    app.include_router(session_routes.router)
+    app.include_router(dashboard.router)
     tell_problems(app)
     app.add_middleware(Watched, service=service, load=app.state.load)
+    app.add_middleware(Guarded)
     return app
 
 
@@ -80,7 +97,7 @@ class Watched:
         try:
             if self._load.requests > self._load.limits.requests_under_way:
                 busy = answer(AwayError("too many requests are under way: try again", retry_s=2.0))
-                await busy(scope, receive, noting)
+                await fitting(Request(scope), busy)(scope, receive, noting)
             else:
                 await self._app(scope, receive, noting)
         finally:
@@ -92,4 +109,5 @@ class Watched:
         path = getattr(route, "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, path, str(status)).inc()
-        self._metrics.seconds.labels(method, path).observe(seconds)
+        if path not in STREAMS:
+            self._metrics.seconds.labels(method, path).observe(seconds)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
 from edgemerge.failpoints import passing
-from edgemerge.server.database import BrokenError, Transaction
+from edgemerge.server.store.database import BrokenError, Transaction
 
 START = "0" * 64
 COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
@@ -58,6 +59,23 @@ def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> li
         limit,
     )
     return [Entry(*row) for row in rows]
+
+
+def newest(
+    tx: Transaction, *, fleet: str, before: int, limit: int, action: str, subject: str
+) -> list[Entry]:
+    """Give entries of a fleet, newest first; of one action, or of all but "-action"; "" is any."""
+    values: list[str | int] = [before, fleet]
+    where = "seq < ? and coalesce(fleet, '') = ?"  # so that they are found by seq: no sorting
+    if action:
+        where += " and action <> ?" if action.startswith("-") else " and action = ?"
+        values.append(action.removeprefix("-"))
+    if subject:
+        where += " and (subject like ? escape '!' or lower(subject) like ? escape '!')"
+        sought = "%" + re.sub("([!%_])", r"!\1", subject) + "%"
+        values += [sought, sought.lower()]  # SQLite knows the lower case of ASCII only
+    sql = f"select {COLUMNS} from audit where {where} order by seq desc limit ?"
+    return [Entry(*row) for row in tx.rows(sql, *values, limit)]
 
 
 def count(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:

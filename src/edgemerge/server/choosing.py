@@ -14,12 +14,13 @@ from edgemerge.core.errors import DeniedError
 from edgemerge.exchange.protocol import Wish
 from edgemerge.server.contributions import Entry
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.merges.choices import Rules
 
 Groups = dict[int, list[Entry]]
 
 
-def choose(wish: Wish, entries: list[Entry]) -> list[Entry]:
-    """Give those that are wanted, in the order of their keys."""
+def choose(wish: Wish, entries: list[Entry], rules: Rules) -> list[Entry]:
+    """Give those that are wanted and that operators let through, in the order of their keys."""
     me, life = wish.device, wish.incarnation
     chosen = [  # what all wishes have in common, in one go: fleets are large
         entry
@@ -27,6 +28,8 @@ def choose(wish: Wish, entries: list[Entry]) -> list[Entry]:
         if entry.samples > 0
         and not (entry.device == me and (life is None or entry.incarnation == life))
     ]
+    if not rules.silent(me):
+        chosen = [entry for entry in chosen if rules.let(entry.key, me)]
     if wish.is_picky:
         chosen = [entry for entry in chosen if wish.wants(entry.key, entry.samples)]
     if wish.largest is not None:

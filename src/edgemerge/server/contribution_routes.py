@@ -84,6 +84,8 @@ async def put_contribution(
             service.metrics.contributions.labels("refused").inc()
             raise
     service.metrics.contributions.labels(kept.problem or ("new" if kept.new else "same")).inc()
+    if kept.new:
+        service.history.pushed(agreed.fleet, caller.name, len(data))
     return _answer(kept)
 
 

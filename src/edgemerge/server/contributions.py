@@ -18,7 +18,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.core.told import Origin
 from edgemerge.failpoints import passing
-from edgemerge.server.database import DamagedError, Transaction
+from edgemerge.server.store.database import DamagedError, Transaction
 
 COLUMNS = (
     "device, incarnation, pattern, revision, samples, bytes, digest, form, received,"

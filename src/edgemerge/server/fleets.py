@@ -8,10 +8,14 @@ from functools import lru_cache
 from edgemerge.core.codec import decode
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.projection import Projection
-from edgemerge.server.database import DamagedError, Transaction
+from edgemerge.server.store.database import DamagedError, Transaction
 
 COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
 READS = ("totals", "contributions")
+TABLES = (
+    *("alarms", "choices", "contributions", "devices", "invitations", "merges", "minutes"),
+    *("reports", "rings", "totals", "fleets"),
+)
 HEADER = 65_536  # bytes of a contribution beside its numbers
 
 
@@ -117,7 +121,7 @@ def delete(tx: Transaction, name: str) -> None:
         name,
         name,
     )
-    for table in ("contributions", "totals", "devices", "invitations", "fleets"):
+    for table in TABLES:
         tx.run(f"delete from {table} where fleet = ?", name)
 
 

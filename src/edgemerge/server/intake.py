@@ -11,9 +11,9 @@ from edgemerge.core.contribution import Contribution, Key
 from edgemerge.core.errors import DeniedError, RejectedError
 from edgemerge.server import audit, contributions, fleets
 from edgemerge.server.contributions import Entry, Parcel
-from edgemerge.server.database import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.names import must_be_pattern
+from edgemerge.server.store.database import Transaction
 from edgemerge.server.tokens import Caller
 
 NOTED = 100  # equivocations of one key that are written down

@@ -16,8 +16,8 @@ from edgemerge.core.stats import Stats
 from edgemerge.failpoints import passing
 from edgemerge.server import contributions
 from edgemerge.server.contributions import Entry, SumsError
-from edgemerge.server.database import Transaction
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.store.database import Transaction
 
 Parts = dict[int, Stats]
 

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from edgemerge.server.database import Transaction
-from edgemerge.server.writer import Writer
+from edgemerge.core.errors import EdgemergeError
+from edgemerge.server.reports.glimpses import STATES
+from edgemerge.server.reports.history import History
+from edgemerge.server.reports.reception import OftenError
+from edgemerge.server.reports.report_forms import ReportAsked
+from edgemerge.server.reports.states import states
+from edgemerge.server.store.database import Transaction
+from edgemerge.server.store.writer import Writer
 
 TYPE = CONTENT_TYPE_PLAIN_0_0_4
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+CONTRIBUTIONS = ("new", "same", "stale", "equivocation", "refused")
+REPORTS = ("kept", "too many", "refused")
+LOOKED_UP = {  # at each scrape, in tables that are small or have an index for it
+    "edgemerge_fleets": ("Fleets.", "select count(*) from fleets"),
+    "edgemerge_devices": (
+        "Devices let in.",
+        "select count(*) from devices where revoked is null",
+    ),
+    "edgemerge_stored": (
+        "Contributions stored.",
+        "select count(*) from contributions where body is not null",
+    ),
+    "edgemerge_samples": (
+        "Samples learnt by all fleets, as they weigh now: the sum over contributions.",
+        "select coalesce(sum(samples), 0) from contributions where body is not null",
+    ),
+    "edgemerge_choices": (
+        "Choices of operators that stand.",
+        "select count(*) from choices where undone is null",
+    ),
+    "edgemerge_choices_undone": (
+        "Choices of operators that were undone.",
+        "select count(*) from choices where undone is not null",
+    ),
+}
 
 
 class Metrics:
@@ -18,41 +52,74 @@ class Metrics:
     def __init__(self, writer: Writer) -> None:
         """Start at zero; each server has its own registry."""
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "edgemerge_requests",
-            "Requests answered.",
-            ["method", "route", "status"],
-            registry=self.registry,
+        self.requests = self._counter(
+            "edgemerge_requests", "Requests answered.", "method", "route", "status"
         )
         self.seconds = Histogram(
             "edgemerge_request_seconds",
-            "Time from a request to its answer.",
+            "Time from a request to its answer; event streams are left out.",
             ["method", "route"],
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.received = Counter(
-            "edgemerge_received_bytes", "Bytes of contributions received.", registry=self.registry
+        self.received = self._counter(
+            "edgemerge_received_bytes", "Bytes of contributions received."
         )
-        self.contributions = Counter(
-            "edgemerge_contributions",
-            "Contributions by what became of them.",
-            ["outcome"],
-            registry=self.registry,
+        self.contributions = self._counter(
+            "edgemerge_contributions", "Contributions by what became of them.", "outcome"
         )
-        self._fleets = Gauge("edgemerge_fleets", "Fleets.", registry=self.registry)
-        self._devices = Gauge("edgemerge_devices", "Devices let in.", registry=self.registry)
-        self._stored = Gauge("edgemerge_stored", "Contributions stored.", registry=self.registry)
-        waiting = Gauge("edgemerge_waiting", "Changes that wait.", registry=self.registry)
-        waiting.set_function(lambda: float(writer.waiting))
+        self.reports = self._counter(
+            "edgemerge_reports", "Reports of devices by what became of them.", "outcome"
+        )
+        self.alarms = self._counter("edgemerge_alarms", "Alarms that devices reported.")
+        self.merges = self._counter("edgemerge_merges", "Merges that devices reported.")
+        self.watching = self._gauge("edgemerge_watching", "Event streams open: pages looked at.")
+        self._looked_up = {name: self._gauge(name, LOOKED_UP[name][0]) for name in LOOKED_UP}
+        self._states = self._gauge("edgemerge_device_states", "Devices by state.", "state")
+        self._unwritten = self._gauge(
+            "edgemerge_history_unwritten_seconds",
+            "Age of the oldest report that is not in the database; up to 125 is usual.",
+        )
+        self._gauge("edgemerge_waiting", "Changes that wait.").set_function(
+            lambda: float(writer.waiting)
+        )
+        self._start_at_zero()
 
-    def text(self, tx: Transaction) -> bytes:
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Count a report that is refused in the block."""
+        try:
+            yield
+        except EdgemergeError as error:
+            many = isinstance(error, OftenError)
+            self.reports.labels("too many" if many else "refused").inc()
+            raise
+
+    def note(self, report: ReportAsked) -> None:
+        """Count a report that was kept."""
+        self.reports.labels("kept").inc()
+        self.alarms.inc(len(report.alarms))
+        self.merges.inc(report.merge is not None)
+
+    def text(self, tx: Transaction, history: History, now: float) -> bytes:
         """Give everything as text."""
-        for gauge, sql in (
-            (self._fleets, "select count(*) from fleets"),
-            (self._devices, "select count(*) from devices where revoked is null"),
-            (self._stored, "select count(*) from contributions where body is not null"),
-        ):
-            row = tx.one(sql)
+        for name, gauge in self._looked_up.items():
+            row = tx.one(LOOKED_UP[name][1])
             gauge.set(row[0] if row else 0)
+        found = states(tx, history, now)
+        for state in STATES:
+            self._states.labels(state).set(found[state])
+        self._unwritten.set(history.unwritten_s())
         return generate_latest(self.registry)
+
+    def _counter(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(name, words, labels, registry=self.registry)
+
+    def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
+        return Gauge(name, words, labels, registry=self.registry)
+
+    def _start_at_zero(self) -> None:
+        """Show every outcome from the start: a rate needs the value before the first."""
+        for counter, outcomes in ((self.contributions, CONTRIBUTIONS), (self.reports, REPORTS)):
+            for outcome in outcomes:
+                counter.labels(outcome)

@@ -14,9 +14,9 @@ from edgemerge.core.stats import Stats
 from edgemerge.failpoints import passing
 from edgemerge.server import contributions, kept
 from edgemerge.server.contributions import Entry
-from edgemerge.server.database import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.kept import Parts
+from edgemerge.server.store.database import Transaction
 
 AT_ONCE = 16
 

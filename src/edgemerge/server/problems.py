@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from edgemerge.core.errors import (
@@ -17,9 +17,11 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.server.answers import Problem
-from edgemerge.server.database import BrokenError, FullError
+from edgemerge.server.dashboard.problem_pages import fitting
 from edgemerge.server.fleets import ExistsError
 from edgemerge.server.limits import CutShortError, TooLargeError
+from edgemerge.server.reports.reception import OftenError
+from edgemerge.server.store.database import BrokenError, FullError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (CutShortError, 400),
     (FullError, 507),
     (BrokenError, 500),
+    (OftenError, 429),
     (AwayError, 503),
     (EdgemergeError, 422),
 )
@@ -42,6 +45,7 @@ WORDS = {
     409: "It is there already, and different or newer.",
     413: "More bytes than allowed.",
     422: "What was sent cannot be used; the words say why.",
+    429: "More reports than are taken; report again after the given seconds.",
     503: "Too much is under way; try again after the given seconds.",
     507: "The disk is full.",
 }
@@ -75,20 +79,23 @@ def answer(error: Exception) -> JSONResponse:
 def tell_problems(app: FastAPI) -> None:
     """Let the app answer our errors, and its own, in the same form."""
 
-    async def ours(_request: Request, error: Exception) -> JSONResponse:
-        return answer(error)
+    async def ours(request: Request, error: Exception) -> Response:
+        return fitting(request, answer(error))
 
-    async def theirs(request: Request, error: Exception) -> JSONResponse:
+    async def theirs(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for no other
         headers = {**(error.headers or {}), **_allowed(request, error.status_code)}
-        return JSONResponse({"error": str(error.detail)}, error.status_code, headers)
+        told = JSONResponse({"error": str(error.detail)}, error.status_code, headers)
+        return fitting(request, told)
 
-    async def invalid(_request: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for no other
-        return JSONResponse({"error": in_words(error.errors())}, 422)
+        return fitting(request, JSONResponse({"error": in_words(error.errors())}, 422))
 
-    async def faults(_request: Request, _error: Exception) -> JSONResponse:
-        return JSONResponse({"error": "a fault of the server: its log says more"}, 500)
+    async def faults(request: Request, _error: Exception) -> Response:
+        told = JSONResponse({"error": "a fault of the server: its log says more"}, 500)
+        told.headers["X-Content-Type-Options"] = "nosniff"  # made outside of what adds it
+        return fitting(request, told)
 
     app.add_exception_handler(Exception, faults)
     app.add_exception_handler(EdgemergeError, ours)

@@ -17,9 +17,9 @@ from edgemerge.core.errors import SettingError
 from edgemerge.daemon import notify
 from edgemerge.files import write
 from edgemerge.server.app import create
-from edgemerge.server.connecting import connect
 from edgemerge.server.patience import Impatient
 from edgemerge.server.service import Service
+from edgemerge.server.store.connecting import connect
 from edgemerge.server.tokens import KINDS, new_token
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,9 @@ def serve(
     gc.collect()
     gc.freeze()  # what is there now stays: not looking through it again saves a tenth of the time
     real = listening.getsockname()[1]
+    app = create(service)
     settings = uvicorn.Config(
-        create(service),
+        app,
         http=Impatient,
         log_config=None,
         access_log=False,
@@ -62,10 +63,13 @@ def serve(
     )
     way = "https" if tls_cert else "http"
     log.info("listening", extra={"values": {"at": f"{way}://{host}:{real}"}})
+    log.info("dashboard", extra={"values": {"at": f"{way}://{shown(host)}:{real}/ui/"}})
     if port_file:
         write(f"{real}\n".encode(), port_file)
+    server = Server(settings)
+    app.state.leaving = lambda: server.should_exit  # pages follow streams that never end
     with listening:
-        Server(settings).run(sockets=[listening])
+        server.run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
@@ -90,6 +94,17 @@ class Server(uvicorn.Server):
         """Say so, then finish what is under way."""
         notify("STOPPING=1")
         await super().shutdown(sockets)
+
+
+def shown(host: str) -> str:
+    """Write a host as it stands in an address of this machine.
+
+    >>> shown("0.0.0.0"), shown("::1"), shown("hub")
+    ('localhost', '[::1]', 'hub')
+    """
+    if host in ("", "0.0.0.0", "::"):
+        return "localhost"
+    return f"[{host}]" if ":" in host else host
 
 
 def listen(host: str, port: int) -> socket.socket:

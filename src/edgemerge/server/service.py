@@ -14,14 +14,20 @@ from edgemerge.core.contribution import Key
 from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.exchange.protocol import Wish
 from edgemerge.server import audit, contributions, fleets, kept, tokens
+from edgemerge.server.audit import Entry as Recorded
 from edgemerge.server.contributions import Entry
-from edgemerge.server.database import DamagedError, Database, FullError
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.merges.choices import Rules
+from edgemerge.server.merges.merging import Merging
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.names import must_be_plain
+from edgemerge.server.reports.history import History
+from edgemerge.server.reports.reception import Reception
+from edgemerge.server.sessions import Sessions
+from edgemerge.server.store.database import DamagedError, Database, FullError
+from edgemerge.server.store.writer import Writer
 from edgemerge.server.telling import Answer, Teller
 from edgemerge.server.tokens import Caller, Device
-from edgemerge.server.writer import Writer
 
 T = TypeVar("T")
 FULL_S = 10.0  # how long a full disk is remembered: small changes may still fit
@@ -48,10 +54,16 @@ class Service:
         self.writer = Writer(database)
         self.teller = Teller(database, self.writer)
         self.metrics = Metrics(self.writer)
+        self.history = History(database, self.writer, clock=clock)
+        self.reception = Reception()
+        seen = self.history.glimpse
+        self.merging = Merging(database, self.writer, self.teller, clock=clock, glimpse=seen)
+        self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
 
     def close(self) -> None:
         """Write what waits, and let go of the database."""
+        self.history.close()
         self.writer.close()
         self.database.close()
 
@@ -98,6 +110,8 @@ class Service:
             self._record(tx, caller, "delete", name, name)
 
         self._make_room(change)
+        self.reception.forget(name)
+        self.history.forget(name)
 
     def fleet(self, name: str) -> Fleet:
         """Give a fleet that must be there."""
@@ -131,7 +145,9 @@ class Service:
             self._record(tx, Caller(device, name), "enrol", name, device)
             return token, fleets.get(tx, name)
 
-        return self.writer.write(change)
+        found = self.writer.write(change)
+        self.reception.forget(name)  # an earlier token of the device works no more
+        return found
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
         """Let a device in no more."""
@@ -141,6 +157,7 @@ class Service:
             self._record(tx, caller, "revoke", name, device)
 
         self.writer.write(change)
+        self.reception.forget(name)
 
     def devices(self, name: str) -> list[Device]:
         """Give the devices of a fleet."""
@@ -153,7 +170,9 @@ class Service:
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
             only = None if caller.is_operator or fleet.reads == "contributions" else caller.name
-            return fleet, contributions.every(tx, name, only)
+            found = contributions.every(tx, name, only)
+            rules = self.teller.ruling.rules(tx, name)
+            return fleet, [entry for entry in found if _may_see(caller, entry.key, rules)]
 
     def contribution(self, name: str, key: Key, caller: Caller) -> tuple[Entry, bytes]:
         """Give a single contribution, where the fleet allows it."""
@@ -163,7 +182,7 @@ class Service:
             if not (caller.is_operator or mine or fleet.reads == "contributions"):
                 raise DeniedError(f"{name} tells only totals: single contributions are not read")
             entry = contributions.find(tx, name, key)
-            if entry is None:
+            if entry is None or not _may_see(caller, key, self.teller.ruling.rules(tx, name)):
                 raise UnknownError(f"no contribution {key} in {name}")
             return entry, contributions.data_of(tx, entry)
 
@@ -194,6 +213,8 @@ class Service:
         picks = picks or (least > 1 and wish.pattern is not None)  # answers can be subtracted
         if picks and not caller.is_operator and fleet.reads == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
+        if not caller.is_operator:
+            self.merging.pulled(name, caller.name, grouped=wish.grouped)
         tell = self.teller.patterns if wish.grouped else self.teller.total
         return tell(name, wish, least, known)
 
@@ -201,6 +222,16 @@ class Service:
         """Give a stretch of the audit log."""
         with self.database.reading() as tx:
             return audit.entries(tx, fleet=fleet, after=after, limit=limit)
+
+    def audit_back(
+        self, fleet: str, before: int, limit: int, *, action: str = "", subject: str = ""
+    ) -> list[Recorded]:
+        """Give a stretch of the audit log of a fleet, newest first; see `audit.newest`."""
+        with self.database.reading() as tx:
+            fleets.get(tx, fleet)
+            return audit.newest(
+                tx, fleet=fleet, before=before, limit=limit, action=action, subject=subject
+            )
 
     def check(self) -> None:
         """See that the database can be read and written, and took all that came of late."""
@@ -238,6 +269,11 @@ class Service:
             subject=subject,
             **detail,
         )
+
+
+def _may_see(caller: Caller, key: Key, rules: Rules) -> bool:
+    """Say whether choices let a caller see a single contribution; its own it always may."""
+    return caller.is_operator or key[0] == caller.name or rules.let(key, caller.name)
 
 
 def _counts(tx: Any, name: str) -> Counts:

@@ -13,11 +13,11 @@ from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.answers import AuditTold, Health, Status
 from edgemerge.server.asking import Operator, Serving
 from edgemerge.server.audit import START
-from edgemerge.server.database import FullError
 from edgemerge.server.fleet_routes import told
 from edgemerge.server.metrics import TYPE
 from edgemerge.server.names import NAME
 from edgemerge.server.problems import problems
+from edgemerge.server.store.database import FullError
 
 router = APIRouter()
 log = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ def readyz(service: Serving) -> Response:
 def metrics(service: Serving) -> Response:
     """Give counts and durations in the text form of Prometheus."""
     with service.database.reading() as tx:
-        return Response(service.metrics.text(tx), media_type=TYPE)
+        text = service.metrics.text(tx, service.history, service.clock())
+    return Response(text, media_type=TYPE)
 
 
 @router.get("/status", responses=problems(401, 403))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
+from typing import TypeVar
 
 from edgemerge.core.codec import encode
 from edgemerge.core.errors import AwayError
@@ -17,10 +18,12 @@ from edgemerge.exchange.protocol import Wish
 from edgemerge.server import contributions, fleets, kept, patterns
 from edgemerge.server.choosing import by_part, choose, must_be_enough, tag_of, told_groups
 from edgemerge.server.contributions import Entry, SumsError
-from edgemerge.server.database import Database, FullError, Transaction
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.writer import Writer
+from edgemerge.server.merges.choices import Rules, Ruling
+from edgemerge.server.store.database import Database, FullError, Transaction
+from edgemerge.server.store.writer import Writer
 
+T = TypeVar("T")
 KEPT = 16  # fleets, and answers, that are remembered
 MANY = 16  # changes that a pull adds up by itself; above that the kept sums are brought up to date
 SLICE_S = 0.25  # how long grouping may hold up writing
@@ -37,11 +40,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A fleet's contributions at one epoch, and their total."""
+    """A fleet's contributions at one epoch, their total, and who may be told which of them."""
 
     epoch: int
     entries: list[Entry]
     total: Stats
+    rules: Rules
 
 
 class Teller:
@@ -50,19 +54,20 @@ class Teller:
     def __init__(self, database: Database, writer: Writer) -> None:
         """Remember nothing yet."""
         self._database, self._writer = database, writer
+        self.ruling = Ruling()
         self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
     def total(self, name: str, wish: Wish, least: int, known: str | None) -> Answer:
         """Give the sum of what is wanted; `known` is the tag that the asker has already."""
-        return self._mended(name, lambda: self._total(name, wish, least, known))
+        return self.mended(name, lambda: self._total(name, wish, least, known))
 
     def patterns(self, name: str, wish: Wish, least: int, known: str | None) -> Answer:
         """Give a sum for each pattern of what is wanted."""
-        return self._mended(name, lambda: self._patterns(name, wish, least, known))
+        return self.mended(name, lambda: self._patterns(name, wish, least, known))
 
-    def _mended(self, name: str, tell: Callable[[], Answer]) -> Answer:
+    def mended(self, name: str, tell: Callable[[], T]) -> T:
         """Tell; if the kept sums are damaged, they are summed up afresh from the contributions."""
         try:
             return tell()
@@ -72,11 +77,11 @@ class Teller:
         return tell()
 
     def _total(self, name: str, wish: Wish, least: int, known: str | None) -> Answer:
-        self._catch_up(name)
+        self.catch_up(name)
         with self._database.reading() as tx:
             fleet = fleets.get(tx, name)
-            now = self._snapshot(tx, fleet)
-            chosen = choose(wish, now.entries)
+            now = self.snapshot(tx, fleet)
+            chosen = choose(wish, now.entries, now.rules)
             must_be_enough(wish, chosen, least)
             tag = tag_of(fleet, {0: chosen})
             data = self._remembered(tag, known)
@@ -85,7 +90,7 @@ class Teller:
                 data = self._encoded(tag, fleet, [(stats, chosen)])
         return Answer(tag, data)
 
-    def _catch_up(self, name: str) -> None:
+    def catch_up(self, name: str) -> None:
         """Bring the kept sums up to date, if that is more than a pull can add up by the way."""
         with self._database.reading() as tx:
             some = len(contributions.behind(tx, name, MANY + 1))
@@ -97,11 +102,15 @@ class Teller:
                     raise AwayError(f"{name} has many changes to add up: try again", retry_s=2.0)
 
     def _patterns(self, name: str, wish: Wish, least: int, known: str | None) -> Answer:
+        self.place(name)
+        return self._writer.write(lambda tx: self._grouped(tx, name, wish, least, known))
+
+    def place(self, name: str) -> None:
+        """Group what has changed, in slices that let others write in between."""
         end = monotonic() + PATIENCE_S
         while not self._writer.write(lambda tx: _place(tx, name)):
             if monotonic() > end:
                 raise AwayError(f"{name} has many changes to group: try again", retry_s=5.0)
-        return self._writer.write(lambda tx: self._grouped(tx, name, wish, least, known))
 
     def _grouped(
         self, tx: Transaction, name: str, wish: Wish, least: int, known: str | None
@@ -109,7 +118,8 @@ class Teller:
         fleet = fleets.get(tx, name)
         patterns.place(tx, fleet, PATIENCE_S)  # what came since; usually nothing
         entries = contributions.every(tx, name)
-        groups = told_groups(wish, by_part(choose(wish, entries)), least)
+        chosen = choose(wish, entries, self.ruling.rules(tx, name))
+        groups = told_groups(wish, by_part(chosen), least)
         tag = tag_of(fleet, groups)
         data = self._remembered(tag, known)
         if data is None and tag != known:
@@ -125,12 +135,14 @@ class Teller:
             )
         return Answer(tag, data)
 
-    def _snapshot(self, tx: Transaction, fleet: Fleet) -> Snapshot:
+    def snapshot(self, tx: Transaction, fleet: Fleet) -> Snapshot:
+        """Give a fleet as it is now; while its epoch stays, from memory."""
         with self._lock:
             found = self._snapshots.get(fleet.fleet)
         if found is None or found.epoch != fleet.epoch:
             entries = contributions.every(tx, fleet.fleet)
-            found = Snapshot(fleet.epoch, entries, kept.total(tx, fleet, entries))
+            rules = self.ruling.rules(tx, fleet.fleet)
+            found = Snapshot(fleet.epoch, entries, kept.total(tx, fleet, entries), rules)
             with self._lock:
                 self._snapshots[fleet.fleet] = found
                 while len(self._snapshots) > KEPT:

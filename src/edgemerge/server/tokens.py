@@ -11,7 +11,7 @@ from hmac import compare_digest
 from secrets import token_urlsafe
 
 from edgemerge.core.errors import DeniedError, UnknownError
-from edgemerge.server.database import Transaction
+from edgemerge.server.store.database import Transaction
 
 KINDS = {"operator": "emo_", "invitation": "emi_", "device": "emd_"}
 

@@ -1,0 +1,1 @@
+"""Merges: what operators choose about who is told what, and what that would change."""

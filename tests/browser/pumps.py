@@ -1,0 +1,156 @@
+"""Twelve pumps for pictures: banks that learn simulated vibration, merge and judge.
+
+Nothing is made up but the clock: what they judge in a moment is
+reported as if it had taken ten minutes.
+"""
+
+import time
+from collections import Counter
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from edgemerge import Bank, encode
+from edgemerge.demo.simulation import BAND_HZ, BEARING, LOOSE, SOUND, spectra
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.protocol import Wish
+from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
+
+LIMIT = 4.0
+LEARNT, JUDGED = 600, 590  # samples; one a second is reported
+MODES = {"hall-a": ("idle", "running"), "hall-b": ("running", "fast"), "well": ("fast",)}
+FAULTS = {"hall-b-pump-2": (BEARING, 26), "well-pump-3": (LOOSE, 8)}  # and for how many samples
+SILENT = "hall-a-pump-4"  # is let in, and never heard of again
+PER_REPORT = 200
+
+
+class Pump:
+    """One device: learns alone, shares, adopts, judges and reports."""
+
+    def __init__(self, shop: Workshop, device: str, rng: np.random.Generator) -> None:
+        self.shop, self.device, self.rng = shop, device, rng
+        self.modes = MODES[device.partition("-pump")[0]]
+        self.bank = Bank(SHARED, max_patterns=len(self.modes))
+        self.exchange = HttpExchange(shop.here.url, FLEET, shop.tokens[device], projection=SHARED)
+        self.told: dict[str, Any] | None = None
+        self.state: dict[str, Any] = {}
+
+    def learn(self) -> None:
+        """Learn what is normal here, and name each pattern after the way of running that it is."""
+        for mode in self.modes:
+            self.bank.learn(spectra(KINDS[mode], LEARNT, self.rng))
+        for mode in self.modes:
+            rows = spectra(KINDS[mode], 20, self.rng)
+            found = Counter(map(self.bank.closest, rows)).most_common(1)[0][0]
+            if mode not in self.bank and found not in self.modes:
+                self.bank.rename(found, mode)
+
+    def share(self) -> None:
+        for note in self.bank.share(self.device, revision=1):
+            self.exchange.push(note)
+
+    def adopt(self) -> None:
+        told = self.exchange.pull(Wish(device=self.device, grouped=True))
+        self.bank.adopt(told.contributions)
+        origins = [dict(origin._asdict()) for origin in told.origins]
+        self.told = {
+            "at": time.time() - 130.0,
+            "digest": sha256(encode(told)).hexdigest(),
+            "samples": sum(part.stats.count for part in told.parts),
+            "devices": len({origin.device for origin in told.origins}),
+            "origins": origins,
+        }
+
+    def rows(self) -> np.ndarray:
+        """Samples of ten minutes; at the end of them, on some pumps, a fault."""
+        fault, last = FAULTS.get(self.device, (SOUND, 0))
+        now = KINDS[self.modes[0]]
+        made = [spectra(KINDS[self.modes[-1]], 200, self.rng), spectra(now, 390, self.rng)]
+        rows = np.vstack(made)[:JUDGED]
+        if last:
+            rows[-last:] = spectra(now, last, self.rng, fault)
+        return rows
+
+    def judge(self) -> None:
+        """Score the samples and report them."""
+        rows, now = self.rows(), time.time()
+        scores, used = self.bank.score(rows), [self.bank.closest(row) for row in rows]
+        points = [
+            {"at": now - (len(rows) - i), "score": float(s), "threshold": LIMIT, "alarm": s > LIMIT}
+            for i, s in enumerate(scores)
+        ]
+        points = [{**point, "alarm": bool(point["alarm"])} for point in points]
+        alarms = [
+            {**point, "sample": 1200 + i, "pattern": used[i], "why": self.why(rows[i])}
+            for i, point in enumerate(points)
+            if point["alarm"]
+        ]
+        self.state = self.status(Counter(used), used[-1], len(alarms))
+        for first in range(0, len(points), PER_REPORT):
+            last = first + PER_REPORT >= len(points)
+            self.shop.send(
+                self.device,
+                {
+                    "sent": now,
+                    "status": self.state,
+                    "points": points[first : first + PER_REPORT],
+                    "alarms": alarms[-20:] if last else [],
+                    "merge": self.told if last else None,
+                },
+            )
+
+    def be_there(self) -> None:
+        """Report that nothing is new."""
+        self.shop.send(self.device, {"sent": time.time(), "status": self.state})
+
+    def why(self, row: np.ndarray) -> list[dict[str, Any]]:
+        factors = self.bank.explain(row)
+        return [
+            {
+                "input": f"{BAND_HZ * i:.0f} to {BAND_HZ * (i + 1):.0f} Hz",
+                "factor": float(factors[i]),
+            }
+            for i in np.argsort(-factors)[:6]
+        ]
+
+    def status(self, used: Counter, now: str, alarms: int) -> dict[str, Any]:
+        patterns = [
+            {
+                "pattern": name,
+                "own": float(self.bank[name].known.own.count),
+                "told": float(self.bank[name].known.told),
+                "used": used[name],
+            }
+            for name in self.bank
+        ]
+        told = self.told or {"samples": 0.0, "devices": 0}
+        return {
+            "samples": len(self.modes) * LEARNT + JUDGED,
+            "learnt": sum(pattern["own"] for pattern in patterns),
+            "alarms": alarms,
+            "revision": 1,
+            "pattern": now,
+            "patterns": patterns,
+            "exchange": "ok",
+            "told": f"adopted {told['samples']:g} samples of {told['devices']} devices",
+            "synced": time.time() - 130.0,
+        }
+
+
+def pumps(shop: Workshop) -> list[Pump]:
+    """Let twelve pumps in and let all but one learn, merge and judge; give those."""
+    devices = [f"{site}-pump-{i}" for site in MODES for i in range(1, 5)]
+    for device in devices:
+        shop.add(device)
+    made = [
+        Pump(shop, device, np.random.default_rng(i))
+        for i, device in enumerate(devices)
+        if device != SILENT
+    ]
+    for step in (Pump.learn, Pump.share, Pump.adopt, Pump.judge):
+        for pump in made:
+            step(pump)
+    for pump in made:
+        pump.exchange.close()
+    return made

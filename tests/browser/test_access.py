@@ -1,0 +1,102 @@
+"""Every page, light and dark, at a desk and on a phone: axe finds nothing, nothing is cut off."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.browser.visitor import DESKTOP, PHONE, Visitor
+from tests.browser.workshop import FLEET, SHARED, alarm, workshop
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+LOOKS = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
+PAGES = {
+    "fleets": "/ui/",
+    "fleet": f"/ui/fleets/{FLEET}",
+    "fleet without devices": "/ui/fleets/empty",
+    "device": f"/ui/fleets/{FLEET}/devices/pump-1",
+    "device that never reported": f"/ui/fleets/{FLEET}/devices/pump-4",
+    "merge": f"/ui/fleets/{FLEET}/merge",
+    "merge without contributions": "/ui/fleets/empty/merge",
+    "preview": f"/ui/fleets/{FLEET}/merge?source=pump-1&source=pump-3&to=selected",
+    "revoke": f"/ui/fleets/{FLEET}/merge?revoke=pump-1/0/normal",
+    "log": f"/ui/fleets/{FLEET}/log",
+    "no such page": "/ui/fleets/nosuch",
+}
+
+
+@pytest.fixture(scope="module")
+def peopled(tmp_path_factory):
+    """A fleet with something on every page, and an empty one."""
+    folder = tmp_path_factory.mktemp("access")
+    with workshop(f"sqlite:///{folder / 'fleets.db'}") as shop:
+        shop.here.operator.create_fleet("empty", SHARED)
+        for number, kind in enumerate(("idle", "idle", "fast", None), 1):
+            shop.add(f"pump-{number}", kind)
+        patterns = [{"pattern": "normal", "own": 900.0, "told": 90.0, "used": 70}]
+        shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
+        shop.report("pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns})
+        shop.here.service.merging.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], operator(shop))
+        yield shop
+
+
+def operator(shop):
+    return shop.here.service.caller(shop.here.token)
+
+
+@pytest.fixture(params=LOOKS, ids=["light", "dark", "phone", "phone in the dark"])
+def visitor(request, browser, peopled):
+    scheme, size = request.param
+    found = Visitor.at(
+        browser, peopled.here.url, color_scheme=scheme, viewport=size, bypass_csp=True
+    )
+    yield found
+    found.context.close()
+
+
+def settled(page):
+    """Wait until what the page fetches is there."""
+    if page.locator("#matrix").count():
+        expect(page.locator("#matrix")).not_to_have_attribute("aria-busy", "true")
+
+
+def problems(page):
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {each['help']}: {node['html'][:200]}"
+        for each in found
+        for node in each["nodes"]
+    ]
+
+
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(visitor, peopled):
+    page, told = visitor.page, {}
+    visitor.go("/ui/sign-in")
+    told["sign-in"] = problems(page)
+    visitor.sign_in(peopled.here.token)
+    for name, path in PAGES.items():
+        visitor.go(path)
+        settled(page)
+        told[name] = problems(page)
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        told[name] += [f"{wide} pixels too wide"] if wide > 0 else []
+        told[name] += [] if page.title() else ["no title"]
+    assert {name: found for name, found in told.items() if found} == {}
+    visitor.must_be_quiet("404")
+
+
+def test_axe_would_find_something(visitor, peopled):
+    visitor.sign_in(peopled.here.token)
+    visitor.page.evaluate("document.querySelector('main').append(document.createElement('input'))")
+    assert any("label" in problem for problem in problems(visitor.page))
+
+
+def test_times_are_those_of_the_viewer(visitor, peopled):
+    visitor.sign_in(peopled.here.token, f"/ui/fleets/{FLEET}/log")
+    expect(visitor.page.locator("#zone")).to_have_text("Asia/Tokyo")
+    first = visitor.page.locator("time[data-at]").first
+    hour = int(float(first.get_attribute("data-at")) // 3600 + 9) % 24
+    expect(first).to_have_text(re.compile(rf"\b0?{hour}:"))
+    visitor.must_be_quiet()

@@ -1,0 +1,129 @@
+"""The commands by which an operator chooses who is told what, with a real server."""
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Stats
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.hub import Hub
+from edgemerge.exchange.protocol import Wish
+from tests.cases import machine
+from tests.cli.calls import call, failure
+from tests.cli.hubs import SHARED
+
+pytestmark = pytest.mark.slow
+PLACES = {"pump-1": 0.1, "pump-2": 0.1, "pump-3": 0.7}
+
+
+@pytest.fixture
+def pumps(hub, fleet, tmp_path):
+    """Three devices that have contributed, each with its exchange."""
+    found = {}
+    for seed, (device, place) in enumerate(PLACES.items()):
+        hub.enrolled(fleet, device, tmp_path / device)
+        token = (tmp_path / device).read_text(encoding="utf-8").strip()
+        found[device] = HttpExchange(hub.url, fleet, token, projection=SHARED)
+        rows = machine(place, 200, np.random.default_rng(seed))
+        found[device].push(Contribution(device, Stats.of(SHARED, rows), revision=1))
+    yield found
+    for exchange in found.values():
+        exchange.close()
+
+
+def told(exchange, device):
+    return [origin.device for origin in exchange.pull(Wish(device=device)).origins]
+
+
+def test_devices_are_told_of_whom_was_chosen_until_it_is_undone(hub, fleet, pumps):
+    nothing = hub.fleet("choices", fleet)
+    assert "told of all others" in nothing.stderr
+    made = hub.fleet("adopt", fleet, "--from", "pump-2", "--to", "pump-1")
+    assert made.stdout == "Choice 1: pump-1 told of pump-2 only.\n"
+    assert "next exchange" in made.stderr
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2"]
+    words = ("--from-nobody", "--to", "pump-2", "--to", "pump-3")
+    assert hub.told("adopt", fleet, *words)["sources"] == []
+    assert told(pumps["pump-2"], "pump-2") == []
+    listed = hub.fleet("choices", fleet).stdout
+    assert "pump-2, pump-3 told of nobody only" in listed
+    assert listed.index("nobody") < listed.index("pump-1 told of pump-2 only")
+    undone = hub.fleet("undo", fleet, 1)
+    assert undone.stdout == "Undone 1: pump-1 told of pump-2 only.\n"
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2", "pump-3"]
+    assert [each["number"] for each in hub.told("choices", fleet)] == [2]
+    everything = hub.told("choices", fleet, "--all")
+    assert [(each["number"], bool(each["undone"])) for each in everything] == [
+        (2, False),
+        (1, True),
+    ]
+    again = hub.told("undo", fleet, 1)
+    assert again["undone"] == everything[1]["undone"]
+    assert again["undone"].endswith("Z")
+
+
+def test_a_contribution_is_withheld_from_everybody_until_that_is_undone(hub, fleet, pumps):
+    made = hub.fleet("withhold", fleet, "pump-3", 0, "normal")
+    assert made.stdout == "Choice 1: pump-3/0/normal is told to nobody.\n"
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2"]
+    assert hub.told("choices", fleet)[0]["device"] == "pump-3"
+    assert hub.told("devices", fleet)[2]["revoked"] is None  # it is not locked out
+    actions = [each["action"] for each in hub.told("audit", "--fleet", fleet)["entries"]]
+    assert actions[-1] == "revoke contribution"
+    hub.fleet("undo", fleet, 1)
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2", "pump-3"]
+
+
+def test_what_adopting_would_do_is_shown_and_not_done(hub, fleet, pumps):
+    assert pumps
+    words = ("--from", "pump-3", "--to", "pump-1", "--to", "pump-2")
+    rows = hub.told("preview", fleet, *words)
+    assert [row["device"] for row in rows] == ["pump-1", "pump-2"]
+    for row in rows:
+        assert row["joined"] == 200
+        assert row["shift"] == row["after"] / row["before"]
+    shown = hub.fleet("preview", fleet, *words).stdout.splitlines()
+    assert shown[0].split()[-4:] == ["ALONE", "BEFORE", "AFTER", "SHIFT"]
+    assert len(shown) == 3
+    assert hub.told("choices", fleet) == []
+    quiet = hub.fleet("preview", fleet, "--from-nobody", "--to", "pump-1")
+    assert "0" in quiet.stdout.splitlines()[1].split()
+
+
+def test_a_device_that_contributed_nothing_has_nothing_to_preview(hub, fleet, pumps, tmp_path):
+    assert pumps
+    hub.enrolled(fleet, "pump-4", tmp_path / "4")
+    found = hub.fleet("preview", fleet, "--from", "pump-1", "--to", "pump-4")
+    assert "nothing to compare" in found.stderr
+
+
+def test_mistakes_are_told_in_one_line(hub, fleet, pumps):
+    assert pumps
+    to = ("--to", "pump-1")
+    assert "no device nobody" in failure(hub.fleet("adopt", fleet, "--from", "nobody", *to))
+    assert "no contribution" in failure(hub.fleet("withhold", fleet, "pump-1", 0, "idle"))
+    assert "no choice 7" in failure(hub.fleet("undo", fleet, 7))
+    for words in ((), ("--from-nobody", "--from", "pump-2")):
+        wrong = hub.fleet("adopt", fleet, *words, *to)
+        assert wrong.exit_code == 2
+        assert "--from-nobody" in wrong.stderr
+    assert hub.told("choices", fleet) == []
+
+
+def test_a_device_may_not_choose(hub, fleet, pumps, tmp_path):
+    assert pumps
+    where = ("--server", hub.url, "--token-file", tmp_path / "pump-1")
+    found = call("fleet", "withhold", fleet, "pump-3", 0, "normal", *where)
+    assert "expected that of an operator" in failure(found)
+
+
+def test_likeness_is_told_in_groups(hub, fleet, pumps):
+    assert pumps
+    operator = Hub(hub.url, hub.token.read_text(encoding="utf-8").strip())
+    found = operator.likeness(fleet)
+    groups = dict(zip(found["devices"], found["groups"], strict=True))
+    assert groups["pump-1"] == groups["pump-2"] != groups["pump-3"]
+    assert len(found["ratios"]) == len(found["ratios"][0]) == 3
+    named = operator.likeness(fleet, ["pump-1", "pump-3"])
+    assert sorted(named["devices"]) == ["pump-1", "pump-3"]
+    assert named["left_out"] == 1
+    operator.close()

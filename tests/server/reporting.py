@@ -1,0 +1,46 @@
+"""Reports as devices make them."""
+
+from edgemerge.server.reports.report_forms import ReportAsked
+
+STATUS = {"samples": 9, "learnt": 9.5, "alarms": 1}
+DIGEST = "ab" * 32
+
+
+def point(at, score=1.0, threshold=None, alarm=False):
+    return {"at": at, "score": score, "threshold": threshold, "alarm": alarm}
+
+
+def alarm_of(at, sample=1, score=5.0, why=()):
+    reasons = [{"input": name, "factor": factor} for name, factor in why]
+    return {**point(at, score, 2.0, True), "sample": sample, "pattern": "normal", "why": reasons}
+
+
+def merge_of(at, number=0, origins=0):
+    """The merge of a number, with so many origins."""
+    one = {"incarnation": 0, "pattern": "normal", "revision": 1}
+    named = [{"device": f"d{i}", **one} for i in range(origins)]
+    digest = f"{number:064x}"
+    return {
+        "at": at,
+        "digest": digest,
+        "samples": 7.0,
+        "devices": max(1, origins),
+        "shift": 1.5,
+    } | {"origins": named}
+
+
+def said(sent, *, points=(), alarms=(), merge=None, leaving=False, **status):
+    """A report as it is sent."""
+    return {
+        "sent": sent,
+        "status": STATUS | status,
+        "points": list(points),
+        "alarms": list(alarms),
+        "merge": merge,
+        "leaving": leaving,
+    }
+
+
+def report(sent, **words):
+    """A report as it is read."""
+    return ReportAsked.model_validate(said(sent, **words))

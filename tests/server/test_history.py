@@ -1,0 +1,300 @@
+"""The history of a fleet: what is kept of reports, for how long, and what a restart keeps."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from edgemerge.server.reports.fresh import ALARMS, MERGES
+from edgemerge.server.reports.glimpses import Traffic
+from edgemerge.server.reports.points import KEPT
+from edgemerge.server.service import Service
+from edgemerge.server.store.connecting import connect
+from tests.server.reporting import alarm_of, merge_of, point, report
+from tests.server.world import FLEET, ROOT, World
+
+NOW = 1_000_020.0  # the beginning of a minute
+
+
+@contextmanager
+def living(url):
+    """A service with two devices."""
+    made = World(url)
+    made.now = NOW
+    for device in ("a", "b"):
+        made.caller(device)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    with living(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
+        yield made
+
+
+@pytest.fixture
+def anywhere(database_url):
+    with living(database_url) as made:
+        yield made
+
+
+def history_of(world):
+    return world.service.history
+
+
+def seen(history, device="a"):
+    """All that can be known of a device, with what changes at a restart left out."""
+    glimpse = history.glimpse(FLEET, device)
+    return (
+        None if glimpse is None else {**vars(glimpse), "seq": 0, "points": tuple(glimpse.points)},
+        history.minutes(FLEET, device, since=0.0),
+        history.alarms(FLEET, device),
+        history.merges(FLEET, device),
+        history.traffic(FLEET).get(device),
+        history.merged(FLEET),
+    )
+
+
+def told(world, device="a", now=None, **words):
+    """Let a device report at a moment; its own clock is 500 s behind."""
+    world.now = world.now if now is None else now
+    for name in {"points", "alarms"} & set(words):
+        words[name] = [{**one, "at": one["at"] - 500.0} for one in words[name]]
+    if "merge" in words:
+        words["merge"] = {**words["merge"], "at": words["merge"]["at"] - 500.0}
+    history_of(world).take(FLEET, device, report(world.now - 500.0, **words), world.now)
+
+
+def test_a_report_is_seen_at_once_by_the_servers_clock(world):
+    told(
+        world,
+        points=[point(NOW - 2.0, 0.5), point(NOW - 5.0, 3.0, 2.0, True), point(NOW + 9.0, 0.7)],
+        alarms=[alarm_of(NOW - 5.0, 8), alarm_of(NOW - 6.0, 7), alarm_of(NOW + 99.0, 9)],
+        merge=merge_of(NOW - 50.0, 1, origins=3),
+        synced=NOW - 570.0,
+        pattern="idle",
+    )
+    glimpse = history_of(world).glimpse(FLEET, "a")
+    assert (glimpse.device, glimpse.heard, glimpse.every_s, glimpse.left) == ("a", NOW, 1.0, False)
+    assert [tuple(one) for one in glimpse.points] == [
+        (NOW - 5.0, 3.0, 2.0, True),
+        (NOW - 2.0, 0.5, None, False),
+        (NOW, 0.7, None, False),
+    ]
+    assert (glimpse.status.pattern, glimpse.status.synced) == ("idle", NOW - 70.0)
+    assert (glimpse.alarm.at, glimpse.alarm.sample) == (NOW, 9)
+    assert (glimpse.merge.at, glimpse.merge.origins) == (NOW - 50.0, [])
+    history = history_of(world)
+    assert [alarm.sample for alarm in history.alarms(FLEET, "a")] == [9, 8, 7]
+    assert len(history.merges(FLEET, "a")[0].origins) == 3
+    assert history.merged(FLEET) == 1
+    assert history.glimpses(FLEET) == {"a": glimpse}
+    assert history.glimpses("another") == {}
+
+
+def test_a_restart_keeps_everything(anywhere):
+    for i in range(70):
+        told(
+            anywhere,
+            now=NOW + 5.0 * i,
+            points=[point(NOW + 5.0 * i - j, 1.0 + i % 7) for j in range(5)],
+            alarms=[alarm_of(NOW + 5.0 * i, i, why=[("x", 2.0)])],
+            merge=merge_of(NOW + i, i // 2, origins=2),
+        )
+        if i % 20 == 0:
+            history_of(anywhere).flush()
+    history_of(anywhere).pushed(FLEET, "a", 100)
+    history_of(anywhere).pulled(FLEET, "b", 0)
+    before = [seen(history_of(anywhere), device) for device in "ab"]
+    assert len(before[0][0]["points"]) == 350
+    assert len(before[0][2]) == 70
+    assert before[0][5] == len(before[0][3]) == 35
+    assert sum(minute.scores for minute in before[0][1]) == 350
+    assert before[1][4] == Traffic(pulls=1, last=anywhere.now)
+    anywhere.restart()
+    assert [seen(history_of(anywhere), device) for device in "ab"] == before
+    anywhere.restart()
+    assert [seen(history_of(anywhere), device) for device in "ab"] == before
+
+
+def test_what_is_written_in_between_changes_nothing(world):
+    for device, often in (("a", True), ("b", False)):
+        world.now = NOW
+        for i in range(30):
+            told(
+                world,
+                device,
+                now=NOW + 20.0 * i,
+                points=[point(NOW + 20.0 * i - j % 40, j % 5) for j in range(60)],
+                alarms=[alarm_of(NOW + 20.0 * i - j, i) for j in range(3)],
+            )
+            if often:
+                history_of(world).flush()
+    for one, other in zip(*(seen(history_of(world), device)[1:4] for device in "ab"), strict=True):
+        if one and hasattr(one[0], "mean"):
+            one, other = (
+                [m._replace(mean=round(m.mean, 9)) for m in some] for some in (one, other)
+            )
+        assert one == other
+    a, b = (history_of(world).glimpse(FLEET, device) for device in "ab")
+    assert a.points == b.points
+
+
+def test_minutes_are_those_since_a_moment_and_of_the_last_day(world):
+    history = history_of(world)
+    told(world, points=[point(NOW - 70.0), point(NOW)])
+    for _ in range(2):
+        assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW - 120.0, NOW]
+        assert [one.at for one in history.minutes(FLEET, "a", since=NOW - 30.0)] == [NOW]
+        history.flush()
+    world.now = NOW + 86_400.0 - 60.0
+    assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW]
+    told(world, points=[point(world.now - 86_399.0)])  # is old soon, and not written
+    world.now = NOW + 86_400.0 + 59.0
+    assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW]
+    world.now += 1.0
+    assert history.minutes(FLEET, "a", since=0.0) == []
+
+
+def test_a_flood_stays_within_its_bounds(anywhere):
+    for i in range(40):
+        told(
+            anywhere,
+            now=NOW + 60.0 * i,
+            points=[point(NOW + 60.0 * i - j / 4) for j in range(240)],
+            alarms=[alarm_of(NOW + 60.0 * i - j, j) for j in range(20)],
+            merge=merge_of(NOW + 60.0 * i, i),
+        )
+        for j in range(2):
+            told(anywhere, merge=merge_of(NOW + 60.0 * i - j, 1000 + 2 * i + j))
+        if i == 20:
+            history_of(anywhere).flush()
+    for _ in range(2):
+        history = history_of(anywhere)
+        assert len(history.glimpse(FLEET, "a").points) == KEPT
+        assert history.glimpse(FLEET, "a").points[0].at == anywhere.now - (KEPT - 1) / 4
+        newest = history.alarms(FLEET, "a", limit=10_000)
+        assert len(newest) == ALARMS
+        assert newest[0].at == anywhere.now
+        assert len(history.merges(FLEET, "a", limit=10_000)) == MERGES
+        assert [one.at for one in newest] == sorted((one.at for one in newest), reverse=True)
+        assert history.merged(FLEET) == 120
+        assert len(history.alarms(FLEET, "a", limit=3)) == 3
+        anywhere.restart()
+    with anywhere.service.database.reading() as tx:
+        assert tx.one("select count(*) from alarms") == (ALARMS,)
+        assert tx.one("select count(*) from merges") == (MERGES,)
+        assert len(tx.one("select points from rings")[0]) <= 32 * KEPT
+        assert len(tx.one("select points from reports")[0]) <= 32 * 120
+
+
+def test_only_the_newest_merge_keeps_a_long_list_of_origins(anywhere):
+    for number, origins in enumerate((3, 600, 700, 800)):
+        told(anywhere, merge=merge_of(NOW - 100.0 + number, number, origins=origins))
+        if number != 1:
+            history_of(anywhere).flush()
+    anywhere.restart()
+    kept = [(one.devices, len(one.origins)) for one in history_of(anywhere).merges(FLEET, "a")]
+    assert kept == [(800, 800), (700, 0), (600, 0), (3, 3)]
+
+
+def test_a_merge_that_is_told_again_is_the_same_merge(world):
+    for at in (NOW - 9.0, NOW - 9.25):
+        told(world, merge=merge_of(at, 5))
+    told(world)
+    assert history_of(world).merged(FLEET) == 1
+    assert history_of(world).glimpse(FLEET, "a").merge.at == NOW - 9.0
+
+
+def test_changes_are_numbered(world):
+    history = history_of(world)
+    told(world, "a")
+    told(world, "b")
+    between = history.seq
+    told(world, "a")
+    assert [one.device for one in history.changed(FLEET, 0)] == ["b", "a"]
+    assert [one.device for one in history.changed(FLEET, between)] == ["a"]
+    assert history.changed(FLEET, history.seq) == []
+    assert history.changed("another", 0) == []
+
+
+def test_pushes_and_pulls_are_counted_where_they_happen(anywhere):
+    history = history_of(anywhere)
+    history.pushed(FLEET, "a", 100)
+    history.pushed(FLEET, "a", 20)
+    history.flush()
+    history.pulled(FLEET, "a", 7)
+    history.pulled(FLEET, "a", 0)
+    assert history.traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW)}
+    assert history.glimpses(FLEET) == {}  # it has never reported
+    anywhere.restart()
+    assert history_of(anywhere).traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW)}
+    assert history_of(anywhere).glimpses(FLEET) == {}
+
+
+def test_deleting_a_fleet_forgets_its_history(anywhere):
+    told(anywhere, points=[point(NOW)], alarms=[alarm_of(NOW)], merge=merge_of(NOW))
+    history_of(anywhere).flush()
+    told(anywhere, "b")
+    anywhere.service.delete(FLEET, ROOT)
+    assert seen(history_of(anywhere)) == (None, [], [], [], None, 0)
+    told(anywhere, points=[point(NOW)])  # a report that was under way
+    history_of(anywhere).flush()
+    anywhere.service.create(anywhere.fleet, ROOT)
+    assert seen(history_of(anywhere)) == (None, [], [], [], None, 0)
+    anywhere.restart()
+    assert seen(history_of(anywhere)) == (None, [], [], [], None, 0)
+
+
+def test_a_revoked_device_keeps_its_history(world):
+    told(world, points=[point(NOW)])
+    world.service.revoke(FLEET, "a", ROOT)
+    world.restart()
+    assert len(history_of(world).glimpse(FLEET, "a").points) == 1
+
+
+def test_a_damaged_row_costs_no_other_device_its_history(world):
+    told(world, "a", points=[point(NOW)])
+    told(world, "b", points=[point(NOW)])
+    world.service.history.flush()
+    world.service.writer.write(
+        lambda tx: tx.run("update reports set body = '{', points = ? where device = 'a'", b"x")
+    )
+    world.restart()
+    assert history_of(world).glimpse(FLEET, "a") is None
+    assert len(history_of(world).glimpse(FLEET, "b").points) == 1
+
+
+def test_two_servers_on_one_database_see_what_each_was_told(fresh_postgres_url):
+    world = World(fresh_postgres_url)
+    world.now = NOW
+    world.caller("a")
+    world.caller("b")
+    other = Service(connect(fresh_postgres_url), clock=lambda: world.now)
+    both = (world.service.history, other.history)
+    for i in range(150):  # the device reports to either in turn, the second is slow to write
+        world.now = NOW + i
+        words = {"points": [point(world.now)], "alarms": [alarm_of(world.now, i)], "samples": i}
+        both[i % 2].take(FLEET, "a", report(world.now, **words), world.now)
+        both[i % 2].pushed(FLEET, "a", 10)
+        both[i % 2].take(FLEET, "b", report(world.now, merge=merge_of(world.now, i)), world.now)
+        if i % 20 == 0:
+            both[0].flush()
+        if i % 50 == 0:
+            both[1].flush()
+    for history in (*both, both[0]):
+        history.flush()
+        history.refresh()
+    mine, theirs = map(seen, both)
+    assert mine == theirs
+    assert [one.at for one in mine[0]["points"]] == [NOW + i for i in range(150)]
+    assert mine[0]["status"].samples == 149
+    assert sum(minute.scores for minute in mine[1]) == 150
+    assert len(mine[2]) == ALARMS
+    assert mine[4] == Traffic(pushes=150, pushed_bytes=1500, last=world.now)
+    assert seen(both[0], "b") == seen(both[1], "b")
+    world.service.delete(FLEET, ROOT)
+    both[1].refresh()
+    assert seen(both[1]) == (None, [], [], [], None, 0)
+    other.close()
+    world.close()

@@ -1,0 +1,260 @@
+"""Metrics: what an operator sees of the server, and the Grafana dashboard that shows it."""
+
+import json
+import re
+import time
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edgemerge.server.app import Watched
+from tests.server.reporting import alarm_of, merge_of, report, said
+from tests.server.wire import SHARED, ask, note, push
+from tests.services.hub import running
+from tests.services.prometheus import checked
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+BOARD = json.loads((DEPLOY / "grafana" / "edgemerge.json").read_text(encoding="utf-8"))
+PANELS = BOARD["panels"]
+EXPRESSIONS = [(panel["title"], t["expr"]) for panel in PANELS for t in panel["targets"]]
+ADDED = {"instance", "job"}  # by Prometheus, to everything that it reads
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+FEW_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A server with a little of everything behind it."""
+    with running(f"sqlite:///{tmp_path_factory.mktemp('metrics') / 'fleets.db'}") as made:
+        made.operator.create_fleet("mine", SHARED)
+        tokens = {name: made.enrol("mine", name) for name in ("a", "b", "c", "d", "e", "f")}
+        assert push(made, tokens["a"], note("a")).status == 201
+        assert push(made, tokens["b"], note("b", 3)).status == 201
+        assert push(made, tokens["b"], note("b", 2)).status == 409
+        assert push(made, tokens["c"], note("c")).status == 201
+        send(made, tokens["a"], alarms=[alarm_of(1.0), alarm_of(2.0)], merge=merge_of(3.0))
+        send(made, tokens["d"], leaving=True)
+        assert ask(made, "GET", "/fleets/mine/total", token=tokens["f"]).status == 200
+        made.operator.revoke("mine", "c")
+        assert ask(made, "POST", report_of("a"), token=tokens["a"], body=b"{}").status == 422
+        yield made
+
+
+def report_of(device):
+    return f"/fleets/mine/devices/{device}/report"
+
+
+def send(here, token, **words):
+    device = here.service.caller(token).name
+    body = json.dumps(said(5.0, **words)).encode()
+    assert ask(here, "POST", report_of(device), token=token, body=body).status == 200
+
+
+def scraped(here):
+    return ask(here, "GET", "/metrics").body.decode()
+
+
+def values(here, name):
+    """The values of one metric by its labels' values."""
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(scraped(here))
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def value(here, name):
+    return values(here, name)[()]
+
+
+def test_devices_are_counted_by_state(here):
+    assert values(here, "edgemerge_device_states") == {
+        ("online",): 1.0,
+        ("quiet",): 2.0,  # one has shared, one has pulled; neither has ever reported
+        ("offline",): 2.0,  # one has left, one was never heard of
+        ("revoked",): 1.0,
+    }
+    assert value(here, "edgemerge_devices") == 5.0
+
+
+def test_reports_are_counted_by_what_became_of_them(here):
+    found = values(here, "edgemerge_reports_total")
+    assert found == {("kept",): 2.0, ("too many",): 0.0, ("refused",): 1.0}
+    assert value(here, "edgemerge_alarms_total") == 2.0
+    assert value(here, "edgemerge_merges_total") == 1.0
+
+
+def test_what_is_stored_is_counted(here):
+    assert value(here, "edgemerge_fleets") == 1.0
+    assert value(here, "edgemerge_stored") == 3.0
+    assert value(here, "edgemerge_samples") == 12.0
+    assert value(here, "edgemerge_choices") == value(here, "edgemerge_choices_undone") == 0.0
+    assert value(here, "edgemerge_waiting") == 0.0
+    assert values(here, "edgemerge_contributions_total")[("stale",)] == 1.0
+
+
+def test_choices_are_counted_and_apart_from_them_those_undone(here):
+    def change(tx):
+        for number, undone in ((1, None), (2, None), (3, 5.0)):
+            tx.run(
+                "insert into choices (fleet, number, at, actor, epoch, undone, body)"
+                " values ('gone', ?, 1, 'root', 1, ?, '')",
+                number,
+                undone,
+            )
+
+    here.service.writer.write(change)
+    assert value(here, "edgemerge_choices") == 2.0
+    assert value(here, "edgemerge_choices_undone") == 1.0
+    here.service.writer.write(lambda tx: tx.run("delete from choices where fleet = 'gone'"))
+
+
+def test_history_that_is_not_written_has_an_age(here):
+    here.service.history.flush()
+    assert value(here, "edgemerge_history_unwritten_seconds") == 0.0
+    here.service.history.pushed("mine", "a", 1)
+    real, here.service.history._clock = here.service.history._clock, lambda: time.time() + 100.0
+    try:
+        assert value(here, "edgemerge_history_unwritten_seconds") >= 100.0
+    finally:
+        here.service.history._clock = real
+
+
+def test_pages_that_are_open_are_counted_and_do_not_count_as_slow_answers(here):
+    here.service.metrics.watching.inc()
+    assert value(here, "edgemerge_watching") == 1.0
+    here.service.metrics.watching.dec()
+    assert "live" not in "".join(
+        line for line in scraped(here).splitlines() if "request_seconds" in line
+    )
+
+
+def test_the_length_of_a_stream_is_no_time_to_answer(here):
+    watched = Watched(here.app, service=here.service, load=here.app.state.load)
+    for path in ("/ui/fleets/{fleet}/live", "/ui/fleets/{fleet}/dead"):
+        scope = {"type": "http", "method": "GET", "route": SimpleNamespace(path=path)}
+        watched._note(scope, 200, 3600.0)
+    told = scraped(here)
+    assert 'edgemerge_requests_total{method="GET",route="/ui/fleets/{fleet}/live"' in told
+    slow = [line for line in told.splitlines() if line.startswith("edgemerge_request_seconds")]
+    assert any("/dead" in line for line in slow)
+    assert not any("/live" in line for line in slow)
+
+
+def test_no_name_of_a_fleet_or_device_is_told(here):
+    told = scraped(here)
+    assert "mine" not in told
+    assert not re.search(r'"[abcdef]"', told)
+
+
+def test_a_scrape_is_cheap_with_a_thousand_devices(tmp_path):
+    with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
+        here.operator.create_fleet("mine", SHARED)
+        here.service.writer.write(
+            lambda tx: [
+                tx.run("insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}")
+                for i in range(1000)
+            ]
+        )
+        now = here.service.clock()
+        for i in range(1000):
+            here.service.history.take("mine", f"d{i}", report(now), now)
+        best = min(timed(here) for _ in range(20))
+        assert values(here, "edgemerge_device_states")[("online",)] == 1000.0
+    assert best < FEW_S
+
+
+def timed(here):
+    start = time.perf_counter()
+    with here.service.database.reading() as tx:
+        here.service.metrics.text(tx, here.service.history, here.service.clock())
+    return time.perf_counter() - start
+
+
+def test_prometheus_can_read_it_all(here):
+    checked("metrics", text=scraped(here))
+
+
+def test_prometheus_takes_the_example_of_a_configuration():
+    assert "SUCCESS" in checked("config", str(DEPLOY / "prometheus.example.yml"))
+
+
+def test_prometheus_understands_every_expression_of_the_dashboard(tmp_path):
+    rules = [
+        {"record": f"panel:{i}", "expr": expr.replace("$__rate_interval", "5m")}
+        for i, (_, expr) in enumerate(EXPRESSIONS)
+    ]
+    file = tmp_path / "rules.json"  # JSON is YAML
+    file.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}), encoding="utf-8")
+    assert f"{len(rules)} rules found" in checked("rules", str(file))
+
+
+@pytest.mark.parametrize(("title", "expr"), EXPRESSIONS)
+def test_every_expression_of_the_dashboard_finds_its_numbers(here, title, expr):
+    names = set(re.findall(r"edgemerge_\w+", expr))
+    assert len(names) == 1, title
+    (name,) = names
+    labels = [
+        sample.labels
+        for family in text_string_to_metric_families(scraped(here))
+        for sample in family.samples
+        if sample.name == name
+    ]
+    assert labels, f"{name} is not told"
+    used = set(re.findall(r"(\w+)\s*[=!]~?\"", expr))
+    for by in re.findall(r"by \(([^)]*)\)", expr):
+        used |= set(by.split(", "))
+    assert used - ADDED <= set(labels[0])
+    for label, wanted in re.findall(r"(\w+)=\"([^$\"]*)\"", expr):
+        assert wanted in {each[label] for each in labels}
+
+
+def test_every_panel_says_what_it_shows_and_in_which_unit():
+    titles = [panel["title"] for panel in PANELS]
+    assert len(titles) == len(set(titles)) > 12
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"] == SOURCE
+        assert panel["targets"]
+        assert all(target["datasource"] == SOURCE for target in panel["targets"])
+        assert all('instance=~"$instance"' in target["expr"] for target in panel["targets"])
+    names = {each["name"]: each for each in BOARD["templating"]["list"]}
+    assert names["datasource"]["query"] == "prometheus"
+    assert names["instance"]["datasource"] == SOURCE
+
+
+def test_no_two_panels_overlap_and_all_fit_the_grid():
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(p["x"] >= 0 and p["x"] + p["w"] <= 24 and p["w"] * p["h"] > 0 for p in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)
+
+
+def test_every_metric_is_on_the_dashboard(here):
+    shown = " ".join(expr for _, expr in EXPRESSIONS)
+    told = set(re.findall(r"^# TYPE (edgemerge_\w+) (?!unknown)", scraped(here), re.MULTILINE))
+    told = {name for name in told if not name.endswith("_created")}
+    assert told <= set(re.findall(r"edgemerge_\w+?(?=_bucket|\W)", shown))
+
+
+def test_every_metric_is_explained(here):
+    page = DEPLOY.parent / "docs" / "how-to" / "monitor-with-prometheus.md"
+    words = page.read_text(encoding="utf-8")
+    told = re.findall(r"^# TYPE (edgemerge_\w+) ", scraped(here), re.MULTILINE)
+    assert [name for name in told if f"`{name}`" not in words and "_created" not in name] == []
+
+
+def test_prometheus_takes_the_rules_of_the_page(tmp_path):
+    page = DEPLOY.parent / "docs" / "how-to" / "monitor-with-prometheus.md"
+    (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "rules.yml").write_text(rules, encoding="utf-8")
+    assert "6 rules found" in checked("rules", str(tmp_path / "rules.yml"))

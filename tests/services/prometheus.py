@@ -1,0 +1,25 @@
+"""promtool, which comes with Debian's Prometheus and knows what that would read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from tests.services.missing import left_out
+
+
+def checked(what: str, *files: str, text: str | None = None) -> str:
+    """Let promtool check something; give its words, or fail with them."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        left_out("promtool", "scripts/services installs it (Debian's package prometheus)")
+    done = subprocess.run(
+        [tool, "check", what, *files],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
