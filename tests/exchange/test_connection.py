@@ -83,6 +83,21 @@ def test_what_cannot_be_repeated_is_never_sent_twice():
     assert len(server.requests) == 2
 
 
+def test_what_may_be_lost_goes_over_the_same_connection():
+    with scripted(reply(b"a"), reply(b"b")) as server, connection(server) as there:
+        for _ in range(2):
+            there.ask("POST", "/", body=b"x", may_be_lost=True)
+        assert server.connections == 1
+
+
+def test_what_may_be_lost_is_not_said_twice_either():
+    with scripted(reply(b"a"), b"", reply(b"b")) as server, connection(server) as there:
+        there.ask("POST", "/", body=b"x", may_be_lost=True)
+        with pytest.raises(AwayError, match="connection was closed"):
+            there.ask("POST", "/", body=b"x", may_be_lost=True)
+    assert len(server.requests) == 2
+
+
 def test_a_fresh_connection_that_is_closed_is_not_tried_again():
     with scripted(b"", reply(b"b")) as server:
         failed(server, AwayError, "connection was closed")

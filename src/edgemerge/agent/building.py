@@ -26,6 +26,7 @@ from edgemerge.core.errors import MismatchError, SettingError
 from edgemerge.core.projection import Projection
 from edgemerge.core.threshold import Threshold
 from edgemerge.exchange.protocol import Exchange
+from edgemerge.exchange.reports import Reports
 
 
 class NamedFeatures(Features, Protocol):
@@ -207,6 +208,16 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
     token = secret(_said("exchange", said, "token_file"))
     options = {"listen": listen, "peers": list(said.peers), "token": token}
     return _exchange("peer", "PeerExchange", projection, **options)
+
+
+def make_reports(config: Config) -> Reports | None:
+    """Make what reports go through, or None: they go to a server, and may be turned off."""
+    said = config.exchange
+    if said.kind != "http" or not config.report.every_s:
+        return None
+    url, fleet = (_said("exchange", said, name) for name in ("url", "fleet"))
+    token = secret(_said("exchange", said, "token_file"))
+    return Reports(url, fleet, config.device, token, ca_file=_text(said.ca_file))
 
 
 def _exchange(module: str, name: str, *values: Any, **options: Any) -> Exchange:

@@ -153,6 +153,14 @@ class SyncConfig:
 
 
 @dataclass(frozen=True)
+class ReportConfig:
+    """[report]: what the server is told between exchanges, for exchange.kind = "http"."""
+
+    every_s: float = not_negative(1.0)
+    follow: bool = True  # exchange when the operator has chosen
+
+
+@dataclass(frozen=True)
 class SaveConfig:
     """[save]: how often the state is saved; whichever comes first."""
 
@@ -200,6 +208,7 @@ class Config:
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     save: SaveConfig = field(default_factory=SaveConfig)
     sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = field(default_factory=LogConfig)
@@ -221,6 +230,7 @@ TABLES: dict[str, type[Any]] = {
     "threshold": ThresholdConfig,
     "exchange": ExchangeConfig,
     "sync": SyncConfig,
+    "report": ReportConfig,
     "save": SaveConfig,
     "log": LogConfig,
 }

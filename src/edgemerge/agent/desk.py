@@ -13,6 +13,7 @@ from edgemerge.agent.judging import Judge
 from edgemerge.agent.keeping import Keeper
 from edgemerge.agent.memory import Memory
 from edgemerge.agent.parts import Sink
+from edgemerge.agent.reporting import Reporting
 from edgemerge.agent.syncing import Answer, Syncing
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError
@@ -30,6 +31,7 @@ class Desk:
     keeper: Keeper
     syncing: Syncing | None
     sinks: list[Sink]
+    reporting: Reporting | None = None
 
     def tend(self, requests: Iterable[Request]) -> None:
         """Carry out what has come in."""

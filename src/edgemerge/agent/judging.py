@@ -16,6 +16,7 @@ from edgemerge.core.threshold import Threshold
 Array = NDArray[np.float64]
 
 REASONS = 3  # inputs that are named when there is an alarm
+CARRIED = 8  # of which it is known how much they carry
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Judge:
         score = memory.learner.score(x)
         alarm = self._threshold.update(score)
         memory.alarms += alarm
+        carried = self._carried(x) if alarm else ()
         return Verdict(
             device=memory.device,
             index=memory.index,
@@ -80,13 +82,15 @@ class Judge:
             limit=limit,
             alarm=alarm,
             pattern=memory.learner.closest(x),
-            why=self._reasons(x) if alarm else (),
+            why=tuple(name for name, _factor in carried[:REASONS]),
+            carried=carried,
         )
 
-    def _reasons(self, x: Array) -> tuple[str, ...]:
+    def _carried(self, x: Array) -> tuple[tuple[str, float], ...]:
         shares = self._memory.learner.explain(x)
         names = self._names(self._read)
-        return tuple(names[i] for i in np.argsort(-shares, kind="stable")[:REASONS])
+        first = np.argsort(-shares, kind="stable")[:CARRIED]
+        return tuple((names[i], float(shares[i])) for i in first)
 
     def _skip(self, error: SampleError) -> None:
         self._sample = None

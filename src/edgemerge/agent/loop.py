@@ -37,6 +37,8 @@ class Loop:
             self.sync(stop)
         self._desk.keeper.save()
         self.report()
+        if self._desk.reporting is not None:
+            self._desk.reporting.leave(self._desk.status)
 
     def deal_with(self, reading: Reading) -> None:
         """Judge a reading, tell the verdict, and learn from it."""
@@ -44,6 +46,8 @@ class Loop:
         if verdict is not None:
             for sink in self._desk.sinks:
                 sink.verdict(verdict)
+            if self._desk.reporting is not None:
+                self._desk.reporting.verdict(verdict)
             self._desk.judge.learn()
         self._desk.keeper.count()
 
@@ -53,6 +57,8 @@ class Loop:
         if self._desk.syncing is not None:
             self._desk.syncing.tend()
         self._desk.keeper.tend()
+        if self._desk.reporting is not None:
+            self._desk.reporting.tend(self._desk.status)
         if self._steady() >= self._report_due:
             self.report()
 

@@ -29,7 +29,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the agent makes of one sample; `why` names the inputs that carry an alarm."""
+    """What the agent makes of one sample; `why` names the inputs that carry an alarm.
+
+    `carried` has some more of them, each with how many times its loss is what is usual for it.
+    """
 
     device: str
     index: int
@@ -39,6 +42,7 @@ class Verdict:
     alarm: bool
     pattern: str | None = None
     why: tuple[str, ...] = ()
+    carried: tuple[tuple[str, float], ...] = ()
 
 
 class Source(Protocol):

@@ -13,6 +13,7 @@ from edgemerge.agent.building import (
     input_names,
     make_exchange,
     make_features,
+    make_reports,
     make_sinks,
     make_source,
     make_threshold,
@@ -28,6 +29,8 @@ from edgemerge.agent.limits import resume_threshold
 from edgemerge.agent.loop import Loop
 from edgemerge.agent.memory import Memory
 from edgemerge.agent.parts import Features, Sink
+from edgemerge.agent.reporter import Reporter
+from edgemerge.agent.reporting import Reporting
 from edgemerge.agent.schedule import Schedule
 from edgemerge.agent.sharing import Sharing
 from edgemerge.agent.starting import (
@@ -76,7 +79,7 @@ def run(
         clocks = Clocks(clock, time.monotonic)
         desk = _desk(config, memory, folder, exchange, clocks, ends)
         desk.sinks += sinks
-        if not desk.sinks:
+        if not desk.sinks and desk.reporting is None:
             logger.warning("there is no sink, so nobody is told: say one in [[sinks]]")
         return _run(config, desk, stop, clocks, ends)
 
@@ -102,9 +105,12 @@ def _desk(
     if exchange is not None:
         syncing = _syncing(config, memory, exchange, keeper, clocks)
         ends.callback(syncing.close, LET_GO_S)
+    reporting = _reporting(config, memory, syncing, clocks)
+    if reporting is not None:
+        ends.callback(reporting.close)
     inbox = Inbox(source, memory.position)
     ends.callback(inbox.close)
-    return Desk(memory, inbox, judge, keeper, syncing, sinks)
+    return Desk(memory, inbox, judge, keeper, syncing, sinks, reporting)
 
 
 def _syncing(
@@ -116,6 +122,15 @@ def _syncing(
     schedule = Schedule(said.every_s, said.jitter, config.device)
     courier = Courier(exchange)
     return Syncing(sharing, courier, schedule, said, save=keeper.save, clocks=clocks, rule=rule)
+
+
+def _reporting(
+    config: Config, memory: Memory, syncing: Syncing | None, clocks: Clocks
+) -> Reporting | None:
+    reports = make_reports(config)
+    if reports is None:
+        return None
+    return Reporting(memory, syncing, Reporter(reports), config.report, clocks=clocks)
 
 
 def _resume(memory: Memory, features: Features, threshold: Threshold) -> None:

@@ -33,6 +33,7 @@ class Sharing:
         self._max_shift = max_shift
         self.decision = Decision()
         self.preview: Preview | None = None
+        self.shift: float | None = None  # by what is held, if it was adopted since the start
         self.said = "nothing was told yet"
 
     def release(self) -> int:
@@ -74,6 +75,7 @@ class Sharing:
         memory.shun(memory.read_told(memory.told), "it was undone")
         memory.learner.adopt(memory.read_told(memory.before))
         memory.told, memory.before = memory.before, None
+        self.shift = None
         self.said = "the last merge was undone"
         logger.info(self.said)
         return self.said
@@ -86,6 +88,7 @@ class Sharing:
         memory.incarnation = max(int(clock() * MS), old + 1)
         memory.revision, memory.pending, memory.gate = 0, [], Gate()
         memory.told, memory.before = b"", None
+        self.shift = None
         values = {"incarnation": memory.incarnation, "before": old}
         logger.warning(
             "the exchange knows a later state of this device: it runs on an old copy of its disk, "
@@ -108,6 +111,7 @@ class Sharing:
         came_from_nobody = not memory.told
         memory.before = None if came_from_nobody else memory.told
         memory.told = data
+        self.shift = self.preview.shift if self.preview else None
         found = self.preview.plain() if self.preview else {}
         self.said = f"adopted {found.get('samples', 0):g} samples of {found.get('devices')} devices"
         logger.info("adopted what others saw", extra={"values": found})

@@ -90,7 +90,7 @@ class Syncing:
         self._followers: list[Answer] = []
         self._again = False  # what is on its way now is from earlier: start anew behind it
         self._pushed = 0
-        self._last: float | None = None
+        self.last: float | None = None  # when it went well, by the time of day
         self.state = "not asked yet"
         schedule.start(clocks.steady())
         courier.start()
@@ -99,6 +99,11 @@ class Syncing:
     def busy(self) -> bool:
         """Whether an exchange is under way."""
         return self._courier.busy
+
+    @property
+    def shift(self) -> float | None:
+        """What adopting did to our own level, if what is held now was adopted since the start."""
+        return self._sharing.shift
 
     def tend(self) -> None:
         """Do what there is to do now, without waiting."""
@@ -130,7 +135,7 @@ class Syncing:
 
     def plain(self) -> dict[str, Any]:
         """Give how it went, as plain JSON."""
-        last = None if self._last is None else _time(self._last)
+        last = None if self.last is None else _time(self.last)
         return {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
 
     def _start(self) -> None:
@@ -182,7 +187,7 @@ class Syncing:
             self._answer()
 
     def _went_well(self) -> None:
-        self._last, self.state = self._clocks.wall(), "ok"
+        self.last, self.state = self._clocks.wall(), "ok"
         self._schedule.succeeded(self._clocks.steady())
 
     def _failed(self, error: EdgemergeError) -> None:

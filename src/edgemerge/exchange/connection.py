@@ -66,8 +66,11 @@ class Connection:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         limit: int = LIMIT,
+        may_be_lost: bool = False,
     ) -> Reply:
         """Send a request and give the reply.
+
+        What must not be repeated has a connection of its own, unless it may be lost as well.
 
         Raises `AwayError` if there is none in time, or it says 5xx or 429; `DeniedError` for 401
         and 403, `UnknownError` for 404. Everything else is for the caller to judge. One wait
@@ -75,7 +78,8 @@ class Connection:
         """
         target = self._base + path + _query(query or {})
         sent = {"Content-Length": str(len(body))} if body is not None else {}
-        request = _Request(method, target, body, {**self._headers, **sent, **(headers or {})})
+        given = {**self._headers, **sent, **(headers or {})}
+        request = _Request(method, target, body, given, may_be_lost=may_be_lost)
         with self._lock:
             try:
                 reply = self._asked(request, limit)
@@ -102,14 +106,16 @@ class Connection:
         return f"Connection({self.url})"
 
     def _asked(self, request: _Request, limit: int) -> Reply:
-        if request.method not in REPEATABLE or monotonic() - self._used > IDLE_S:
+        repeatable = request.method in REPEATABLE
+        alone = not (repeatable or request.may_be_lost)
+        if alone or monotonic() - self._used > IDLE_S:
             self._close()
         kept = self._open is not None
         try:
             return self._once(request, limit)
         except ConnectionError:  # also that of a connection closed before a reply
             self._close()
-            if not kept:
+            if not (kept and repeatable):
                 raise
         return self._once(request, limit)
 
@@ -185,6 +191,7 @@ class _Request:
     target: str
     body: bytes | None = field(repr=False)
     headers: dict[str, str] = field(repr=False)
+    may_be_lost: bool = False
 
 
 def _parts(url: str) -> tuple[bool, str, int, str]:

@@ -1,0 +1,89 @@
+"""The thread that sends reports: it survives mistakes, and ends when it is let go."""
+
+from threading import Event
+
+import pytest
+
+from edgemerge.agent.reporter import Outcome, Reporter
+from edgemerge.core.errors import AwayError
+from edgemerge.exchange.reports import Heard
+from tests.agent.agents import wait_until
+
+SOON_S = 10.0
+
+
+class Slow:
+    """Takes a report when the test lets it, and then fails as it is told to."""
+
+    def __init__(self):
+        self.go, self.closed, self.error = Event(), Event(), None
+
+    def send(self, _report):
+        assert self.go.wait(SOON_S)
+        if self.error is not None:
+            raise self.error
+        return Heard(1.0, 2)
+
+    def close(self):
+        self.closed.set()
+
+
+@pytest.fixture
+def slow():
+    found = Slow()
+    yield found
+    found.go.set()
+
+
+@pytest.fixture
+def reporter(slow):
+    found = Reporter(slow)
+    yield found
+    found.close()
+
+
+def test_the_answer_is_given_once_and_nobody_waits_for_it(slow, reporter):
+    assert reporter.outcome() is None
+    reporter.send({})
+    assert reporter.outcome() is None
+    assert reporter.outcome(0.01) is None
+    assert reporter.busy
+    slow.go.set()
+    assert reporter.outcome(SOON_S) == Outcome(Heard(1.0, 2))
+    assert not reporter.busy
+    assert reporter.outcome() is None
+
+
+def test_one_report_at_a_time(reporter):
+    reporter.send({})
+    with pytest.raises(RuntimeError, match="wait for its outcome"):
+        reporter.send({})
+
+
+def test_an_error_is_an_outcome_and_a_mistake_is_logged_and_does_not_end_the_thread(
+    slow, reporter, caplog
+):
+    slow.go.set()
+    for error in (AwayError("away"), ZeroDivisionError("a mistake")):
+        slow.error = error
+        reporter.send({})
+        found = reporter.outcome(SOON_S).error
+        assert isinstance(found, AwayError)
+        assert str(error) in str(found)
+    assert caplog.text.count("in a way that it should not") == 1
+
+
+def test_let_go_while_it_waits_it_ends_and_closes_the_connection(slow, reporter):
+    reporter.close()
+    assert slow.closed.wait(SOON_S)
+    reporter._thread.join(SOON_S)
+    assert not reporter._thread.is_alive()
+
+
+def test_let_go_while_it_hangs_it_ends_when_the_network_lets_it_go(slow, reporter):
+    reporter.send({})
+    reporter.close()
+    assert not slow.closed.is_set()
+    slow.go.set()
+    assert slow.closed.wait(SOON_S)
+    wait_until(lambda: not reporter._thread.is_alive(), SOON_S)
