@@ -1,24 +1,34 @@
 """The demo's claim: after one exchange peers' normal is normal, and faults still are not."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from http.client import HTTPConnection
+from itertools import groupby, islice
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from edgemerge.agent.control import ask
 from edgemerge.core.errors import SettingError
+from edgemerge.demo import conducting, going_on
 from edgemerge.demo.conducting import ours, run
+from edgemerge.demo.going_on import CALM, KEPT, ODD, ended_by_signals, go_on, readings
 from edgemerge.demo.live import View
 from edgemerge.demo.material import FAULTS, PHONES, PUMPS, har, pumps
 from edgemerge.demo.outcome import THRESHOLD, Outcome, roc_auc
 from edgemerge.demo.simulation import BAND_HZ, BEARING, LOOSE, SOUND, Pattern, spectra
 from edgemerge.demo.table import summary, table
+from tests.cli.calls import call
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]  # one run serves many tests
 
@@ -193,11 +203,158 @@ def test_ctrl_c_ends_everything(tmp_path, moment):
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0
     process.stderr.close()
-    left = subprocess.run(
+    assert left_in(tmp_path) == []
+
+
+def pages_of(line, *paths):
+    """Sign in with the link in a line; give what some pages say."""
+    address = urlsplit(line.split()[-1])
+    there = HTTPConnection(address.netloc, timeout=30)
+    kind = "application/x-www-form-urlencoded"
+    form = {"Content-Type": kind, "Origin": f"http://{address.netloc}"}
+    try:
+        there.request("POST", "/ui/sign-in", address.query, form)
+        answer = there.getresponse()
+        answer.read()
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        for path in paths:
+            there.request("GET", path, headers={"Cookie": cookie})
+            yield there.getresponse().read().decode()
+    finally:
+        there.close()
+
+
+def judged(folder):
+    """How many samples each agent has judged."""
+    return [ask(folder / name, {"command": "status"}, 10.0)["samples"] for name in PUMPS]
+
+
+def until_it_stays(process):
+    """Everything that it says until it only waits for Ctrl-C."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "Ctrl-C ends it" in line:
+            break
+    return said
+
+
+def read_all(terminal):
+    """Read what is shown, so that there is room for more; a closed terminal is an error here."""
+    with suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
+def test_at_a_terminal_the_page_lives_until_ctrl_c(tmp_path):
+    outer, inner = os.openpty()
+    words = [sys.executable, "-m", "edgemerge", "demo", "--out", "out"]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=inner, text=True)
+    os.close(inner)
+    reading = Thread(target=read_all, args=(outer,))
+    reading.start()
+    try:
+        said = until_it_stays(process)
+        link = next(line for line in said if "/ui/sign-in?link=eml_" in line)
+        fleet, pump = pages_of(link, "/ui/fleets/demo", "/ui/fleets/demo/devices/pump-3")
+        assert [name for name in PUMPS if name not in fleet] == []
+        assert re.search(r"\d-\d+ Hz", pump), "an alarm names the bands that carry it"
+        folder = tmp_path / "out" / "fleet"
+        before, deadline = judged(folder), time.monotonic() + 30.0
+        while min(np.subtract(judged(folder), before)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGINT)
+        ended = process.wait(60)
+        process.stderr.close()
+        reading.join(10.0)
+        os.close(outer)
+    assert ended == 0
+    assert left_in(tmp_path) == []
+
+
+def left_in(folder):
+    """Processes of ours that still run in a folder."""
+    found = subprocess.run(
         ["pgrep", "-f", "edgemerge (serve|agent)"], capture_output=True, text=True, check=False
     )
-    mine = [pid for pid in left.stdout.split() if is_in(tmp_path, pid)]
-    assert mine == []
+    return [pid for pid in found.stdout.split() if is_in(folder, pid)]
+
+
+@pytest.mark.parametrize(
+    "keep", [(), ("--keep",), ("--no-keep",), ("--keep", "--json")], ids=" ".join
+)
+def test_the_demo_ends_with_a_link_and_stays_only_if_asked(tmp_path, monkeypatch, keep):
+    stayed = []
+    hub = SimpleNamespace(
+        sign_in_link=lambda: {"path": "/ui/sign-in?link=eml_x"}, close=lambda: None
+    )
+    fleet = SimpleNamespace(operator=hub, url="http://127.0.0.1:1", folder=tmp_path)
+    (tmp_path / "pump-1.toml").touch()
+    monkeypatch.setattr(conducting, "run", lambda *_, done, **__: done(None, fleet))
+    monkeypatch.setattr("edgemerge.cli.demo.tell", lambda *_, **__: None)
+    monkeypatch.setattr("edgemerge.cli.demo.material", lambda *_: None)
+    monkeypatch.setattr(going_on, "go_on", lambda *_, **__: stayed.append(True))
+    result = call("demo", "--out", tmp_path, *keep)
+    assert result.exit_code == 0, result.output
+    assert "http://127.0.0.1:1/ui/\n" in result.stderr
+    assert "http://127.0.0.1:1/ui/sign-in?link=eml_x\n" in result.stderr
+    assert (stayed == [True]) == ("--keep" in keep) == ("Still running" in result.stderr)
+    assert ("--keep leaves everything running" in result.stderr) == ("--keep" not in keep)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return pumps(7)
+
+
+def test_afterwards_devices_are_mostly_normal_and_one_at_a_time_is_odd(material):
+    odd = {row.tobytes() for rows in material.odd.values() for row in rows}
+    found = islice(readings(material, np.random.default_rng(1)), 3000)
+    sick = [[name for name, row in rows.items() if row[0].tobytes() in odd] for rows in found]
+    assert max(map(len, sick)) == 1
+    assert {names[0] for names in sick if names} == set(PUMPS)
+    spells = [(bool(names), len(list(group))) for names, group in groupby(sick)]
+    assert all(ODD[0] <= length < ODD[1] for ill, length in spells[1:-1] if ill)
+    assert all(CALM[0] <= length < CALM[1] for ill, length in spells[1:-1] if not ill)
+
+
+def test_the_fault_that_a_pump_has_is_one_of_its_own(material):
+    for rows in islice(readings(material, np.random.default_rng(2)), 1000):
+        for i, name in enumerate(PUMPS):
+            row = rows[name][0]
+            mine = [material.normal[name], *(np.split(odd, 5)[i] for odd in material.odd.values())]
+            assert any((row == each).all(axis=1).any() for each in mine)
+
+
+def test_every_agent_is_fed_until_it_is_time_to_stop_and_memory_has_a_bound(material):
+    fed = []
+    agents = {
+        name: SimpleNamespace(
+            scores=[1.0] * 2 * KEPT, feed=lambda rows, n=name: fed.append((n, rows.shape))
+        )
+        for name in PUMPS
+    }
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        return len(waited) == 3
+
+    stop = SimpleNamespace(wait=wait)
+    go_on(SimpleNamespace(agents=agents), material, seed=7, stop=stop)
+    assert fed == [(name, (1, 64)) for name in PUMPS] * 3
+    assert waited == [0.5] * 3
+    assert all(len(agent.scores) == KEPT for agent in agents.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_it_as_ctrl_c_does(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
 
 
 def is_in(folder, pid):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -45,24 +46,36 @@ PLACES = {
     show_default=True,
     help="Seed of simulation and projection.",
 )
-@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@click.option(
+    "--keep/--no-keep",
+    default=None,
+    help="Leave everything running until Ctrl-C; at a terminal that is so by itself.",
+)
 @json_option
-def demo(out: Path, data: str, seed: int, *, keep: bool, as_json: bool) -> None:
+def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -> None:
     """Show five real agents before and after merging.
 
     Starts a server and five agents on this machine. Each agent learns one pattern of normal, alone
     and sample by sample. Then all exchange what they learnt, once. A table goes to the terminal, a
-    figure to the folder.
+    figure to the folder, and the fleet can be seen on a page, whose address is printed.
     """
     needs("server", "fastapi")
     from edgemerge.demo.conducting import run
+    from edgemerge.demo.going_on import ended_by_signals
 
-    def done(outcome: Any, url: str) -> None:
+    shown = material(data, seed)
+    stays = sys.stdout.isatty() and not as_json if keep is None else keep
+
+    def done(outcome: Any, fleet: Any) -> None:
         tell(outcome, out, as_json=as_json)
-        if keep:
-            stay(url, out / "fleet")
+        tell_page(fleet)
+        if stays:
+            stay(fleet, shown, seed)
+        else:
+            remark("\nAll of it ends now, and the page too: --keep leaves everything running.")
 
-    run(material(data, seed), seed, out / "fleet", say=remark, done=done, quiet=as_json)
+    with ended_by_signals():
+        run(shown, seed, out / "fleet", say=remark, done=done, quiet=as_json)
 
 
 def material(data: str, seed: int) -> Any:
@@ -95,15 +108,32 @@ def tell(outcome: Any, out: Path, *, as_json: bool) -> None:
     remark(f"Took {outcome.seconds:.0f} s.")
 
 
-def stay(url: str, folder: Path) -> None:
-    """Wait for Ctrl-C, and say what can be tried meanwhile."""
-    token = folder / "fleet.sqlite.operator-token"
+def tell_page(fleet: Any) -> None:
+    """Say where the fleet can be seen, with a link that signs in once."""
+    hub = fleet.operator
+    try:
+        link = hub.sign_in_link()["path"]
+    finally:
+        hub.close()
     remark(
-        f"\nStill running. In another terminal, for instance:\n"
-        f"  edgemerge fleet show demo --server {url} --token-file {token}\n"
-        f"  edgemerge fleet contributions demo --server {url} --token-file {token}\n"
-        f"  edgemerge sync {next(folder.glob('*.toml'))}\n"
-        "Ctrl-C ends it."
+        f"\nThe fleet on a page: {fleet.url}/ui/\n"
+        f"Signs you in, once, within ten minutes: {fleet.url}{link}"
     )
+
+
+def stay(fleet: Any, shown: Any, seed: int) -> None:
+    """Let the devices go on until Ctrl-C, and say what can be tried meanwhile."""
+    from edgemerge.demo.going_on import go_on
+
+    folder, token = fleet.folder, fleet.folder / "fleet.sqlite.operator-token"
+    where = f"--server {fleet.url} --token-file {token}"
     with suppress(KeyboardInterrupt):
-        Event().wait()
+        remark(
+            "\nStill running: the devices go on, and now and then one of them has a fault.\n"
+            "In another terminal, for instance:\n"
+            f"  edgemerge dashboard {where}\n"
+            f"  edgemerge fleet contributions demo {where}\n"
+            f"  edgemerge sync {next(folder.glob('*.toml'))}\n"
+            "Ctrl-C ends it."
+        )
+        go_on(fleet, shown, seed=seed, stop=Event())

@@ -30,15 +30,16 @@ def run(
     folder: Path,
     *,
     say: Say,
-    done: Callable[[Outcome, str], None] = lambda _outcome, _url: None,
+    done: Callable[[Outcome, Fleet], None] = lambda _outcome, _fleet: None,
     quiet: bool = False,
 ) -> Outcome:
-    """Run it all; `done` is called at the end, while everything still runs at its address."""
+    """Run it all; `done` is called at the end, while everything still runs."""
     began = time.monotonic()
     ours(folder)
     devices = list(material.learn)
     say(f"starting a server and {len(devices)} agents")
-    with Fleet(folder, material.projection, devices, limit=THRESHOLD) as fleet:
+    inputs = material.inputs
+    with Fleet(folder, material.projection, devices, limit=THRESHOLD, inputs=inputs) as fleet:
         with shown(fleet, material.patterns, quiet=quiet) as view:
             rows, sizes = _play(material, fleet, view, say)
         outcome = Outcome(
@@ -53,7 +54,7 @@ def run(
             bytes_sums=round(np.mean(list(sizes.values()))),
             seconds=time.monotonic() - began,
         )
-        done(outcome, fleet.url)
+        done(outcome, fleet)
     return outcome
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +38,7 @@ state = "{device}"
 [source]
 kind = "stdin"
 format = "csv"
-header = false
+header = {header}
 
 [threshold]
 limit = {limit}
@@ -79,12 +79,16 @@ class Agent:
 
     def feed(self, rows: Array) -> None:
         """Give it rows to judge; it takes them as fast as it can."""
+        self.tell(",".join(map(repr, row.tolist())) for row in rows)
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Write lines to its standard input."""
         entrance: IO[bytes] | None = self.process.stdin
         if entrance is None:
             return
         with suppress(BrokenPipeError):
-            for row in rows:
-                entrance.write(",".join(map(repr, row.tolist())).encode() + b"\n")
+            for line in lines:
+                entrance.write(line.encode() + b"\n")
             entrance.flush()
 
     def ask(self, command: str, **words: Any) -> dict[str, Any]:
@@ -138,10 +142,16 @@ class Fleet:
     """A server and one agent for each device; all of them end with the block."""
 
     def __init__(
-        self, folder: Path, projection: Projection, devices: Sequence[str], *, limit: float
+        self,
+        folder: Path,
+        projection: Projection,
+        devices: Sequence[str],
+        *,
+        limit: float,
+        inputs: Sequence[str] = (),
     ) -> None:
-        """Say what is to be started, and where its files lie."""
-        self.folder, self.projection, self.limit = folder, projection, limit
+        """Say what is to be started, where its files lie, and how the inputs are called."""
+        self.folder, self.projection, self.limit, self.inputs = folder, projection, limit, inputs
         self.devices = list(devices)
         self.agents: dict[str, Agent] = {}
         self.server: subprocess.Popen[bytes] | None = None
@@ -212,6 +222,7 @@ class Fleet:
                 self.agents[device] = Agent(device, self.folder)
         for agent in self.agents.values():
             agent.wait_until_up(deadline)
+            agent.tell([",".join(self.inputs)] if self.inputs else ())
 
     def _enrol(self, hub: Hub, device: str) -> None:
         invitation = hub.invite(FLEET, device)["token"]
@@ -219,7 +230,10 @@ class Fleet:
         secret = self.folder / f"{device}.token"
         secret.touch(mode=0o600)
         secret.write_text(token + "\n", encoding="utf-8")
-        words = CONFIG.format(device=device, url=self.url, fleet=FLEET, limit=self.limit)
+        header = str(bool(self.inputs)).lower()
+        words = CONFIG.format(
+            device=device, url=self.url, fleet=FLEET, limit=self.limit, header=header
+        )
         (self.folder / f"{device}.toml").write_text(words, encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection
 from edgemerge.demo.simulation import (
+    BAND_HZ,
     BANDS,
     BEARING,
     HIGH_DB,
@@ -50,7 +51,10 @@ PEOPLE = 30
 
 @dataclass(frozen=True)
 class Material:
-    """Five devices, each with one pattern of normal; `odd` is what nobody learns."""
+    """Five devices, each with one pattern of normal; `odd` is what nobody learns.
+
+    `inputs` are the names of what a sample consists of, if it has any.
+    """
 
     name: str
     projection: Projection
@@ -59,6 +63,7 @@ class Material:
     normal: Mapping[str, Array]
     odd: Mapping[str, Array]
     curves: Mapping[str, Array] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
 
 
 def pumps(seed: int) -> Material:
@@ -72,7 +77,8 @@ def pumps(seed: int) -> Material:
         for fault in FAULTS
     }
     names = {name: like.name for name, like in PUMPS.items()}
-    return Material("pumps", shared, names, learn, normal, odd, _curves(normal, odd))
+    bands = tuple(f"{BAND_HZ * i:.0f}-{BAND_HZ * (i + 1):.0f} Hz" for i in range(BANDS))
+    return Material("pumps", shared, names, learn, normal, odd, _curves(normal, odd), bands)
 
 
 def har(file: Path, seed: int) -> Material:
