@@ -1,10 +1,13 @@
 """A browser for all tests of one process, and visitors whose consoles must stay silent."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.visitor import Visitor
 from tests.browser.workshop import workshop
 from tests.services.chromium import chromium
+
+expect.set_options(timeout=30_000)  # what must come soon says so itself
 
 
 @pytest.fixture(scope="module")  # its event loop must not outlive the tests that need it

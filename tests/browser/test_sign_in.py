@@ -58,7 +58,7 @@ def test_an_expired_session_leads_to_sign_in_and_back(shop, visit):
     visitor.sign_in(shop.here.token, f"/ui/fleets/{FLEET}")
     expect(visitor.page.locator("#live")).to_have_text("live")
     shop.here.service.writer.write(lambda tx: tx.run("update sessions set expires = 0"))
-    expect(visitor.page).to_have_url(re.compile(r"/ui/sign-in\?next="), timeout=15_000)
+    expect(visitor.page).to_have_url(re.compile(r"/ui/sign-in\?next="))
     visitor.page.get_by_label("token").fill(shop.here.token)
     visitor.page.get_by_role("button", name="Sign in").click()
     expect(visitor.page).to_have_url(re.compile(f"/ui/fleets/{FLEET}$"))

@@ -23,7 +23,7 @@ class Visitor:
         """Open an empty page; settings are those of a context of Playwright."""
         given = {"viewport": DESKTOP, "timezone_id": "Asia/Tokyo", "locale": "en-GB", **settings}
         context = browser.new_context(**given)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         made = cls(context, context.new_page(), url)
         made.page.on("console", lambda told: made.said.append(f"{told.type}: {told.text}"))
         made.page.on("pageerror", lambda error: made.said.append(f"error: {error}"))
