@@ -18,6 +18,7 @@ TOLD = re.compile(r"^(\d+) kills of .*$")
 RUNS = {  # which share of the kills each is asked for
     "tests/faults": 0.81,  # so many on SQLite, and a fourth of that on PostgreSQL
     "tests/agent/test_kill.py": 0.2,
+    "tests/servers_many/test_stress.py": 0.06,
 }
 SETTINGS = {
     "EDGEMERGE_FLIPS": "500",

@@ -302,7 +302,7 @@ def test_https_trusts_the_given_certificate_and_no_other(certificate):
     wrap = {"wrap": lambda sock: context.wrap_socket(sock, server_side=True)}
     with scripted(reply(b"a"), **wrap) as server:
         url = server.url.replace("http:", "https:")
-        with pytest.raises(AwayError, match=r"not trusted .*: give its ca_file"):
+        with pytest.raises(AwayError, match=r"not trusted .*: give its certificate"):
             Connection(url, SECRET).ask("GET", "/")
         assert not server.requests
         with closing(Connection(url, SECRET, ca_file=str(certificate[0]))) as there:

@@ -166,7 +166,7 @@ def test_states_change_by_time_alone(world, operator):
 
 def test_a_device_that_pulls_is_not_offline(world, operator):
     let_in(world, "pump-1")
-    world.service.history.pulled(FLEET, "pump-1", 10)
+    world.service.history.pulled(FLEET, "pump-1", 10, grouped=False)
     assert cells(operator.get(PAGE).text, "pump-1")["state"] == "quiet"
 
 
@@ -290,7 +290,7 @@ def test_totals_add_up(world, operator):
     take(world, "b", learnt=500_000.0)
     world.service.revoke(FLEET, "c", ROOT)
     world.service.history.pushed(FLEET, "a", 1_000_000)
-    world.service.history.pulled(FLEET, "b", 1_000_000)
+    world.service.history.pulled(FLEET, "b", 1_000_000, grouped=False)
     page = shown(operator)
     total = {a["data-total"]: text for a, text in page.all("span") if "data-total" in a}
     assert total["devices"] == "2"

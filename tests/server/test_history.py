@@ -104,13 +104,13 @@ def test_a_restart_keeps_everything(anywhere):
         if i % 20 == 0:
             history_of(anywhere).flush()
     history_of(anywhere).pushed(FLEET, "a", 100)
-    history_of(anywhere).pulled(FLEET, "b", 0)
+    history_of(anywhere).pulled(FLEET, "b", 0, grouped=False)
     before = [seen(history_of(anywhere), device) for device in "ab"]
     assert len(before[0][0]["points"]) == 350
     assert len(before[0][2]) == 70
     assert before[0][5] == len(before[0][3]) == 35
     assert sum(minute.scores for minute in before[0][1]) == 350
-    assert before[1][4] == Traffic(pulls=1, last=anywhere.now)
+    assert before[1][4] == Traffic(pulls=1, last=anywhere.now, grouped=False)
     anywhere.restart()
     assert [seen(history_of(anywhere), device) for device in "ab"] == before
     anywhere.restart()
@@ -223,12 +223,12 @@ def test_pushes_and_pulls_are_counted_where_they_happen(anywhere):
     history.pushed(FLEET, "a", 100)
     history.pushed(FLEET, "a", 20)
     history.flush()
-    history.pulled(FLEET, "a", 7)
-    history.pulled(FLEET, "a", 0)
-    assert history.traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW)}
+    history.pulled(FLEET, "a", 7, grouped=False)
+    history.pulled(FLEET, "a", 0, grouped=True)
+    assert history.traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW, True)}
     assert history.glimpses(FLEET) == {}  # it has never reported
     anywhere.restart()
-    assert history_of(anywhere).traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW)}
+    assert history_of(anywhere).traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW, True)}
     assert history_of(anywhere).glimpses(FLEET) == {}
 
 
@@ -298,3 +298,21 @@ def test_two_servers_on_one_database_see_what_each_was_told(fresh_postgres_url):
     assert seen(both[1]) == (None, [], [], [], None, 0)
     other.close()
     world.close()
+
+
+def test_what_a_device_asked_for_last_is_known_after_a_restart_and_to_other_servers(anywhere):
+    history = history_of(anywhere)
+    assert history.asks_for_patterns(FLEET, "a") is None
+    for grouped in (False, True):
+        anywhere.now += 1.0
+        history.pulled(FLEET, "a", 7, grouped=grouped)
+    history.pushed(FLEET, "a", 100)  # says nothing about it
+    history.flush()
+    anywhere.restart()
+    assert history_of(anywhere).asks_for_patterns(FLEET, "a")
+
+
+def test_what_was_asked_for_last_counts_in_whatever_order_it_is_added():
+    old, new = Traffic(last=1.0, grouped=True), Traffic(last=2.0, grouped=False)
+    assert (old + new).grouped is (new + old).grouped is False
+    assert (Traffic(last=3.0) + old).grouped is True

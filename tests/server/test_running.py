@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from threading import Timer
 
 import pytest
 
 from edgemerge import Projection
 from edgemerge.core.errors import SettingError
 from edgemerge.exchange.hub import Hub
-from edgemerge.server.running import beside, let_operator_in, listen
+from edgemerge.server.running import beside, let_operator_in, listen, make_token_file
 from edgemerge.server.service import Service
+from edgemerge.server.tokens import new_token
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +118,25 @@ def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):
     (tmp_path / "wrong").write_text("hello\n")
     with pytest.raises(SettingError, match="holds no operator's token"):
         let_operator_in(service, tmp_path / "wrong")
+    service.writer.close()
+
+
+def test_of_servers_that_start_at_once_the_first_makes_the_token(tmp_path):
+    file = tmp_path / "root.token"
+    make_token_file(file)
+    made = file.read_text()
+    make_token_file(file)  # the second has looked before the first was done
+    assert file.read_text() == made
+
+
+def test_a_token_that_another_server_is_just_writing_is_waited_for(tmp_path, database):
+    service, file = Service(database), tmp_path / "root.token"
+    file.touch()
+    writing = Timer(0.2, file.write_text, [new_token("operator") + "\n"])
+    writing.start()
+    let_operator_in(service, file)
+    writing.join()
+    assert service.caller(file.read_text().strip()).is_operator
     service.writer.close()
 
 

@@ -10,6 +10,7 @@ from schemathesis.engine import Status, events, from_schema
 
 from edgemerge.server.reports import reception
 from tests.server.strangers import MINE, world
+from tests.server.wire import ask
 
 EXAMPLES = 5  # of each operation; what has limits is tried at them besides
 NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
@@ -92,3 +93,10 @@ def test_so_is_every_answer_about_what_is_there(tmp_path, who):
         asked, found = asked_of(made, who, parameters=NAMES, operations=alive, checks=checks)
     assert not found, "\n\n".join(found)
     assert asked > 500
+
+
+def test_limits_of_numbers_are_described_in_words_that_others_know(tmp_path):
+    with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
+        told = ask(made.here, "GET", "/openapi.json").body.decode()
+    assert '"minimum":0' in told
+    assert not [word for word in ("ge", "gt", "le", "lt") if f'"{word}":' in told]

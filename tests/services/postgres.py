@@ -56,15 +56,16 @@ def free_port() -> int:
 class Postgres:
     """A server of its own; it refuses to run as root, so then the user postgres runs it."""
 
-    def __init__(self):
+    def __init__(self, **settings: str):
         self.bin = binaries()
+        self._settings = {**SETTINGS, **settings}
         self.who = _somebody()
         self.folder = Path(mkdtemp(prefix="edgemerge-postgres-"))
         self.folder.chmod(0o755)
         self.home = self.folder / "data"
         if self.who:
             shutil.chown(self.folder, self.who["user"], self.who["group"])
-        self.process = None
+        self.process: subprocess.Popen | None = None
         try:
             self._make()
             self.port = free_port()
@@ -81,7 +82,7 @@ class Postgres:
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        settings = [part for pair in SETTINGS.items() for part in ("-c", "=".join(pair))]
+        settings = [part for pair in self._settings.items() for part in ("-c", "=".join(pair))]
         command = [self.bin / "postgres", "-D", self.home, "-p", str(self.port), *settings]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -234,7 +234,8 @@ def _blocks(body: bytes, timing: Timing) -> Iterator[bytes]:
 
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}): give its ca_file"
+        advice = "give its certificate with --ca-file, or ca_file in a configuration"
+        return f"its certificate is not trusted ({error.verify_message}): {advice}"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, IncompleteRead):

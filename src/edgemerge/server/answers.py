@@ -146,7 +146,7 @@ class RevokeAsked(Asked):
 
     kind: Literal["revoke"]
     device: str = Field(pattern=NAME)
-    incarnation: Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]
+    incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_whole)]
     pattern: str = Field(min_length=1, max_length=200)
 
 

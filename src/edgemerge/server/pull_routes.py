@@ -10,9 +10,6 @@ from edgemerge.exchange.protocol import Wish
 from edgemerge.server.asking import Member, Name, Serving, bytes_answer, known_tag, tagged
 from edgemerge.server.names import NAME
 from edgemerge.server.problems import problems
-from edgemerge.server.service import Service
-from edgemerge.server.telling import Answer
-from edgemerge.server.tokens import Caller
 
 router = APIRouter()
 Names = Annotated[list[Annotated[str, Query(pattern=NAME)]] | None, Query(max_length=1000)]
@@ -51,7 +48,6 @@ def total(
 ) -> Response:
     """Give the exact sum of what others contributed, and the list of what is in it."""
     answer = service.tell(fleet, wish, caller, known_tag(request))
-    _count(service, fleet, caller, answer)
     return tagged(answer.data, answer.tag)
 
 
@@ -66,10 +62,4 @@ def patterns(
     """Give an exact sum for each pattern of what others contributed, largest first."""
     grouped = Wish(**{**vars(wish), "grouped": True})
     answer = service.tell(fleet, grouped, caller, known_tag(request))
-    _count(service, fleet, caller, answer)
     return tagged(answer.data, answer.tag)
-
-
-def _count(service: Service, fleet: str, caller: Caller, answer: Answer) -> None:
-    if not caller.is_operator:
-        service.history.pulled(fleet, caller.name, len(answer.data or b""))

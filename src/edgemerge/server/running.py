@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 
 import uvicorn
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 BESIDE = ".operator-token"
 LEAST = 20  # characters of a token
+WRITTEN_S = 2.0  # in which another server has written a token for sure
 
 
 def serve(
@@ -142,15 +144,29 @@ def let_operator_in(service: Service, file: Path | None) -> None:
         )
     if not file.exists():
         make_token_file(file)
-    token = file.read_text(encoding="utf-8").strip()
+    token = _token_in(file)
     if not token.startswith(KINDS["operator"]) or len(token) < LEAST:
         raise SettingError(f"{file} holds no operator's token: remove it to have one made")
     service.let_in(token, "admin" if file.name.endswith(BESIDE) else file.stem)
 
 
+def _token_in(file: Path) -> str:
+    """Read a token; one that another server is just writing has a moment to get there."""
+    end = monotonic() + WRITTEN_S
+    while not (found := file.read_text(encoding="utf-8").strip()) and monotonic() < end:
+        sleep(0.01)
+    return found
+
+
 def make_token_file(file: Path) -> None:
-    """Draw a token for an operator and write it where only its owner can read it."""
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Draw a token for an operator and write it where only its owner can read it.
+
+    Servers may start at the same time with the same file: the first one makes it.
+    """
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
     with os.fdopen(handle, "w", encoding="utf-8") as out:
         out.write(new_token("operator") + "\n")
     log.info("made a token for an operator", extra={"values": {"file": file}})

@@ -56,8 +56,14 @@ class Service:
         self.metrics = Metrics(self.writer)
         self.history = History(database, self.writer, clock=clock)
         self.reception = Reception()
-        seen = self.history.glimpse
-        self.merging = Merging(database, self.writer, self.teller, clock=clock, glimpse=seen)
+        self.merging = Merging(
+            database,
+            self.writer,
+            self.teller,
+            clock=clock,
+            glimpse=self.history.glimpse,
+            asked=self.history.asks_for_patterns,
+        )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
 
@@ -213,10 +219,12 @@ class Service:
         picks = picks or (least > 1 and wish.pattern is not None)  # answers can be subtracted
         if picks and not caller.is_operator and fleet.reads == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
-        if not caller.is_operator:
-            self.merging.pulled(name, caller.name, grouped=wish.grouped)
         tell = self.teller.patterns if wish.grouped else self.teller.total
-        return tell(name, wish, least, known)
+        answer = tell(name, wish, least, known)
+        if not caller.is_operator:
+            size = len(answer.data or b"")
+            self.history.pulled(name, caller.name, size, grouped=wish.grouped)
+        return answer
 
     def audit(self, fleet: str | None, after: int, limit: int) -> list[audit.Entry]:
         """Give a stretch of the audit log."""

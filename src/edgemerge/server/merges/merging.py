@@ -36,7 +36,6 @@ __all__ = ["Choice", "Likeness", "Merging", "Previewed"]
 
 LOOK_S = 1.0  # after which `newest_for` looks up what another process may have chosen
 TARGETS = 200  # of one preview
-DEVICES = 100_000  # of which is remembered what they asked for
 TRIES = 3  # to find all patterns grouped, while devices push
 
 log = logging.getLogger(__name__)
@@ -53,13 +52,16 @@ class Merging:
         *,
         clock: Callable[[], float] = time,
         glimpse: Callable[[str, str], Glimpse | None] = lambda _fleet, _device: None,
+        asked: Callable[[str, str], bool | None] = lambda _fleet, _device: None,
     ) -> None:
-        """Start on what a service has; `glimpse` says what a device reports of itself."""
+        """Start on what a service has.
+
+        `glimpse` says what a device reports of itself, `asked` whether it asked for patterns last.
+        """
         self._database, self._writer, self._teller = database, writer, teller
-        self._clock, self._glimpse = clock, glimpse
+        self._clock, self._glimpse, self._asked = clock, glimpse, asked
         self._solved = Solved()
         self._looked: dict[str, tuple[float, Rules]] = {}
-        self._grouped: dict[tuple[str, str], bool] = {}
 
     def choices(self, fleet: str) -> list[Choice]:
         """Give the choices of a fleet, newest first, with the last ones that were undone."""
@@ -83,12 +85,6 @@ class Merging:
             self._looked[fleet] = (monotonic(), rules)
             Thread(target=self._look_again, args=(fleet,), daemon=True).start()
         return rules.newest_for(device)
-
-    def pulled(self, fleet: str, device: str, *, grouped: bool) -> None:
-        """Remember whether a device asked for patterns: a bank does, a detector does not."""
-        if len(self._grouped) > DEVICES:
-            self._grouped.clear()
-        self._grouped[fleet, device] = grouped
 
     def adopt(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str], caller: Caller
@@ -139,8 +135,7 @@ class Merging:
 
     def _is_bank(self, fleet: str, own: Sequence[Entry]) -> bool:
         device = own[0].device
-        grouped = self._grouped.get((fleet, device))
-        return is_bank(own, self._glimpse(fleet, device), grouped=grouped)
+        return is_bank(own, self._glimpse(fleet, device), grouped=self._asked(fleet, device))
 
     def _write(self, fleet: str, change: Change) -> Choice:
         made = self._writer.write(change)

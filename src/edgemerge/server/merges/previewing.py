@@ -77,7 +77,7 @@ def is_bank(own: Sequence[Entry], glimpse: Glimpse | None, *, grouped: bool | No
     Otherwise by their names, in what it contributed or reports: a detector has but one.
     """
     if grouped is not None:
-        return grouped
+        return bool(grouped)  # a database has numbers for it
     reported = () if glimpse is None else glimpse.status.patterns
     return {entry.pattern for entry in own} | {each.pattern for each in reported} != {NORMAL}
 

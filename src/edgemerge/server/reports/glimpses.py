@@ -36,21 +36,27 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a device has pushed and pulled, ever, and when it last did; two add up."""
+    """What a device has pushed and pulled, ever, and when it last did; two add up.
+
+    `grouped` says whether it asked for patterns, the last time it asked; None: nobody knows.
+    """
 
     pushes: int = 0
     pushed_bytes: int = 0
     pulls: int = 0
     pulled_bytes: int = 0
     last: float = 0.0
+    grouped: bool | None = None
 
     def __add__(self, other: Traffic) -> Traffic:
+        older, newer = sorted((self, other), key=lambda one: one.last)
         return Traffic(
             self.pushes + other.pushes,
             self.pushed_bytes + other.pushed_bytes,
             self.pulls + other.pulls,
             self.pulled_bytes + other.pulled_bytes,
-            max(self.last, other.last),
+            newer.last,
+            older.grouped if newer.grouped is None else newer.grouped,
         )
 
 

@@ -105,10 +105,14 @@ class History:
         traffic = Traffic(pushes=1, pushed_bytes=size, last=self._clock())
         self._tracks.count(Who(fleet, device), traffic)
 
-    def pulled(self, fleet: str, device: str, size: int) -> None:
-        """Count a sum that was told, and its bytes: 0 if the device had it already."""
-        traffic = Traffic(pulls=1, pulled_bytes=size, last=self._clock())
+    def pulled(self, fleet: str, device: str, size: int, *, grouped: bool) -> None:
+        """Count sums that were told, and their bytes: 0 if the device had them already."""
+        traffic = Traffic(pulls=1, pulled_bytes=size, last=self._clock(), grouped=grouped)
         self._tracks.count(Who(fleet, device), traffic)
+
+    def asks_for_patterns(self, fleet: str, device: str) -> bool | None:
+        """Say whether a device asked for patterns last: a bank does, a detector does not."""
+        return self._tracks.find(Who(fleet, device)).traffic.grouped
 
     def traffic(self, fleet: str) -> dict[str, Traffic]:
         """Give what every device of a fleet has pushed and pulled."""

@@ -24,7 +24,8 @@ from edgemerge.server.store.database import Transaction
 TAIL = 120  # points in the small row
 SMALL = 4096  # characters of a merge that are kept when there is a newer one
 NAMED = "where fleet = ? and device = ?"
-TRAFFIC = "pushes, pushed_bytes, pulls, pulled_bytes, last"
+TRAFFIC = "pushes, pushed_bytes, pulls, pulled_bytes, last, grouped"
+NOTHING = tuple(vars(Traffic()).values())
 FIELDS = f"fleet, device, version, at, body, points, {TRAFFIC}, merged"
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _write_report(tx: Transaction, sheet: Sheet) -> int:
     row = tx.one(
         f"select version, at, body, points, {TRAFFIC}, merged from reports {NAMED}", *where
     )
-    version, at, body, known, *traffic, merged = row or (0, 0.0, "", b"", 0, 0, 0, 0, 0.0, 0)
+    version, at, body, known, *traffic, merged = row or (0, 0.0, "", b"", *NOTHING, 0)
     if glimpse is not None and glimpse.heard > at:
         at, body = glimpse.heard, _body(glimpse)
     sums = Traffic(*traffic) + fresh.traffic

@@ -115,6 +115,7 @@ MIGRATIONS = (
             " expires {real} not null, used {real}) {end}",
         ),
     ),
+    Migration(3, ("alter table reports add column grouped {integer}",)),
 )
 
 

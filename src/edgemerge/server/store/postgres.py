@@ -31,19 +31,21 @@ WRITING = "begin isolation level read committed read write"  # after a lock, the
 
 DEFAULTS = {  # what the URL says comes first
     "application_name": "edgemerge",
+    "client_encoding": "UTF8",
     "connect_timeout": "5",
     "keepalives_idle": "15",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-SESSION = """
-    set client_encoding = 'UTF8';
-    set synchronous_commit = on;
-    set statement_timeout = '30s';
-    set lock_timeout = '15s';
-    set idle_in_transaction_session_timeout = '60s'
-"""
+SETTINGS = {
+    "synchronous_commit": "on",
+    "statement_timeout": "30s",
+    "lock_timeout": "15s",
+    "idle_in_transaction_session_timeout": "60s",  # so long one who hangs can hold up the others
+}
+SESSION = "; ".join(f"set {name} = '{value}'" for name, value in SETTINGS.items())
+EACH_TIME = "".join(f"; set local {name} = '{value}'" for name, value in SETTINGS.items())
 FULL = ("53100",)
 BROKEN = ("XX001", "XX002", "58030", "42P01", "42703")  # damaged; or a table or column is missing
 AWAY = ("08", "25006", "40", "53", "55P03", "57")  # connection, read-only, conflict, load, shutdown
@@ -105,15 +107,16 @@ class PostgresDatabase:
         except psycopg.Error as error:
             problem = without_secrets(str(error), self._url)
         raise AwayError(  # not from the error itself, whose words might hold the password
-            f"{hidden(self._url)} cannot be reached: {problem}; see that PostgreSQL runs there and "
-            "lets this user in",
+            f"{hidden(self._url)} cannot be reached: {problem}; see that PostgreSQL runs there, "
+            f"lets this user in, and has connections left: each server takes up to {CONNECTIONS}",
             retry_s=5.0,
         )
 
     def _ask(self, connection: Connection, sql: str, values: Sequence[Any]) -> Answer:
         with self._named():
             if sql in (READING, WRITING, "commit"):
-                connection.execute(sql, prepare=False)
+                more = EACH_TIME if sql != "commit" and _is_pooled(connection) else ""
+                connection.execute(sql + more, prepare=False)
                 return Answer([], 0)
             cursor = connection.execute(_translated(sql), _plain(values), binary=True)
             return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
@@ -170,13 +173,22 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _set_up(connection: Connection) -> Connection:
+    """Set what holds for a session; behind a pooler, the next transaction may be in another one."""
     try:
         connection.adapters.register_loader("numeric", PlainNumbers)
-        connection.execute(SESSION, prepare=False)
+        found = connection.execute("select pg_backend_pid()", prepare=False).fetchone()
+        if found == (connection.info.backend_pid,):
+            connection.execute(SESSION, prepare=False)
+        else:  # who greeted us is not who works for us: PgBouncer or the like stands between
+            connection.prepare_threshold = None
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _is_pooled(connection: Connection) -> bool:
+    return connection.prepare_threshold is None
 
 
 def _must_do(connection: Connection) -> None:
