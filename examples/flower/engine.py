@@ -189,6 +189,12 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def say(words: str) -> None:
+    """Say it now."""
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
 def settings(values: dict[str, Any]) -> str:
     """Write settings as Flower reads them; `a_b` becomes `a-b`."""
     return " ".join(f"{name.replace('_', '-')}={json.dumps(v)}" for name, v in values.items())

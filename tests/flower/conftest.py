@@ -5,7 +5,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 NEEDS_FLOWER = ["engines.py", "near.py"]
-NEEDS_FLOWER += [f"test_{what}.py" for what in ("apps", "asking", "deployment", "simulation")]
+NEEDS_FLOWER += [
+    f"test_{what}.py" for what in ("apps", "asking", "deployment", "ending", "simulation")
+]
 
 collect_ignore = [] if find_spec("flwr") and find_spec("ray") else NEEDS_FLOWER
 

@@ -6,8 +6,15 @@ in test_simulation.py and test_deployment.py.
 
 from itertools import count
 
+import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+
+from edgemerge import Stats
+from edgemerge.flower import client_app
+from tests.flower.fleet import SHARED, rows
+
+RUN = {"n-inputs": 3, "n-hidden": 4, "seed": 1, "timeout-s": 0.2}
 
 # what an engine says when it starts an app, and without which no message can be made
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -59,3 +66,19 @@ class NearGrid:
         if self.looks <= self.late_by:
             return []
         return [self.waiting.pop(name) for name in message_ids if name in self.waiting]
+
+
+def part(number, _parts):
+    """Give the samples of a partition."""
+    return rows(number)
+
+
+def partitions(parts):
+    """Give a grid of nodes with a partition each."""
+    configs = {10 + i: {"partition-id": i, "num-partitions": parts} for i in range(parts)}
+    return NearGrid({node: client_app(part) for node in configs}, configs)
+
+
+def everything(parts):
+    """Give what one process sees of so many partitions."""
+    return Stats.of(SHARED, np.vstack([rows(i) for i in range(parts)]))

@@ -12,24 +12,7 @@ from edgemerge.flower import client_app, server_app
 from edgemerge.flower.messages import fields_of, reply, request
 from edgemerge.flower.server import run
 from tests.flower.fleet import OTHER, SHARED, rows
-from tests.flower.near import NearGrid
-
-RUN = {"n-inputs": 3, "n-hidden": 4, "seed": 1, "timeout-s": 0.2}
-
-
-def part(number, _parts):
-    return rows(number)
-
-
-def partitions(count, **others):
-    """Give a grid of nodes with a partition each."""
-    apps = {10 + i: client_app(part) for i in range(count)}
-    configs = {10 + i: {"partition-id": i, "num-partitions": count} for i in range(count)}
-    return NearGrid(apps | others, configs)
-
-
-def everything(count):
-    return Stats.of(SHARED, np.vstack([rows(i) for i in range(count)]))
+from tests.flower.near import RUN, NearGrid, everything, partitions
 
 
 def pumps(folder, count):
@@ -74,6 +57,17 @@ def test_what_is_learnt_between_runs_is_in_the_next_sum(tmp_path):
     assert second.total == first.total + Stats.of(SHARED, rows(9))
     assert [s.words for s in second.last] == ["", "as before", "as before"]
     assert load(states[1]).others == second.total - Stats.of(SHARED, rows(1))
+
+
+def test_few_new_samples_are_held_back_in_the_next_run_and_the_device_stays_in_the_sum(tmp_path):
+    first = run(pumps(tmp_path, 2)[0], RUN)
+    grid, states = pumps(tmp_path, 2)  # as they were, and nothing of the run before is known
+    pump = load(states[0])
+    pump.learn(rows(9, 1))
+    save(pump, states[0])
+    second = run(grid, RUN | {"on-failure": "stop", "min-answers": 2})
+    assert second.total == first.total
+    assert second.last[0].words == "held back: normal: 1 of 8 samples"
 
 
 def test_a_device_that_is_away_stays_in_a_ledger_that_is_kept(tmp_path):

@@ -44,7 +44,7 @@ def test_a_late_revision_is_refused_by_name_and_changes_nothing():
     taken(ledger, answer(7, note("a", 2, revision=5)))
     late = taken(ledger, answer(7, note("a", 1, revision=4)))[7]
     assert (late.state, late.device) == (FAILED, "a")
-    assert "revision 4 is late, 5 is known" in late.words
+    assert late.words.startswith("not admitted: a, normal: revision 4 is late, 5 is known")
     assert ledger.total() == Stats.of(SHARED, rows(2))
 
 
@@ -52,13 +52,22 @@ def test_of_a_device_at_two_nodes_the_newest_counts_and_the_other_is_named():
     ledger = Ledger(SHARED)
     found = taken(ledger, answer(1, note("a", 1, revision=4)), answer(2, note("a", 2, revision=5)))
     assert (found[1].state, found[2].state) == (FAILED, IN)
+    assert "node 2 answers as a too: give each its own `device`" in found[1].words
     assert "revision 4 is late" in found[1].words
     assert ledger.total() == Stats.of(SHARED, rows(2))
+
+
+def test_a_late_revision_after_the_answer_of_another_device_is_nobodys_twin():
+    ledger = Ledger(SHARED)
+    taken(ledger, answer(2, note("b", 2, revision=5)))
+    found = taken(ledger, answer(1, note("a", 1)), answer(2, note("b", 1, revision=4)))
+    assert found[2].words.startswith("not admitted: b, normal: revision 4 is late")
 
 
 def test_two_stories_under_one_revision_are_refused():
     ledger = Ledger(SHARED)
     found = taken(ledger, answer(1, note("a", 1)), answer(2, note("a", 2)))
+    assert "node 1 answers as a too" in found[2].words
     assert "came twice with different numbers" in found[2].words
     assert ledger.total() == Stats.of(SHARED, rows(1))
 
@@ -144,6 +153,29 @@ def test_who_is_held_back_or_failed_is_said_in_its_own_words():
     assert found[2].words == "No such file: b.safetensors"
     assert (found[3].state, found[3].device) == (FAILED, "")
     assert found[3].words == "no answer within 5 s"
+
+
+def test_of_a_device_that_gives_and_holds_back_both_are_said():
+    ledger = Ledger(SHARED)
+    held = answer(1, note("a", 1), held="normal: 3 of 8 samples")
+    assert taken(ledger, held)[1].words == "held back: normal: 3 of 8 samples"
+    found = taken(ledger, held)[1]
+    assert (found.state, found.samples) == (IN, 40)
+    assert found.words == "as before; held back: normal: 3 of 8 samples"
+
+
+@pytest.mark.parametrize("field", ["device", "problem", "held"])
+def test_what_a_node_says_stays_in_its_own_line(field):
+    lie = "x\n7  pump-7  in the sum\r\x1b[2K\u2028" + "y" * 1000
+    said = {"device": "a", "problem": "p", field: lie}
+    if field == "held":
+        del said["problem"]
+    [found] = take(Ledger(SHARED), [Heard(1, filled(**said))], Rules()).standings
+    words = f"{found.device} {found.words}"
+    assert words.isprintable()
+    assert "x 7 pump-7 in the sum ?[2K" in words
+    assert words.rstrip().endswith("y" if field != "device" else "p")
+    assert len(words) < 900
 
 
 @pytest.mark.parametrize(

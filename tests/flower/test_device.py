@@ -1,53 +1,17 @@
 """A device gives what it saw, under a revision that rises, and keeps what it is told."""
 
-import json
-from dataclasses import replace
-from itertools import count
 from time import time
 
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Detector, EdgemergeError, Ledger, Stats, decode, encode, load, save
+from edgemerge import Bank, Detector, EdgemergeError, Ledger, Stats, encode, load, save
 from edgemerge.core.told import Part, Told
 from edgemerge.flower.config import NodeConfig
-from edgemerge.flower.device import adopt, contribute
-from edgemerge.flower.releasing import Beside, Release
+from edgemerge.flower.device import adopt
+from edgemerge.flower.remembering import past_of
 from tests.flower.fleet import OTHER, SHARED, note, rows
-
-CLOCK = count(1).__next__
-
-
-class Kept:
-    """A memory within the test."""
-
-    def __init__(self):
-        self.release = Release()
-
-    def recall(self):
-        return self.release
-
-    def remember(self, release):
-        self.release = release
-
-
-def learnt(learner, path, *seeds):
-    """Save a learner that has learnt the samples of some seeds."""
-    for seed in seeds:
-        learner.learn(rows(seed))
-    save(learner, path)
-    return path
-
-
-def given(config, samples=None, memory=None, clock=CLOCK):
-    """Give the fields of what a device contributes, and its contributions."""
-    memory = memory or (Beside(config.state) if config.state else Kept())
-    fields = contribute(config, SHARED, samples, memory, clock)
-    return fields, [decode(data) for data in fields.get("contributions", [])]
-
-
-def told(*notes):
-    return encode(Told(SHARED, (Part.of(notes, SHARED),)))
+from tests.flower.nodes import given, learnt, told
 
 
 def test_a_detector_in_a_file_gives_its_own_and_not_what_it_was_told(tmp_path):
@@ -61,14 +25,15 @@ def test_a_detector_in_a_file_gives_its_own_and_not_what_it_was_told(tmp_path):
     assert (fields["grouped"], fields["incarnation"]) == (0, 3)
 
 
-def test_a_bank_gives_its_patterns_and_goes_on_from_what_it_gave(tmp_path):
+def test_a_bank_gives_its_patterns_and_is_not_changed_by_it(tmp_path):
     state = learnt(Bank(SHARED), tmp_path / "bank", 1, 2)
-    assert len(load(state).waiting) == 16
+    before = state.read_bytes()
     fields, notes = given(NodeConfig("a", state=state))
     assert fields["grouped"] == 1
-    after = load(state)
-    assert len(after.waiting) == 0
-    assert {n.pattern: n.stats for n in notes} == {name: after[name].own for name in after}
+    bank = load(state)
+    assert {n.pattern: n.stats for n in notes} == {name: bank[name].own for name in bank}
+    assert len(bank.waiting) == 16, "they leave with their block"
+    assert state.read_bytes() == before
     assert given(NodeConfig("a", state=state))[0] == fields
 
 
@@ -161,44 +126,22 @@ def test_a_revision_rises_when_the_clock_goes_back_and_when_its_memory_is_lost(t
 
 def test_a_release_is_remembered_before_it_leaves(tmp_path):
     config = NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump", 1))
-    fields, _ = given(config)
-    kept = json.loads((tmp_path / "pump.release").read_text(encoding="utf-8"))
-    assert (kept["revision"], kept["count"]) == (fields["revision"], 40.0)
+    fields, [found] = given(config)
+    kept = past_of((tmp_path / "pump.release").read_bytes())
+    assert (kept.revision, dict(kept.left)) == (fields["revision"], {"normal": found.stats})
 
 
-def test_a_damaged_memory_is_told(tmp_path):
+@pytest.mark.parametrize("data", [b'{"revision": 3}', b"", encode(SHARED)])
+def test_a_damaged_memory_is_told(tmp_path, data):
     config = NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump", 1))
-    (tmp_path / "pump.release").write_text('{"revision": 3}', encoding="utf-8")
-    with pytest.raises(EdgemergeError, match=r"pump\.release: found no release .*: remove it"):
+    (tmp_path / "pump.release").write_bytes(data)
+    with pytest.raises(EdgemergeError, match=r"pump\.release: .*: remove it"):
         given(config)
 
 
-def test_too_few_fresh_samples_are_held_back_until_there_are_enough(tmp_path):
-    pump = Detector(SHARED)
-    pump.learn(rows(1)[:7])
-    save(pump, tmp_path / "pump")
-    config = NodeConfig("a", state=tmp_path / "pump", gate=2.0)
-    assert "7 of 8 samples since its last release" in given(config)[0]["held"]
-    assert given(replace(config, gate=0.0))[1]
-    pump.learn(rows(2)[:7])
-    save(pump, tmp_path / "pump")
-    assert "7 of 8 samples" in given(config)[0]["held"]
-    pump.learn(rows(3)[:1])
-    save(pump, tmp_path / "pump")
-    assert given(config)[1][0].stats.count == 15
-    assert given(config)[1], "what has left may leave again"
-
-
-def test_of_a_device_that_forgets_the_gate_sees_all_samples(tmp_path):
-    pump = Detector(SHARED, forgetting=0.9)
-    config = NodeConfig("a", state=learnt(pump, tmp_path / "pump", 1, 2, 3), gate=1.0)
-    assert given(config)[1]
-    learnt(pump, config.state, 4)
-    assert given(config)[1]
-
-
-def test_nothing_seen_may_leave(tmp_path):
-    assert given(NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump")))[1]
+def test_whoever_has_seen_nothing_says_so_and_is_not_held_back(tmp_path):
+    fields, notes = given(NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump")))
+    assert (notes, fields["held"]) == ([], "")
 
 
 def test_a_detector_adopts_and_goes_on_from_there(tmp_path):

@@ -1,4 +1,4 @@
-"""If Flower is missing, that is said once."""
+"""If Flower is missing, that is said once, for all tests on its engines."""
 
 from importlib.util import find_spec
 
@@ -8,4 +8,5 @@ from tests.services.missing import left_out
 def test_flower_and_its_simulation_are_installed():
     for module in ("flwr", "ray"):
         if find_spec(module) is None:
-            left_out(module, "pip install 'edgemerge[flower-simulation]'")
+            how = "`make flower` runs all tests on Flower in an environment of their own"
+            left_out(f"Flower ({module})", how)

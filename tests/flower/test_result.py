@@ -4,7 +4,7 @@ import json
 
 from edgemerge import Contribution, Ledger, Stats, load
 from edgemerge.flower.collecting import FAILED, IN, Standing
-from edgemerge.flower.result import Result
+from edgemerge.flower.result import WELL, Result
 from tests.flower.fleet import SHARED, note, rows
 
 
@@ -12,7 +12,7 @@ def result():
     ledger = Ledger(SHARED)
     ledger.put(note("a", 1))
     ledger.put(note("b", 2))
-    found = Result(ledger)
+    found = Result(ledger, ended=WELL)
     found.took([Standing(5, "a", IN, samples=40.0), Standing(6, "b", IN, samples=40.0)])
     found.took([Standing(5, "a", IN, "as before", 40.0), Standing(6, "", FAILED, "no answer")])
     return found

@@ -1,11 +1,13 @@
 """Flower's simulation, for real: ten nodes, and some that fail."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from edgemerge import Projection, Stats, load
-from tests.flower.engines import RUN_S, Engine, app_with, part, readings
+from tests.flower.engines import EXAMPLE, RUN_S, Engine, app_with, part, readings
 
 SHARED = Projection(n_inputs=8, n_hidden=16, seed=7)
 NODES = 10
@@ -60,6 +62,21 @@ def test_ten_nodes_sum_up_what_one_process_sees_and_each_is_told_the_rest(engine
         mine = Stats.of(SHARED, part(i, NODES))
         assert load(tmp_path / f"device-{i}.safetensors").total == everything - mine
     assert "6000 samples of 10 devices" in said
+
+
+@pytest.mark.slow
+def test_the_example_checks_a_hundred_nodes_itself():
+    found = subprocess.run(
+        [sys.executable, "-B", str(EXAMPLE / "simulate.py"), "100"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=2 * RUN_S,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    digest = Stats.of(SHARED, readings()).digest[:16]
+    assert f"6000 samples of 100 devices, digest {digest}" in found.stdout
+    assert "to the last bit" in found.stdout
 
 
 @pytest.mark.slow

@@ -1,4 +1,9 @@
-"""Readings of pumps, made up; however many parts they are in, all parts together are the same."""
+"""Readings of pumps, made up; however many parts they are in, all parts together are the same.
+
+`python -m pumps.readings 0 3` writes the first of three parts as CSV.
+"""
+
+import sys
 
 import numpy as np
 
@@ -15,3 +20,7 @@ def readings():
 def part(number, parts):
     """Give the samples of one part: every so many-th row."""
     return readings()[number::parts]
+
+
+if __name__ == "__main__":
+    np.savetxt(sys.stdout, part(*map(int, sys.argv[1:])), delimiter=",", fmt="%.17g")

@@ -19,7 +19,8 @@ from edgemerge.flower import device
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, data, filled, must_be_ours
 from edgemerge.flower.messages import RECORD, fields_of, reply
-from edgemerge.flower.releasing import Beside, Memory, Release
+from edgemerge.flower.releasing import Past
+from edgemerge.flower.remembering import Beside, Memory, past_of, to_bytes
 from edgemerge.flower.samples import Samples
 
 Task = Callable[[NodeConfig, Fields], Fields]
@@ -51,24 +52,24 @@ def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = t
 
 
 class InRun:
-    """Keeps the last release in Flower's own state of a node, for as long as the run goes on."""
+    """Keeps what left in Flower's own state of a node, for as long as the run goes on."""
 
     def __init__(self, state: RecordDict) -> None:
         """Keep it under our name."""
         self._state = state
 
-    def recall(self) -> Release:
-        """Give the last release of this run."""
-        record: Any = self._state.get(RECORD, {})
-        return Release(**record)
+    def recall(self) -> Past:
+        """Give what is remembered of this run."""
+        record: Any = self._state.get(RECORD)
+        return Past() if record is None else past_of(record["past"])
 
-    def remember(self, release: Release) -> None:
-        """Keep a release."""
-        self._state[RECORD] = ConfigRecord(dict(vars(release)))
+    def remember(self, past: Past) -> None:
+        """Keep it."""
+        self._state[RECORD] = ConfigRecord({"past": to_bytes(past)})
 
 
 def _memory(config: NodeConfig, state: RecordDict) -> Memory:
-    return InRun(state) if config.state is None else Beside(config.state)
+    return InRun(state) if config.file is None else Beside(config.file)
 
 
 def _projection(fields: Fields) -> Projection:

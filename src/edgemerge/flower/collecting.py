@@ -7,7 +7,7 @@ a pattern that it no longer names is gone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgemerge.core.admission import admit
@@ -25,6 +25,7 @@ Origin = tuple[str, int]  # device and incarnation
 Known = dict[Origin, dict[str, Contribution]]  # by pattern
 
 IN, HELD, FAILED = "in the sum", "held back", "failed"
+WORDS = 400  # characters that are shown of what a node says
 
 
 class Heard(NamedTuple):
@@ -44,6 +45,7 @@ class Answer(NamedTuple):
     revision: int
     grouped: bool
     notes: tuple[Contribution, ...]
+    held: str = ""  # what is not in it yet, and why
 
     @property
     def origin(self) -> Origin:
@@ -88,31 +90,43 @@ def take(ledger: Ledger, heard: Iterable[Heard], rules: Rules) -> Taken:
     answers = [each for each in opened if isinstance(each, Answer)]
     known, taken = _known(ledger), []
     for answer in sorted(answers, key=lambda a: (a.origin, -a.revision, a.node)):
-        standings.append(_placed(answer, ledger, known, rules))
-        if standings[-1].state == IN:
+        standing = _placed(answer, ledger, known, rules)
+        if standing.state == IN:
             taken.append(answer)
+        elif taken and taken[-1].origin == answer.origin:
+            standing = _twin(standing, taken[-1].node)
+        standings.append(standing)
     return Taken(taken, sorted(standings, key=lambda standing: standing.node))
 
 
 def _opened(heard: Heard, projection: Projection, limit: int) -> Answer | Standing:
     """Read what a node sent; whatever is wrong with it becomes words."""
     if heard.problem:
-        return Standing(heard.node, "", FAILED, heard.problem)
+        return Standing(heard.node, "", FAILED, shown(heard.problem))
     device = ""
     try:
         must_be_ours(heard.fields)
-        device = text(heard.fields, "device")
-        for state, name in ((FAILED, "problem"), (HELD, "held")):
-            if words := text(heard.fields, name):
-                return Standing(heard.node, device, state, words)
-        return _answer(heard, device, projection, limit)
+        device = shown(text(heard.fields, "device"))
+        problem, held = (shown(text(heard.fields, name)) for name in ("problem", "held"))
+        if problem or (held and not parcels(heard.fields, "contributions")):
+            return Standing(heard.node, device, FAILED if problem else HELD, problem or held)
+        return _answer(heard, held, projection, limit)
     except EdgemergeError as error:
-        return Standing(heard.node, device, FAILED, f"not understood: {error}")
+        return Standing(heard.node, device, FAILED, f"not understood: {shown(str(error))}")
 
 
-def _answer(heard: Heard, device: str, projection: Projection, limit: int) -> Answer:
-    must_be_name("device", device)
+def shown(words: str) -> str:
+    """Give what a node says in one line of bounded length, which no other line can hide in."""
+    line = " ".join(words.split())
+    plain = "".join(letter if letter.isprintable() else "?" for letter in line)
+    half = WORDS // 2  # the reason stands at the beginning, or at the end of a traceback
+    return plain if len(plain) <= WORDS else f"{plain[:half]} … {plain[-half:]}"
+
+
+def _answer(heard: Heard, held: str, projection: Projection, limit: int) -> Answer:
     fields = heard.fields
+    device = text(fields, "device")
+    must_be_name("device", device)
     revision, incarnation = number(fields, "revision"), number(fields, "incarnation")
     notes = tuple(_note(data, projection, limit) for data in parcels(fields, "contributions"))
     for note in notes:
@@ -121,7 +135,7 @@ def _answer(heard: Heard, device: str, projection: Projection, limit: int) -> An
     if len({note.pattern for note in notes}) < len(notes):
         raise FormatError("found a pattern twice in one answer, expected each once")
     grouped = bool(number(fields, "grouped"))
-    return Answer(heard.node, device, incarnation, revision, grouped, notes)
+    return Answer(heard.node, device, incarnation, revision, grouped, notes, held)
 
 
 def _note(data: bytes, projection: Projection, limit: int) -> Contribution:
@@ -145,13 +159,19 @@ def _placed(answer: Answer, ledger: Ledger, known: Known, rules: Rules) -> Stand
     try:
         new = [_checked(note, last.get(note.pattern), ledger.projection, rules) for note in notes]
     except RejectedError as error:
-        return Standing(answer.node, answer.device, FAILED, f"not admitted: {error}")
+        return Standing(answer.node, answer.device, FAILED, f"not admitted: {shown(str(error))}")
     for note in notes:
         ledger.put(note)
     known[answer.origin] = {note.pattern: note for note in notes}
     samples = sum(note.stats.count for note in notes)
     words = "has seen nothing yet" if not samples else "" if any(new) else "as before"
-    return Standing(answer.node, answer.device, IN, words, samples)
+    held = f"{HELD}: {answer.held}" if answer.held else ""
+    return Standing(answer.node, answer.device, IN, "; ".join(filter(None, (words, held))), samples)
+
+
+def _twin(standing: Standing, node: int) -> Standing:
+    advice = f"node {node} answers as {standing.device} too: give each its own `device`"
+    return replace(standing, words=f"{advice}; {standing.words}")
 
 
 def _gone(answer: Answer, last: dict[str, Contribution], shared: Projection) -> list[Contribution]:

@@ -68,6 +68,11 @@ class NodeConfig:
     partition: int | None = None
     partitions: int | None = None
 
+    @property
+    def file(self) -> Path | None:
+        """The file beside which it is kept what left; for samples that nobody guards, none."""
+        return self.state or (self.data if self.gate else None)
+
     @classmethod
     def of(cls, node: Config, run: Config) -> NodeConfig:
         """Read the settings of a node, and those of the run where it has none."""

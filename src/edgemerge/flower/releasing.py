@@ -1,83 +1,90 @@
-"""Releasing: which revision leaves a device, and whether enough is new for it to leave.
+"""Releasing: what of a device may leave now, and under which revision.
 
-The same sums leave under the same revision, so that a repeat is one. Others leave under a higher
-one: the time in milliseconds, so that it rises even if what was remembered is lost.
+The gate is the agent's: a pattern leaves again only after enough samples have entered it. What is
+held back is not missing, for what left last is given again. The same sums leave under the same
+revision, so that a repeat is one; others under a higher one: the time in milliseconds, so that it
+rises even if what was remembered is lost.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from hashlib import sha256
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from edgemerge.core.contribution import Contribution
-from edgemerge.core.errors import FormatError
-from edgemerge.files import write
+from edgemerge.core.stats import Stats
+from edgemerge.privacy.gate import Decision, Gate, Seen
 
 MS = 1000  # in a second
 
 
+class Mark(NamedTuple):
+    """How far a pattern has come, as its file tells it."""
+
+    life: str  # the same while samples only enter
+    entered: int  # how many there are, as far as that can be told; more only if samples entered
+
+
+class Pattern(NamedTuple):
+    """A pattern as it is now."""
+
+    stats: Stats
+    mark: Mark
+
+
 @dataclass(frozen=True)
-class Release:
-    """What left a device last: enough to know whether something new leaves."""
+class Past:
+    """What a device remembers of its releases, as it was when it looked last."""
 
+    incarnation: int = 0
     revision: int = 0
-    digest: str = ""
-    count: float = 0.0
-
-    def next(self, notes: Iterable[Contribution], now: float) -> Release:
-        """Give the release of these contributions, which is this one if they are the same."""
-        notes = list(notes)
-        marks = (f"{note.key} {note.stats.digest}\n".encode() for note in notes)
-        digest = sha256(b"".join(marks)).hexdigest()
-        if digest == self.digest:
-            return self
-        revision = max(self.revision + 1, int(now * MS))
-        return Release(revision, digest, sum(note.stats.count for note in notes))
-
-    def held_back(self, last: Release, least: float) -> str:
-        """Say why it may not leave: too few samples tell it from the last; "" if it may."""
-        fresh = self.count - last.count
-        if self == last or not self.count or fresh >= least:
-            return ""
-        return f"{fresh:g} of {least:g} samples since its last release: single ones would show"
+    left: Mapping[str, Stats] = field(default_factory=dict)  # by pattern
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    gate: Mapping[str, Any] = field(default_factory=lambda: Gate().state())
 
 
-class Memory(Protocol):
-    """Where a device keeps what left it last."""
+class Release(NamedTuple):
+    """What is remembered from now on, with all that leaves in it, and what is held back and why."""
 
-    def recall(self) -> Release:
-        """Give the last release; the empty one if there was none."""
-        ...
-
-    def remember(self, release: Release) -> None:
-        """Keep a release, before it leaves."""
-        ...
+    past: Past
+    held: tuple[str, ...] = ()
 
 
-class Beside:
-    """Keeps it in a file beside the state, so that it survives restarts."""
+def release(past: Past, patterns: Mapping[str, Pattern], least: float, revision: int) -> Release:
+    """Let out what the gate lets out; a revision that something new leaves under is at hand.
 
-    def __init__(self, state: Path) -> None:
-        """Keep it under the name of the state with `.release` behind."""
-        self._path = state.with_name(f"{state.name}.release")
+    With `least` 0 there is no gate.
+    """
+    own = {name: pattern.stats for name, pattern in patterns.items()}
+    if own == past.left:
+        return Release(past)
+    gate = _looked(past, patterns)
+    decision = gate.decide(least) if least else Decision(tuple(own), tuple(sorted(gate.gone)))
+    left = {n: stats for n, stats in past.left.items() if n not in decision.withdrawn}
+    left |= {name: own[name] for name in decision.released}
+    gate.passed(decision)
+    marks = {name: pattern.mark for name, pattern in patterns.items()}
+    number = past.revision if left == past.left else revision
+    same = {name for name, stats in own.items() if left.get(name) == stats}
+    held = tuple(words for words in decision.held if words.rpartition(": ")[0] not in same)
+    return Release(Past(past.incarnation, number, left, marks, gate.state()), held)
 
-    def recall(self) -> Release:
-        """Read the file, if it is there."""
-        try:
-            plain = json.loads(self._path.read_text(encoding="utf-8"))
-            found = Release(int(plain["revision"]), str(plain["digest"]), float(plain["count"]))
-        except FileNotFoundError:
-            return Release()
-        except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(
-                f"{self._path}: found no release ({error!r}): remove it, and the next is a new one"
-            ) from error
-        return found
 
-    def remember(self, release: Release) -> None:
-        """Write the file, atomically."""
-        write(json.dumps(asdict(release)).encode(), self._path)
+def revision_after(past: Past, now: float) -> int:
+    """Give the next revision at a time in seconds."""
+    return max(past.revision + 1, int(now * MS))
+
+
+def _looked(past: Past, patterns: Mapping[str, Pattern]) -> Gate:
+    """Let the gate go on from the last look: lives are told apart by being the same object."""
+    then = {name: Seen(object(), mark.entered, 0.0) for name, mark in past.marks.items()}
+    gate = Gate.of(past.gate, then)
+    gate.look({name: _seen(name, each, past, then) for name, each in patterns.items()})
+    return gate
+
+
+def _seen(name: str, pattern: Pattern, past: Past, then: Mapping[str, Seen]) -> Seen:
+    mark, last, count = pattern.mark, past.marks.get(name), pattern.stats.count
+    if last is not None and last.life == mark.life and last.entered <= mark.entered:
+        return Seen(then[name].life, mark.entered, count)
+    return Seen(object(), 0, count)  # of a life that began since, nobody knows what entered it

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edgemerge.core.errors import CapacityError
 from edgemerge.core.ledger import Ledger
 from edgemerge.core.stats import Stats
 from edgemerge.files import save, write
 from edgemerge.flower.collecting import FAILED, IN, Standing
 
-WELL = "well"
+WELL, RUNNING = "well", "not yet: it goes on, or was ended from outside"
 RESULT, TOTAL = "result.json", "total.safetensors"
 READABLE = 0o644
 
@@ -25,7 +26,7 @@ class Result:
     ledger: Ledger
     rounds: list[list[Standing]] = field(default_factory=list)
     not_adopted: dict[int, str] = field(default_factory=dict)  # in the last round, by node
-    ended: str = WELL  # or why it ended early
+    ended: str = RUNNING  # then WELL, or why it ended early
 
     @property
     def total(self) -> Stats:
@@ -53,12 +54,12 @@ class Result:
 
     def plain(self) -> dict[str, Any]:
         """Give everything as plain JSON."""
-        total = self.total
+        total = self._sum()
         return {
             "ended": self.ended,
             "projection": self.ledger.projection.fingerprint,
-            "digest": total.digest,
-            "samples": total.count,
+            "digest": None if total is None else total.digest,
+            "samples": sum(note.stats.count for note in self.ledger),
             "devices": list(self._devices()),
             "failed": list(map(_plain, self.failed)),
             "not_adopted": {str(node): words for node, words in self.not_adopted.items()},
@@ -74,7 +75,7 @@ class Result:
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join([*lines, self._sum()])
+        return "\n".join([*lines, self._summary()])
 
     def write(self, folder: Path) -> None:
         """Write the result into a folder, and the sum if the run ended well; it may be new."""
@@ -100,12 +101,19 @@ class Result:
             words.append(f"did not adopt: {self.not_adopted[standing.node]}")
         return "; ".join(filter(None, words))
 
-    def _sum(self) -> str:
-        total, devices = self.total, sorted({each["device"] for each in self._devices()})
-        return (
-            f"{total.count:g} samples of {len(devices)} devices, digest {total.digest[:16]}: "
-            f"{', '.join(devices) or 'nobody'}"
-        )
+    def _sum(self) -> Stats | None:
+        """Give the sum; None if it would not be exact, which `ended` then says."""
+        try:
+            return self.total
+        except CapacityError:
+            return None
+
+    def _summary(self) -> str:
+        total, devices = self._sum(), sorted({each["device"] for each in self._devices()})
+        samples = sum(note.stats.count for note in self.ledger)
+        digest = "no exact sum" if total is None else f"digest {total.digest[:16]}"
+        names = ", ".join(devices) or "nobody"
+        return f"{samples:g} samples of {len(devices)} devices, {digest}: {names}"
 
 
 def _plain(standing: Standing) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from edgemerge.core.codec import encode
 from edgemerge.core.errors import AwayError, EdgemergeError, RejectedError, must_be
 from edgemerge.core.ledger import Ledger
 from edgemerge.core.projection import Projection
+from edgemerge.exchange.locking import locked
 from edgemerge.files import load, save
 from edgemerge.flower.agreeing import projection_of
 from edgemerge.flower.asking import Timing, ask, nodes_of
 from edgemerge.flower.collecting import Answer, Heard, Rules, Taken, take
 from edgemerge.flower.config import STOP, ServerConfig
 from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, filled, text
-from edgemerge.flower.result import Result
+from edgemerge.flower.result import WELL, Result
 from edgemerge.flower.telling import tellings
 
 logger = logging.getLogger("flwr.edgemerge")  # below Flower's own, so that `flwr log` shows it
@@ -41,9 +42,12 @@ def run(grid: Grid, settings: Any) -> Result:
     """Go through all rounds and say what came of it; what ends it early is raised at the end."""
     config = ServerConfig.of(settings)
     result = Result(_ledger(config, projection_of(settings)))
+    if config.out is not None:
+        result.write(config.out)  # what an earlier run left there is not taken for this one's
     try:
         for _ in range(config.rounds):
             _round(grid, config, result)
+        result.ended = WELL
     except Exception as error:
         result.ended = str(error) or repr(error)
         raise
@@ -60,8 +64,7 @@ def _round(grid: Grid, config: ServerConfig, result: Result) -> None:
     taken = take(ledger, heard, Rules(config.devices, config.growing))
     result.took(taken.standings)
     _must_suffice(taken, result, config)
-    if config.ledger is not None:
-        save(ledger, config.ledger)
+    _keep(ledger, config)
     told = ask(grid, ADOPT, _told(ledger, taken.answers), timing)
     result.not_adopted = {each.node: words for each in told if (words := _refusal(each))}
 
@@ -76,6 +79,16 @@ def _ledger(config: ServerConfig, projection: Projection) -> Ledger:
         logger.warning("%s is in %s but not in `devices`: dropped", device, config.ledger)
         ledger.drop(device)
     return ledger
+
+
+def _keep(ledger: Ledger, config: ServerConfig) -> None:
+    """Keep the ledger, with what another run has put there meanwhile, if its sum is exact."""
+    if config.ledger is None:
+        return
+    with locked(config.ledger.parent, config.timeout_s):
+        ledger.merge(_ledger(config, ledger.projection))
+        ledger.total()
+        save(ledger, config.ledger)
 
 
 def _kept(path: Path) -> Ledger:

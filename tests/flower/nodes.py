@@ -1,0 +1,45 @@
+"""What a node does, without any Flower: a learner in a file that gives and adopts."""
+
+from itertools import count
+
+from edgemerge import decode, encode, save
+from edgemerge.core.told import Part, Told
+from edgemerge.flower.device import contribute
+from edgemerge.flower.releasing import Past
+from edgemerge.flower.remembering import Beside
+from tests.flower.fleet import SHARED, rows
+
+CLOCK = count(1).__next__
+
+
+class Kept:
+    """A memory within the test."""
+
+    def __init__(self):
+        self.past = Past()
+
+    def recall(self):
+        return self.past
+
+    def remember(self, past):
+        self.past = past
+
+
+def learnt(learner, path, *seeds):
+    """Save a learner that has learnt the samples of some seeds."""
+    for seed in seeds:
+        learner.learn(rows(seed))
+    save(learner, path)
+    return path
+
+
+def given(config, samples=None, memory=None, clock=CLOCK, shared=SHARED):
+    """Give the fields of what a device contributes, and its contributions."""
+    memory = memory or (Beside(config.file) if config.file else Kept())
+    fields = contribute(config, shared, samples, memory, clock)
+    return fields, [decode(data) for data in fields.get("contributions", [])]
+
+
+def told(*notes):
+    """Give the bytes of what a node is told when others gave this."""
+    return encode(Told(SHARED, (Part.of(notes, SHARED),)))
