@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
+import click
 import pytest
 
 from edgemerge.cli import output
@@ -108,3 +109,14 @@ def test_on_a_narrow_terminal_long_names_are_wrapped_and_moments_are_not(capsys,
     assert "2026-11-15T23:37:05Z" in told
     assert told.count("x") == 50
     assert max(map(len, told.splitlines())) <= 40
+
+
+def test_no_digit_is_lost_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [dict.fromkeys("abcdef", 1234567) | {"words": "some words that may be folded " * 3}]
+    output.say_table(rows, dict.fromkeys("abcdef", "HEADING") | {"words": "WORDS"})
+    out = click.unstyle(capsys.readouterr().out)
+    assert out.count("1234567") == 6
+    assert out.count("HEADING") == 6
+    assert max(map(len, out.splitlines())) < 70

@@ -24,7 +24,7 @@ def printed():
 
 def test_two_thousand_devices_add_up_exactly(printed):
     assert printed.exit_code == 0, printed.output
-    start = r"2,000 devices in 20 sites and 4 regions; 1 workers, [\d.]+ kB for sums at most\.\n"
+    start = r"2,000 devices in 20 sites and 4 regions; 1 worker, [\d.]+ kB for sums at most\.\n"
     assert re.fullmatch(start, printed.stderr)  # no bar where nobody watches
     assert printed.stdout.count("\nequal: ") == 6
     assert "NOT EQUAL" not in printed.stdout
@@ -34,7 +34,7 @@ def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
     for words in (
         r"Tree +2,000 devices, 20 sites, 4 regions, one top",
         r"Sizes +4 inputs, 3 hidden, grid of 2\^-12, 864 bytes a message",
-        r"Contributions +[\d,]+ a second with 1 workers",
+        r"Contributions +[\d,]+ a second with 1 worker, in",
         r"Sums +[\d,]+ a second by one thread: [\d.]+ GB/s, \d+ % of memory's [\d.]+ GB/s",
         r"Memory +\d+ MB at most while gathering",
         r"A device's day +exact [\d.]+ kB, float32 [\d.]+ kB, root16 [\d.]+ kB",

@@ -16,6 +16,7 @@ from edgemerge.cli.group import Failure
 
 WIDE = 200  # columns of a table that goes to a pipe or a file, where nothing is gained by wrapping
 WHOLE = 20  # characters of a cell that is never wrapped, such as a moment
+GAP = 2  # between columns
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -42,21 +43,28 @@ def say_facts(found: Mapping[str, Any]) -> None:
 
 
 def say_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Print rows under headings; `columns` gives the heading of each key, numbers go right."""
+    """Print rows under headings; `columns` gives the heading of each key, numbers go right.
+
+    What is too wide for the terminal is folded; numbers and short words never are, nor cut.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     rows = list(rows)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    needed = 0
     for key, heading in columns.items():
+        cells = [plain(row.get(key)) for row in rows]
         number = bool(rows) and all(isinstance(row.get(key), int | float) for row in rows)
-        short = all(len(plain(row.get(key))) <= WHOLE for row in rows)
+        short = all(len(cell) <= WHOLE for cell in cells)
         side: Literal["left", "right"] = "right" if number else "left"
         table.add_column(heading, justify=side, overflow="fold", no_wrap=short)
+        needed += GAP + max(map(len, (heading, *cells) if short else (heading,)))
     for row in rows:
         table.add_row(*(Text(plain(row.get(key))) for key in columns))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    console.width = max(console.width, needed)
     with console.capture() as written:
         console.print(table)
     for line in written.get().splitlines():

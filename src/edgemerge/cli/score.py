@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
@@ -46,7 +47,8 @@ def score(
     total = alarms = 0
     write = _json_lines if as_json else _csv_lines(explain=explain)
     names = learner.projection.names or ()
-    with rows_of(samples, "scoring", columns=columns, expected=names) as rows:
+    words = None if sys.stdout.isatty() else "scoring"  # else a bar and results share lines
+    with rows_of(samples, words, columns=columns, expected=names) as rows:
         for X in rows:
             judged = list(_judged(learner, X, total, alarm_above))
             for verdict, x in zip(judged, X, strict=True):

@@ -86,7 +86,7 @@ def simulate(
     crew = workers or cores()
     remark(
         f"{plan.devices:,} devices in {plan.n_sites:,} sites and {plan.n_regions:,} regions; "
-        f"{crew} workers, {size(plan.memory(crew))} for sums at most."
+        f"{crewed(crew)}, {size(plan.memory(crew))} for sums at most."
     )
     with stoppable() as stop, progress("Adding up", work(plan)) as advance:
         outcome = run(plan, workers=crew, advance=advance, stop=stop.is_set)
@@ -140,8 +140,8 @@ def facts(found: dict[str, Any]) -> dict[str, str]:
         "Sizes": f"{s['n_inputs']} inputs, {s['n_hidden']} hidden, grid of 2^-{s['grid_bits']}, "
         f"{s['message_bytes']:,} bytes a message",
         "Samples": f"{found['samples']:,.0f} in the total, {found['digest'][:16]}",
-        "Contributions": f"{speed['contributions_per_s']:,.0f} a second with {speed['workers']} "
-        f"workers, in {speed['seconds']:.1f} s; "
+        "Contributions": f"{speed['contributions_per_s']:,.0f} a second with "
+        f"{crewed(speed['workers'])}, in {speed['seconds']:.1f} s; "
         f"{1e6 * speed['cpu_s_per_contribution']:.0f} µs of CPU each, from making to sum",
         "Sums": f"{speed['sums_per_s']:,.0f} a second by one thread: "
         f"{1e-9 * speed['sums_bytes_per_s']:.2f} GB/s, {100 * speed['share_of_memory']:.0f} % of "
@@ -152,6 +152,11 @@ def facts(found: dict[str, Any]) -> dict[str, str]:
         + f", both ways, one share each {day['interval_s']:g} s",
         **({"A change": reach(found["change"])} if found["change"] else {}),
     }
+
+
+def crewed(workers: int) -> str:
+    """Say how many workers there are."""
+    return f"{workers} worker" + ("" if workers == 1 else "s")
 
 
 def reach(change: dict[str, Any]) -> str:
