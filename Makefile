@@ -6,16 +6,16 @@ export SCIPY_ARRAY_API := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench load faults accuracy paper docs screenshots flower \
+.PHONY: help demo test check quick bench bulk load faults servers accuracy paper docs screenshots flower \
 	services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: .venv/ready-demo  ## a server and five devices before and after merging: a table and a figure
+demo: .venv/ready-demo  ## a server and five devices, before and after merging
 	@$(BIN)/edgemerge demo
 
-test check:  ## everything: format, lint, types, contracts, tests, docs, wheel (scripts/check)
+test check:  ## everything: format, lint, types, tests, docs, wheel
 	@scripts/check
 
 quick: .venv/ready-dev  ## only the fast tests
@@ -24,17 +24,23 @@ quick: .venv/ready-dev  ## only the fast tests
 bench: .venv/ready-bench  ## measure speed against other ways, in one run
 	@$(BIN)/python -m benchmarks
 
-load: .venv/ready-dev  ## 100 devices push to a real server for a minute; pulls of 1 and of 1 000
+bulk: .venv/ready-dask  ## two workers sum up 480 MB, one is killed: the same bits
+	@$(BIN)/python examples/bulk/try_it.py
+
+load: .venv/ready-dev  ## 100 devices push to a server for a minute
 	@$(BIN)/python -m benchmarks.load
 
 faults: .venv/ready-dev  ## kill server and agents 500 times and more, and count what was lost
 	@$(BIN)/python scripts/faults.py
 
-accuracy: .venv/ready-bench  ## measure ROC-AUC against other detectors, clean and dirty (minutes)
+servers: .venv/ready-dev  ## four servers behind nginx, random kills: totals stay exact
+	@$(BIN)/python -m tests.servers_many
+
+accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 	@$(BIN)/python -m benchmarks.defaults
 	@$(BIN)/python -m benchmarks.dirty
 
-paper: .venv/ready-paper  ## the paper's evaluation, in part, within minutes; `edgemerge paper all`: whole
+paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick
 
 docs: .venv/ready-dev  ## build the documentation into docs/_build/html
@@ -44,10 +50,10 @@ docs: .venv/ready-dev  ## build the documentation into docs/_build/html
 screenshots: .venv/ready-dev  ## pictures of the dashboard into docs/images/dashboard
 	@$(BIN)/python -m tests.browser.screenshots
 
-flower: .venv-flower/ready  ## tests on Flower's own engines, in an environment of their own
-	@.venv-flower/bin/python -m pytest -q tests/flower
+flower: .venv-flower/ready  ## tests on Flower and Ray, in an environment of their own
+	@.venv-flower/bin/python -m pytest -q tests/flower tests/ray
 
-services:  ## install PostgreSQL, Mosquitto and Chromium with apt, for the tests that need them
+services:  ## apt-get install what the tests need (PostgreSQL, nginx, ...)
 	@scripts/services
 
 setup: .venv/ready-dev  ## only set up .venv for development
@@ -59,7 +65,7 @@ clean:  ## remove what was built, and .venv
 
 # Some systems ship venv without its own pip; then the system's pip fills it.
 .venv/bin/python .venv-flower/bin/python:
-	@echo "setting up $(@D)" >&2
+	@echo "setting up $(@D:/bin=)" >&2
 	@$(PYTHON) -m venv $(@D)/.. >/dev/null 2>&1 || { \
 		$(PYTHON) -m venv --clear --without-pip $(@D)/.. && \
 		$(PYTHON) -m pip --python $@ install -qq pip; }

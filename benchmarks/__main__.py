@@ -1,6 +1,7 @@
 """Run `python -m benchmarks` to measure speed; `--quick` only shows that all of it works.
 
-Writes docs/results/speed.csv, speed-bars.csv and docs/images/speed.png, or into `--out FOLDER`.
+Writes docs/results/speed.csv, speed-bars.csv, bulk.csv and docs/images/speed.png, or into
+`--out FOLDER`.
 """
 
 import argparse
@@ -12,7 +13,7 @@ for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from rich.console import Console  # noqa: E402  # after the threads are set, like all below
 
-from benchmarks import report, speed  # noqa: E402
+from benchmarks import bulk, report, speed  # noqa: E402
 
 
 def main() -> None:
@@ -23,14 +24,17 @@ def main() -> None:
     given = parser.parse_args()
     docs = Path(__file__).parents[1] / "docs"
     times, bars, remarks = speed.run(quick=given.quick)
+    bulks = bulk.run(quick=given.quick)
     written = (
         report.save(report.rows(times), (given.out or docs / "results") / "speed.csv"),
         report.save(report.bar_rows(bars), (given.out or docs / "results") / "speed-bars.csv"),
+        report.save(bulks, (given.out or docs / "results") / "bulk.csv"),
         report.plot(times, (given.out or docs / "images") / "speed.png"),
     )
     console = Console(width=None if os.isatty(1) else 160)
     console.print(report.table(times))
     console.print(report.judgement(bars))
+    console.print(bulk.shown(bulks))
     for remark in (*remarks, *(f"wrote {path}" for path in written)):
         console.print(remark, highlight=False)
 

@@ -36,7 +36,17 @@ def test_the_version_is_told():
 
 def test_all_commands_are_there():
     top = {words[0] for words in COMMANDS if len(words) == 1}
-    files_and_network = {"learn", "score", "share", "merge", "show", "serve", "fleet", "enrol"}
+    files_and_network = {
+        "learn",
+        "bulk",
+        "score",
+        "share",
+        "merge",
+        "show",
+        "serve",
+        "fleet",
+        "enrol",
+    }
     assert top == files_and_network | {
         *("agent", "sync", "dashboard", "paper", "simulate", "demo", "doctor", "completion"),
     }

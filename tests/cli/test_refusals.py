@@ -20,7 +20,7 @@ from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
         (("learn", "none", "s.csv"), "No such file; --new bank starts one"),
         (("learn", "pump", "s.csv", "--new", "bank"), "leave --new out to go on with it"),
         (("learn", "pump", "s.csv", "--hidden", 3), "add --new bank, or leave them out"),
-        (("learn", "new", "s.csv", "--new", "bank"), "--like SAMPLES.csv, or --inputs, --low"),
+        (("learn", "new", "s.csv", "--new", "bank"), "--like SAMPLES, or --inputs, --low"),
         (
             ("learn", "new", "s.csv", "--new", "bank", "--projection", "pump", "--seed", 1),
             "expected one of both",

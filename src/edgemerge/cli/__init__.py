@@ -10,6 +10,7 @@ from edgemerge.cli.group import Commands, one_blas_thread
 SECTIONS = {
     "With files": {
         "learn": "edgemerge.cli.learn",
+        "bulk": "edgemerge.cli.bulk",
         "score": "edgemerge.cli.score",
         "share": "edgemerge.cli.share",
         "merge": "edgemerge.cli.merge",

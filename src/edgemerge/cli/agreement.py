@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ OPTIONS = (
         type=FILE,
         help="Take the projection in this file, of any kind.",
     ),
-    click.option("--like", type=FILE, help="Take the range of inputs from this CSV of samples."),
+    click.option("--like", type=FILE, help="Take the range of inputs from these samples."),
     click.option(
         "--low", callback=numbers, metavar="X[,...]", help="Least usual value, for all or each."
     ),
@@ -55,6 +55,7 @@ OPTIONS = (
     ),
     click.option("--names", type=FILE, help="Names of the inputs, one to a line."),
 )
+BULK = (".npy", ".parquet", ".pq")  # read as `edgemerge bulk` does
 SETTINGS = ("low", "high", "n_inputs", "n_hidden", "seed", "activation", "grid_bits", "names")
 
 
@@ -96,7 +97,7 @@ def _of_settings(given: dict[str, Any]) -> Any:
     if not {"low", "high", "n_inputs"} <= set(given):
         raise Failure(
             "say what devices agree on: --projection FILE (that of another device), "
-            "--like SAMPLES.csv, or --inputs, --low and --high"
+            "--like SAMPLES, or --inputs, --low and --high"
         )
     return Projection(**given)
 
@@ -104,20 +105,36 @@ def _of_settings(given: dict[str, Any]) -> Any:
 def _of_samples(like: Path, columns: list[str], given: dict[str, Any]) -> Any:
     from numpy import vstack
 
-    from edgemerge.cli.samples import rows_of
     from edgemerge.core.errors import SampleError
     from edgemerge.core.projection import Projection
 
-    expected = given.get("names", ())
-    with rows_of(str(like), "range", columns=columns, expected=expected) as rows:
-        batches = list(rows)
-    if not batches:
+    read = _ends_in_csv if like.suffix.lower() not in BULK else _ends_in_chunks
+    ends = read(like, columns, given.get("names", ()))
+    if not ends:
         raise SampleError(f"{like}: found no samples, expected some to take the range from")
-    X = vstack(batches)
+    X = vstack(ends)
     if given.pop("n_inputs", X.shape[1]) != X.shape[1]:
         raise SampleError(f"{like}: found {X.shape[1]} columns, expected as many as --inputs says")
-    ends = {end: given.pop(end, None) for end in ("low", "high")}
-    found = Projection.of_data(X, **given)
-    if ends == {"low": None, "high": None}:
-        return found
-    raise Failure("found --like together with --low or --high, expected one of both")
+    if "low" in given or "high" in given:
+        raise Failure("found --like together with --low or --high, expected one of both")
+    return Projection.of_data(X, **given)
+
+
+def _ends_in_csv(like: Path, columns: list[str], expected: Sequence[str]) -> list[Any]:
+    from edgemerge.cli.samples import rows_of
+
+    with rows_of(str(like), "range", columns=columns, expected=expected) as rows:
+        return [end for X in rows for end in (X.min(0), X.max(0))]
+
+
+def _ends_in_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> list[Any]:
+    from edgemerge.bulk import chunks_of
+    from edgemerge.bulk.reading import finite, kind_of
+    from edgemerge.core.errors import SampleError
+
+    chunks = chunks_of(like, columns=columns)
+    samples = (X for chunk in chunks for X in kind_of(str(like)).read(chunk, expected))
+    try:
+        return [end for X in map(finite, samples) if len(X) for end in (X.min(0), X.max(0))]
+    except SampleError as error:
+        raise SampleError(f"{like}: {error}") from error

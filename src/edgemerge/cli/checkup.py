@@ -23,7 +23,7 @@ DAY = 86400.0
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
-OPTIONAL = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "flower")
+OPTIONAL = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "dask", "flower")
 
 FRONTS, BACKS = ("", "scipy_"), ("", "64_", "_64")  # wheels give OpenBLAS names of their own
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
@@ -65,31 +65,23 @@ class Rows:
         self._line += 1
         if not any(cells):
             return []
-        if self._used is None:
-            header = not any(_is_number(cell) for cell in cells)
-            self._used = self._choose(cells, cells if header else [])
-            self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
-            self._width = len(cells)
-            if header:
-                return []
+        if self._used is None and self._begin(cells):
+            return []
         if len(cells) != self._width:
             raise SampleError(
                 f"line {self._line}: found {len(cells)} columns, expected {self._width} as above"
             )
-        return [self._number(cells[i]) for i in self._used]
+        return [self._number(cells[i]) for i in self._used or ()]
 
-    def _choose(self, cells: list[str], header: list[str]) -> list[int]:
-        places = {name.strip(): i for i, name in enumerate(header)}
-        places |= {str(i + 1): i for i in range(len(cells)) if str(i + 1) not in places}
-        if self._columns:
-            unknown = [name for name in self._columns if name not in places]
-            if unknown:
-                known = ", ".join(header) or f"1 to {len(cells)}"
-                raise SampleError(f"found no column {unknown[0]!r}, expected one of: {known}")
-            return [places[name] for name in self._columns]
-        if header and self._expected and all(name in places for name in self._expected):
-            return [places[name] for name in self._expected]
-        return list(range(len(cells)))
+    def _begin(self, cells: list[str]) -> bool:
+        """Find out from the first line which columns are used, and whether it is a header."""
+        from edgemerge.bulk.columns import chosen, is_header
+
+        header = cells if is_header(cells) else []
+        self._used = chosen(header, len(cells), self._columns, self._expected)
+        self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
+        self._width = len(cells)
+        return bool(header)
 
     def _number(self, cell: str) -> float:
         try:
@@ -105,12 +97,13 @@ class Rows:
 
 
 @contextmanager
-def rows_of(path: str, words: str, **choice: Any) -> Iterator[Rows]:
-    """Open a CSV, or standard input for "-", showing how far it has been read."""
+def rows_of(path: str, words: str | None, **choice: Any) -> Iterator[Rows]:
+    """Open a CSV, or standard input for "-", showing under `words` how far it has been read."""
     if path == "-":
         yield Rows(sys.stdin.buffer, **choice)
         return
-    with Path(path).open("rb") as stream, progress(words, Path(path).stat().st_size) as step:
+    shown = progress(words, Path(path).stat().st_size) if words else nullcontext(lambda _: None)
+    with Path(path).open("rb") as stream, shown as step:
         rows = Rows(stream, **choice)
         rows.step = step
         try:
@@ -139,11 +132,3 @@ def _text(line: bytes) -> str:
         return line.decode().rstrip("\r")
     except UnicodeDecodeError as error:
         raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8") from error
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

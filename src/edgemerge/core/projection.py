@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
-from math import ceil, log2, sqrt
+from math import ceil, log2
 from typing import Any, Self
 
 import numpy as np
@@ -19,14 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from edgemerge.core.activation import BOUNDS, Activation, table
 from edgemerge.core.errors import MismatchError
 from edgemerge.core.grid import REACH, Grid, range_of
-from edgemerge.core.settings import plain_end, refuse_bad, whole
+from edgemerge.core.settings import plain_end, refuse_bad, usual_width, whole
 from edgemerge.core.splitmix import BIAS_KEY, key_of, weights
 
 Array = NDArray[np.float64]
 
 FORMAT = 1
 WHOLE = ("n_inputs", "n_hidden", "seed", "grid_bits")
-WIDTHS = {"identity": 1.0, "relu": 1.0, "sigmoid": 3.0, "tanh": 3.0}  # default, times √(3/n)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -57,9 +56,7 @@ class Projection:
         plain |= {"low": plain_end(self.low), "high": plain_end(self.high)}
         if self.names is not None:
             plain["names"] = tuple(map(str, self.names))
-        if not self.width and plain["n_inputs"] > 0:
-            near = WIDTHS.get(self.activation, 1.0) * sqrt(3.0 / self.n_inputs)
-            plain["width"] = 2.0 ** round(log2(near))
+        plain["width"] = float(self.width) or usual_width(self.activation, plain["n_inputs"])
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         refuse_bad(self)
@@ -130,9 +127,8 @@ class Projection:
         return steps  # M1
 
     @cached_property
-    def _b(self) -> Array:
-        start = 0 if self._table is None else len(self._table) // 2  # steps count from its start
-        return self.b + start * self.step
+    def _b(self) -> Array:  # where there is a table, steps count from its start
+        return self.b + (0 if self._table is None else len(self._table) // 2) * self.step
 
     @cached_property
     def _table(self) -> Array | None:
@@ -145,9 +141,10 @@ class Projection:
                 f"{other} does not fit {self}: every device must build the same Projection"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle and copy the settings alone: every number follows from them."""
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings alone: every number follows from them, and is drawn but once."""
+        settings = ((name, self.__dict__[name]) for name in self.__dataclass_fields__)
+        return _agreed, (self.fingerprint, *settings)
 
     def __eq__(self, other: object) -> bool:
         """Two projections are equal when every number in them is."""
@@ -163,3 +160,11 @@ class Projection:
             f"Projection({self.n_inputs} inputs, {self.n_hidden} hidden, {self.activation}, "
             f"seed {self.seed}, {self.grid_bits} bits, {self.fingerprint[:8]})"
         )
+
+
+@lru_cache(maxsize=16)
+def _agreed(fingerprint: str, *settings: tuple[str, Any]) -> Projection:
+    projection = Projection(**dict(settings))
+    if projection.fingerprint == fingerprint:
+        return projection
+    raise MismatchError(f"found {projection}, expected {fingerprint[:8]}: use one version for all")

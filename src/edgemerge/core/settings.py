@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log2, sqrt
 from operator import index
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from edgemerge.core.activation import ACTIVATIONS
 from edgemerge.core.errors import KindError, SettingError
 from edgemerge.core.grid import NARROW
+
+WIDTHS = {"identity": 1.0, "relu": 1.0, "sigmoid": 3.0, "tanh": 3.0}  # times √(3/n)
 
 
 def whole(name: str, value: Any) -> int:
@@ -22,8 +24,13 @@ def whole(name: str, value: Any) -> int:
 
 
 def plain_end(end: Any) -> float | tuple[float, ...]:
-    """Write one end of the input range as a number or a tuple of numbers."""
-    return float(end) if np.ndim(end) == 0 else tuple(float(value) for value in end)
+    """Write one end of the input range as a number or a tuple of numbers; −0 is 0."""
+    return float(end) + 0.0 if np.ndim(end) == 0 else tuple(float(value) + 0.0 for value in end)
+
+
+def usual_width(activation: str, n_inputs: int) -> float:
+    """Give the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
+    return float(2.0 ** round(log2(WIDTHS.get(activation, 1.0) * sqrt(3.0 / max(n_inputs, 1)))))
 
 
 def refuse_bad(p: Any) -> None:

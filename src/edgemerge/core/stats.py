@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -139,6 +139,10 @@ class Stats:
         )
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of: it is made again, so its arrays are frozen there too."""
+        return type(self), (self.projection, *self.arrays, self.count)
 
     def __repr__(self) -> str:
         """Show the sizes and the number of samples."""

@@ -1,0 +1,107 @@
+"""Chunks of a Parquet file: runs of its row groups, read some rows at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from edgemerge.bulk.chunk import Chunk
+from edgemerge.bulk.columns import chosen
+from edgemerge.core.errors import SampleError
+
+Array = NDArray[np.float64]
+
+NUMBERS = 2**19  # in memory at a time, twice over
+BUFFER = 2**16  # bytes read ahead of each column
+NUMERIC = (
+    *(pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean),
+    pa.types.is_null,
+)
+INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds
+
+
+def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut a file into runs of row groups; one that is larger than a chunk is not cut."""
+    with _opened(path) as file:
+        sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+    start, held = 0, 0
+    for i, size in enumerate(sizes):
+        if held and held + size > chunk_bytes:
+            yield Chunk(path=path, unit="row groups", start=start, stop=i, bytes=held)
+            start, held = i, 0
+        held += size
+    if start < len(sizes):
+        yield Chunk(path=path, unit="row groups", start=start, stop=len(sizes), bytes=held)
+
+
+def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
+    """Give the rows of a chunk, some at a time; a null is NaN."""
+    with _opened(chunk.path) as file, _readable():
+        names = _names(file.schema_arrow, chunk.columns, expected)
+        batches = file.iter_batches(
+            batch_size=max(1, NUMBERS // max(1, len(names))),
+            row_groups=range(chunk.start, chunk.stop),
+            columns=names,
+            use_threads=False,
+        )
+        for batch in batches:
+            yield _array(batch, names)
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    with _readable():
+        return pq.ParquetFile(
+            path,
+            pre_buffer=False,  # which would hold whole row groups
+            buffer_size=BUFFER,
+            page_checksum_verification=True,  # where it has such
+        )
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Say in our words what Arrow cannot read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        words = f"found no Parquet that can be read ({error}): copy it again, or leave it out"
+        raise SampleError(words) from error
+
+
+def _names(schema: pa.Schema, columns: Sequence[str], expected: Sequence[str]) -> list[str]:
+    known = [name for name in schema.names if not INDEX.fullmatch(name)]
+    if len(set(known)) < len(known):
+        raise SampleError("found several columns with one name, expected different names")
+    names = [known[i] for i in chosen(known, len(known), columns, expected)]
+    for name in names:
+        kind = schema.field(name).type
+        if not any(is_kind(kind) for is_kind in NUMERIC):
+            raise SampleError(f"column {name!r}: found {kind}, expected numbers: choose columns")
+    return names
+
+
+def _array(batch: pa.RecordBatch, names: Sequence[str]) -> Array:
+    numbers = batch.select(names)
+    if any(not _is_machine_number(kind) for kind in numbers.schema.types):
+        columns = [_as_floats(column) for column in numbers.columns]
+        numbers = pa.RecordBatch.from_arrays(columns, names)
+    return np.asarray(numbers.to_tensor(null_to_nan=True).to_numpy(), np.float64)
+
+
+def _is_machine_number(kind: pa.DataType) -> bool:
+    half = pa.types.is_float16(kind)  # which Arrow does not mix with whole numbers
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not half
+
+
+def _as_floats(column: pa.Array) -> pa.Array:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return column.cast(pa.float64(), safe=False)

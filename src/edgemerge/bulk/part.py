@@ -1,0 +1,125 @@
+"""A part: the stats of some chunks and what was left out of them; parts add, like stats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgemerge.bulk.reading import finite, read
+from edgemerge.core.errors import EdgemergeError, SampleError, SettingError
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+
+Array = NDArray[np.float64]
+Read = Callable[[Any, Projection], Iterable[ArrayLike]]  # the samples of a chunk, some at a time
+
+BadRows = Literal["refuse", "leave out"]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What so many chunks hold; `left_out` rows and the `refused` chunks are not in it.
+
+    A refused chunk is given by its name and the reason.
+    """
+
+    stats: Stats
+    chunks: int = 1
+    left_out: int = 0
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: Self) -> Self:
+        """Put two together, in any order and grouping."""
+        return type(self)(
+            self.stats + other.stats,  # M7
+            self.chunks + other.chunks,
+            self.left_out + other.left_out,
+            tuple(sorted(self.refused + other.refused)),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Compare bit for bit."""
+        return isinstance(other, Part) and self._facts == other._facts and self.stats == other.stats
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays
+
+    def __repr__(self) -> str:
+        """Show what is in it and what is not."""
+        lost = f", {_so_many(self.left_out, 'row')} left out" if self.left_out else ""
+        lost += f", {_so_many(len(self.refused), 'chunk')} refused" if self.refused else ""
+        seen = _so_many(self.stats.count, "sample")
+        return f"Part({_so_many(self.chunks, 'chunk')}, {seen}{lost})"
+
+    @property
+    def _facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
+        return self.chunks, self.left_out, self.refused
+
+    @classmethod
+    def nothing(cls, projection: Projection) -> Self:
+        """Give the zero of `+`."""
+        return cls(Stats.empty(projection), 0)
+
+    @classmethod
+    def without(cls, projection: Projection, chunk: object, reason: str) -> Self:
+        """Give the part of a chunk that is left out as a whole."""
+        return cls(Stats.empty(projection), 0, refused=((str(chunk), reason),))
+
+
+def _so_many(count: float, what: str) -> str:
+    return f"{count:,.0f} {what}" + ("" if count == 1 else "s")
+
+
+def part_of(
+    projection: Projection, chunk: Any, *, bad_rows: BadRows = "refuse", read: Read = read
+) -> Part:
+    """Read a chunk and sum it up, a few rows at a time; nothing of it stays in memory.
+
+    A row with a missing or infinite value is refused, with the whole chunk, or left out.
+    `read(chunk, projection)` may be your own: it gives samples (k, n), some at a time.
+    """
+    must_be_one_of("bad_rows", bad_rows, get_args(BadRows))
+    sums, seen, left_out = Stats.empty(projection), 0, 0
+    try:
+        for X in read(chunk, projection):
+            rows = _numbers(X)
+            good = _good(rows, seen, bad_rows)
+            seen, left_out = seen + len(rows), left_out + len(rows) - len(good)
+            sums += Stats.of(projection, good)
+    except EdgemergeError as error:
+        raise type(error)(f"{chunk}: {error}") from error
+    except OSError as error:
+        raise SampleError(f"{chunk}: found no way to read it: {error}") from error
+    return Part(sums, left_out=left_out)
+
+
+def must_be_one_of(name: str, found: object, choices: tuple[str, ...]) -> None:
+    """Refuse a choice that is none."""
+    if found not in choices:
+        raise SettingError(f"found {name}={found!r}, expected one of {list(choices)}")
+
+
+def _numbers(X: ArrayLike) -> NDArray[Any]:
+    if isinstance(X, np.ma.MaskedArray):
+        raise SampleError("found masked values, expected NaN for them: use `filled(np.nan)`")
+    rows = np.asarray(X)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        raise SampleError(
+            f"found {rows.dtype} of shape {rows.shape}, expected numbers of (k, n) from `read`"
+        )
+    return rows
+
+
+def _good(rows: NDArray[Any], seen: int, bad_rows: BadRows) -> NDArray[Any]:
+    good = finite(rows)
+    if len(good) < len(rows) and bad_rows == "refuse":
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        found = "no number" if np.isnan(rows[row, column]) else rows[row, column]
+        raise SampleError(
+            f"row {seen + row + 1}, column {column + 1} of those used: found {found}, expected a "
+            "finite number: choose other columns, or have such rows left out (--bad-rows leave-out)"
+        )
+    return good
