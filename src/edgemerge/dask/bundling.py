@@ -9,6 +9,7 @@ from typing import Any
 from edgemerge.bulk.listing import CHUNK_BYTES
 
 MOST = 256  # chunks in a bundle
+FAN_IN = 8  # sums that a worker adds at a time
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Stats of a Dask collection, as one more node of its graph."""
+"""Stats of a Dask collection, as one more step of its graph."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dask.delayed import delayed
 
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-
-FAN_IN = 8  # stats that are added at a time
+from edgemerge.dask.bundling import FAN_IN
 
 
 def delayed_stats(projection: Projection, collection: Any) -> Any:

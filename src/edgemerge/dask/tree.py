@@ -21,11 +21,10 @@ from edgemerge.bulk.reading import read
 from edgemerge.core.errors import AwayError, EdgemergeError, SettingError
 from edgemerge.core.projection import Projection
 from edgemerge.core.projection_text import settings_of
-from edgemerge.dask.bundling import Bundle, bundled
+from edgemerge.dask.bundling import FAN_IN, Bundle, bundled
 from edgemerge.dask.failing import holders, nothing_done, why_not
 from edgemerge.dask.leaf import BadChunks, Leaf, added, end
 
-FAN_IN = 8  # parts that a worker adds at a time
 AHEAD = 3  # bundles for each thread that are with the cluster at a time
 STALLS = 2  # one after the other, after which all is given up
 PATIENCE_S = 600.0  # more than Dask takes to give a silent worker up
