@@ -62,12 +62,12 @@ def test_the_formula_grows_like_the_square_root_of_the_devices_at_most():
 
 @pytest.mark.slow
 def test_ten_times_the_devices_take_no_more_memory():
-    sizes = {"fan_out": 60, "n_inputs": 16, "n_hidden": 8}
-    few, many = (
-        record(simulate(Plan(devices=n, **sizes), workers=2, measure_s=None))["memory"]
-        for n in (300, 3000)
-    )
-    assert many["peak_bytes"] <= 1.1 * few["peak_bytes"]
+    def peak(devices):
+        plan = Plan(devices=devices, fan_out=60, n_inputs=16, n_hidden=8)
+        return record(simulate(plan, workers=2, measure_s=None))["memory"]["peak_bytes"]
+
+    few = max(peak(300) for _ in range(3))  # a worker that starts late finds no site left to do
+    assert peak(3000) <= 1.1 * few
 
 
 def test_the_peak_of_a_process_is_at_least_what_it_holds():
