@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from threading import Event
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, current_thread, main_thread
 from time import gmtime, strftime
 from typing import Any
 
@@ -73,3 +73,16 @@ def log_to_stderr(level: str = "info", *, form: Callable[[], logging.Formatter] 
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Let processes that are started now ignore Ctrl-C: it is for the one that starts them."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

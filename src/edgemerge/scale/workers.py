@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Self, TypeVar
 
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.settings import whole
+from edgemerge.daemon import deaf_to_interrupts
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -42,7 +42,7 @@ class Workers:
         if self.number > 1:
             spawn = get_context("spawn")
             self._pool = ProcessPoolExecutor(self.number, spawn, initializer=_begin)
-            with _deaf():
+            with deaf_to_interrupts():
                 for _ in range(self.number):  # each finds nobody idle, and starts one
                     self._pool.submit(os.getpid)
         return self
@@ -87,16 +87,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Let processes that are started now ignore Ctrl-C: it is for the one that starts them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

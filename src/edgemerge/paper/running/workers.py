@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Self
 
 from edgemerge import EdgemergeError
+from edgemerge.daemon import deaf_to_interrupts
 from edgemerge.paper.plan import Job, Rows, Scope, Work
 
 PATIENCE_S = 5.0  # for a process that was told to end
@@ -94,7 +95,7 @@ class Workers:
         while len(self._all) < count:
             ours, theirs = get_context("spawn").Pipe()
             process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-            with _deaf():
+            with deaf_to_interrupts():
                 process.start()
             theirs.close()
             self._all[ours] = process
@@ -143,19 +144,6 @@ def _hand(pipe: Connection, work: Work, job: Job, scope: Scope) -> Job:
     with suppress(BrokenPipeError):  # whoever waits for the answer will notice, and says more
         pipe.send((work, job, scope))
     return job
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Let processes that are started now ignore Ctrl-C from birth: it is ours to handle."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _serve(pipe: Connection) -> None:
