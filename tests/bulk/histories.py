@@ -1,16 +1,39 @@
 """Histories in files: the same samples as CSV, .npy or Parquet, written by others' libraries."""
 
 import csv
+import operator
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from edgemerge import Projection
+from edgemerge.bulk import Part, chunks_of, part_of
+from edgemerge.bulk.reading import read
+
+SHARED = Projection(n_inputs=4, n_hidden=6, seed=3)
 NAMES = ("flow", "pressure", "heat", "hum")
 
 
 def history(rows=600, inputs=4, seed=0):
     return np.random.default_rng(seed).normal(0.0, 0.3, (rows, inputs))
+
+
+FOUR = history(rows=40)
+
+
+def whole(chunks, shared=SHARED, **choice):
+    """All of them as one part, in this process."""
+    return reduce(
+        operator.add, (part_of(shared, c, **choice) for c in chunks), Part.nothing(shared)
+    )
+
+
+def rows_in(path, *, columns=(), chunk_bytes=100):
+    chunks = chunks_of(path, columns=columns, chunk_bytes=chunk_bytes)
+    found = [X for chunk in chunks for X in read(chunk, SHARED)]
+    return np.vstack(found) if found else np.empty((0, len(columns) or 4))
 
 
 def in_csv(X, path: Path, *, header=NAMES, end="\n", mark="") -> Path:
