@@ -45,7 +45,7 @@ def test_scikit_learns_own_checks_pass_and_none_is_skipped(estimator, check):
     try:
         check(estimator)
     except SkipTest as skipped:
-        pytest.fail(f"{skipped}: set SCIPY_ARRAY_API=1 and install pandas, as `make test` does")
+        pytest.fail(f"{skipped}: install pandas, as `make setup` does")
 
 
 @LEARNERS
