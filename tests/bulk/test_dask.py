@@ -85,6 +85,21 @@ def test_memory_of_workers_does_not_grow_with_the_history(client, tmp_path):
     assert megabytes() - before < 64  # the file has 256
 
 
+def test_workers_do_not_take_memory_anew_for_every_block(client):
+    def faults():
+        import resource
+
+        shared, X = Projection(n_inputs=64, n_hidden=64), np.zeros((2**13, 64))
+        counts = []
+        for _ in range(4):
+            Stats.of(shared, X)
+            counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        return counts[-1] - counts[0]
+
+    pages = 3 * 2**13 * 64 * 8 / 4096  # that their samples take, once
+    assert client.submit(faults, pure=False).result(timeout=60) < pages / 4
+
+
 def test_sums_that_would_not_be_exact_are_refused(client):
     fine = Projection(n_inputs=4, n_hidden=6, grid_bits=16, low=-1e-3, high=1e-3)
     from edgemerge.dask import summed_up as run

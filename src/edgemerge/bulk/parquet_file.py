@@ -17,7 +17,7 @@ from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-NUMBERS = 2**19  # in memory at a time, twice over
+NUMBERS = 2**20  # in memory at a time, twice over
 BUFFER = 2**16  # bytes read ahead of each column
 NUMERIC = (
     *(pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean),
