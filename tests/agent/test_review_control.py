@@ -67,6 +67,22 @@ def test_a_number_that_no_float_can_hold_is_answered_with_words(agent, number):
     assert agent.samples() == 20
 
 
+def test_no_command_holds_detection_up_for_long(agent):
+    row = list(map(float, stream(1)[0]))
+    found = ask(agent.state, {"command": "score", "rows": [row] * 1000}, ASK_S)
+    assert len(found["scores"]) == 1000
+    with pytest.raises(SettingError, match="found 1001 rows, expected 1000 at most: ask again"):
+        ask(agent.state, {"command": "score", "rows": [row] * 1001}, ASK_S)
+
+
+def test_who_connects_and_says_nothing_makes_way(agent, monkeypatch):
+    monkeypatch.setattr("edgemerge.agent.control.SILENCE_S", 0.2)
+    with ExitStack() as silent:
+        for _ in range(AT_ONCE):
+            silent.enter_context(_connected(agent.state))
+        wait_until(lambda: _answers(agent))
+
+
 def test_a_clock_before_1970_gives_an_incarnation_that_can_be_shared(tmp_path):
     write_rows(tmp_path / "pump-1.csv", stream(60))
     config = configured(tmp_path, "sync.gate=2", "sync.at_end=true")

@@ -22,6 +22,7 @@ LONGEST_LINE = 2**22
 AT_ONCE = 8  # conversations
 WAITING = 16  # commands
 LOOK_S = 0.2
+SILENCE_S = 10.0  # after which who has connected, and asks nothing, is sent away
 PATIENCE_S = 600.0  # for the loop to answer: longer than any exchange may take
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Control:
     def _talk(self, there: socket.socket) -> None:
         try:
             with there, there.makefile("rb") as lines:
-                there.settimeout(PATIENCE_S)
+                there.settimeout(SILENCE_S)
                 while line := lines.readline(LONGEST_LINE + 1):
                     _say(there, self._answer(line))
         except OSError as error:

@@ -18,6 +18,8 @@ from edgemerge.agent.syncing import Answer, Syncing
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError
 
+MOST_ROWS = 1000  # scored for one command: detection waits meanwhile
+
 logger = logging.getLogger(__name__)
 
 
@@ -91,6 +93,8 @@ class Desk:
         rows = command.get("rows")
         if not isinstance(rows, list):
             return {"error": 'expected "rows": a list of samples'}
+        if len(rows) > MOST_ROWS:
+            return {"error": f"found {len(rows)} rows, expected {MOST_ROWS} at most: ask again"}
         scores = self.judge.scores(rows)
         return {"scores": scores, "alarms": [score > self.judge.limit for score in scores]}
 
