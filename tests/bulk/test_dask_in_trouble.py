@@ -17,6 +17,7 @@ from tests.bulk import readers
 from tests.bulk.clusters import made_up, summed_up, until_others_are_there
 from tests.bulk.histories import SHARED, history, in_npy
 
+HERE = "127.0.0.1:0"  # Dask's own port may be in use
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dask")]
 
 
@@ -146,11 +147,34 @@ def test_a_cluster_that_has_gone_is_told():
             summed_up(own, range(50), read=readers.slow, advance=advance)
 
 
+def test_a_scheduler_that_answers_nothing_is_told():
+    from distributed import Client, SubprocessCluster
+
+    with (
+        SubprocessCluster(
+            n_workers=1, worker_kwargs={"nthreads": 1}, scheduler_kwargs={"dashboard_address": HERE}
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(1, timeout=120)
+        pid = client.run_on_scheduler(os.getpid)
+        assert pid != os.getpid()
+
+        def advance(_chunk):
+            os.kill(pid, signal.SIGSTOP)
+
+        try:
+            with pytest.raises(AwayError, match=r"^the scheduler cannot be reached: timed out"):
+                summed_up(client, range(50), read=readers.slow, patience_s=2.0, advance=advance)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_cluster_without_workers_says_how_to_start_some():
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as nobody,
+        LocalCluster(n_workers=0, dashboard_address=HERE) as nobody,
         Client(nobody, set_as_default=False) as client,
         pytest.raises(AwayError, match=r"no worker for 1 s: start some with `dask worker tcp://"),
     ):
@@ -171,7 +195,7 @@ def test_a_worker_in_the_process_of_the_asker_is_not_ended():
     from distributed import Client
 
     with (
-        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as here,
+        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=HERE) as here,
         pytest.raises(AwayError),
     ):
         summed_up(here, [5], read=readers.napping_at_5, patience_s=0.2)

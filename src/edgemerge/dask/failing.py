@@ -38,7 +38,7 @@ def holders(client: Client, futures: Iterable[Future[Any]]) -> dict[Future[Any],
 
 def nothing_done(patience_s: float, client: Client) -> str:
     """Say that the cluster stands still."""
-    workers = ", ".join(client.nthreads())
+    workers = ", ".join(client.nthreads(callback_timeout=patience_s))
     if not workers:
         there = client.scheduler_info()["address"]
         return f"found no worker for {patience_s:g} s: start some with `dask worker {there}`"

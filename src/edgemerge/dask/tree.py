@@ -137,7 +137,7 @@ class Tree:
         return bool(self._growing)
 
     def _threads(self) -> int:
-        return sum(self._client.nthreads().values())
+        return sum(self._client.nthreads(callback_timeout=self.patience_s).values())
 
     def _submit(self, branch: Branch, call: Callable[..., Part], *given: Any) -> None:
         key = f"{'add' if branch.level else 'sum_up'}-{uuid4().hex}"
@@ -225,6 +225,7 @@ class Tree:
     def _give_up(self) -> None:
         """End the workers that bring nothing to an end; others do what they were at."""
         self._stalls += 1
+        self._threads()  # is the scheduler still there?
         stuck = holders(self._client, self._growing)
         if not stuck or self._stalls > STALLS:
             raise AwayError(nothing_done(self.patience_s, self._client))
