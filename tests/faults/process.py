@@ -2,7 +2,6 @@
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 
 from edgemerge.exchange.hub import Hub
+from tests.services.handle import Handle
 
 DEADLINE_S = 30.0
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -94,7 +94,7 @@ class Server:
         self._port_file = nest.folder / f"{name}.port"
         self._armed = nest.folder / f"{name}.armed"
         self._token_file = nest.folder / "operator-token"
-        self._handle: int | None = None
+        self._handle: Handle | None = None
         self.url = ""
 
     @property
@@ -115,7 +115,7 @@ class Server:
             operator_token_file=self._token_file,
             armed=self._armed,
         )
-        self._handle = os.pidfd_open(number)
+        self._handle = Handle(number)
         until(lambda: self._port_file.exists() or self.is_gone(), "the server listens")
         assert not self.is_gone(), self._nest.log.read_text()
         self.url = f"http://127.0.0.1:{int(self._port_file.read_text())}"
@@ -124,22 +124,16 @@ class Server:
         """Let it die by itself where it passes this place."""
         self._armed.with_suffix(".new").write_text(failpoint)
         self._armed.with_suffix(".new").rename(self._armed)
-        signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
+        self._handle.send(signal.SIGUSR1)
         until(lambda: not self._armed.exists() or self.is_gone(), "the failpoint is armed")
 
     def is_gone(self, within_s: float = 0.0) -> bool:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._handle, selectors.EVENT_READ)
-            return bool(selector.select(within_s))
+        return self._handle.is_gone(within_s)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End it, as by kill -9."""
-        if not self.is_gone():
-            signal.pidfd_send_signal(self._handle, how)
-        assert self.is_gone(DEADLINE_S), "the process ends"
+        self._handle.end(how)
 
     def close(self) -> None:
         if self._handle is not None:
-            self.kill()
-            os.close(self._handle)
+            self._handle.close()
             self._handle = None

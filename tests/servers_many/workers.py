@@ -2,7 +2,6 @@
 
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -14,6 +13,8 @@ from random import SystemRandom
 from threading import Lock
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from tests.services.handle import Handle
 
 DEADLINE_S = 60.0
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -88,12 +89,12 @@ class Worker:
             *("--port", str(self.port), "--log-level", "warning"),
             *("--operator-token-file", str(folder / "operator.token")),
         ]
-        self._handle: int | None = None
+        self._handle: Handle | None = None
 
     def start(self) -> None:
         """Start it; it is not there yet when this returns."""
         self.close()
-        self._handle = os.pidfd_open(self._nest.start(self._options, self.log))
+        self._handle = Handle(self._nest.start(self._options, self.log))
 
     def await_ready(self) -> None:
         end = time.monotonic() + DEADLINE_S
@@ -109,22 +110,16 @@ class Worker:
         except (URLError, OSError):
             return False
 
-    def is_gone(self, within_s: float = 0.0) -> bool:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._handle, selectors.EVENT_READ)
-            return bool(selector.select(within_s))
+    def is_gone(self) -> bool:
+        return self._handle.is_gone()
 
     def send(self, what: signal.Signals) -> None:
-        if not self.is_gone():
-            signal.pidfd_send_signal(self._handle, what)
+        self._handle.send(what)
 
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End it, as by kill -9, or as when it is asked to."""
-        self.send(how)
-        assert self.is_gone(DEADLINE_S), "the process ends"
+        self._handle.end(how)
 
     def close(self) -> None:
         if self._handle is not None:
-            self.end()
-            os.close(self._handle)
+            self._handle.close()
             self._handle = None
