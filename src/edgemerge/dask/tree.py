@@ -59,7 +59,8 @@ def summed_up(
     except EdgemergeError:  # of which some are OSErrors too
         raise
     except OSError as error:
-        raise AwayError(f"the scheduler cannot be reached: {error}") from error
+        why = str(error) or "no answer in time"  # a TimeoutError may say nothing
+        raise AwayError(f"the scheduler cannot be reached: {why}") from error
     finally:
         tree.fell()
 
