@@ -20,7 +20,7 @@ from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-BLOCK = 2**22  # bytes in memory at a time
+BLOCK = 2**21  # bytes in memory at a time
 LONGEST = 2**20  # bytes of a line
 EMPTY = re.compile(rb'^(?:,|"")+\r?$\n?', re.MULTILINE)  # a line without a value
 MARK = b"\xef\xbb\xbf"  # some programs start a file with it
