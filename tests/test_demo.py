@@ -29,6 +29,7 @@ from edgemerge.demo.outcome import THRESHOLD, Outcome, roc_auc
 from edgemerge.demo.simulation import BAND_HZ, BEARING, LOOSE, SOUND, Pattern, spectra
 from edgemerge.demo.table import summary, table
 from tests.cli.calls import call
+from tests.services.missing import NO_DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]  # one run serves many tests
 
@@ -364,7 +365,7 @@ def is_in(folder, pid):
         return False
 
 
-@pytest.mark.skipif(not DATA, reason="EDGEMERGE_DATA names no folder with real data")
+@pytest.mark.skipif(not DATA, reason=NO_DATA)
 def test_real_people_can_be_shown_too():
     material = har(Path(DATA) / "har" / "har.npz", seed=7)
     assert list(material.learn) == list(PHONES)

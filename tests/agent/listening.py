@@ -8,7 +8,7 @@ from threading import Event, Thread
 from time import monotonic, sleep
 
 from edgemerge.agent.parts import Verdict
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
 
 DEADLINE_S = 15.0
@@ -31,7 +31,7 @@ class Listener:
     def __init__(self, port, *topics):
         program = shutil.which("mosquitto_sub")
         if program is None:
-            left_out("mosquitto_sub", "apt install mosquitto-clients")
+            left_out("mosquitto_sub", SERVICES)
         chosen = [word for topic in topics for word in ("-t", topic)]
         options = ["-h", "127.0.0.1", "-p", str(port), "-q", "1", "-F", "%r %t %p", *chosen]
         self.process = subprocess.Popen([program, *options], stdout=subprocess.PIPE, text=True)

@@ -18,7 +18,7 @@ from edgemerge.exchange.protocol import Wish
 from tests.exchange.test_connection import certificate  # noqa: F401 - pytest finds it here
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SETTLE_S, SHARED, nobody
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
 
 WISH = Wish(device="b")
@@ -34,7 +34,7 @@ def exchange(port, fleet, **options):
 
 def tool(name):
     found = shutil.which(name)
-    return found or left_out(name, "apt install mosquitto-clients")
+    return found or left_out(name, SERVICES)
 
 
 def put(port, topic, data, folder):

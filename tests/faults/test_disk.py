@@ -33,7 +33,7 @@ def disk(tmp_path):
     try:
         subprocess.run(way, check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.CalledProcessError):
-        left_out("a small disk", "run this as root, who may mount a tmpfs")
+        left_out("a small disk", "run as root")
     yield folder
     subprocess.run(["umount", str(folder)], check=True, timeout=30)
 

@@ -8,5 +8,5 @@ from tests.services.missing import left_out
 def test_flower_and_its_simulation_are_installed():
     for module in ("flwr", "ray"):
         if find_spec(module) is None:
-            how = "`make flower` runs all tests on Flower in an environment of their own"
+            how = "make flower"
             left_out(f"Flower ({module})", how)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Projection, Stats
+from tests.services.missing import NO_DATA
 
 FOLDER = Path(os.environ.get("EDGEMERGE_DATA", "no such folder"))
-needs_data = pytest.mark.skipif(
-    not (FOLDER / "har" / "har.npz").exists(), reason="EDGEMERGE_DATA does not name the data folder"
-)
+needs_data = pytest.mark.skipif(not (FOLDER / "har" / "har.npz").exists(), reason=NO_DATA)
 
 
 @cache

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.missing import NO_DATA
+
 FOLDER = Path(os.environ.get("EDGEMERGE_DATA", "no such folder"))
-needs_data = pytest.mark.skipif(
-    not FOLDER.exists(), reason="EDGEMERGE_DATA does not name the folder of the data sets"
-)
+needs_data = pytest.mark.skipif(not FOLDER.exists(), reason=NO_DATA)

@@ -14,6 +14,7 @@ from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
+from tests.services.missing import NO_DATA
 
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 
@@ -119,7 +120,7 @@ def test_a_figure_shows_the_ratio_at_each_bar():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not FOLDER, reason="needs HAR and MNIST: set EDGEMERGE_DATA")
+@pytest.mark.skipif(not FOLDER, reason=NO_DATA)
 def test_on_real_data_ours_sends_less_than_a_hundredth():
     found = claims(run(Plan(Scope(Path(FOLDER or ""), quick=True))))
     assert all(claim.holds for claim in found), found

@@ -13,6 +13,7 @@ from edgemerge.paper.convergence import Lines
 from edgemerge.paper.plan import Plan, Scope
 from edgemerge.paper.two_devices import B, TwoDevices
 from tests.paper.toys import toy
+from tests.services.missing import NO_DATA
 
 PATTERNS = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")
 SAMPLES, LEARNT = 160, 128  # of each pattern: 50, 100 and a rest
@@ -206,7 +207,7 @@ def test_the_paper_s_mark_is_left_out_where_the_line_is_shorter():
     assert [text.get_text() for text in axes.texts] == ["within 5 % after 300 updates"]
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_on_real_activities_merging_is_at_once_where_learning_ends(monkeypatch):
     monkeypatch.setattr(update_times, "RACE_S", 0.1)
     scope = Scope(Path(os.environ["EDGEMERGE_DATA"]), quick=True)

@@ -15,6 +15,7 @@ from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
 from edgemerge.paper.settings import Layer
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
+from tests.services.missing import NO_DATA
 
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 
@@ -140,7 +141,7 @@ def test_a_figure_shows_time_bytes_and_accuracy():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not FOLDER, reason="needs HAR: set EDGEMERGE_DATA")
+@pytest.mark.skipif(not FOLDER, reason=NO_DATA)
 def test_on_real_data_merging_helps_at_every_n():
     rows = cost.run(Plan(Scope(Path(FOLDER or ""), quick=True)))
     assert [row["hidden"] for row in rows] == [16, 32, 64, 128, 256]

@@ -40,6 +40,7 @@ from edgemerge.paper.timed import (
 )
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
+from tests.services.missing import NO_DATA
 
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 STEPS = {
@@ -223,7 +224,7 @@ def test_the_best_time_of_many_turns_counts_for_one_unit():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not FOLDER, reason="needs HAR and MNIST: set EDGEMERGE_DATA")
+@pytest.mark.skipif(not FOLDER, reason=NO_DATA)
 def test_a_quick_run_measures_all_on_real_data():
     rows = latency.run(Plan(Scope(Path(FOLDER or ""), quick=True)))
     for N in (64, 128):

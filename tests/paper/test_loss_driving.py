@@ -11,6 +11,7 @@ from edgemerge.paper.data import MissingDataError
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.two_devices import MERGED, A, B, TwoDevices, known
 from tests.paper.driving import write_trips
+from tests.services.missing import NO_DATA, NO_DRIVES
 
 PATTERNS = ("normal", "aggressive", "drowsy")
 TRIALS = 3
@@ -218,12 +219,12 @@ def test_numbers_have_two_digits_that_matter_and_no_exponent(value):
     assert "e" not in text
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_on_real_trips_each_device_takes_in_the_other_s_way_of_driving():
     scope = Scope(Path(os.environ["EDGEMERGE_DATA"]), quick=True)
     try:
         rows = loss_driving.run(Plan(scope, trials=TRIALS))
     except MissingDataError:
-        pytest.skip("UAH-DriveSet is not there: it may not be passed on")
+        pytest.skip(NO_DRIVES)
     found = verdicts(rows)
     assert all(holds for text, holds in found.items() if "falls" in text or "identical" in text)

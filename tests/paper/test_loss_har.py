@@ -12,6 +12,7 @@ from edgemerge.paper import loss_har, plan
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.two_devices import MERGED, A, B
 from tests.paper.toys import toy
+from tests.services.missing import NO_DATA
 
 PATTERNS = (*loss_har.WALKING, "sitting", "standing", "laying")
 BP = "BP-NN3"
@@ -185,7 +186,7 @@ def test_without_bp_nn3_the_devices_are_drawn_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_on_real_activities_the_paper_s_claims_hold():
     pytest.importorskip("torch")
     scope = Scope(Path(os.environ["EDGEMERGE_DATA"]), quick=True)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import tempfile
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +10,6 @@ import pytest
 
 from tests.services.missing import left_out
 
-PATIENCE_S = 180
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -19,7 +17,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 def ray():
     """Ray with two workers and little room for objects, so that it has to let go of parts."""
     if find_spec("ray") is None:
-        left_out("Ray", "`make flower` runs these tests in an environment of their own")
+        left_out("Ray", "make flower")
     os.environ.update(QUIET)
     ray = import_module("ray")
     folder = tempfile.mkdtemp(prefix="ray-")  # Ray's sockets need a short path
@@ -34,17 +32,3 @@ def ray():
     yield ray
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(autouse=True)
-def in_time():
-    """End a test that waits for Ray for ever."""
-
-    def give_up(_signal, _frame):
-        raise TimeoutError(f"Ray did not answer within {PATIENCE_S} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(PATIENCE_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)

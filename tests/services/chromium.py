@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 
 ARGUMENTS = [
     "--disable-gpu",
@@ -22,7 +22,7 @@ def chromium() -> Iterator[Any]:
     """Start the browser; it ends with the block."""
     program = shutil.which("chromium")
     if program is None:
-        left_out("Chromium", "make services")
+        left_out("Chromium", SERVICES)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:

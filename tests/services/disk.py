@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.missing import reason
+
 MIB = 2**20
 
 
@@ -16,7 +18,7 @@ def small_disk(folder: Path, size: int):
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("a small disk cannot be mounted here, so a full one was left out: run as root")
+        pytest.skip(reason("a small disk", "run as root"))
     try:
         yield folder
     finally:

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 
 START_S = 20.0
 
@@ -30,7 +30,7 @@ def broker(folder: Path, *lines: str):
         "mosquitto", path=f"{Path.home()}/bin:/usr/sbin:/usr/local/sbin:/usr/bin"
     )
     if program is None:
-        left_out("mosquitto", "apt install mosquitto mosquitto-clients")
+        left_out("mosquitto", SERVICES)
     port = free_port()
     me = getpwuid(os.getuid()).pw_name  # as root it would become somebody who cannot read our files
     settings = [

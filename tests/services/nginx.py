@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 from tests.services.postgres import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.example.conf"
@@ -34,7 +34,7 @@ TLS = re.compile(r"^    ssl_\w+ .*;$\n", re.MULTILINE)
 def binary() -> str:
     """Where nginx is."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin"
-    return shutil.which("nginx", path=path) or left_out("nginx", "scripts/services installs it")
+    return shutil.which("nginx", path=path) or left_out("nginx", SERVICES)
 
 
 def adapted(text: str, ports: list[int], listen: int, tls: Path | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 from tests.services.postgres import Postgres, free_port
 
 DEADLINE_S = 30.0
@@ -31,7 +31,7 @@ def pooled(postgres: Postgres, name: str, *, mode: str, size: int):
     """The URL of a database behind a pool of so many connections, until the block ends."""
     program = shutil.which("pgbouncer")
     if program is None:
-        left_out("PgBouncer", "scripts/services installs it")
+        left_out("PgBouncer", SERVICES)
     port = free_port()
     folder = postgres.folder / f"pgbouncer-{port}"  # it refuses to run as root, too
     folder.mkdir()

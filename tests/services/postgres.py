@@ -15,10 +15,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 
 DEADLINE_S = 60
-ADVICE = "apt-get install postgresql"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -38,7 +37,7 @@ def binaries() -> Path:
         )
         folders.insert(0, Path(told.stdout.strip()))
     whole = [folder for folder in folders if (folder / "initdb").exists()]
-    return whole[0] if whole else left_out("PostgreSQL", ADVICE)
+    return whole[0] if whole else left_out("PostgreSQL", SERVICES)
 
 
 def _version(folder: Path) -> float:
@@ -138,7 +137,7 @@ def _somebody() -> dict:
     try:
         user = pwd.getpwnam("postgres")
     except KeyError:
-        left_out("the user postgres", ADVICE)
+        left_out("the user postgres", SERVICES)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 

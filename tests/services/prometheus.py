@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from tests.services.missing import left_out
+from tests.services.missing import SERVICES, left_out
 
 
 def checked(what: str, *files: str, text: str | None = None) -> str:
     """Let promtool check something; give its words, or fail with them."""
     tool = shutil.which("promtool")
     if tool is None:
-        left_out("promtool", "scripts/services installs it (Debian's package prometheus)")
+        left_out("promtool", SERVICES)
     done = subprocess.run(
         [tool, "check", what, *files],
         input=text,

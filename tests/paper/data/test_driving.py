@@ -18,6 +18,7 @@ from edgemerge.paper.data import (
 from edgemerge.paper.data.about import UAH_PAGE
 from tests.paper.data.small import put, zipped
 from tests.paper.driving import GPS, ROOT, gps_text, trip_names, write_trips
+from tests.services.missing import NO_DRIVES
 
 SECONDS = 140  # three windows for each trip
 TAIL = " 40.5 -3.4 618 4 5 12 0.1 0 0 0 \n"  # columns 3 to 12, and the blank
@@ -216,5 +217,5 @@ def test_the_real_one_has_forty_trips():
     try:
         data = driving.read_all(driving.find(Path(folder or "nowhere")))
     except MissingDataError:
-        pytest.skip("UAH-DriveSet is not here: its makers give it to each user")
+        pytest.skip(NO_DRIVES)
     assert len(np.unique(data.origin)) == 40

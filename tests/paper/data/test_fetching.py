@@ -26,6 +26,7 @@ from tests.paper.data.small import (
     packed,
     put,
 )
+from tests.services.missing import NO_DATA
 
 
 def test_har_comes_as_the_archive_of_uci_and_is_then_found(tmp_path, manners):
@@ -110,7 +111,7 @@ def test_every_address_is_one_of_the_makers_or_a_known_mirror_by_https():
     ]
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_what_is_there_is_not_fetched_again():
     folder = Path(os.environ["EDGEMERGE_DATA"])
     assert public_fetch("har", folder) == [har.find(folder).where]

@@ -20,6 +20,7 @@ from tests.paper.data.small import (
     put,
     zipped,
 )
+from tests.services.missing import NO_DATA
 
 ARRAYS = har_arrays()
 COMPACT = har_npz(ARRAYS)
@@ -150,7 +151,7 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path, change, words):
         loaded(tmp_path, Known(KNOWN.digests | har_known(ARRAYS, compact).digests, ()))
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_the_real_one_has_all_rows_of_all_people():
     data = load("har", None)
     assert data.X.shape == (10299, 561)
@@ -160,7 +161,7 @@ def test_the_real_one_has_all_rows_of_all_people():
     assert set(data.origin[7352:]) == {2, 4, 9, 10, 12, 13, 18, 20, 24}
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_the_makers_own_small_texts_have_the_fingerprints_we_expect():
     folder = Path(os.environ["EDGEMERGE_DATA"]) / "har"
     small = [name for name in har.TEXTS if "X_" not in name]

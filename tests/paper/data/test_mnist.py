@@ -14,6 +14,7 @@ from edgemerge.paper.data import (
     mnist,
 )
 from tests.paper.data.small import idx, mnist_files, mnist_known, packed, put
+from tests.services.missing import NO_DATA
 
 FILES = mnist_files()
 KNOWN = mnist_known(FILES)
@@ -107,7 +108,7 @@ def test_what_is_not_gzip_or_too_long_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_the_real_one_has_all_digits():
     data = load("mnist", None)
     train, test = data.y[:60000], data.y[60000:]
@@ -118,7 +119,7 @@ def test_the_real_one_has_all_digits():
     assert (data.X[0].min(), data.X[0].max()) == (0.0, 1.0)
 
 
-@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason="EDGEMERGE_DATA names no data")
+@pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_the_real_one_may_be_unpacked(tmp_path):
     folder = mnist.find(Path(os.environ["EDGEMERGE_DATA"]))
     put(tmp_path, folder.files)
