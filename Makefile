@@ -5,8 +5,8 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench bulk load faults servers accuracy paper docs screenshots flower \
-	services setup clean
+.PHONY: help demo test check quick bench bulk load faults servers fuzz accuracy paper docs screenshots \
+	flower services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -19,6 +19,9 @@ test check:  ## everything: format, lint, types, tests, docs, wheel
 
 quick: .venv/ready-dev  ## only the fast tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+
+fuzz: .venv/ready-dev  ## search for new counter-examples to the laws, for MINUTES=10
+	@scripts/fuzz $(MINUTES)
 
 bench: .venv/ready-bench  ## measure speed against other ways, in one run
 	@$(BIN)/python -m benchmarks

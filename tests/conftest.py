@@ -1,13 +1,73 @@
-"""Settings for all tests."""
+"""Settings for all tests: the examples drawn, signals, the limit in time, and what was skipped."""
 
+import faulthandler
 import os
+import signal
 
+import pytest
 from hypothesis import settings
 
+from tests.services.missing import summary
+
+AGAIN_S = 30.0  # a test that goes on waiting after its limit is interrupted again
+LIMIT = pytest.StashKey()
+
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: scikit-learn's own checks need it
-settings.register_profile("edgemerge", deadline=None, print_blob=True)  # a busy machine is no bug
-settings.register_profile("ci", settings.get_profile("edgemerge"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "edgemerge")  # CI judges the change alone
+
+# A busy machine is no bug, so there is no deadline. The check draws the same examples everywhere,
+# whatever Hypothesis finds in the environment or beside the code; `make fuzz` draws new ones.
+plain = settings.get_profile("default")
+settings.register_profile(
+    "check", plain, derandomize=True, database=None, deadline=None, print_blob=True
+)
+settings.register_profile("fuzz", plain, max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("check")
+
+# Under nohup, or in the background of a shell, these are ignored, and programs under test would
+# inherit that: Ctrl-C could not end them.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
+
+
+class TimeLimitExceeded(BaseException):
+    """A test took too long. Neither the code under test nor Hypothesis catches this."""
+
+
+def pytest_timeout_set_timer(item, settings):
+    """Interrupt a test at its limit, and what it then still waits for again and again."""
+
+    def interrupt(*_):
+        faulthandler.dump_traceback(2)  # where each thread is
+        raise TimeLimitExceeded(f"{item.nodeid} took more than {settings.timeout:g} s")
+
+    item.stash[LIMIT] = settings
+    item.cancel_timeout = stop_timer
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_S)
+    return True
+
+
+def stop_timer():
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Limit the end of a test too: a failure has stopped its timer."""
+    if limit := item.stash.get(LIMIT, None):
+        pytest_timeout_set_timer(item, limit)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in one line what was skipped, and how to have it run."""
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ())]
+    if reasons:
+        terminalreporter.write_line(summary(reasons), yellow=True)
 
 
 def pytest_make_parametrize_id(val, argname):
