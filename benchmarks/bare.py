@@ -9,8 +9,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
-from edgemerge.files import write as write_file
-from edgemerge.server.running import listen
+from edgemerge.files import write_atomically as write_file
+from edgemerge.server.main import listen
 
 app, lock = FastAPI(), Lock()
 database = sqlite3.connect(sys.argv[1], isolation_level=None, check_same_thread=False)

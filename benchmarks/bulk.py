@@ -24,7 +24,7 @@ from benchmarks.limits import CHUNKS, rows_alone
 from edgemerge import Projection
 from edgemerge.bulk import Chunk, chunks_of
 from edgemerge.dask import local_client, summed_up
-from edgemerge.scale.workers import cores
+from edgemerge.scale.workers import available_cores
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +36,7 @@ TIMES = 3  # the best counts
 
 def run(*, quick: bool = False) -> list[dict[str, object]]:
     """Measure every kind of file at every size; `quick` only shows that all of it works."""
-    most = cores()
+    most = available_cores()
     crews = [1] if most == 1 else [1, most]
     with tempfile.TemporaryDirectory() as folder:
         paths = {

@@ -23,7 +23,7 @@ from threading import Thread
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
-from edgemerge.exchange.hub import Hub
+from edgemerge.exchange.client import ServerClient
 
 DEVICES = int(os.environ.get("EDGEMERGE_LOAD_DEVICES", "100"))
 SECONDS = float(os.environ.get("EDGEMERGE_LOAD_SECONDS", "60"))
@@ -32,7 +32,7 @@ FLEETS = (1, 1000)
 SHARED = Projection(n_inputs=561, n_hidden=128, seed=7)
 
 SERVE = (
-    "from pathlib import Path; import sys; from edgemerge.server.running import serve;"
+    "from pathlib import Path; import sys; from edgemerge.server.main import serve;"
     "serve(database=sys.argv[1], port=0, port_file=Path(sys.argv[2]))"
 )
 
@@ -122,20 +122,20 @@ def turn(port: int, tokens: dict[str, str], stats: Stats, tally: Tally, seconds:
     tally.seconds += time.monotonic() - start
 
 
-def enrolled(hub: Hub, url: str, fleet: str, count: int) -> dict[str, str]:
+def enrolled(hub: ServerClient, url: str, fleet: str, count: int) -> dict[str, str]:
     """Make a fleet and let devices in."""
     hub.create_fleet(fleet, SHARED, reads="contributions")
     names = [f"d{i:04}" for i in range(count)]
     return {
-        name: Hub(url, hub.invite(fleet, name)["token"]).enrol(fleet, name)["token"]
+        name: ServerClient(url, hub.invite(fleet, name)["token"]).enrol(fleet, name)["token"]
         for name in names
     }
 
 
-def operator(server: Child) -> Hub:
+def operator(server: Child) -> ServerClient:
     """Give a connection that may administer."""
     token = (server.folder / "db.operator-token").read_text(encoding="ascii").strip()
-    return Hub(f"http://127.0.0.1:{server.port}", token)
+    return ServerClient(f"http://127.0.0.1:{server.port}", token)
 
 
 def samples() -> Stats:

@@ -27,7 +27,7 @@ from benchmarks.jobs import (
 )
 from benchmarks.stopwatch import Contestant, each
 from edgemerge import Stats
-from edgemerge.paper.published import Published, Textbook, plain_hidden
+from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer
 
 Array = NDArray[np.float64]
 
@@ -63,8 +63,8 @@ def single(
 
 def numpy_peers(stats: Stats, rows: Array) -> Iterator[Contestant]:
     """Give OS-ELM in NumPy, both ways, having learnt what is in stats."""
-    first, hidden = stats.solve(), plain_hidden(stats.projection)
-    published = Published(hidden, first.P, first.B)
+    first, hidden = stats.solve(), hidden_layer(stats.projection)
+    published = PublishedElm(hidden, first.P, first.B)
     wide = list(rows[:, None, :])
     yield from single(PUBLISHED, published.learn, published.loss, wide)
     yield Contestant(LEARN_ROWS, PUBLISHED, partial(each, published.learn, wide), len(wide))
@@ -72,7 +72,7 @@ def numpy_peers(stats: Stats, rows: Array) -> Iterator[Contestant]:
     yield Contestant(PREQUENTIAL_ROWS, PUBLISHED, run, len(wide))
     for job in (MERGE_LOSS, MERGE_SCORE):
         yield Contestant(job, PUBLISHED, partial(each, merge_published, [stats] * 8), 8)
-    textbook = Textbook(hidden, first.P, first.B)
+    textbook = TextbookElm(hidden, first.P, first.B)
     yield from single(TEXTBOOK, textbook.learn, textbook.loss, list(rows))
 
 

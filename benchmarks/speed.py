@@ -20,7 +20,7 @@ from benchmarks.jobs import OURS, PUBLISHED
 from benchmarks.peers import both, numpy_peers, packages
 from benchmarks.stopwatch import Contestant, each, race
 from edgemerge import Contribution, Detector, Ledger, Projection, Stats
-from edgemerge.core.activation import table
+from edgemerge.core.projection import activation_table
 
 Array = NDArray[np.float64]
 Times = dict[tuple[str, str], float]  # (job, way) → seconds
@@ -178,7 +178,7 @@ def growth(n: int, N: int, seconds: float, much: int) -> Bar:
 def memory(n: int, N: int) -> Bar:
     """Weigh a detector with all it needs: projection, tables, own sums, others', P, waiting."""
     X = samples(n, ROWS)
-    table.cache_clear()
+    activation_table.cache_clear()
     gc.collect()
     tracemalloc.start()
     projection = Projection.of_data(X, margin=0.1, n_hidden=N)

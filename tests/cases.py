@@ -33,7 +33,7 @@ def samples(draw, projection, min_rows=0, max_rows=40):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows = draw(st.integers(min_rows, max_rows))
     spread = draw(st.sampled_from((0.01, 0.5, 3.0)))
-    X = projection.grid.back(rng.normal(0.0, spread, (rows, projection.n_inputs)))
+    X = projection.grid.to_readings(rng.normal(0.0, spread, (rows, projection.n_inputs)))
     far = projection.grid_bits <= 12  # on a finer grid a few far ones fill the exact range
     if rows and far and draw(st.booleans()):
         X[rng.integers(rows), rng.integers(projection.n_inputs)] *= 10.0 ** draw(st.integers(0, 6))

@@ -18,16 +18,34 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edgemerge.agent.control import ask
+from edgemerge.agent.control import send_command
 from edgemerge.core.errors import SettingError
-from edgemerge.demo import conducting, going_on
-from edgemerge.demo.conducting import ours, run
-from edgemerge.demo.going_on import CALM, KEPT, ODD, ended_by_signals, go_on, readings
-from edgemerge.demo.live import View
-from edgemerge.demo.material import FAULTS, PHONES, PUMPS, har, pumps
-from edgemerge.demo.outcome import THRESHOLD, Outcome, roc_auc
-from edgemerge.demo.simulation import BAND_HZ, BEARING, LOOSE, SOUND, Pattern, spectra
-from edgemerge.demo.table import summary, table
+from edgemerge.demo import scenario
+from edgemerge.demo.datasets import (
+    BAND_HZ,
+    BEARING,
+    FAULTS,
+    LOOSENESS,
+    NO_FAULT,
+    PHONES,
+    PUMPS,
+    Pattern,
+    har,
+    pumps,
+    spectra,
+)
+from edgemerge.demo.report import THRESHOLD, Outcome, result_table, roc_auc, summary_text
+from edgemerge.demo.scenario import (
+    MAX_KEPT_SCORES,
+    SAMPLES_BETWEEN_FAULTS,
+    SAMPLES_PER_FAULT,
+    LiveView,
+    feed_forever,
+    interrupted_by_signals,
+    prepare_folder,
+    readings,
+    run_demo,
+)
 from tests.cli.calls import call
 from tests.services.missing import NO_DATA
 
@@ -50,13 +68,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def outcome(folder, told) -> Outcome:
     """One run with a real server and five real agents."""
-    return run(pumps(seed=7), 7, folder, say=told.append)
+    return run_demo(pumps(seed=7), 7, folder, say=told.append)
 
 
 def printed(outcome: Outcome, width: int) -> str:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(table(outcome))
+        console.print(result_table(outcome))
     return capture.get()
 
 
@@ -110,7 +128,7 @@ def test_the_table_fits_the_terminal_with_nothing_cut_off(outcome, width):
 
 
 def test_the_summary_says_what_changed_and_what_travelled(outcome):
-    said = summary(outcome)
+    said = summary_text(outcome)
     assert "80 % of its peers' normal samples" in said
     assert f"{outcome.bytes_sums / 1000:.0f} kB of sums" in said
     assert f"{outcome.bytes_samples / 1000:.0f} kB of samples" in said
@@ -133,7 +151,7 @@ def test_a_faster_shaft_moves_the_peaks():
 
 def test_looseness_raises_once_and_twice_the_speed_and_not_the_high_bands():
     rng = np.random.default_rng(1)
-    sound, loose = (spectra(RUNNING, 50, rng, fault).mean(0) for fault in (SOUND, LOOSE))
+    sound, loose = (spectra(RUNNING, 50, rng, fault).mean(0) for fault in (NO_FAULT, LOOSENESS))
     risen = loose - sound
     assert risen[band(25.0)] > 10.0
     assert risen[band(50.0)] > 10.0
@@ -142,7 +160,7 @@ def test_looseness_raises_once_and_twice_the_speed_and_not_the_high_bands():
 
 def test_a_bearing_fault_raises_harmonics_of_the_ball_pass_and_their_sidebands():
     rng = np.random.default_rng(1)
-    sound, worn = (spectra(RUNNING, 50, rng, fault).mean(0) for fault in (SOUND, BEARING))
+    sound, worn = (spectra(RUNNING, 50, rng, fault).mean(0) for fault in (NO_FAULT, BEARING))
     risen = worn - sound
     for harmonic in (2, 3, 5):
         centre = harmonic * 3.58 * RUNNING.speed_hz
@@ -167,14 +185,14 @@ def test_it_says_what_it_does_and_leaves_nothing_running(outcome, told, folder):
 
 
 def test_its_folder_is_made_anew_but_never_somebody_elses(tmp_path):
-    ours(tmp_path / "mine")
+    prepare_folder(tmp_path / "mine")
     (tmp_path / "mine" / "old").touch()
-    ours(tmp_path / "mine")
+    prepare_folder(tmp_path / "mine")
     assert not (tmp_path / "mine" / "old").exists()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").touch()
     with pytest.raises(SettingError, match="choose another folder"):
-        ours(tmp_path / "theirs")
+        prepare_folder(tmp_path / "theirs")
     assert (tmp_path / "theirs" / "thesis.txt").exists()
 
 
@@ -183,7 +201,7 @@ def test_the_view_fits_a_terminal_and_tells_odd_from_calm():
     fleet = SimpleNamespace(agents=dict.fromkeys(PUMPS, agent))
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(View(fleet, {name: like.name for name, like in PUMPS.items()}))
+        console.print(LiveView(fleet, {name: like.name for name, like in PUMPS.items()}))
     lines = [line for line in capture.get().splitlines() if line.startswith("pump-")]
     assert len(lines) == len(PUMPS)
     assert all("▃" in line and "▇" in line and "9.0" in line and "…" not in line for line in lines)
@@ -227,7 +245,7 @@ def pages_of(line, *paths):
 
 def judged(folder):
     """How many samples each agent has judged."""
-    return [ask(folder / name, {"command": "status"}, 10.0)["samples"] for name in PUMPS]
+    return [send_command(folder / name, {"command": "status"}, 10.0)["samples"] for name in PUMPS]
 
 
 def until_it_stays(process):
@@ -293,10 +311,10 @@ def test_the_demo_ends_with_a_link_and_stays_only_if_asked(tmp_path, monkeypatch
     )
     fleet = SimpleNamespace(operator=hub, url="http://127.0.0.1:1", folder=tmp_path)
     (tmp_path / "pump-1.toml").touch()
-    monkeypatch.setattr(conducting, "run", lambda *_, done, **__: done(None, fleet))
-    monkeypatch.setattr("edgemerge.cli.demo.tell", lambda *_, **__: None)
-    monkeypatch.setattr("edgemerge.cli.demo.material", lambda *_: None)
-    monkeypatch.setattr(going_on, "go_on", lambda *_, **__: stayed.append(True))
+    monkeypatch.setattr(scenario, "run_demo", lambda *_, done, **__: done(None, fleet))
+    monkeypatch.setattr("edgemerge.cli.demo.print_outcome", lambda *_, **__: None)
+    monkeypatch.setattr("edgemerge.cli.demo.load_dataset", lambda *_: None)
+    monkeypatch.setattr(scenario, "feed_forever", lambda *_, **__: stayed.append(True))
     result = call("demo", "--out", tmp_path, *keep)
     assert result.exit_code == 0, result.output
     assert "http://127.0.0.1:1/ui/\n" in result.stderr
@@ -317,8 +335,14 @@ def test_afterwards_devices_are_mostly_normal_and_one_at_a_time_is_odd(material)
     assert max(map(len, sick)) == 1
     assert {names[0] for names in sick if names} == set(PUMPS)
     spells = [(bool(names), len(list(group))) for names, group in groupby(sick)]
-    assert all(ODD[0] <= length < ODD[1] for ill, length in spells[1:-1] if ill)
-    assert all(CALM[0] <= length < CALM[1] for ill, length in spells[1:-1] if not ill)
+    assert all(
+        SAMPLES_PER_FAULT[0] <= length < SAMPLES_PER_FAULT[1] for ill, length in spells[1:-1] if ill
+    )
+    assert all(
+        SAMPLES_BETWEEN_FAULTS[0] <= length < SAMPLES_BETWEEN_FAULTS[1]
+        for ill, length in spells[1:-1]
+        if not ill
+    )
 
 
 def test_the_fault_that_a_pump_has_is_one_of_its_own(material):
@@ -333,7 +357,8 @@ def test_every_agent_is_fed_until_it_is_time_to_stop_and_memory_has_a_bound(mate
     fed = []
     agents = {
         name: SimpleNamespace(
-            scores=[1.0] * 2 * KEPT, feed=lambda rows, n=name: fed.append((n, rows.shape))
+            scores=[1.0] * 2 * MAX_KEPT_SCORES,
+            feed=lambda rows, n=name: fed.append((n, rows.shape)),
         )
         for name in PUMPS
     }
@@ -344,16 +369,16 @@ def test_every_agent_is_fed_until_it_is_time_to_stop_and_memory_has_a_bound(mate
         return len(waited) == 3
 
     stop = SimpleNamespace(wait=wait)
-    go_on(SimpleNamespace(agents=agents), material, seed=7, stop=stop)
+    feed_forever(SimpleNamespace(agents=agents), material, seed=7, stop=stop)
     assert fed == [(name, (1, 64)) for name in PUMPS] * 3
     assert waited == [0.5] * 3
-    assert all(len(agent.scores) == KEPT for agent in agents.values())
+    assert all(len(agent.scores) == MAX_KEPT_SCORES for agent in agents.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_ends_it_as_ctrl_c_does(number):
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import FormatError
-from edgemerge.core.ledger import Ledger
-from edgemerge.core.parcel import seal, unseal
+from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
-from edgemerge.core.state import to_bytes
 from edgemerge.core.stats import Stats
 from edgemerge.files import load, save
+from edgemerge.wire.codec import pack_payload, unpack_payload
+from edgemerge.wire.state import to_bytes
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, names=("a", "b", "ü"))
 ROWS = np.random.default_rng(0).normal(0.0, 0.3, (80, 3))
@@ -119,9 +118,9 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
 
 
 def changed(thing, **words):
-    parcel = unseal(to_bytes(thing))
+    parcel = unpack_payload(to_bytes(thing))
     parcel.words.update(words)
-    return seal(parcel)
+    return pack_payload(parcel)
 
 
 @pytest.mark.parametrize(

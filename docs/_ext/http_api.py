@@ -12,43 +12,29 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from sphinx.application import Sphinx
 
-from edgemerge.server import (
-    asking,
-    contribution_routes,
-    fleet_routes,
-    pull_routes,
-    session_routes,
-    status_routes,
-)
-from edgemerge.server.app import create
-from edgemerge.server.merges import choice_routes
-from edgemerge.server.problems import WORDS
-from edgemerge.server.reports import report_routes
+from edgemerge.server import api, http
+from edgemerge.server.http import PROBLEM_DESCRIPTIONS
+from edgemerge.server.main import create_app
 
 GUARDS = (  # the strictest first
-    (asking.operator, "an operator"),
-    (asking.member, "an operator, or a device of the fleet"),
-    (asking.caller_of, "an operator or a device"),
-    (asking.token_of, "whoever has an invitation, which is the token here"),
+    (http.operator, "an operator"),
+    (http.member, "an operator, or a device of the fleet"),
+    (http.caller_of, "an operator or a device"),
+    (http.token_of, "whoever has an invitation, which is the token here"),
 )
 ITSELF = {  # these look at the address, too
-    contribution_routes.put_contribution: "the device itself",
-    contribution_routes.drop: "an operator, or the device itself",
-    report_routes.report: "the device itself",
+    api.put_contribution: "the device itself",
+    api.drop: "an operator, or the device itself",
+    api.report: "the device itself",
 }
-MODULES = (
-    *(fleet_routes, contribution_routes, report_routes, pull_routes, choice_routes),
-    *(status_routes, session_routes),
-)
 Thing = dict[str, Any]
 
 
 def routes() -> Iterator[tuple[str, APIRoute]]:
     """Method and route, in the order of the code."""
-    for module in MODULES:
-        for route in module.router.routes:
-            if isinstance(route, APIRoute):
-                yield from ((method, route) for method in sorted(route.methods))
+    for route in api.router.routes:
+        if isinstance(route, APIRoute):
+            yield from ((method, route) for method in sorted(route.methods))
 
 
 def who(route: APIRoute) -> str:
@@ -99,7 +85,7 @@ def answered(about: Thing, schemas: Thing) -> Iterator[str]:
     """What a route answers, a line for each status; problems that all routes share come last."""
     shared = []
     for status, answer in sorted(about["responses"].items()):
-        if answer["description"] == WORDS.get(int(status)):
+        if answer["description"] == PROBLEM_DESCRIPTIONS.get(int(status)):
             shared.append(f"`{status}`")
         else:
             yield f"`{status}`: {_answer(answer, schemas)}"
@@ -123,9 +109,9 @@ class HttpApi(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Make the sections."""
-        told = create(None).openapi()  # type: ignore[arg-type]  # nobody is served, only described
+        told = create_app(None).openapi()  # type: ignore[arg-type]  # nobody is served, only described
         schemas = told["components"]["schemas"]
-        problems = [f"`{status}`: {words}" for status, words in WORDS.items()]
+        problems = [f"`{status}`: {words}" for status, words in PROBLEM_DESCRIPTIONS.items()]
         made = [_section("Problems", 'The body is `{"error": "<words>"}`.', problems)]
         for method, route in routes():
             about = told["paths"][route.path][method.lower()]

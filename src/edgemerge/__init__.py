@@ -7,23 +7,24 @@ the command line can set the number of BLAS threads before numpy reads it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgemerge.moved import register
+
 if TYPE_CHECKING:
-    from edgemerge.core.admission import admit
     from edgemerge.core.bank import Bank
-    from edgemerge.core.codec import decode, encode
-    from edgemerge.core.contribution import Contribution
     from edgemerge.core.detector import Detector
-    from edgemerge.core.elm import elm
     from edgemerge.core.errors import EdgemergeError
-    from edgemerge.core.grouping import group
-    from edgemerge.core.ledger import Ledger
+    from edgemerge.core.ledger import Contribution, Ledger
     from edgemerge.core.projection import Projection
     from edgemerge.core.readout import Readout
-    from edgemerge.core.stats import Stats
+    from edgemerge.core.similarity import group
+    from edgemerge.core.stats import Stats, elm
     from edgemerge.core.threshold import Threshold
     from edgemerge.files import load, save
+    from edgemerge.wire.admission import admit
+    from edgemerge.wire.codec import decode, encode
 
 __version__ = "0.1.0"
+register()
 
 __all__ = [
     "Bank",
@@ -44,22 +45,31 @@ __all__ = [
     "save",
 ]
 
-_HOMES = {  # else core.<name in lower case>
+_MODULES = {
+    "Bank": "core.bank",
+    "Contribution": "core.ledger",
+    "Detector": "core.detector",
     "EdgemergeError": "core.errors",
-    "admit": "core.admission",
-    "decode": "core.codec",
-    "encode": "core.codec",
-    "group": "core.grouping",
+    "Ledger": "core.ledger",
+    "Projection": "core.projection",
+    "Readout": "core.readout",
+    "Stats": "core.stats",
+    "Threshold": "core.threshold",
+    "admit": "wire.admission",
+    "decode": "wire.codec",
+    "elm": "core.stats",
+    "encode": "wire.codec",
+    "group": "core.similarity",
     "load": "files",
     "save": "files",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name, f"core.{name.lower()}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    value = globals()[name] = getattr(module, name)
     return value
 
 

@@ -38,34 +38,36 @@ def stop_on_signals(stop: Event) -> None:
         signal.signal(number, ask)
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """A log line for people: time, level, words; values as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record as one line."""
         text = " ".join(super().format(record).split("\n"))
-        values = "".join(f" {key}={value}" for key, value in values_of(record).items())
+        values = "".join(f" {key}={value}" for key, value in record_values(record).items())
         at = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(record.created))
         return f"{at} {record.levelname.lower()} {text}{values}"
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A log line for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record as one JSON object."""
         head = {"at": record.created, "level": record.levelname.lower(), "from": record.name}
         words = {"message": super().format(record)}
-        return json.dumps(head | words | values_of(record), default=str)
+        return json.dumps(head | words | record_values(record), default=str)
 
 
-def values_of(record: logging.LogRecord) -> dict[str, Any]:
+def record_values(record: logging.LogRecord) -> dict[str, Any]:
     """Give the values that a call to the log carried in `extra={"values": …}`."""
     found = getattr(record, "values", None)
     return found if isinstance(found, dict) else {}
 
 
-def log_to_stderr(level: str = "info", *, form: Callable[[], logging.Formatter] = Lines) -> None:
+def log_to_stderr(
+    level: str = "info", *, form: Callable[[], logging.Formatter] = TextFormatter
+) -> None:
     """Send the log of edgemerge to standard error, one line to a record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(form())
@@ -76,7 +78,7 @@ def log_to_stderr(level: str = "info", *, form: Callable[[], logging.Formatter] 
 
 
 @contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
     """Let processes that are started now ignore Ctrl-C: it is for the one that starts them."""
     if current_thread() is not main_thread():
         yield

@@ -12,7 +12,7 @@ _NAME, _, _NUMBER = os.environ.get("EDGEMERGE_FAILPOINT", "").partition(":")
 _passed = 0
 
 
-def passing(name: str) -> None:
+def failpoint(name: str) -> None:
     """Die here if a test asked for it, as by kill -9: nothing is flushed, closed or said."""
     global _passed  # noqa: PLW0603 - a process dies once
     if name == _NAME:

@@ -18,21 +18,21 @@ from tempfile import mkstemp
 from typing import Any
 
 from edgemerge.core.errors import FormatError
-from edgemerge.core.state import Thing, from_bytes, to_bytes
+from edgemerge.wire.state import Saveable, from_bytes, to_bytes
 
-LIMIT = 2**30  # bytes
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot sync a folder
+MAX_FILE_BYTES = 2**30  # bytes
+CANNOT_SYNC_FOLDER = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot sync a folder
 
 
-def save(thing: Thing, path: str | os.PathLike[str]) -> None:
+def save(thing: Saveable, path: str | os.PathLike[str]) -> None:
     """Write a detector, ledger, stats, contribution or projection to a file, atomically.
 
     After a crash at any moment the file holds either what it held before or all that is new.
     """
-    write(to_bytes(thing), Path(path))
+    write_atomically(to_bytes(thing), Path(path))
 
 
-def load(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Any:
+def load(path: str | os.PathLike[str], *, limit: int = MAX_FILE_BYTES) -> Any:
     """Read what `save` wrote; anything else is refused with words that say what it is."""
     with Path(path).open("rb") as file:
         data = file.read(limit + 1)
@@ -44,7 +44,7 @@ def load(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Any:
         raise FormatError(f"{path}: {error}") from error
 
 
-def write(data: bytes, path: Path, *, mode: int | None = None) -> None:
+def write_atomically(data: bytes, path: Path, *, mode: int | None = None) -> None:
     """Write beside, then rename; both the file and its folder reach the disk before it returns.
 
     Only its owner may read it, unless `mode` says otherwise (where files have such a thing).
@@ -73,7 +73,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in NO_SYNC:
+        if error.errno not in CANNOT_SYNC_FOLDER:
             raise
     finally:
         os.close(handle)

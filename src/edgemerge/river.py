@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from river import base
 
 from edgemerge.core import detector as core
-from edgemerge.core.activation import Activation
 from edgemerge.core.errors import SettingError
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
 Features = dict[Any, Any]
 
 GRID_BITS = 10  # leaves room for 10⁵ samples of inputs that nobody scaled
-MOST = 4096  # features up to which a name's weights do not depend on how many there are
+MAX_FEATURES = 4096  # features up to which a name's weights do not depend on how many there are
 
 
 class Detector(base.AnomalyDetector):
@@ -80,7 +79,7 @@ class Detector(base.AnomalyDetector):
         if self._detector is not None and not new:
             self._detector.learn(self._padded(x, self._features) if row is None else row)
         elif x:
-            features = _united(self._features, x)
+            features = _feature_union(self._features, x)
             grown = self._grown(features)
             grown.learn(self._padded(x, features))
             self._take(features, grown)
@@ -100,10 +99,10 @@ class Detector(base.AnomalyDetector):
         """Add everything that another detector has learnt, whatever features it met."""
         if other._detector is None:
             return
-        features = _united(self._features, other._features)
+        features = _feature_union(self._features, other._features)
         merged = self._grown(features)
         self._projection(other._features).must_equal(other._detector.projection)
-        own = merged.own + _embedded(other._detector.own, merged.projection)  # M7
+        own = merged.own + _embed_stats(other._detector.own, merged.projection)  # M7
         self._take(features, self._resumed(own, merged.rejected + other._detector.rejected))
 
     @property
@@ -129,8 +128,8 @@ class Detector(base.AnomalyDetector):
         self._pick = itemgetter(*features, features[0])  # one more, or one feature gives no tuple
 
     def _projection(self, features: tuple[Any, ...]) -> Projection:
-        if len(features) > MOST:
-            raise SettingError(f"found {len(features)} features, expected at most {MOST}")
+        if len(features) > MAX_FEATURES:
+            raise SettingError(f"found {len(features)} features, expected at most {MAX_FEATURES}")
         return Projection(
             n_inputs=len(features),
             n_hidden=self.n_hidden,
@@ -148,7 +147,7 @@ class Detector(base.AnomalyDetector):
         projection = self._projection(features)
         if self._detector is None:
             return self._resumed(Stats.empty(projection), 0)
-        return self._resumed(_embedded(self._detector.own, projection), self._detector.rejected)
+        return self._resumed(_embed_stats(self._detector.own, projection), self._detector.rejected)
 
     def _resumed(self, own: Stats, rejected: int) -> core.Detector:
         return core.Detector.resume(
@@ -160,11 +159,11 @@ class Detector(base.AnomalyDetector):
         )
 
 
-def _united(some: Iterable[Any], more: Iterable[Any]) -> tuple[Any, ...]:
+def _feature_union(some: Iterable[Any], more: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted({*some, *more}, key=str))
 
 
-def _embedded(stats: Stats, projection: Projection) -> Stats:
+def _embed_stats(stats: Stats, projection: Projection) -> Stats:
     """Say what the sums would be, had all samples been of the larger projection's features."""
     names = {name: i for i, name in enumerate(projection.names or ())}
     places = [names[name] for name in stats.projection.names or ()]

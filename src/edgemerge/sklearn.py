@@ -23,20 +23,21 @@ from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, Regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from edgemerge.core.activation import Activation
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
-from edgemerge.core.projection import Projection
+from edgemerge.core.patterns import inliers, upper_quantile
+from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
-from edgemerge.core.tails import limit_above, within
 
 Array = NDArray[np.float64]
-End = float | ArrayLike | None  # of a range; None leaves it to the first rows
+RangeEnd = float | ArrayLike | None  # of a range; None leaves it to the first rows
 Weights = ArrayLike | None
 
-ODD = 4.0  # score above which a row is an outlier, and not learnt by `partial_fit`
-FEW = 0.01  # share of the rows of a `fit` that are outliers at least: sklearn expects some
-AGREE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
+OUTLIER_SCORE = 4.0  # score above which a row is an outlier, and not learnt by `partial_fit`
+MIN_OUTLIER_SHARE = (
+    0.01  # share of the rows of a `fit` that are outliers at least: sklearn expects some
+)
+AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,8 +62,8 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     activation: Activation = "tanh"
     random_state: int = 0
     width: float = 0.0
-    low: End = None
-    high: End = None
+    low: RangeEnd = None
+    high: RangeEnd = None
     ridge: float | None = None
     contamination: float | Literal["auto"] = "auto"
     robust: bool = True
@@ -71,35 +72,37 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         """Learn rows (k, n), and nothing but them."""
         rows = validate_data(self, X, dtype=np.float64)
         weights = _weights(sample_weight, rows)
-        share = FEW if self.contamination == "auto" else float(self.contamination)
+        share = MIN_OUTLIER_SHARE if self.contamination == "auto" else float(self.contamination)
         if not 0.0 < share <= 0.5:
             raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
-        kept = np.where(within(rows, weights), weights, 0.0) if self.robust else weights
+        kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
         self._know(Stats.of(_projection(self, rows, weights), rows, weights=kept))
-        self.offset_ = -limit_above(self.detector_.score(rows), weights, share)
+        self.offset_ = -upper_quantile(self.detector_.score(rows), weights, share)
         if self.contamination == "auto":
-            self.offset_ = max(self.offset_, -ODD) if self.detector_.ready else -ODD
+            self.offset_ = (
+                max(self.offset_, -OUTLIER_SCORE) if self.detector_.ready else -OUTLIER_SCORE
+            )
         return self
 
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:
         """Learn more rows; the first call fixes the range of the inputs, unless it is given."""
         if not hasattr(self, "detector_"):
             return self.fit(X, y, sample_weight)
-        rows = _more_rows(self, X)
+        rows = _validated_rows(self, X)
         weights = _weights(sample_weight, rows)
         if self.robust and self.detector_.ready:
-            weights = np.where(self.detector_.score(rows) > ODD, 0.0, weights)
+            weights = np.where(self.detector_.score(rows) > OUTLIER_SCORE, 0.0, weights)
         self._know(self.stats_ + Stats.of(self.detector_.projection, rows, weights=weights))
         return self
 
     def merge(self, other: Self) -> Self:
         """Add everything that another detector has learnt."""
-        self._know(_merged(self, other))
+        self._know(_merged_stats(self, other))
         return self
 
     def score_samples(self, X: ArrayLike) -> Array:
         """Give −M11 of rows: −1 is as usual, −4 is four times as odd."""
-        rows = _more_rows(self, X)
+        rows = _validated_rows(self, X)
         return np.asarray(-self.detector_.score(rows))
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -134,8 +137,8 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
     activation: Activation = "tanh"
     random_state: int = 0
     width: float = 0.0
-    low: End = None
-    high: End = None
+    low: RangeEnd = None
+    high: RangeEnd = None
     y_low: float | None = None
     y_high: float | None = None
     ridge: float | None = None
@@ -150,12 +153,12 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 
     def merge(self, other: Self) -> Self:
         """Add everything that another regressor has learnt."""
-        _know(self, _merged(self, other, "centre_", "scale_"))
+        _set_stats(self, _merged_stats(self, other, "centre_", "scale_"))
         return self
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the targets of rows."""
-        return np.asarray(_outputs(self, X)[:, 0] * self.scale_ + self.centre_)
+        return np.asarray(_predicted_outputs(self, X)[:, 0] * self.scale_ + self.centre_)
 
     def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights, known: Any) -> Self:
         checks = {"y_numeric": True, "dtype": np.float64}
@@ -163,7 +166,7 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
         weights = _weights(sample_weight, rows)
         if known is None:
             self.centre_, self.scale_ = self._target_range(targets[weights > 0.0])
-        _learn(self, rows, (targets - self.centre_) / self.scale_, weights, known)
+        _learn_targets(self, rows, (targets - self.centre_) / self.scale_, weights, known)
         return self
 
     def _target_range(self, targets: Array) -> tuple[float, float]:
@@ -188,8 +191,8 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
     activation: Activation = "tanh"
     random_state: int = 0
     width: float = 0.0
-    low: End = None
-    high: End = None
+    low: RangeEnd = None
+    high: RangeEnd = None
     ridge: float | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
@@ -208,12 +211,12 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
 
     def merge(self, other: Self) -> Self:
         """Add everything that another classifier has learnt."""
-        _know(self, _merged(self, other, "classes_"))
+        _set_stats(self, _merged_stats(self, other, "classes_"))
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Say how much speaks for each class, (k, m); of two classes for the second, (k,)."""
-        outputs = _outputs(self, X)
+        outputs = _predicted_outputs(self, X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -231,37 +234,37 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
         if len(strange):
             raise SampleError(f"found classes {strange}, expected {classes}: name them all first")
         self.classes_ = classes
-        _learn(self, rows, np.equal.outer(labels, classes), weights, known)
+        _learn_targets(self, rows, np.equal.outer(labels, classes), weights, known)
         return self
 
 
-def _learn(estimator: Any, rows: Array, targets: Array, weights: Array, known: Any) -> None:
+def _learn_targets(estimator: Any, rows: Array, targets: Array, weights: Array, known: Any) -> None:
     projection = known.projection if known else _projection(estimator, rows, weights)
     seen = Stats.of(projection, rows, targets, weights=weights)
-    _know(estimator, known + seen if known else seen)
+    _set_stats(estimator, known + seen if known else seen)
 
 
-def _know(estimator: Any, stats: Stats) -> None:
+def _set_stats(estimator: Any, stats: Stats) -> None:
     estimator.stats_, estimator.readout_ = stats, stats.solve(estimator.ridge)
 
 
-def _merged(one: Any, other: Any, *agreed: str) -> Stats:
+def _merged_stats(one: Any, other: Any, *agreed: str) -> Stats:
     check_is_fitted(one)
     check_is_fitted(other)
     for name in agreed:
         mine, its = getattr(one, name), getattr(other, name)
         if not np.array_equal(mine, its):
-            raise MismatchError(f"found {name} {its}, expected {mine}: {AGREE}")
+            raise MismatchError(f"found {name} {its}, expected {mine}: {AGREE_ADVICE}")
     return cast(Stats, one.stats_ + other.stats_)  # M7
 
 
-def _more_rows(estimator: Any, X: ArrayLike) -> Array:
+def _validated_rows(estimator: Any, X: ArrayLike) -> Array:
     check_is_fitted(estimator)
     return np.asarray(validate_data(estimator, X, reset=False, dtype=np.float64))
 
 
-def _outputs(estimator: Any, X: ArrayLike) -> Array:
-    rows = _more_rows(estimator, X)
+def _predicted_outputs(estimator: Any, X: ArrayLike) -> Array:
+    rows = _validated_rows(estimator, X)
     return np.asarray(estimator.stats_.projection.hidden(rows) @ estimator.readout_.B)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgemerge import Projection
 from edgemerge.agent.config import Config, read_config
-from edgemerge.agent.running import run
+from edgemerge.agent.runner import run
 from edgemerge.daemon import stop_on_signals
 
 INPUTS = 6

@@ -2,10 +2,8 @@
 
 import pytest
 
-from edgemerge.agent.broker import Broker
 from edgemerge.agent.config import read_config
-from edgemerge.agent.sinks.discovery import Topics
-from edgemerge.agent.sinks.mqtt import MqttSink
+from edgemerge.agent.mqtt import Broker, MqttSink, Topics
 from tests.agent.configuring import HEAD, SHARED
 from tests.agent.listening import Listener
 from tests.services.mosquitto import mosquitto

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic, sleep
 
-from edgemerge.agent.parts import Verdict
+from edgemerge.agent.interfaces import Verdict
 from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
 

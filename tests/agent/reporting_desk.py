@@ -3,24 +3,23 @@
 from dataclasses import dataclass, field
 
 from edgemerge import Contribution, Stats
+from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.memory import Memory
-from edgemerge.agent.parts import Verdict
-from edgemerge.agent.reporter import Outcome
-from edgemerge.agent.reporting import Reporting
-from edgemerge.agent.sharing import Sharing
-from edgemerge.agent.syncing import Clocks
-from edgemerge.core.codec import encode
-from edgemerge.core.errors import AwayError
-from edgemerge.core.told import Part, Told
-from edgemerge.exchange.reports import Heard, written
-from edgemerge.server.reports.report_forms import ReportAsked
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.state import AgentState
+from edgemerge.agent.sync import Clocks, SharingPolicy
+from edgemerge.core.errors import UnavailableError
+from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.exchange.client import ReportAnswer, encode_report
+from edgemerge.server.schemas import ReportAsked
+from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream
 
 P = shared()
 NOON = 1_700_000_000.0  # the time of day when the clock that does not jump says 0
-OK = Outcome(Heard(1.0, 0))
-AWAY = Outcome(error=AwayError("away"))
+OK = ReportOutcome(ReportAnswer(1.0, 0))
+AWAY = ReportOutcome(error=UnavailableError("away"))
 
 
 @dataclass
@@ -29,7 +28,7 @@ class Desk:
 
     learner: object
     said: ReportConfig = field(default_factory=ReportConfig)
-    told: bytes = encode(Told(P))
+    told: bytes = encode(Merged(P))
     now: float = 0.0
     busy: bool = False
     last: float | None = None
@@ -41,10 +40,10 @@ class Desk:
     wall_s: float = NOON
 
     def __post_init__(self):
-        self.memory = Memory("pump-1", 1000, self.learner, told=self.told)
-        self.sharing = Sharing(self.memory, gate=0.0, max_shift=1e9)
+        self.memory = AgentState("pump-1", 1000, self.learner, told=self.told)
+        self.sharing = SharingPolicy(self.memory, gate=0.0, max_shift=1e9)
         clocks = Clocks(lambda: self.wall_s + self.now, lambda: self.now)
-        self.reporting = Reporting(self.memory, self, self, self.said, clocks=clocks)
+        self.reporting = DeviceReporter(self.memory, self, self, self.said, clocks=clocks)
 
     @property
     def shift(self):
@@ -56,7 +55,7 @@ class Desk:
     def send(self, report):
         assert not self.busy
         self.busy = True
-        self.reports.append(ReportAsked.model_validate_json(written(report)))
+        self.reports.append(ReportAsked.model_validate_json(encode_report(report)))
 
     def outcome(self, timeout_s=0.0):
         self.now += timeout_s if self.busy and not self.answers else 0.0
@@ -97,4 +96,4 @@ def told(*devices, rows=40):
     notes = [
         Contribution(name, Stats.of(P, stream(rows, i + 1)), 3) for i, name in enumerate(devices)
     ]
-    return Told(P, (Part.of(notes, P),))
+    return Merged(P, (MergedPart.of(notes, P),))

@@ -4,10 +4,9 @@ from threading import Event
 
 import pytest
 
-from edgemerge.agent import building
-from edgemerge.agent.sinks.rotating import Rotating
-from edgemerge.agent.sources.files import File, Tail
-from edgemerge.agent.sources.pace import Paced
+from edgemerge.agent import runner
+from edgemerge.agent.sinks import RotatingFileSink
+from edgemerge.agent.sources import FileSource, RateLimitedSource, TailSource
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, MismatchError, SettingError
@@ -19,14 +18,14 @@ def test_sources_are_built(configured, tmp_path):
     (tmp_path / "in.csv").write_text("b,a,t\n1,2,60\n")
     text = "[projection]\nnames = ['a', 'b']\n[source]\nkind = 'csv'\npath = 'in.csv'\ntime = 't'\n"
     config = configured(text)
-    source = building.make_source(config)
-    assert isinstance(source, File)
+    source = runner.make_source(config)
+    assert isinstance(source, FileSource)
     (reading,) = source.read(Event())
     assert (reading.values.tolist(), reading.at) == ([2.0, 1.0], 60.0)
-    assert isinstance(building.make_source(configured(text, "source.kind=tail")), Tail)
-    assert isinstance(building.make_source(configured(text, "source.rate_hz=5")), Paced)
+    assert isinstance(runner.make_source(configured(text, "source.kind=tail")), TailSource)
+    assert isinstance(runner.make_source(configured(text, "source.rate_hz=5")), RateLimitedSource)
     with pytest.raises(SettingError, match=r'source\.kind = "csv" needs source\.path'):
-        building.make_source(configured(SHARED, "source.kind=csv"))
+        runner.make_source(configured(SHARED, "source.kind=csv"))
 
 
 @pytest.mark.parametrize(
@@ -42,77 +41,77 @@ def test_features_are_built_and_must_fit_the_projection(configured, settings, co
     n = each * len(columns.split(","))
     settings = [*settings, f"source.columns={columns}"]
     config = configured(f"[projection]\nn_inputs = {n}\n", *settings)
-    features = building.make_features(config)
+    features = runner.make_features(config)
     assert features.n_outputs(len(columns.split(","))) == n
-    assert building.input_names(config, config.projection) == features.names(columns.split(","))
+    assert runner.input_names(config, config.projection) == features.names(columns.split(","))
     with pytest.raises(MismatchError, match=f"samples of {n} values, expected {n + 1}"):
-        building.make_features(configured(f"[projection]\nn_inputs = {n + 1}\n", *settings))
+        runner.make_features(configured(f"[projection]\nn_inputs = {n + 1}\n", *settings))
 
 
 def test_learners_have_the_defaults_of_their_kind(configured):
     shared = configured().projection
-    bank = building.make_learner(configured(SHARED, "learner.max_patterns=3"), shared)
+    bank = runner.make_learner(configured(SHARED, "learner.max_patterns=3"), shared)
     assert isinstance(bank, Bank)
     assert (bank.max_patterns, bank.reject_above) == (3, Bank(shared).reject_above)
-    detector = building.make_learner(configured(SHARED, "learner.kind=detector"), shared)
+    detector = runner.make_learner(configured(SHARED, "learner.kind=detector"), shared)
     assert isinstance(detector, Detector)
     assert detector.reject_above is Detector(shared).reject_above is None
-    never = building.make_learner(configured(SHARED, "learner.reject_above=never"), shared)
+    never = runner.make_learner(configured(SHARED, "learner.reject_above=never"), shared)
     assert never.reject_above is None
-    some = building.make_learner(configured(SHARED, "learner.reject_above=5"), shared)
+    some = runner.make_learner(configured(SHARED, "learner.reject_above=5"), shared)
     assert some.reject_above == 5.0
 
 
 def test_thresholds_are_built(configured):
-    assert building.make_threshold(configured(SHARED, "threshold.limit=3")).limit == 3.0
-    assert building.make_threshold(configured()).limit == 4.0
+    assert runner.make_threshold(configured(SHARED, "threshold.limit=3")).limit == 3.0
+    assert runner.make_threshold(configured()).limit == 4.0
     with pytest.raises(SettingError, match="one way: limit, quantile or sigmas"):
-        building.make_threshold(configured(SHARED, "threshold.limit=3", "threshold.sigmas=3"))
+        runner.make_threshold(configured(SHARED, "threshold.limit=3", "threshold.sigmas=3"))
 
 
 def test_sinks_are_built(configured, tmp_path):
     config = configured(SHARED, "sinks.0.kind=file", "sinks.0.path=out/verdicts.jsonl")
-    (sink,) = building.make_sinks(config)
-    assert isinstance(sink, Rotating)
+    (sink,) = runner.make_sinks(config)
+    assert isinstance(sink, RotatingFileSink)
     sink.close()
     assert (tmp_path / "out" / "verdicts.jsonl").exists()
     with pytest.raises(SettingError, match=r"needs sinks\.0\.path"):
-        building.make_sinks(configured(SHARED, "sinks.0.kind=jsonl"))
+        runner.make_sinks(configured(SHARED, "sinks.0.kind=jsonl"))
 
 
 def test_exchanges_are_built_with_secrets_from_files(configured, tmp_path):
     shared = configured().projection
-    assert building.make_exchange(configured(), shared) is None
+    assert runner.make_exchange(configured(), shared) is None
     folder = configured(SHARED, "exchange.kind=folder", "exchange.path=stick")
-    assert building.make_exchange(folder, shared).path == tmp_path / "stick"
+    assert runner.make_exchange(folder, shared).path == tmp_path / "stick"
     flags = ["exchange.kind=http", "exchange.url=http://127.0.0.1:1", "exchange.fleet=pumps"]
     with pytest.raises(SettingError, match=r"needs exchange\.token_file"):
-        building.make_exchange(configured("", *flags), None)
+        runner.make_exchange(configured("", *flags), None)
     flags.append("exchange.token_file=token")
     with pytest.raises(SettingError, match=r"token_file .*No such file"):
-        building.make_exchange(configured("", *flags), None)
+        runner.make_exchange(configured("", *flags), None)
     (tmp_path / "token").write_text("\n")
     with pytest.raises(SettingError, match="does not hold one token"):
-        building.make_exchange(configured("", *flags), None)
+        runner.make_exchange(configured("", *flags), None)
     (tmp_path / "token").write_text("abc\n")
-    assert building.make_exchange(configured("", *flags), None).fleet == "pumps"
+    assert runner.make_exchange(configured("", *flags), None).fleet == "pumps"
 
 
 def test_exchanges_with_a_broker_and_with_peers_are_built(configured, tmp_path):
     shared = configured().projection
     (tmp_path / "token").write_text("abcdefghijklmnopqrstuvwxyz012345\n")
     flags = ["exchange.kind=peer", "exchange.token_file=token", "exchange.listen=127.0.0.1:0"]
-    peer = building.make_exchange(configured(SHARED, *flags), shared)
+    peer = runner.make_exchange(configured(SHARED, *flags), shared)
     assert peer.url.startswith("http://127.0.0.1:")
     peer.close()
     with pytest.raises(SettingError, match=r"needs exchange\.listen"):
-        building.make_exchange(configured(SHARED, *flags[:2]), shared)
+        runner.make_exchange(configured(SHARED, *flags[:2]), shared)
     flags = ["exchange.kind=mqtt", "exchange.fleet=pumps", "exchange.prefix=plant"]
-    assert isinstance(building.make_exchange(configured(SHARED, *flags), shared), MqttExchange)
+    assert isinstance(runner.make_exchange(configured(SHARED, *flags), shared), MqttExchange)
 
 
 def test_an_address_to_listen_at_is_host_and_port(configured, tmp_path):
     (tmp_path / "token").write_text("abc\n")
     flags = ["exchange.kind=peer", "exchange.token_file=token", "exchange.listen=nowhere"]
     with pytest.raises(EdgemergeError, match='expected "host:port"'):
-        building.make_exchange(configured(SHARED, *flags), configured().projection)
+        runner.make_exchange(configured(SHARED, *flags), configured().projection)

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from edgemerge import Projection, save
-from edgemerge.agent import building
-from edgemerge.agent.config import TABLES, Config, ExchangeConfig, SinkConfig, Top, read_config
+from edgemerge.agent import runner
+from edgemerge.agent.config import (
+    TABLES,
+    Config,
+    ExchangeConfig,
+    SinkConfig,
+    TopLevelConfig,
+    read_config,
+)
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import SettingError
 from tests.agent.configuring import SHARED
@@ -159,7 +166,7 @@ def keys_on_page():
 
 
 def test_the_page_has_every_key_and_no_other():
-    kinds = TABLES | {"sinks": SinkConfig, "": Top}
+    kinds = TABLES | {"sinks": SinkConfig, "": TopLevelConfig}
     assert keys_on_page() == {
         table: [each.name for each in fields(kind)] for table, kind in kinds.items()
     }
@@ -194,5 +201,5 @@ def test_the_example_of_the_page_is_read(tmp_path):
     (tmp_path / "agent.toml").write_text(example[1], encoding="utf-8")
     config = read_config(tmp_path / "agent.toml", environment={})
     assert config.exchange != ExchangeConfig()
-    building.make_features(config)
-    building.make_threshold(config)
+    runner.make_features(config)
+    runner.make_threshold(config)

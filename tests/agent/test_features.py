@@ -11,13 +11,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgemerge.agent.features.raw import Raw
-from edgemerge.agent.features.sliding import Sliding
-from edgemerge.agent.features.spectrum import Spectrum
-from edgemerge.agent.features.statistics import STATISTICS, Statistics
-from edgemerge.agent.features.transitions import Transitions
+from edgemerge.agent.features import (
+    STATISTICS,
+    Raw,
+    SlidingWindow,
+    Spectrum,
+    Statistics,
+    Transitions,
+)
 from edgemerge.core.errors import SampleError, SettingError
-from edgemerge.demo import simulation
+from edgemerge.demo import datasets
 
 TIGHT = 1e-9  # both sides are float64 sums of at most a few hundred terms
 
@@ -37,12 +40,14 @@ def makers(draw):
         return Raw
     if kind == "window":
         chosen = draw(st.lists(st.sampled_from(sorted(STATISTICS)), min_size=1, unique=True))
-        return lambda: Sliding(Statistics(chosen), length, step)
+        return lambda: SlidingWindow(Statistics(chosen), length, step)
     if kind == "spectrum":
         bands = draw(st.integers(1, length // 2))
-        return lambda: Sliding(Spectrum(length=length, rate_hz=10.0, bands=bands), length, step)
+        return lambda: SlidingWindow(
+            Spectrum(length=length, rate_hz=10.0, bands=bands), length, step
+        )
     states = draw(st.integers(2, 15))
-    return lambda: Sliding(Transitions(states=states, low=-50.0, high=100.0), length, step)
+    return lambda: SlidingWindow(Transitions(states=states, low=-50.0, high=100.0), length, step)
 
 
 def samples(features, rows):
@@ -74,22 +79,22 @@ def test_samples_have_the_promised_length_and_as_many_names(make, rows):
 @given(st.integers(2, 9), st.data(), st.integers(0, 60))
 def test_windows_come_as_often_as_step_says(length, data, count):
     step = data.draw(st.integers(1, length))
-    features = Sliding(Statistics(["last", "min"]), length, step)
+    features = SlidingWindow(Statistics(["last", "min"]), length, step)
     found = samples(features, [[float(i)] for i in range(count)])
     ends = range(length - 1, count, step)
     assert [x.tolist() for x in found] == [[end, end - length + 1] for end in ends]
 
 
 def test_other_settings_than_before_begin_a_new_window():
-    old = Sliding(Statistics(["mean"]), 4)
+    old = SlidingWindow(Statistics(["mean"]), 4)
     samples(old, [[1.0]] * 3)
-    new = Sliding(Statistics(["mean"]), 5)
+    new = SlidingWindow(Statistics(["mean"]), 5)
     new.resume(old.state())
     assert samples(new, [[2.0]] * 4) == []
 
 
 def test_a_reading_of_another_length_is_refused():
-    features = Sliding(Statistics(), 4)
+    features = SlidingWindow(Statistics(), 4)
     features.push(np.zeros(2))
     with pytest.raises(SampleError, match="expected as many values as before"):
         features.push(np.zeros(3))
@@ -149,13 +154,13 @@ def test_spectrum_agrees_with_a_transform_written_out(seed, length, bands, ends)
 
 
 def test_spectrum_agrees_with_the_levels_of_the_simulated_pump(monkeypatch):
-    monkeypatch.setattr(simulation, "SENSOR_NOISE", 0.0)
-    monkeypatch.setattr(simulation, "_casing", np.ones_like)
+    monkeypatch.setattr(datasets, "SENSOR_NOISE", 0.0)
+    monkeypatch.setattr(datasets, "_casing_response", np.ones_like)
     rng = np.random.default_rng(3)
-    window = rng.normal(size=(simulation.WINDOW, 1))
+    window = rng.normal(size=(datasets.WINDOW, 1))
     spectrum = Spectrum(length=512, rate_hz=1024.0, bands=64)
     found = spectrum.of(window)
-    np.testing.assert_allclose(found, simulation._levels(window.T, rng), rtol=0, atol=TIGHT)
+    np.testing.assert_allclose(found, datasets._levels(window.T, rng), rtol=0, atol=TIGHT)
 
 
 def test_a_sine_of_amplitude_one_is_zero_decibels_in_its_bin():
@@ -199,7 +204,7 @@ def test_transitions_agree_with_a_count_of_pairs(speeds):
 
 
 def test_the_paper_has_225_inputs_for_one_speed():
-    features = Sliding(Transitions(), 60)
+    features = SlidingWindow(Transitions(), 60)
     assert features.n_outputs(1) == 225
     assert features.names(["speed"])[:2] == ("speed 0>0", "speed 0>1")
 
@@ -208,6 +213,6 @@ def test_wrong_settings_are_refused():
     with pytest.raises(SettingError, match="expected some of mean"):
         Statistics(["mean", "mode"])
     with pytest.raises(SettingError, match="a step from 1 to the length"):
-        Sliding(Statistics(), 4, 5)
+        SlidingWindow(Statistics(), 4, 5)
     with pytest.raises(SettingError, match="low below high"):
         Transitions(low=1.0, high=1.0)

@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
-from edgemerge.agent.sources.files import File, Tail
-from edgemerge.agent.sources.rows import CsvRows, JsonRows
+from edgemerge.agent.rows import CsvRows, JsonRows
+from edgemerge.agent.sources import FileSource, TailSource
 from edgemerge.core.errors import SettingError
 
 DEADLINE_S = 10.0
@@ -32,7 +32,7 @@ BAD = "oops\n1,2,3\n,\nnan,1\n\n"
 
 
 @pytest.mark.parametrize("kind", ["header", "plain", "crlf", "bad", "open end", "json"])
-@pytest.mark.parametrize("source", [File, Tail])
+@pytest.mark.parametrize("source", [FileSource, TailSource])
 def test_going_on_at_every_row_gives_each_row_once(tmp_path, kind, source):
     path = tmp_path / "data"
     text = table(40)
@@ -44,7 +44,7 @@ def test_going_on_at_every_row_gives_each_row_once(tmp_path, kind, source):
         text = table(10) + BAD + table(20, start=10) + BAD + table(10, start=30)
     if kind == "json":
         text = "".join(json.dumps({"n": i, "v": i / 7}) + "\n" for i in range(40))
-    path.write_text(text.rstrip("\n") if kind == "open end" and source is File else text)
+    path.write_text(text.rstrip("\n") if kind == "open end" and source is FileSource else text)
 
     def make():
         return source(path, JsonRows(width=2) if kind == "json" else CsvRows(width=2))
@@ -60,34 +60,34 @@ def test_going_on_at_every_row_gives_each_row_once(tmp_path, kind, source):
 def test_a_file_ends_and_counts_what_it_skipped(tmp_path):
     path = tmp_path / "data.csv"
     path.write_bytes(b"n,v\n0,1\n\xff\xfe,2\nx,3\n1,4\n" + b"9" * 500 + b"\n2,5\n")
-    source = File(path, CsvRows(), longest=100)
+    source = FileSource(path, CsvRows(), longest=100)
     assert firsts(all_of(source)) == [0, 1, 2]
     assert source.skipped == 3
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path):
     with pytest.raises(SettingError, match=r"gone\.csv: No such file"):
-        all_of(File(tmp_path / "gone.csv", CsvRows()))
+        all_of(FileSource(tmp_path / "gone.csv", CsvRows()))
 
 
 def test_a_copy_of_the_file_goes_on_and_another_begins_anew(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text(table(200))
-    position = all_of(File(path, CsvRows()))[149].position
+    position = all_of(FileSource(path, CsvRows()))[149].position
     copy = tmp_path / "copy.csv"
     shutil.copy(path, copy)
-    assert firsts(all_of(File(copy, CsvRows()), position)) == list(range(150, 200))
+    assert firsts(all_of(FileSource(copy, CsvRows()), position)) == list(range(150, 200))
     copy.write_text(table(300, start=1000))
-    assert firsts(all_of(File(copy, CsvRows()), position)) == list(range(1000, 1300))
+    assert firsts(all_of(FileSource(copy, CsvRows()), position)) == list(range(1000, 1300))
     copy.write_text(table(100))  # begins alike, but ends before the position
-    assert firsts(all_of(File(copy, CsvRows()), position)) == list(range(100))
+    assert firsts(all_of(FileSource(copy, CsvRows()), position)) == list(range(100))
 
 
 def test_stop_ends_reading_soon(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text(table(1000))
     stop = Event()
-    readings = File(path, CsvRows()).read(stop)
+    readings = FileSource(path, CsvRows()).read(stop)
     next(readings)
     stop.set()
     assert list(readings) == []
@@ -100,7 +100,7 @@ class Following:
     """A tail in a thread, and what it has read."""
 
     def __init__(self, path, form=None, position=None, **options):
-        self.source = Tail(path, form or CsvRows(), **options)
+        self.source = TailSource(path, form or CsvRows(), **options)
         self.stop, self.found = Event(), []
         self.thread = Thread(target=self.run, args=(position,))
         self.thread.start()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learning import learner_of
+from edgemerge.agent.learner import as_learner
 from edgemerge.agent.state import StateFolder
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import Wish
@@ -41,7 +41,7 @@ SETTINGS = ("sync.gate=0", "sync.every_s=0.02", "sync.max_shift=1e9")
 @cache
 def expected(kind):
     """Scores and own sums of a run that nobody disturbs."""
-    learner, scores = learner_of(Bank(P) if kind == "bank" else Detector(P)), []
+    learner, scores = as_learner(Bank(P) if kind == "bank" else Detector(P)), []
     for x in ROWS:
         scores.append(learner.score(x))
         learner.learn(x)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learning import SETTLE, learner_of
-from edgemerge.core.state import from_bytes
-from edgemerge.core.told import Part, Told
+from edgemerge.agent.learner import REFRESH_EVERY, as_learner
+from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.wire.state import from_bytes
 from tests.agent.agents import shared, stream
 
 P = shared()
@@ -24,7 +24,7 @@ MAKERS = {
 
 @cache
 def plain_run(maker):
-    learner, scores = learner_of(maker()), []
+    learner, scores = as_learner(maker()), []
     for x in ROWS:
         scores.append(learner.score(x))
         learner.learn(x)
@@ -36,11 +36,11 @@ def plain_run(maker):
 def test_saving_and_looking_at_any_time_change_no_bit(maker, seed):
     random = Random(seed)
     alone, expected = plain_run(maker)
-    learner, scores = learner_of(maker()), []
+    learner, scores = as_learner(maker()), []
     for x in ROWS:
         if random.random() < 0.05:
             data, rows = learner.state()
-            learner = learner_of(from_bytes(data), rows)
+            learner = as_learner(from_bytes(data), rows)
         if random.random() < 0.05:
             learner.own(), learner.census(), learner.explain(x), learner.closest(x)
         scores.append(learner.score(x))
@@ -50,8 +50,8 @@ def test_saving_and_looking_at_any_time_change_no_bit(maker, seed):
 
 
 def test_what_is_saved_beside_a_detector_is_bounded():
-    learner = learner_of(Detector(P))
-    for x in stream(2 * SETTLE + 3):
+    learner = as_learner(Detector(P))
+    for x in stream(2 * REFRESH_EVERY + 3):
         learner.learn(x)
     assert len(learner.state()[1]) == 3
 
@@ -70,14 +70,16 @@ def test_the_census_counts_what_was_learnt(maker):
 
 @pytest.mark.parametrize("kind", [Detector, Bank])
 def test_starting_anew_goes_on_detecting_and_owns_nothing(kind):
-    learner = learner_of(kind(P))
+    learner = as_learner(kind(P))
     for x in ROWS[:290]:
         learner.learn(x)
-    peer = Told(P, (Part.of([Contribution("peer", Stats.of(P, stream(90, 3, 0.5)), 1)], P),))
+    peer = Merged(
+        P, (MergedPart.of([Contribution("peer", Stats.of(P, stream(90, 3, 0.5)), 1)], P),)
+    )
     learner.adopt(peer)
     known = sum(stats.count for stats in learner.own().values())
     usual, odd = learner.score(ROWS[7]), learner.score(np.full(6, 0.9))
-    learner.start_anew(peer)
+    learner.start_new_incarnation(peer)
     assert learner.own() == {}
     assert learner.census() == {}
     thing = learner.thing
@@ -90,8 +92,8 @@ def test_starting_anew_goes_on_detecting_and_owns_nothing(kind):
 def test_patterns_that_peers_told_travel_under_names_without_slashes():
     bank = Bank(P)
     peer = Contribution("pump-9", Stats.of(P, stream(200, 5, 0.8)), 1)
-    learner = learner_of(bank)
-    learner.adopt(Told(P, (Part.of([peer], P),)))
+    learner = as_learner(bank)
+    learner.adopt(Merged(P, (MergedPart.of([peer], P),)))
     for x in stream(64, 6, 0.8):
         learner.learn(x)
     assert list(bank) == ["pump-9/normal"]
@@ -100,9 +102,9 @@ def test_patterns_that_peers_told_travel_under_names_without_slashes():
 
 def test_samples_that_wait_for_their_block_go_on_waiting_when_something_is_told():
     bank = Bank(P, reject_above=None)
-    learner = learner_of(bank)
+    learner = as_learner(bank)
     for x in ROWS[:40]:
         learner.learn(x)
-    learner.adopt(Told(P))
+    learner.adopt(Merged(P))
     assert len(bank.waiting) == 8
     assert sum(stats.count for stats in learner.own().values()) == 32

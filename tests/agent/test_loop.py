@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Stats
-from edgemerge.agent import running
-from edgemerge.agent.control import ask
-from edgemerge.agent.parts import Reading
-from edgemerge.agent.running import run
+from edgemerge.agent import runner
+from edgemerge.agent.control import send_command
+from edgemerge.agent.interfaces import Reading
+from edgemerge.agent.runner import run
 from edgemerge.agent.state import StateFolder
-from edgemerge.core.errors import AwayError, SettingError
+from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.memory import MemoryExchange
 from edgemerge.exchange.protocol import Wish
@@ -44,7 +44,9 @@ def tailing(tmp_path):
     config = configured(tmp_path, *TAIL)
     with Running(config) as agent:
         agent.config, agent.path = config, tmp_path / "pump-1.csv"
-        agent.ask = lambda command, **more: ask(config.state, {"command": command, **more}, ASK_S)
+        agent.ask = lambda command, **more: send_command(
+            config.state, {"command": command, **more}, ASK_S
+        )
         wait_until(lambda: len(agent.listener.verdicts) == 100)
         yield agent
     assert agent.code == 0
@@ -91,7 +93,7 @@ def test_samples_that_do_not_fit_are_skipped_and_counted(tmp_path, monkeypatch):
             for row in rows:
                 yield Reading(row)
 
-    monkeypatch.setattr(running, "make_source", lambda *_: Given())
+    monkeypatch.setattr(runner, "make_source", lambda *_: Given())
     told = ran(configured(tmp_path, "sync.every_s=0"))
     assert len(told.verdicts) == 6
     assert told.statuses[-1]["skipped"] == 1
@@ -181,7 +183,7 @@ def test_sync_and_undo_on_command(tailing):
 )
 def test_commands_that_make_no_sense_are_answered_with_words(tailing, command, words):
     with pytest.raises(SettingError, match=words):
-        ask(tailing.config.state, command, ASK_S)
+        send_command(tailing.config.state, command, ASK_S)
     assert tailing.ask("status")["samples"] == 100
 
 
@@ -197,8 +199,8 @@ def test_lines_that_are_no_commands_are_answered_too(tailing):
 
 
 def test_where_no_agent_runs_that_is_said(tmp_path):
-    with pytest.raises(AwayError, match="start it first"):
-        ask(tmp_path, "status", 1.0)
+    with pytest.raises(UnavailableError, match="start it first"):
+        send_command(tmp_path, "status", 1.0)
 
 
 def test_only_the_owner_may_ask_and_a_dead_agents_socket_is_replaced(tmp_path):
@@ -208,7 +210,7 @@ def test_only_the_owner_may_ask_and_a_dead_agents_socket_is_replaced(tmp_path):
         left.bind(str(config.state / "control"))
     with Running(config):
         wait_until((config.state / "agent.state").exists)
-        assert ask(config.state, "status", ASK_S)["samples"] == 0
+        assert send_command(config.state, "status", ASK_S)["samples"] == 0
         assert (config.state / "control").stat().st_mode & 0o077 == 0
     assert not (config.state / "control").exists()
 
@@ -219,7 +221,7 @@ def test_a_long_path_to_the_state_folder_does_no_harm(tmp_path):
     config = configured(deep, *TAIL)
     with Running(config):
         wait_until((config.state / "control").exists)
-        assert ask(config.state, "status", ASK_S)["device"] == "pump-1"
+        assert send_command(config.state, "status", ASK_S)["device"] == "pump-1"
 
 
 def test_commands_that_come_by_a_sink_are_carried_out(tmp_path):
@@ -250,7 +252,7 @@ class Hanging:
 
 def test_a_hanging_exchange_stops_neither_detection_nor_leaving(tmp_path, monkeypatch):
     hanging = Hanging()
-    monkeypatch.setattr(running, "make_exchange", lambda *_: hanging)
+    monkeypatch.setattr(runner, "make_exchange", lambda *_: hanging)
     write_rows(tmp_path / "pump-1.csv", stream(50))
     config = configured(tmp_path, "source.kind=tail", "sync.every_s=0.01")
     with Running(config) as agent:
@@ -258,7 +260,7 @@ def test_a_hanging_exchange_stops_neither_detection_nor_leaving(tmp_path, monkey
         before = len(agent.listener.verdicts)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
         wait_until(lambda: len(agent.listener.verdicts) == 100 > before)
-        assert ask(config.state, "status", ASK_S)["samples"] == 100
+        assert send_command(config.state, "status", ASK_S)["samples"] == 100
         asked = monotonic()
     assert monotonic() - asked < 5.0  # two seconds, on a machine that does nothing else
     assert agent.code == 0
@@ -272,7 +274,7 @@ def test_clocks_that_jump_change_nothing(tmp_path, monkeypatch):
     rows = stream(200)
     write_rows(tmp_path / "pump-1.csv", rows)
     exchange = MemoryExchange(P)
-    monkeypatch.setattr(running, "make_exchange", lambda *_: exchange)
+    monkeypatch.setattr(runner, "make_exchange", lambda *_: exchange)
     random, ticks = Random(1), count()
 
     def clock():
@@ -289,7 +291,7 @@ def test_a_disk_that_cannot_be_written_does_not_stop_detection(tailing, monkeypa
     def full(*_given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgemerge.agent.state.write", full)
+    monkeypatch.setattr("edgemerge.agent.state.write_atomically", full)
     write_rows(tailing.path, stream(20, 2), "a")
     wait_until(lambda: len(tailing.listener.verdicts) == 120)
     wait_until(lambda: tailing.ask("status")["saved"] != "ok")
@@ -330,7 +332,7 @@ def test_the_projection_of_the_fleet_is_kept_for_when_it_is_away(tmp_path, monke
         def projection(self):
             Fleet.asked += 1
             if Fleet.asked == 1:
-                raise AwayError("not there yet")
+                raise UnavailableError("not there yet")
             return P
 
         @projection.setter
@@ -338,8 +340,8 @@ def test_the_projection_of_the_fleet_is_kept_for_when_it_is_away(tmp_path, monke
             pass
 
     fleet = Fleet(P)
-    monkeypatch.setattr(running, "make_exchange", lambda *_: fleet)
-    monkeypatch.setattr("edgemerge.agent.starting.ASK_S", 0.01)
+    monkeypatch.setattr(runner, "make_exchange", lambda *_: fleet)
+    monkeypatch.setattr("edgemerge.agent.runner.FIRST_RETRY_S", 0.01)
     config = configured(tmp_path, "sync.every_s=0")
     object.__setattr__(config, "projection", None)
     write_rows(tmp_path / "pump-1.csv", stream(20))

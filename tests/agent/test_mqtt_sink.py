@@ -8,12 +8,10 @@ from time import monotonic
 
 import pytest
 
-from edgemerge.agent.broker import Broker
-from edgemerge.agent.building import make_sinks, make_source
 from edgemerge.agent.config import Config, SinkConfig, SourceConfig
-from edgemerge.agent.sinks.discovery import Topics
-from edgemerge.agent.sinks.mqtt import MqttSink
-from edgemerge.agent.sinks.telling import as_object
+from edgemerge.agent.mqtt import Broker, MqttSink, Topics
+from edgemerge.agent.runner import make_sinks, make_source
+from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection
 from tests.agent.listening import DEADLINE_S, Hearing, at_port, publish, said, until
@@ -67,9 +65,9 @@ TO_KILL = """
 import sys
 from pathlib import Path
 from threading import Event
-from edgemerge.agent.broker import Broker
-from edgemerge.agent.sinks.discovery import Topics
-from edgemerge.agent.sinks.mqtt import MqttSink
+from edgemerge.agent.mqtt import Broker
+from edgemerge.agent.mqtt import Topics
+from edgemerge.agent.mqtt import MqttSink
 sink = MqttSink(Broker(port=int(sys.argv[1])), Topics("edgemerge", "killed", "pump-3"),
                 Path(sys.argv[2]))
 Event().wait(60)
@@ -167,7 +165,7 @@ def test_alarms_go_on_after_the_broker_was_away(tmp_path, listening, sinking, to
     assert sink.waiting == 3
     with at_port(tmp_path, port) as own:
         until(lambda: sink.waiting == 0, "sent")
-        assert listening(port, topics["alarm"]).next() == (True, as_object(said(3)))
+        assert listening(port, topics["alarm"]).next() == (True, verdict_to_dict(said(3)))
     log = (tmp_path / f"{own}.log").read_text(errors="replace").splitlines()
     told = [line for line in log if "Received PUBLISH" in line and "/alarm'" in line]
     assert len(told) == 3

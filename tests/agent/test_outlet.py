@@ -13,8 +13,8 @@ from time import sleep
 
 import pytest
 
-from edgemerge.agent.memory import memory_from_bytes
-from edgemerge.agent.sinks.outlet import Outlet
+from edgemerge.agent.sinks import BackgroundWriter
+from edgemerge.agent.state import state_from_bytes
 from tests.agent.agents import configured, stream, wait_until, write_rows
 from tests.cli.calls import clean_environment
 
@@ -25,14 +25,14 @@ TALK = """
 import os
 import sys
 from pathlib import Path
-from edgemerge.agent.parts import Verdict
-from edgemerge.agent.sinks.jsonl import JsonLines
-from edgemerge.daemon import Lines, log_to_stderr
-log_to_stderr("info", form=Lines)
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.sinks import JsonLinesSink
+from edgemerge.daemon import TextFormatter, log_to_stderr
+log_to_stderr("info", form=TextFormatter)
 print("before")
 if "impatient" in sys.argv:  # as others may make a pipe that they share
     os.set_blocking(1, False)
-sink = JsonLines(Path("-"))
+sink = JsonLinesSink(Path("-"))
 def tell(start, count):
     for index in range(start, start + count):
         sink.verdict(Verdict("pump-3", index, 0.0, 1.0, 4.0, False))
@@ -98,9 +98,9 @@ class Reader:
 
 
 def test_a_reader_who_takes_a_little_at_a_time_is_waited_for(monkeypatch):
-    monkeypatch.setattr("edgemerge.agent.sinks.outlet.PATIENCE_S", 0.2)
+    monkeypatch.setattr("edgemerge.agent.sinks.STALL_TIMEOUT_S", 0.2)
     reader = Reader(pause_s=0.01, most=1000)  # a second for all that may wait
-    outlet = Outlet(reader.take, reader.errors.append)
+    outlet = BackgroundWriter(reader.take, reader.errors.append)
     lines = [f"{index:0100}\n".encode() for index in range(2500)]
     for line in lines:
         outlet.put(line)
@@ -110,7 +110,9 @@ def test_a_reader_who_takes_a_little_at_a_time_is_waited_for(monkeypatch):
 
 def test_whether_all_has_left_is_said():
     reader, taken = Reader(), Event()
-    outlet = Outlet(lambda piece: taken.wait() and reader.take(piece), reader.errors.append)
+    outlet = BackgroundWriter(
+        lambda piece: taken.wait() and reader.take(piece), reader.errors.append
+    )
     outlet.put(b"line\n")
     assert not outlet.close()
     taken.set()
@@ -126,7 +128,7 @@ def test_a_line_that_fails_does_not_keep_the_next_from_leaving():
             raise OSError(errno.EIO, "broken")
         return reader.take(piece)
 
-    outlet = Outlet(failing_at_first, reader.errors.append)
+    outlet = BackgroundWriter(failing_at_first, reader.errors.append)
     outlet.put(b"lost\n")
     wait_until(lambda: reader.errors)
     outlet.put(b"kept\n")
@@ -198,4 +200,4 @@ def test_an_agent_whom_nobody_reads_learns_everything_and_ends(tmp_path, kind):
 
 
 def saved(config):
-    return memory_from_bytes((config.state / "agent.state").read_bytes())
+    return state_from_bytes((config.state / "agent.state").read_bytes())

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.memory import Memory, memory_from_bytes, memory_to_bytes
-from edgemerge.agent.preview import Preview
-from edgemerge.agent.sharing import Sharing
-from edgemerge.core.codec import encode
-from edgemerge.core.told import Part, Told
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
+from edgemerge.agent.sync import MergePreview, SharingPolicy
+from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.wire.codec import encode
 from tests.agent.agents import INPUTS, shared, stream
 
 P = shared()
@@ -18,7 +17,7 @@ TRY = stream(40, seed=99)
 
 def told(*rows):
     notes = [Contribution(f"peer-{i}", Stats.of(P, X), 1) for i, X in enumerate(rows)]
-    return Told(P, (Part.of(notes, P),))
+    return Merged(P, (MergedPart.of(notes, P),))
 
 
 def like():
@@ -31,11 +30,11 @@ def spoiling():
 
 
 def sharing(thing, rows=200, **options):
-    learner = learner_of(thing)
+    learner = as_learner(thing)
     for x in stream(rows):
         learner.learn(x)
-    memory = Memory("pump-1", 1, learner, told=encode(Told(P)))
-    return Sharing(memory, gate=2.0, **{"max_shift": 2.0, **options})
+    memory = AgentState("pump-1", 1, learner, told=encode(Merged(P)))
+    return SharingPolicy(memory, gate=2.0, **{"max_shift": 2.0, **options})
 
 
 def scores(subject):
@@ -57,7 +56,7 @@ def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
     subject = sharing(Detector(P))
     subject.hear(spoiling())
     looked = []
-    monkeypatch.setattr(Preview, "of", lambda *given: looked.append(given))
+    monkeypatch.setattr(MergePreview, "of", lambda *given: looked.append(given))
     assert not subject.hear(spoiling())
     assert looked == []
     assert "refused" in subject.said
@@ -75,9 +74,9 @@ def test_the_limit_is_what_decides():
 def test_the_preview_tells_what_adopting_does(kind):
     subject = sharing(kind(P))
     learner = subject.memory.learner
-    before = memory_to_bytes(subject.memory)
-    preview = Preview.of(learner, like())
-    assert memory_to_bytes(subject.memory) == before  # nothing was adopted
+    before = state_to_bytes(subject.memory)
+    preview = MergePreview.of(learner, like())
+    assert state_to_bytes(subject.memory) == before  # nothing was adopted
     assert (preview.samples, preview.devices) == (400, 1)
     assert 0.5 < preview.shift < 2.0
     own = learner.own()
@@ -101,8 +100,8 @@ def test_undoing_a_merge_restores_every_bit(kind):
     first = scores(subject)
     subject.hear(told(stream(300, seed=6), stream(100, seed=8, place=0.7)))
     assert scores(subject) != first
-    again = memory_from_bytes(memory_to_bytes(subject.memory))
-    subject = Sharing(again, gate=2.0, max_shift=2.0)  # it is undone after a restart
+    again = state_from_bytes(state_to_bytes(subject.memory))
+    subject = SharingPolicy(again, gate=2.0, max_shift=2.0)  # it is undone after a restart
     assert subject.undo() == "the last merge was undone"
     assert scores(subject) == first
     assert "nothing to undo" in subject.undo()
@@ -110,7 +109,7 @@ def test_undoing_a_merge_restores_every_bit(kind):
 
 def test_the_first_merge_can_be_undone_too():
     subject = sharing(Detector(P))
-    subject.memory.learner.adopt(Told(P))  # settles it
+    subject.memory.learner.adopt(Merged(P))  # settles it
     before = scores(subject)
     subject.hear(like())
     subject.undo()
@@ -135,7 +134,7 @@ def test_what_is_known_already_is_not_adopted_again():
 
 def test_what_does_not_fit_is_refused_and_nothing_else_happens():
     other = shared(hidden=9)
-    strange = Told(other, (Part.of([Contribution("x", Stats.of(other, TRY), 1)], other),))
+    strange = Merged(other, (MergedPart.of([Contribution("x", Stats.of(other, TRY), 1)], other),))
     subject = sharing(Detector(P))
     assert not subject.hear(strange)
     assert "same Projection" in subject.said
@@ -144,8 +143,8 @@ def test_what_does_not_fit_is_refused_and_nothing_else_happens():
 def test_a_refusal_does_not_outlive_a_restart_because_the_limit_may_be_another_now():
     subject = sharing(Detector(P))
     subject.hear(spoiling())
-    subject.memory.shun(like(), "it was undone")
-    again = Sharing(memory_from_bytes(memory_to_bytes(subject.memory)), gate=2.0, max_shift=1e9)
+    subject.memory.mark_rejected(like(), "it was undone")
+    again = SharingPolicy(state_from_bytes(state_to_bytes(subject.memory)), gate=2.0, max_shift=1e9)
     assert again.hear(spoiling())
     assert not again.hear(like())
     assert "it was undone" in again.said

@@ -4,9 +4,9 @@ from threading import Event
 
 import pytest
 
-from edgemerge.agent.reporter import Outcome, Reporter
-from edgemerge.core.errors import AwayError
-from edgemerge.exchange.reports import Heard
+from edgemerge.agent.background import ReportOutcome, ReportWorker
+from edgemerge.core.errors import UnavailableError
+from edgemerge.exchange.client import ReportAnswer
 from tests.agent.agents import wait_until
 
 SOON_S = 10.0
@@ -22,7 +22,7 @@ class Slow:
         assert self.go.wait(SOON_S)
         if self.error is not None:
             raise self.error
-        return Heard(1.0, 2)
+        return ReportAnswer(1.0, 2)
 
     def close(self):
         self.closed.set()
@@ -37,7 +37,7 @@ def slow():
 
 @pytest.fixture
 def reporter(slow):
-    found = Reporter(slow)
+    found = ReportWorker(slow)
     yield found
     found.close()
 
@@ -49,7 +49,7 @@ def test_the_answer_is_given_once_and_nobody_waits_for_it(slow, reporter):
     assert reporter.outcome(0.01) is None
     assert reporter.busy
     slow.go.set()
-    assert reporter.outcome(SOON_S) == Outcome(Heard(1.0, 2))
+    assert reporter.outcome(SOON_S) == ReportOutcome(ReportAnswer(1.0, 2))
     assert not reporter.busy
     assert reporter.outcome() is None
 
@@ -64,11 +64,11 @@ def test_an_error_is_an_outcome_and_a_mistake_is_logged_and_does_not_end_the_thr
     slow, reporter, caplog
 ):
     slow.go.set()
-    for error in (AwayError("away"), ZeroDivisionError("a mistake")):
+    for error in (UnavailableError("away"), ZeroDivisionError("a mistake")):
         slow.error = error
         reporter.send({})
         found = reporter.outcome(SOON_S).error
-        assert isinstance(found, AwayError)
+        assert isinstance(found, UnavailableError)
         assert str(error) in str(found)
     assert caplog.text.count("in a way that it should not") == 1
 

@@ -5,17 +5,21 @@ import logging
 import pytest
 
 from edgemerge import Bank, Detector, Stats
-from edgemerge.agent import describing
+from edgemerge.agent import reports
+from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.parts import Verdict
-from edgemerge.agent.points import ALARMS, POINTS
-from edgemerge.agent.reporter import Outcome
-from edgemerge.agent.reporting import LAST_S, PAUSES_S
-from edgemerge.core.errors import AwayError, DeniedError, RejectedError, UnknownError
-from edgemerge.core.instance import Instance
-from edgemerge.exchange.reports import Heard
-from edgemerge.server.reports import report_forms
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.reports import (
+    FINAL_REPORT_TIMEOUT_S,
+    LASTING_ERROR_DELAYS_S,
+    MAX_ALARMS,
+    MAX_POINTS,
+)
+from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
+from edgemerge.core.patterns import Pattern
+from edgemerge.exchange.client import ReportAnswer
+from edgemerge.server import schemas
 from tests.agent.agents import stream
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
@@ -24,7 +28,7 @@ HOSTILE = "<script>\x00\x1b[2J\ud800" + "x" * 5000
 
 @pytest.fixture
 def desk():
-    return Desk(learner_of(Detector(P)))
+    return Desk(as_learner(Detector(P)))
 
 
 def test_scores_and_alarms_are_told_by_the_time_of_day_once(desk):
@@ -61,7 +65,7 @@ def test_a_heartbeat_goes_out_without_samples(desk):
 
 
 def test_the_server_may_slow_it_down(desk):
-    desk.told_by(Outcome(Heard(20.0, 0)))
+    desk.told_by(ReportOutcome(ReportAnswer(20.0, 0)))
     desk.tick(19.0)
     assert len(desk.reports) == 1
     desk.tick(1.0)
@@ -69,7 +73,7 @@ def test_the_server_may_slow_it_down(desk):
 
 
 def test_an_alarm_that_begins_is_told_within_a_second(desk):
-    desk.told_by(Outcome(Heard(60.0, 0)))
+    desk.told_by(ReportOutcome(ReportAnswer(60.0, 0)))
     desk.tick(0.5)
     desk.judge(9.0, alarm=True)
     desk.tick(0.4)
@@ -81,7 +85,7 @@ def test_an_alarm_that_begins_is_told_within_a_second(desk):
 
 
 def test_the_status_says_what_was_learnt_told_and_used():
-    desk = Desk(learner_of(Bank(P)))
+    desk = Desk(as_learner(Bank(P)))
     for x in stream(64):
         desk.memory.learner.learn(x)
     desk.sharing.hear(told("pump-2"))
@@ -101,7 +105,7 @@ def test_the_status_says_what_was_learnt_told_and_used():
 
 
 def test_what_forgetting_has_faded_counts_as_it_weighs_now():
-    desk = Desk(learner_of(Detector(P, forgetting=0.9)))
+    desk = Desk(as_learner(Detector(P, forgetting=0.9)))
     for x in stream(60):
         desk.memory.learner.learn(x)
     desk.sharing.hear(told("pump-2"))
@@ -130,9 +134,9 @@ def test_hostile_names_words_and_numbers_are_cut_to_what_the_server_takes(desk):
 
 
 def test_our_bounds_are_those_of_the_server():
-    assert (POINTS, ALARMS) == (report_forms.POINTS, report_forms.ALARMS)
+    assert (MAX_POINTS, MAX_ALARMS) == (schemas.MAX_REPORT_POINTS, schemas.MAX_REPORT_ALARMS)
     for name in ("REASONS", "PATTERNS", "ORIGINS"):
-        assert getattr(describing, name) == getattr(report_forms, name)
+        assert getattr(reports, name) == getattr(schemas, name)
 
 
 def test_what_failed_is_not_sent_again_and_what_came_meanwhile_waits(desk):
@@ -148,10 +152,10 @@ def test_what_failed_is_not_sent_again_and_what_came_meanwhile_waits(desk):
 
 
 def test_what_never_left_is_told_when_the_server_is_back(desk):
-    refused = AwayError("nobody is there")
+    refused = UnavailableError("nobody is there")
     refused.__cause__ = ConnectionRefusedError()
     desk.judge(9.0, alarm=True)
-    assert desk.told_by(Outcome(error=refused)).alarms
+    assert desk.told_by(ReportOutcome(error=refused)).alarms
     desk.told_by(OK, 10.0)
     found = desk.told_by(OK)
     assert [point.score for point in found.points] == [9.0]
@@ -159,7 +163,7 @@ def test_what_never_left_is_told_when_the_server_is_back(desk):
 
 
 def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(desk):
-    desk.told_by(Outcome(error=AwayError("too many", 100.0)))
+    desk.told_by(ReportOutcome(error=UnavailableError("too many", 100.0)))
     desk.tick(99.0)
     assert len(desk.reports) == 1
     desk.tick(1.0)
@@ -167,15 +171,15 @@ def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(desk):
 
 
 def test_patterns_are_the_largest_that_fit_and_have_a_name_to_show():
-    desk = Desk(learner_of(Bank(P)))
-    names = ["\x00", *(f"normal-{i}" for i in range(report_forms.PATTERNS + 5))]
+    desk = Desk(as_learner(Bank(P)))
+    names = ["\x00", *(f"normal-{i}" for i in range(schemas.MAX_REPORT_PATTERNS + 5))]
     for i, name in enumerate(names):
         own = Stats.of(P, stream(50 + 3 * i if i % 2 else 50 - i // 2))
-        instance = Instance(Detector.resume(own), stream(1))
+        instance = Pattern(Detector.resume(own), stream(1))
         desk.memory.learner.thing.patterns.instances[name] = instance
     found = desk.told_by(OK).status
     sizes = sorted((instance.detector.count, name) for name, instance in thing_of(desk))
-    kept = [each for each in reversed(sizes) if each[1] != "\x00"][: report_forms.PATTERNS]
+    kept = [each for each in reversed(sizes) if each[1] != "\x00"][: schemas.MAX_REPORT_PATTERNS]
     assert [(each.own, each.pattern) for each in found.patterns] == kept
     assert found.learnt == sum(count for count, _name in sizes)
 
@@ -205,7 +209,7 @@ def test_an_outage_is_kept_in_ever_wider_steps_within_bounds(desk):
 
 def test_trouble_is_logged_when_it_begins_and_when_it_ends(desk, caplog):
     caplog.set_level(logging.INFO)
-    for answer in (OK, AWAY, Outcome(error=RejectedError("what?")), AWAY, OK, OK, AWAY):
+    for answer in (OK, AWAY, ReportOutcome(error=RejectedError("what?")), AWAY, OK, OK, AWAY):
         desk.told_by(answer, 70.0)
     found = [(each.levelname, each.message) for each in caplog.records]
     failed = ("WARNING", "a report did not reach the server")
@@ -215,15 +219,15 @@ def test_trouble_is_logged_when_it_begins_and_when_it_ends(desk, caplog):
 @pytest.mark.parametrize(("error", "level"), [(UnknownError, "INFO"), (DeniedError, "WARNING")])
 def test_a_server_that_wants_no_reports_is_left_alone_for_long(desk, caplog, error, level):
     caplog.set_level(logging.INFO)
-    desk.told_by(Outcome(error=error("no")))
+    desk.told_by(ReportOutcome(error=error("no")))
     desk.judge(9.0, alarm=True)
-    desk.tick(PAUSES_S[error] - 1.0)
+    desk.tick(LASTING_ERROR_DELAYS_S[error] - 1.0)
     assert len(desk.reports) == 1
-    desk.told_by(Outcome(error=error("no")))
+    desk.told_by(ReportOutcome(error=error("no")))
     assert [each.levelname for each in caplog.records] == [level]
     desk.reporting.leave(desk.status)
     assert len(desk.reports) == 2
-    desk.told_by(OK, PAUSES_S[error])
+    desk.told_by(OK, LASTING_ERROR_DELAYS_S[error])
     assert caplog.messages[-1] == "the server takes reports again"
 
 
@@ -231,22 +235,22 @@ def test_the_operators_choice_is_followed_once(desk):
     desk.told_by(OK)
     assert desk.followers == []
     for choice in (3, 3, None, 3):
-        desk.told_by(Outcome(Heard(1.0, choice)))
+        desk.told_by(ReportOutcome(ReportAnswer(1.0, choice)))
         assert len(desk.followers) == 1
     desk.followers[0]({"exchange": "ok"})
     for choice in (3, 3, 2):  # the newest may have been undone
         assert len(desk.followers) == 1
-        desk.told_by(Outcome(Heard(1.0, choice)))
+        desk.told_by(ReportOutcome(ReportAnswer(1.0, choice)))
     assert len(desk.followers) == 2
 
 
 def test_the_first_answer_is_followed_if_something_was_chosen(desk):
-    desk.told_by(Outcome(Heard(1.0, 1)))
+    desk.told_by(ReportOutcome(ReportAnswer(1.0, 1)))
     assert len(desk.followers) == 1
 
 
 def test_an_exchange_that_did_not_work_is_tried_again_after_a_while(desk):
-    chosen = Outcome(Heard(1.0, 3))
+    chosen = ReportOutcome(ReportAnswer(1.0, 3))
     desk.told_by(chosen)
     desk.followers[0]({"exchange": "away since noon"})
     desk.told_by(chosen)
@@ -256,8 +260,8 @@ def test_an_exchange_that_did_not_work_is_tried_again_after_a_while(desk):
 
 
 def test_who_does_not_follow_does_not():
-    desk = Desk(learner_of(Detector(P)), ReportConfig(follow=False))
-    desk.told_by(Outcome(Heard(1.0, 1)))
+    desk = Desk(as_learner(Detector(P)), ReportConfig(follow=False))
+    desk.told_by(ReportOutcome(ReportAnswer(1.0, 1)))
     assert desk.followers == []
 
 
@@ -271,7 +275,7 @@ def test_the_last_report_has_what_is_left_and_says_that_it_leaves(desk):
     assert found.leaving
     assert [point.score for point in found.points] == [2.0]
     assert found.merge.devices == 1
-    assert desk.now == pytest.approx(LAST_S)
+    assert desk.now == pytest.approx(FINAL_REPORT_TIMEOUT_S)
     desk.reporting.close()
     assert desk.closed
 
@@ -279,6 +283,6 @@ def test_the_last_report_has_what_is_left_and_says_that_it_leaves(desk):
 def test_a_report_that_hangs_delays_the_end_by_less_than_a_second(desk):
     desk.tick()
     desk.reporting.leave(desk.status)
-    assert desk.now == pytest.approx(LAST_S)
+    assert desk.now == pytest.approx(FINAL_REPORT_TIMEOUT_S)
     assert len(desk.reports) == 1
-    assert LAST_S < 1.0
+    assert FINAL_REPORT_TIMEOUT_S < 1.0

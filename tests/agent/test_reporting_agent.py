@@ -13,10 +13,10 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, Stats
-from edgemerge.agent import running
-from edgemerge.agent.control import ask
-from edgemerge.agent.parts import Reading
-from edgemerge.agent.reporting import Reporting
+from edgemerge.agent import runner
+from edgemerge.agent.control import send_command
+from edgemerge.agent.interfaces import Reading
+from edgemerge.agent.reports import DeviceReporter
 from tests.agent.agents import Running, configured, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running as running_hub
 from tests.services.reports import dead, free_port, standing_in
@@ -90,7 +90,7 @@ def test_who_shall_not_report_does_not(server, tmp_path, setting):
 
 def test_who_reports_needs_no_sink(server, tmp_path, caplog):
     write_rows(tmp_path / "pump-1.csv", stream(3))
-    assert running.run(reporting(tmp_path, server.url), stop=Event()) == 0
+    assert runner.run(reporting(tmp_path, server.url), stop=Event()) == 0
     assert "[[sinks]]" not in caplog.text
     assert server.reports[-1].leaving
 
@@ -109,7 +109,7 @@ def test_hostile_answers_do_no_harm(server, tmp_path, answer):
         wait_until(lambda: server.asked)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
         wait_until(lambda: len(agent.listener.verdicts) == 100)
-        assert ask(agent_state(tmp_path), "status", ASK_S)["exchange"] == "not asked yet"
+        assert send_command(agent_state(tmp_path), "status", ASK_S)["exchange"] == "not asked yet"
     assert agent.code == 0
 
 
@@ -120,14 +120,14 @@ def agent_state(folder):
 def test_a_dead_server_slows_neither_scores_nor_the_end(tmp_path, monkeypatch):
     write_rows(tmp_path / "pump-1.csv", stream(1000))
     handed = []
-    judged = Reporting.verdict
+    judged = DeviceReporter.verdict
 
     def timed(self, verdict):
         start = monotonic()
         judged(self, verdict)
         handed.append(monotonic() - start)
 
-    monkeypatch.setattr(Reporting, "verdict", timed)
+    monkeypatch.setattr(DeviceReporter, "verdict", timed)
     with dead() as url, Running(reporting(tmp_path, url, *TAIL, "save.every=10000")) as agent:
         wait_until(lambda: len(agent.listener.verdicts) == 1000)
         wait_until(lambda: any(each.name == "reporter" for each in threads()))
@@ -157,7 +157,7 @@ def test_an_older_server_is_asked_once(server, tmp_path):
     with Running(reporting(tmp_path, server.url, *TAIL)):
         wait_until(lambda: server.asked)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
-        ask(agent_state(tmp_path), "save", ASK_S)
+        send_command(agent_state(tmp_path), "save", ASK_S)
     assert len(server.asked) == 1
 
 
@@ -171,7 +171,7 @@ def test_an_endless_flood_reaches_the_server_in_few_points(server, tmp_path, mon
                     return
                 yield Reading(rows[i % 100])
 
-    monkeypatch.setattr(running, "make_source", lambda *_: Endless())
+    monkeypatch.setattr(runner, "make_source", lambda *_: Endless())
     config = reporting(tmp_path, server.url, "save.every=100000")
     with Running(config) as agent:
         wait_until(lambda: len(server.reports) >= 4 and len(agent.listener.verdicts) >= 500)
@@ -196,7 +196,7 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
             peer.close()
 
         def seen():
-            return hub.service.history.glimpse("pumps", "pump-1")
+            return hub.service.history.latest("pumps", "pump-1")
 
         with Running(config) as agent:
             wait_until(lambda: seen() and seen().status.samples == 50)
@@ -213,7 +213,7 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
             write_rows(tmp_path / "pump-1.csv", row, "a")
             wait_until(lambda: seen().alarm)
             assert seen().alarm.why[0].input == "4"
-            ask(config.state, "undo", ASK_S)
+            send_command(config.state, "undo", ASK_S)
             wait_until(lambda: seen().merge.samples == 0.0)
         wait_until(lambda: seen().left)
 

@@ -3,18 +3,18 @@
 import pytest
 
 from edgemerge import Detector, Stats
-from edgemerge.agent.describing import ORIGINS, describe_merge
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.memory import digest_of
-from edgemerge.core.codec import encode
-from edgemerge.core.told import Origin, Part, Told
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.reports import MAX_ORIGINS, describe_merge
+from edgemerge.agent.state import merged_digest
+from edgemerge.core.ledger import Merged, MergedPart, Origin
+from edgemerge.wire.codec import encode
 from tests.agent.agents import stream
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
 
 @pytest.fixture
 def desk():
-    return Desk(learner_of(Detector(P)))
+    return Desk(as_learner(Detector(P)))
 
 
 def test_what_was_adopted_is_told_once_with_where_it_comes_from(desk):
@@ -23,7 +23,7 @@ def test_what_was_adopted_is_told_once_with_where_it_comes_from(desk):
     desk.tick(0.1)  # this is when it is seen
     merge = desk.told_by(OK, 0.9).merge
     assert merge.at - NOON == pytest.approx(1.1)
-    assert merge.digest == digest_of(desk.memory.told)
+    assert merge.digest == merged_digest(desk.memory.told)
     assert (merge.samples, merge.devices, merge.shift) == (80.0, 2, 1.0)
     origins = [
         (each.device, each.incarnation, each.pattern, each.revision) for each in merge.origins
@@ -44,7 +44,7 @@ def test_the_shift_is_that_of_what_was_adopted_and_not_of_what_was_refused(desk)
 
 
 def test_what_is_held_is_told_after_a_start():
-    desk = Desk(learner_of(Detector(P)), told=encode(told("pump-2")))
+    desk = Desk(as_learner(Detector(P)), told=encode(told("pump-2")))
     merge = desk.told_by(OK).merge
     assert (merge.samples, merge.devices, merge.shift) == (40.0, 1, None)
 
@@ -56,13 +56,13 @@ def test_what_is_held_after_an_undo_is_told(desk):
     assert desk.told_by(OK).merge.devices == 2
     desk.sharing.undo()
     merge = desk.told_by(OK).merge
-    assert (merge.devices, merge.digest, merge.shift) == (1, digest_of(encode(first)), None)
+    assert (merge.devices, merge.digest, merge.shift) == (1, merged_digest(encode(first)), None)
 
 
 def test_a_new_incarnation_holds_nothing_and_says_so(desk):
     desk.sharing.hear(told("pump-2"))
     desk.told_by(OK)
-    desk.sharing.start_anew(lambda: NOON)
+    desk.sharing.start_new_incarnation(lambda: NOON)
     merge = desk.told_by(OK).merge
     assert (merge.samples, merge.devices, merge.origins) == (0.0, 0, [])
 
@@ -81,16 +81,18 @@ def test_a_merge_is_told_until_it_is_heard_and_the_newest_only(desk):
 
 
 def from_origins(*origins):
-    return Told(P, (Part(Stats.of(P, stream(40)), tuple(Origin(*each) for each in origins)),))
+    return Merged(
+        P, (MergedPart(Stats.of(P, stream(40)), tuple(Origin(*each) for each in origins)),)
+    )
 
 
 def test_of_many_origins_the_first_are_named_and_all_devices_counted(desk):
-    names = [f"pump-{i:04}" for i in range(ORIGINS + 50)]
+    names = [f"pump-{i:04}" for i in range(MAX_ORIGINS + 50)]
     desk.sharing.hear(from_origins(*((name, 0, "normal", 3) for name in names)))
     found = describe_merge(desk.memory, None)
-    assert [each["device"] for each in found["origins"]] == names[:ORIGINS]
-    assert found["devices"] == ORIGINS + 50
-    assert desk.told_by(OK).merge.devices == ORIGINS + 50
+    assert [each["device"] for each in found["origins"]] == names[:MAX_ORIGINS]
+    assert found["devices"] == MAX_ORIGINS + 50
+    assert desk.told_by(OK).merge.devices == MAX_ORIGINS + 50
 
 
 def test_names_of_others_are_cut_to_what_can_be_shown(desk):

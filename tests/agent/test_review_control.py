@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from edgemerge.agent.control import AT_ONCE, ask
-from edgemerge.core.errors import AwayError, SettingError
+from edgemerge.agent.control import MAX_CLIENTS, send_command
+from edgemerge.core.errors import SettingError, UnavailableError
 from tests.agent.agents import Running, configured, ran, stream, wait_until, write_rows
 
 ASK_S = 20.0
@@ -19,7 +19,7 @@ def agent(tmp_path):
     config = configured(tmp_path, "source.kind=tail", "sync.every_s=0")
     with Running(config) as agent:
         agent.state = config.state
-        agent.samples = lambda: ask(config.state, "status", ASK_S)["samples"]
+        agent.samples = lambda: send_command(config.state, "status", ASK_S)["samples"]
         wait_until(lambda: len(agent.listener.verdicts) == 20)
         yield agent
     assert agent.code == 0
@@ -42,7 +42,7 @@ def _connected(state):
 
 def test_askers_that_leave_before_they_are_sent_away_do_not_end_the_conversation(agent):
     with ExitStack() as held:
-        first = [held.enter_context(_connected(agent.state)) for _ in range(AT_ONCE)]
+        first = [held.enter_context(_connected(agent.state)) for _ in range(MAX_CLIENTS)]
         for there in first:  # once they are answered, all of them are being talked to
             there.sendall(b"no command\n")
             assert there.recv(1000)
@@ -56,29 +56,29 @@ def test_askers_that_leave_before_they_are_sent_away_do_not_end_the_conversation
 def _answers(agent):
     try:
         return agent.samples() == 20
-    except (AwayError, SettingError):  # those who left are still being let go
+    except (UnavailableError, SettingError):  # those who left are still being let go
         return False
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
 def test_a_number_that_no_float_can_hold_is_answered_with_words(agent, number):
     with pytest.raises(SettingError, match="too large"):
-        ask(agent.state, {"command": "score", "rows": [[number] * 6]}, ASK_S)
+        send_command(agent.state, {"command": "score", "rows": [[number] * 6]}, ASK_S)
     assert agent.samples() == 20
 
 
 def test_no_command_holds_detection_up_for_long(agent):
     row = list(map(float, stream(1)[0]))
-    found = ask(agent.state, {"command": "score", "rows": [row] * 1000}, ASK_S)
+    found = send_command(agent.state, {"command": "score", "rows": [row] * 1000}, ASK_S)
     assert len(found["scores"]) == 1000
     with pytest.raises(SettingError, match="found 1001 rows, expected 1000 at most: ask again"):
-        ask(agent.state, {"command": "score", "rows": [row] * 1001}, ASK_S)
+        send_command(agent.state, {"command": "score", "rows": [row] * 1001}, ASK_S)
 
 
 def test_who_connects_and_says_nothing_makes_way(agent, monkeypatch):
-    monkeypatch.setattr("edgemerge.agent.control.SILENCE_S", 0.2)
+    monkeypatch.setattr("edgemerge.agent.control.IDLE_TIMEOUT_S", 0.2)
     with ExitStack() as silent:
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_CLIENTS):
             silent.enter_context(_connected(agent.state))
         wait_until(lambda: _answers(agent))
 

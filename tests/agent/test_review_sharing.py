@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge.agent.background import ExchangeJob, run_exchange
 from edgemerge.agent.config import SaveConfig
-from edgemerge.agent.courier import Errand, run_errand
-from edgemerge.agent.judging import Judge
-from edgemerge.agent.keeping import Keeper
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.memory import Memory
-from edgemerge.agent.schedule import Schedule
-from edgemerge.agent.sharing import Sharing
-from edgemerge.agent.syncing import Clocks, Syncing
-from edgemerge.core.codec import encode
-from edgemerge.core.errors import AwayError, CapacityError, DeniedError, RejectedError
+from edgemerge.agent.judge import Judge
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.state import AgentState, StateSaver
+from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
+from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError
+from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.core.threshold import Threshold
-from edgemerge.core.told import Part, Told
 from edgemerge.exchange.protocol import Wish
+from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream
 
 P = shared()
@@ -27,11 +25,11 @@ P = shared()
 
 def told(*seeds):
     notes = [Contribution(f"peer-{s}", Stats.of(P, stream(50, s)), revision=1) for s in seeds]
-    return Told(P, (Part.of(notes, P),))
+    return Merged(P, (MergedPart.of(notes, P),))
 
 
 def memory(thing=Detector):
-    return Memory("pump-1", 1000, learner_of(thing(P)), told=encode(Told(P)))
+    return AgentState("pump-1", 1000, as_learner(thing(P)), told=encode(Merged(P)))
 
 
 class Refusing:
@@ -49,17 +47,17 @@ class Refusing:
         return told(1)
 
 
-ERRAND = Errand((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Wish())
+ERRAND = ExchangeJob((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Wish())
 
 
 def test_who_is_refused_is_told_all_the_same():
-    outcome = run_errand(Refusing(), ERRAND)
+    outcome = run_exchange(Refusing(), ERRAND)
     assert outcome.told == told(1)
     assert (outcome.pushed, str(outcome.error)) == (0, "pump-1 cannot be true")
 
 
 def test_a_refusal_is_not_hidden_by_what_goes_wrong_behind_it():
-    outcome = run_errand(Refusing(AwayError("gone")), ERRAND)
+    outcome = run_exchange(Refusing(UnavailableError("gone")), ERRAND)
     assert isinstance(outcome.error, RejectedError)
 
 
@@ -82,14 +80,14 @@ class Ready:
 
 
 @pytest.mark.parametrize(
-    ("error", "least"), [(AwayError("busy", 500.0), 500.0), (DeniedError("no"), 0.0)]
+    ("error", "least"), [(UnavailableError("busy", 500.0), 500.0), (DeniedError("no"), 0.0)]
 )
 def test_who_says_when_to_come_back_is_not_asked_before(error, least):
     made = memory()
-    schedule = Schedule(60.0, 0.1, "pump-1")
-    found = run_errand(Refusing(error), Errand((), Wish()))
-    syncing = Syncing(
-        Sharing(made, gate=2.0, max_shift=2.0),
+    schedule = SyncSchedule(60.0, 0.1, "pump-1")
+    found = run_exchange(Refusing(error), ExchangeJob((), Wish()))
+    syncing = Synchronizer(
+        SharingPolicy(made, gate=2.0, max_shift=2.0),
         Ready(found),
         schedule,
         choice=None,
@@ -103,11 +101,11 @@ def test_who_says_when_to_come_back_is_not_asked_before(error, least):
 
 def test_a_merge_before_a_new_life_cannot_be_undone_in_it():
     made = memory()
-    sharing = Sharing(made, gate=2.0, max_shift=1e9)
+    sharing = SharingPolicy(made, gate=2.0, max_shift=1e9)
     for x in stream(50):
         made.learner.learn(x)
     assert sharing.hear(told(1))
-    sharing.start_anew(lambda: 5.0)
+    sharing.start_new_incarnation(lambda: 5.0)
     assert sharing.hear(told(1))  # it is news to the new life
     assert "nothing to undo" in sharing.undo()
     assert made.learner.thing.others == told(1).total
@@ -119,7 +117,7 @@ def test_samples_that_wait_for_their_block_wait_on_in_a_new_life():
         made.learner.learn(x)
     waiting = made.learner.thing.waiting
     assert len(waiting) == 8
-    made.learner.start_anew(Told(P))
+    made.learner.start_new_incarnation(Merged(P))
     assert np.array_equal(made.learner.thing.waiting, waiting)
 
 
@@ -142,7 +140,7 @@ class Raw:
 def test_few_readings_are_saved_after_a_while():
     folder, now = Folder(), [0.0]
     often = SaveConfig(every=100, every_s=10.0)
-    keeper = Keeper(folder, memory(), Raw(), Threshold(), often, steady=lambda: now[0])
+    keeper = StateSaver(folder, memory(), Raw(), Threshold(), often, steady=lambda: now[0])
     keeper.count()
     for now[0], writes in ((9.9, 0), (10.0, 1), (30.0, 1)):  # nothing has come in since
         keeper.tend()

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgemerge.agent.parts import Verdict
-from edgemerge.agent.sinks.jsonl import JsonLines
-from edgemerge.agent.sinks.rotating import Rotating
-from edgemerge.agent.sinks.spool import Spool
-from edgemerge.agent.sinks.telling import as_line, as_object
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.sinks import (
+    DiskQueue,
+    JsonLinesSink,
+    RotatingFileSink,
+    to_json_line,
+    verdict_to_dict,
+)
 from tests.agent.listening import DEADLINE_S, said
 
 KEYS = ["device", "index", "at", "score", "limit", "alarm", "pattern", "why"]
@@ -25,7 +28,7 @@ KEYS = ["device", "index", "at", "score", "limit", "alarm", "pattern", "why"]
 
 
 def test_a_verdict_is_one_object_with_short_numbers():
-    found = json.loads(as_line(as_object(said(7, alarm=True, score=12.3456789))))
+    found = json.loads(to_json_line(verdict_to_dict(said(7, alarm=True, score=12.3456789))))
     assert list(found) == KEYS
     assert found["score"] == 12.3457
     assert found["why"] == ["x"]
@@ -33,13 +36,13 @@ def test_a_verdict_is_one_object_with_short_numbers():
 
 @given(st.floats(), st.floats())
 def test_what_json_has_no_word_for_is_null(score, limit):
-    found = json.loads(as_line(as_object(Verdict("a", 0, 0.0, score, limit, False))))
+    found = json.loads(to_json_line(verdict_to_dict(Verdict("a", 0, 0.0, score, limit, False))))
     for told, meant in ((found["score"], score), (found["limit"], limit)):
         if not isfinite(meant):
             assert told is None
         else:
             assert told == pytest.approx(meant, rel=1e-5, abs=5e-324)
-    assert as_object(Verdict("a", 0, nan, 1.0, 1.0, False))["at"] is None
+    assert verdict_to_dict(Verdict("a", 0, nan, 1.0, 1.0, False))["at"] is None
 
 
 # files
@@ -48,7 +51,7 @@ def test_what_json_has_no_word_for_is_null(score, limit):
 def test_json_lines_are_flushed_one_by_one_and_added_to(tmp_path):
     path = tmp_path / "new" / "out.jsonl"
     for start in (0, 2):
-        sink = JsonLines(path)
+        sink = JsonLinesSink(path)
         for index in (start, start + 1):
             sink.verdict(said(index))
             assert json.loads(path.read_text().splitlines()[-1])["index"] == index
@@ -60,9 +63,9 @@ def test_json_lines_are_flushed_one_by_one_and_added_to(tmp_path):
 TALK = """
 import sys
 from pathlib import Path
-from edgemerge.agent.parts import Verdict
-from edgemerge.agent.sinks.jsonl import JsonLines
-sink = JsonLines(Path("-"))
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.sinks import JsonLinesSink
+sink = JsonLinesSink(Path("-"))
 for index in range(20_000):
     sink.verdict(Verdict("pump-3", index, 0.0, 1.0, 4.0, False))
 sink.close()
@@ -95,7 +98,7 @@ class Full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("kind", [JsonLines, Rotating])
+@pytest.mark.parametrize("kind", [JsonLinesSink, RotatingFileSink])
 def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path, kind, caplog):
     sink = kind(tmp_path / "out.jsonl")
     file = sink._file
@@ -113,11 +116,11 @@ def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path, kind, caplog):
 @pytest.mark.parametrize("keep", [0, 1, 3])
 def test_a_file_is_changed_before_it_is_too_large(tmp_path, keep):
     path = tmp_path / "out.jsonl"
-    sink = Rotating(path, largest=1000, keep=keep)
+    sink = RotatingFileSink(path, largest=1000, keep=keep)
     for index in range(100):
         if index == 50:  # and after a restart
             sink.close()
-            sink = Rotating(path, largest=1000, keep=keep)
+            sink = RotatingFileSink(path, largest=1000, keep=keep)
         sink.verdict(said(index))
     sink.close()
     files = [*(tmp_path / f"out.jsonl.{i}" for i in range(keep, 0, -1)), path]
@@ -135,10 +138,10 @@ def test_a_file_is_changed_before_it_is_too_large(tmp_path, keep):
 def test_the_spool_is_a_ring_that_survives(tmp_path_factory, steps):
     """A text is added, None sends the first, ... starts again from the file."""
     path = tmp_path_factory.mktemp("spool") / "alarms"
-    spool, expected = Spool(path, room=4), []
+    spool, expected = DiskQueue(path, room=4), []
     for step in steps:
         if step is ...:
-            again = Spool(path, room=4)
+            again = DiskQueue(path, room=4)
             kept = [again._waiting[i] for i in range(len(again))]
             assert kept[len(kept) - len(expected) :] == expected  # some may be sent twice
             spool, expected = again, kept
@@ -156,7 +159,7 @@ def test_the_spool_is_a_ring_that_survives(tmp_path_factory, steps):
 
 
 def test_the_file_of_the_spool_does_not_grow_for_ever(tmp_path):
-    spool = Spool(tmp_path / "alarms", room=4)
+    spool = DiskQueue(tmp_path / "alarms", room=4)
     for number in range(100):
         spool.add(str(number))
         assert len((tmp_path / "alarms").read_text().splitlines()) <= 8
@@ -165,10 +168,10 @@ def test_the_file_of_the_spool_does_not_grow_for_ever(tmp_path):
 
 def test_a_message_that_a_kill_cut_off_is_left_out(tmp_path):
     path = tmp_path / "alarms"
-    spool = Spool(path)
+    spool = DiskQueue(path)
     spool.add("one")
     spool.add("two")
     path.write_bytes(path.read_bytes()[:-3])
-    assert Spool(path).first() == "one"
+    assert DiskQueue(path).first() == "one"
     path.write_bytes(b"\xff\xfe{}\n[1]\n")
-    assert Spool(path).first() is None
+    assert DiskQueue(path).first() is None

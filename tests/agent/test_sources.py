@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.parts import Reading
-from edgemerge.agent.sources.lines import Reader, Splitter
-from edgemerge.agent.sources.pace import Paced
-from edgemerge.agent.sources.rows import BadRow, CsvRows, JsonRows, Payloads
-from edgemerge.agent.sources.stdin import Stdin
+from edgemerge.agent.interfaces import Reading
+from edgemerge.agent.rows import BadRow, CsvRows, JsonRows, LineSplitter, PayloadRows, RowReader
+from edgemerge.agent.sources import RateLimitedSource, StdinSource
 
 
 def firsts(readings):
@@ -101,8 +99,8 @@ def test_a_delimiter_and_quotes():
         (JsonRows(["a"]), '{"b": 1}', "there is no column 'a'"),
         (JsonRows(["a"]), "[1]", "there is no column 'a'"),
         (JsonRows([0]), '{"b": 1}', "there is no column 0"),
-        (Payloads(width=2), "[1]", "1 values instead of 2"),
-        (Payloads(width=2), "1", "1 values instead of 2"),
+        (PayloadRows(width=2), "[1]", "1 values instead of 2"),
+        (PayloadRows(width=2), "1", "1 values instead of 2"),
     ],
 )
 def test_a_bad_row_says_why(form, line, why):
@@ -123,14 +121,14 @@ def test_objects_without_columns_keep_the_keys_of_the_first():
 
 
 def test_payloads_are_json_or_numbers():
-    form = Payloads(width=2)
+    form = PayloadRows(width=2)
     assert read(form, "[1, 2]", '{"x": 3, "y": 4}', "5,6") == [[1, 2], [3, 4], [5, 6]]
 
 
 @given(st.text(max_size=60))
 def test_whatever_a_line_holds_it_is_a_row_or_none_or_bad(line):
-    for form in (CsvRows(), CsvRows([0], time=1), JsonRows(), JsonRows(["a"]), Payloads()):
-        reader = Reader(form)
+    for form in (CsvRows(), CsvRows([0], time=1), JsonRows(), JsonRows(["a"]), PayloadRows()):
+        reader = RowReader(form)
         for _ in range(2):
             row = reader.row(line.encode(errors="surrogatepass"))
             assert row is None or row.values.ndim == 1
@@ -143,7 +141,7 @@ def test_whatever_a_line_holds_it_is_a_row_or_none_or_bad(line):
 def test_lines_do_not_depend_on_how_bytes_come_in(data, cuts):
     data = data.replace(b"\x00", b"\n")
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    splitter = Splitter()
+    splitter = LineSplitter()
     lines = []
     for a, b in pairwise(places):
         lines += splitter.feed(data[a:b])
@@ -154,7 +152,7 @@ def test_lines_do_not_depend_on_how_bytes_come_in(data, cuts):
 
 
 def test_a_line_that_is_too_long_is_left_out_and_never_held():
-    splitter = Splitter(longest=10)
+    splitter = LineSplitter(longest=10)
     lines = [line for _ in range(1000) for line in splitter.feed(b"x" * 100)]
     assert lines == []
     assert len(splitter._rest) <= 12
@@ -163,7 +161,7 @@ def test_a_line_that_is_too_long_is_left_out_and_never_held():
 
 def test_many_bad_rows_are_counted_and_told_once_a_minute(caplog):
     now = [0.0]
-    reader = Reader(CsvRows(header=False), clock=lambda: now[0])
+    reader = RowReader(CsvRows(header=False), clock=lambda: now[0])
     for second in range(120):
         now[0] = float(second)
         reader.row(b"x")
@@ -176,7 +174,7 @@ def test_many_bad_rows_are_counted_and_told_once_a_minute(caplog):
 
 def test_standard_input_ends_with_the_pipe_and_stops_when_asked():
     out, into = os.pipe()
-    source, stop = Stdin(CsvRows(), handle=out), Event()
+    source, stop = StdinSource(CsvRows(), handle=out), Event()
     os.write(into, b"n,v\n0,1\n1,2\n2,")
     readings = source.read(stop)
     assert firsts([next(readings), next(readings)]) == [0, 1]
@@ -189,7 +187,7 @@ def test_standard_input_ends_with_the_pipe_and_stops_when_asked():
 def test_standard_input_looks_at_stop_while_nothing_comes():
     out, into = os.pipe()
     stop, found = Event(), []
-    thread = Thread(target=lambda: found.extend(Stdin(CsvRows(), handle=out).read(stop)))
+    thread = Thread(target=lambda: found.extend(StdinSource(CsvRows(), handle=out).read(stop)))
     thread.start()
     stop.set()
     thread.join(2.0)
@@ -230,5 +228,5 @@ class Given:
 )
 def test_readings_come_at_the_given_speed(gaps, at):
     clock = Clock()
-    paced = Paced(Given(clock, gaps), 2.0, clock=clock)
+    paced = RateLimitedSource(Given(clock, gaps), 2.0, clock=clock)
     assert [clock.now for _ in paced.read(clock)] == at

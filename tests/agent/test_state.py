@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.limits import resume_threshold, threshold_state
-from edgemerge.agent.memory import Memory, memory_from_bytes, memory_to_bytes
-from edgemerge.agent.releases import release
-from edgemerge.agent.state import BROKEN, STATE, InUseError, StateFolder
-from edgemerge.core.codec import encode
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.state import (
+    MAX_BROKEN_FILES,
+    STATE_FILE,
+    AgentState,
+    InUseError,
+    StateFolder,
+    resume_threshold,
+    state_from_bytes,
+    state_to_bytes,
+    threshold_state,
+)
+from edgemerge.agent.sync import release
 from edgemerge.core.errors import FormatError, SettingError
+from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.core.threshold import Threshold
-from edgemerge.core.told import Part, Told
+from edgemerge.wire.codec import encode
 from tests.agent.agents import configured, ran, shared, stream, write_rows
 
 P = shared()
@@ -22,15 +30,15 @@ P = shared()
 
 def remembered(kind=Bank):
     """A memory with something in every place."""
-    learner = learner_of(kind(P))
+    learner = as_learner(kind(P))
     for x in stream(130):
         learner.score(x)
         learner.learn(x)
-    peer = Told(P, (Part.of([Contribution("peer", Stats.of(P, stream(90, 3)), 4)], P),))
-    memory = Memory("pump-1", 1234, learner, revision=3, index=130, alarms=2, skipped=1)
+    peer = Merged(P, (MergedPart.of([Contribution("peer", Stats.of(P, stream(90, 3)), 4)], P),))
+    memory = AgentState("pump-1", 1234, learner, revision=3, index=130, alarms=2, skipped=1)
     memory.position, memory.features = {"offset": 17, "names": ["a", "ü"]}, {"rows": [[0.1, 2.0]]}
     memory.told, memory.before = encode(peer), b""
-    memory.shun(peer, "it was undone")
+    memory.mark_rejected(peer, "it was undone")
     assert release(memory, 16).released
     memory.threshold = {"recent": [0.1], "seen": 1, "votes": [True]}
     return memory
@@ -39,9 +47,9 @@ def remembered(kind=Bank):
 @pytest.mark.parametrize("kind", [Detector, Bank])
 def test_a_memory_comes_back_as_it_was(kind):
     memory = remembered(kind)
-    data = memory_to_bytes(memory)
-    again = memory_from_bytes(data)
-    assert memory_to_bytes(again) == data
+    data = state_to_bytes(memory)
+    again = state_from_bytes(data)
+    assert state_to_bytes(again) == data
     for name in ("device", "incarnation", "revision", "index", "position", "features", "told"):
         assert getattr(again, name) == getattr(memory, name), name
     assert again.before == b""
@@ -55,35 +63,35 @@ def test_a_memory_comes_back_as_it_was(kind):
 def test_without_something_to_undo_to_there_is_still_none():
     memory = remembered()
     memory.before = None
-    assert memory_from_bytes(memory_to_bytes(memory)).before is None
+    assert state_from_bytes(state_to_bytes(memory)).before is None
 
 
 def test_a_state_cut_short_anywhere_is_refused():
-    data = memory_to_bytes(remembered(Detector))
+    data = state_to_bytes(remembered(Detector))
     for end in range(0, len(data), 97):
         with pytest.raises(FormatError, match="cut short or changed"):
-            memory_from_bytes(data[:end])
+            state_from_bytes(data[:end])
     with pytest.raises(FormatError, match="cut short or changed"):
-        memory_from_bytes(data + b"\0")
+        state_from_bytes(data + b"\0")
 
 
 def test_a_state_with_one_bit_changed_anywhere_is_refused():
-    data = memory_to_bytes(remembered(Detector))
+    data = state_to_bytes(remembered(Detector))
     rng = np.random.default_rng(0)
     places = {*range(64), *rng.integers(0, len(data), 400).tolist()}
     for place in places:
         changed = bytearray(data)
         changed[place] ^= 1 << int(rng.integers(8))
         with pytest.raises(FormatError, match="cut short or changed"):
-            memory_from_bytes(bytes(changed))
+            state_from_bytes(bytes(changed))
 
 
 def test_a_broken_state_is_set_aside_and_a_new_incarnation_begins(tmp_path, caplog):
     config = configured(tmp_path, "sync.every_s=0")
     write_rows(tmp_path / "pump-1.csv", stream(50))
     ran(config, clock=lambda: 1000.0)
-    path = config.state / STATE
-    for n in range(1, BROKEN + 3):
+    path = config.state / STATE_FILE
+    for n in range(1, MAX_BROKEN_FILES + 3):
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
         caplog.clear()
@@ -91,8 +99,8 @@ def test_a_broken_state_is_set_aside_and_a_new_incarnation_begins(tmp_path, capl
         assert "the saved state is broken" in caplog.text
         assert told.statuses[-1]["incarnation"] == 1000_000 + 1000 * n
         assert told.statuses[-1]["samples"] == 50
-    kept = sorted(each.name for each in config.state.glob(f"{STATE}.broken-*"))
-    assert kept == [f"{STATE}.broken-{n}" for n in (3, 4, 5)]
+    kept = sorted(each.name for each in config.state.glob(f"{STATE_FILE}.broken-*"))
+    assert kept == [f"{STATE_FILE}.broken-{n}" for n in (3, 4, 5)]
 
 
 def test_a_folder_is_for_one_agent_at_a_time(tmp_path):
@@ -105,7 +113,7 @@ def test_a_folder_is_for_one_agent_at_a_time(tmp_path):
 
 def test_what_a_killed_writer_left_behind_is_cleared_away(tmp_path):
     StateFolder(tmp_path).close()
-    left = tmp_path / f".{STATE}.abc"
+    left = tmp_path / f".{STATE_FILE}.abc"
     left.write_bytes(b"half")
     StateFolder(tmp_path).close()
     assert not left.exists()
@@ -116,7 +124,7 @@ def test_only_its_owner_can_read_the_state(tmp_path):
     write_rows(tmp_path / "pump-1.csv", stream(5))
     ran(config)
     assert config.state.stat().st_mode & 0o077 == 0
-    assert (config.state / STATE).stat().st_mode & 0o077 == 0
+    assert (config.state / STATE_FILE).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -131,10 +139,10 @@ def test_the_state_of_something_else_is_refused_and_left_alone(tmp_path, setting
     write_rows(tmp_path / "pump-1.csv", stream(20))
     config = configured(tmp_path, "sync.every_s=0")
     ran(config)
-    before = (config.state / STATE).read_bytes()
+    before = (config.state / STATE_FILE).read_bytes()
     with pytest.raises(SettingError, match=words):
         ran(configured(tmp_path, "sync.every_s=0", setting))
-    assert (config.state / STATE).read_bytes() == before
+    assert (config.state / STATE_FILE).read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from edgemerge.agent.running import run
+from edgemerge.agent.runner import run
 from tests.agent.agents import INPUTS, Listener, configured, ran, stream, write_rows
 
 
@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_from_the_start_stops_no_detection(tmp_path, monkeyp
     def full(*_given):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("edgemerge.agent.state.write", full)
+    monkeypatch.setattr("edgemerge.agent.state.write_atomically", full)
     write_rows(tmp_path / "pump-1.csv", stream(40))
     listener = Listener()
     code = run(configured(tmp_path, "sync.every_s=0"), stop=Event(), sinks=[listener])

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Detector, Stats
+from edgemerge.agent.background import ExchangeJob, ExchangeWorker, run_exchange
 from edgemerge.agent.config import SyncConfig
-from edgemerge.agent.courier import Courier, Errand, run_errand
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.memory import Memory, memory_from_bytes, memory_to_bytes
-from edgemerge.agent.schedule import LONGEST_S, Schedule
-from edgemerge.agent.sharing import Sharing
-from edgemerge.agent.syncing import Clocks, Syncing
-from edgemerge.core.codec import encode
-from edgemerge.core.errors import AwayError, DeniedError, RejectedError, StaleError
-from edgemerge.core.told import Told
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
+from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
+from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
+from edgemerge.core.errors import DeniedError, RejectedError, StaleError, UnavailableError
+from edgemerge.core.ledger import Merged
 from edgemerge.exchange.memory import MemoryExchange
 from edgemerge.exchange.protocol import Wish
+from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream, wait_until
 
 P = shared()
@@ -53,14 +52,14 @@ class Device:
     """One device without a loop: it learns rows, and syncs when asked."""
 
     def __init__(self, exchange, memory=None, *, gate=2.0, **choice):
-        learner = learner_of(Detector(P))
-        self.memory = memory or Memory("pump-1", 1000, learner, told=encode(Told(P)))
+        learner = as_learner(Detector(P))
+        self.memory = memory or AgentState("pump-1", 1000, learner, told=encode(Merged(P)))
         self.now, self.saved, self.can_save = 0.0, [], True
-        self.sharing = Sharing(self.memory, gate=gate, max_shift=1e9)
-        self.syncing = Syncing(
+        self.sharing = SharingPolicy(self.memory, gate=gate, max_shift=1e9)
+        self.syncing = Synchronizer(
             self.sharing,
-            Courier(exchange),
-            Schedule(60.0, 0.1, "pump-1"),
+            ExchangeWorker(exchange),
+            SyncSchedule(60.0, 0.1, "pump-1"),
             SyncConfig(every_s=60.0, **choice),
             save=self.save,
             clocks=Clocks(lambda: 5000.0, lambda: self.now),
@@ -68,7 +67,7 @@ class Device:
 
     def save(self):
         if self.can_save:
-            self.saved.append(memory_to_bytes(self.memory))
+            self.saved.append(state_to_bytes(self.memory))
         return self.can_save
 
     def learn(self, rows):
@@ -89,7 +88,7 @@ class Device:
         wait_until(tended)
 
     def copy(self, exchange):
-        return Device(exchange, memory_from_bytes(memory_to_bytes(self.memory)))
+        return Device(exchange, state_from_bytes(state_to_bytes(self.memory)))
 
 
 @pytest.fixture
@@ -160,11 +159,11 @@ def test_pushing_and_pulling_can_be_left_out(exchange, devices):
 
 def test_the_state_is_saved_with_the_release_before_it_is_pushed(exchange, devices):
     failing = Failing(exchange)
-    failing.before = AwayError("gone")
+    failing.before = UnavailableError("gone")
     device = devices(failing)
     device.learn(stream(40))
     device.sync()
-    before = memory_from_bytes(device.saved[0])
+    before = state_from_bytes(device.saved[0])
     assert [encode(note) for note in before.contributions()] == before.pending
     assert before.revision == before.contributions()[0].revision == 1
     assert failing.seen == list(before.contributions())
@@ -195,7 +194,7 @@ def test_after_a_failure_the_very_same_is_pushed_again_and_then_what_is_new(
     exchange, devices, when
 ):
     failing = Failing(exchange)
-    setattr(failing, when, AwayError("gone"))
+    setattr(failing, when, UnavailableError("gone"))
     device = devices(failing)
     device.learn(stream(40))
     assert "away since" in device.sync()["exchange"]
@@ -211,7 +210,7 @@ def test_after_a_failure_the_very_same_is_pushed_again_and_then_what_is_new(
 
 def test_while_the_exchange_is_away_memory_and_disk_stay_bounded(exchange, devices):
     failing = Failing(exchange)
-    failing.before = AwayError("gone")
+    failing.before = UnavailableError("gone")
     device = devices(failing)
     device.learn(stream(300))
     device.sync()
@@ -282,19 +281,19 @@ def test_a_restored_disk_starts_a_new_incarnation_and_counts_every_sample_once(
 def test_a_new_incarnation_rises_even_if_the_clock_has_jumped_back(exchange, devices):
     device = devices(exchange)
     device.memory.incarnation = 10**15
-    device.sharing.start_anew(lambda: 3.0)
+    device.sharing.start_new_incarnation(lambda: 3.0)
     assert device.memory.incarnation == 10**15 + 1
 
 
 def test_an_emptied_pattern_that_was_filled_again_before_a_kill_is_not_stale(exchange):
     empty = Contribution("pump-1", Stats.empty(P), 4)
     full = Contribution("pump-1", Stats.of(P, stream(40)), 5)
-    both = Errand((empty, full))
-    assert run_errand(exchange, both).error is None
-    again = run_errand(exchange, both)
+    both = ExchangeJob((empty, full))
+    assert run_exchange(exchange, both).error is None
+    again = run_exchange(exchange, both)
     assert (again.pushed, again.error) == (2, None)
     exchange.push(Contribution("pump-1", Stats.of(P, stream(50)), 6))
-    assert isinstance(run_errand(exchange, both).error, StaleError)
+    assert isinstance(run_exchange(exchange, both).error, StaleError)
 
 
 @pytest.mark.parametrize("revision", [4, 5, 6])
@@ -303,7 +302,7 @@ def test_what_another_copy_of_the_disk_pushed_is_not_taken_for_ours(exchange, re
     exchange.push(theirs)
     empty = Contribution("pump-1", Stats.empty(P), 4)
     full = Contribution("pump-1", Stats.of(P, stream(40)), 5)
-    assert isinstance(run_errand(exchange, Errand((empty, full))).error, StaleError)
+    assert isinstance(run_exchange(exchange, ExchangeJob((empty, full))).error, StaleError)
     assert total(exchange) == theirs.stats
 
 
@@ -317,9 +316,9 @@ def test_a_courier_that_hangs_is_left_behind():
         def close(self):
             closed.set()  # a connection that is in use would make whoever closes it wait
 
-    courier = Courier(Hanging())
+    courier = ExchangeWorker(Hanging())
     courier.start()
-    courier.send(Errand(wish=ALL))
+    courier.send(ExchangeJob(wish=ALL))
     courier.close(0.05)  # returns
     assert courier.outcome() is None
     assert not closed.is_set()
@@ -331,7 +330,7 @@ def test_a_courier_that_hangs_is_left_behind():
 def test_devices_sync_at_different_times_but_each_at_the_same():
     firsts = []
     for device in ("a", "b", "c", "a"):
-        schedule = Schedule(100.0, 0.1, device)
+        schedule = SyncSchedule(100.0, 0.1, device)
         schedule.start(0.0)
         firsts.append(schedule.next)
     assert len(set(firsts)) == 3
@@ -340,7 +339,7 @@ def test_devices_sync_at_different_times_but_each_at_the_same():
 
 
 def test_intervals_have_jitter_and_failures_growing_delays_with_a_bound():
-    schedule = Schedule(3600.0, 0.1, "pump-1")
+    schedule = SyncSchedule(3600.0, 0.1, "pump-1")
     for _ in range(50):
         schedule.succeeded(0.0)
         assert 3240.0 <= schedule.next <= 3960.0
@@ -350,18 +349,18 @@ def test_intervals_have_jitter_and_failures_growing_delays_with_a_bound():
         waits.append(schedule.next)
     assert waits[0] <= 2.0
     assert all(late > 2 * early for early, late in pairwise(waits[:8:3]))
-    assert LONGEST_S / 2 <= waits[-1] <= LONGEST_S
+    assert SYNC_MAX_DELAY_S / 2 <= waits[-1] <= SYNC_MAX_DELAY_S
     assert len(set(waits[-5:])) == 5
     schedule.failed(0.0, retry_s=700.0)
     schedule.succeeded(0.0)
     schedule.failed(0.0, retry_s=700.0)
     assert schedule.next == 700.0
     schedule.failed(0.0, retry_s=1e9)
-    assert schedule.next <= LONGEST_S
+    assert schedule.next <= SYNC_MAX_DELAY_S
 
 
 def test_an_interval_of_nothing_means_on_command_only():
-    schedule = Schedule(0.0, 0.1, "pump-1")
+    schedule = SyncSchedule(0.0, 0.1, "pump-1")
     schedule.start(0.0)
     assert schedule.next == inf
     schedule.failed(0.0)

@@ -6,8 +6,8 @@ import pytest
 
 from edgemerge import Contribution, Stats
 from edgemerge.agent.config import read_config
-from edgemerge.agent.control import ask
-from edgemerge.agent.state import PROJECTION
+from edgemerge.agent.control import send_command
+from edgemerge.agent.state import PROJECTION_FILE
 from edgemerge.exchange.protocol import Wish
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running
@@ -61,7 +61,7 @@ def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
     peer.push(Contribution("pump-2", Stats.of(P, stream(50, 1)), 1))
     with Running(config) as agent:
         wait_until(lambda: len(agent.listener.verdicts) == 40)
-        found = ask(config.state, "sync", ASK_S)
+        found = send_command(config.state, "sync", ASK_S)
         assert found["exchange"] == "ok"
         assert found["held_back"] == held
         assert found["told"] == "adopted 50 samples of 1 devices"
@@ -74,7 +74,7 @@ def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub:
         config = enrolled(hub, tmp_path, "source.kind=csv")
         ran(config)
-    assert (config.state / PROJECTION).exists()
+    assert (config.state / PROJECTION_FILE).exists()
     write_rows(tmp_path / "rows.csv", stream(20, 1), "a")
     told = ran(config)
     assert len(told.verdicts) == 20
@@ -89,6 +89,6 @@ def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
         operator = hub.operator
         operator.revoke("pumps", "pump-1")
         operator.close()
-        assert ask(config.state, "sync", ASK_S)["exchange"].startswith("denied: ")
+        assert send_command(config.state, "sync", ASK_S)["exchange"].startswith("denied: ")
         write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
         wait_until(lambda: len(agent.listener.verdicts) == 50)

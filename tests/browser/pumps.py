@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgemerge import Bank, encode
-from edgemerge.demo.simulation import BAND_HZ, BEARING, LOOSE, SOUND, spectra
+from edgemerge.demo.datasets import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.protocol import Wish
 from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
@@ -20,7 +20,7 @@ from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
 LIMIT = 4.0
 LEARNT, JUDGED = 600, 590  # samples; one a second is reported
 MODES = {"hall-a": ("idle", "running"), "hall-b": ("running", "fast"), "well": ("fast",)}
-FAULTS = {"hall-b-pump-2": (BEARING, 26), "well-pump-3": (LOOSE, 8)}  # and for how many samples
+FAULTS = {"hall-b-pump-2": (BEARING, 26), "well-pump-3": (LOOSENESS, 8)}  # and for how many samples
 SILENT = "hall-a-pump-4"  # is let in, and never heard of again
 PER_REPORT = 200
 
@@ -64,7 +64,7 @@ class Pump:
 
     def rows(self) -> np.ndarray:
         """Samples of ten minutes; at the end of them, on some pumps, a fault."""
-        fault, last = FAULTS.get(self.device, (SOUND, 0))
+        fault, last = FAULTS.get(self.device, (NO_FAULT, 0))
         now = KINDS[self.modes[0]]
         made = [spectra(KINDS[self.modes[-1]], 200, self.rng), spectra(now, 390, self.rng)]
         rows = np.vstack(made)[:JUDGED]

@@ -5,7 +5,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from edgemerge.server.tokens import new_token
+from edgemerge.server.auth import new_token
 from tests.browser.workshop import FLEET
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]

@@ -5,8 +5,8 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from edgemerge.server import tokens
-from edgemerge.server.reports.report_forms import ReportAsked
+from edgemerge.server import auth
+from edgemerge.server.schemas import ReportAsked
 from tests.browser.workshop import FLEET
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -45,8 +45,8 @@ def enrol_many(shop):
     def change(tx):
         for i in range(MANY):
             device = f"pump-{i:04d}"
-            shop.tokens[device] = tokens.enrol(
-                tx, tokens.invite(tx, FLEET, device, 1e12), FLEET, device, time.time()
+            shop.tokens[device] = auth.enrol(
+                tx, auth.invite(tx, FLEET, device, 1e12), FLEET, device, time.time()
             )
 
     shop.here.service.writer.write(change)

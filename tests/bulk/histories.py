@@ -10,7 +10,7 @@ import pandas as pd
 
 from edgemerge import Projection
 from edgemerge.bulk import Part, chunks_of, part_of
-from edgemerge.bulk.reading import read
+from edgemerge.bulk.chunk import read_chunk
 
 SHARED = Projection(n_inputs=4, n_hidden=6, seed=3)
 NAMES = ("flow", "pressure", "heat", "hum")
@@ -32,7 +32,7 @@ def whole(chunks, shared=SHARED, **choice):
 
 def rows_in(path, *, columns=(), chunk_bytes=100):
     chunks = chunks_of(path, columns=columns, chunk_bytes=chunk_bytes)
-    found = [X for chunk in chunks for X in read(chunk, SHARED)]
+    found = [X for chunk in chunks for X in read_chunk(chunk, SHARED)]
     return np.vstack(found) if found else np.empty((0, len(columns) or 4))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgemerge import Projection, Stats
 from edgemerge.bulk import Chunk, chunks_of
-from edgemerge.bulk.reading import read
+from edgemerge.bulk.chunk import read_chunk
 from tests.bulk.histories import (
     FOUR,
     NAMES,
@@ -76,7 +76,7 @@ def test_a_file_read_in_many_steps_is_the_same(write, tmp_path, monkeypatch):
         ("parquet_file.NUMBERS", 9),
     ):
         monkeypatch.setattr(f"edgemerge.bulk.{module}", step)
-    steps = list(read(chunks_of(path)[0], SHARED))
+    steps = list(read_chunk(chunks_of(path)[0], SHARED))
     assert len(steps) > 10
     assert np.array_equal(np.vstack(steps), X)
 

@@ -10,12 +10,8 @@ import pytest
 
 from edgemerge import Projection, Stats
 from edgemerge.bulk import Part, chunks_of, part_of
-from edgemerge.core.errors import (
-    AwayError,
-    CapacityError,
-    SettingError,
-)
-from edgemerge.scale.memory import peak_bytes
+from edgemerge.core.errors import CapacityError, SettingError, UnavailableError
+from edgemerge.scale.workers import peak_bytes
 from tests.bulk import readers
 from tests.bulk.clusters import made_up, summed_up
 from tests.bulk.histories import SHARED, history, in_csv, in_npy, in_parquet
@@ -29,7 +25,7 @@ def test_the_sum_is_that_of_all_samples_however_many_chunks_there_are(
     client, count, height, monkeypatch
 ):
     if height == 3:  # as with hundreds of threads, though with fewer chunks
-        monkeypatch.setattr("edgemerge.dask.tree.height_for", lambda _threads: 3)
+        monkeypatch.setattr("edgemerge.dask.tree.tree_height", lambda _threads: 3)
         monkeypatch.setattr("edgemerge.dask.tree.FAN_IN", 3)
     part = summed_up(client, range(count), read=readers.made_up)
     assert part.chunks == count
@@ -110,7 +106,7 @@ def test_sums_that_would_not_be_exact_are_refused(client):
 
 def test_nothing_stays_with_the_cluster(client):
     summed_up(client, range(100), read=readers.made_up)
-    with suppress(AwayError):  # whoever keeps an error keeps what was wrong
+    with suppress(UnavailableError):  # whoever keeps an error keeps what was wrong
         summed_up(client, range(100), read=readers.broken)
     for _ in range(200):  # it is told to forget, and does so soon after
         left = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))

@@ -8,11 +8,7 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.bulk import Part, chunks_of
-from edgemerge.core.errors import (
-    AwayError,
-    MismatchError,
-    SampleError,
-)
+from edgemerge.core.errors import MismatchError, SampleError, UnavailableError
 from tests.bulk import readers
 from tests.bulk.clusters import made_up, summed_up, until_others_are_there
 from tests.bulk.histories import SHARED, history, in_npy
@@ -74,7 +70,7 @@ def test_a_bad_chunk_ends_the_work_and_names_chunk_and_worker(client, tmp_path):
 
 def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     choice = {"read": readers.stuck_at_5, "patience_s": 4.0}
-    from edgemerge.dask import leaf
+    from edgemerge.dask import tasks
 
     words = r"worker tcp://127\.0\.0\.1:\d+: 5: twice not done within 4 s: raise patience_s"
     done = []
@@ -84,9 +80,9 @@ def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     assert name == "5"
     assert sorted(done) == list(range(40))
     until_others_are_there(client, ended=reason.split(": ")[0].removeprefix("worker "))
-    with pytest.raises(AwayError, match=words):
+    with pytest.raises(UnavailableError, match=words):
         summed_up(client, range(40), **choice)
-    client.run(leaf.end, wait=False, on_error="ignore")
+    client.run(tasks.exit_worker, wait=False, on_error="ignore")
 
 
 def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
@@ -99,7 +95,7 @@ def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
 
 
 def test_a_small_chunk_that_ends_its_workers_takes_no_other_with_it(client, monkeypatch):
-    monkeypatch.setattr("edgemerge.dask.bundling.CHUNK_BYTES", 10)
+    monkeypatch.setattr("edgemerge.dask.tasks.CHUNK_BYTES", 10)
     small = [readers.Small(number) for number in range(12)]
     done = []
     part = summed_up(
@@ -113,11 +109,11 @@ def test_a_small_chunk_that_ends_its_workers_takes_no_other_with_it(client, monk
 def test_a_worker_with_another_projection_is_named(client):
     def other(number):
         from edgemerge.core import projection
-        from edgemerge.dask import leaf
+        from edgemerge.dask import tasks
 
         projection.FORMAT = number
         projection._agreed.cache_clear()
-        leaf.built.cache_clear()
+        tasks.build_projection.cache_clear()
 
     address = sorted(client.nthreads())[1]
     client.run(other, 2, workers=[address])
@@ -130,7 +126,9 @@ def test_a_worker_with_another_projection_is_named(client):
 
 
 def test_an_error_that_is_not_ours_ends_the_work_with_advice(client):
-    with pytest.raises(AwayError, match=r"^0: found ZeroDivisionError.*see `read`, and its file"):
+    with pytest.raises(
+        UnavailableError, match=r"^0: found ZeroDivisionError.*see `read`, and its file"
+    ):
         summed_up(client, [0], read=readers.broken, bad_chunks="leave out")
 
 
@@ -143,7 +141,7 @@ def test_a_cluster_that_has_gone_is_told():
             if chunk == 3:
                 own.restart()  # which cancels everything
 
-        with pytest.raises(AwayError, match="the cluster has let go of it"):
+        with pytest.raises(UnavailableError, match="the cluster has let go of it"):
             summed_up(own, range(50), read=readers.slow, advance=advance)
 
 
@@ -164,7 +162,7 @@ def test_a_scheduler_that_answers_nothing_is_told():
             os.kill(pid, signal.SIGSTOP)
 
         try:
-            with pytest.raises(AwayError, match=r"^the scheduler cannot be reached: \w"):
+            with pytest.raises(UnavailableError, match=r"^the scheduler cannot be reached: \w"):
                 summed_up(client, range(50), read=readers.slow, patience_s=2.0, advance=advance)
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -176,7 +174,9 @@ def test_a_cluster_without_workers_says_how_to_start_some():
     with (
         LocalCluster(n_workers=0, dashboard_address=HERE) as nobody,
         Client(nobody, set_as_default=False) as client,
-        pytest.raises(AwayError, match=r"no worker for 1 s: start some with `dask worker tcp://"),
+        pytest.raises(
+            UnavailableError, match=r"no worker for 1 s: start some with `dask worker tcp://"
+        ),
     ):
         summed_up(client, range(3), read=readers.made_up, patience_s=1.0)
 
@@ -186,7 +186,7 @@ def test_work_that_hangs_everywhere_comes_to_an_end():
 
     with (
         local_client(workers=1) as own,
-        pytest.raises(AwayError, match=r"found (nothing done|no worker)"),
+        pytest.raises(UnavailableError, match=r"found (nothing done|no worker)"),
     ):
         summed_up(own, range(50), read=readers.stuck, bad_chunks="leave out", patience_s=3.0)
 
@@ -196,6 +196,6 @@ def test_a_worker_in_the_process_of_the_asker_is_not_ended():
 
     with (
         Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=HERE) as here,
-        pytest.raises(AwayError),
+        pytest.raises(UnavailableError),
     ):
         summed_up(here, [5], read=readers.napping_at_5, patience_s=0.2)

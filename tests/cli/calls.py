@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from edgemerge.cli import main
-from edgemerge.cli.group import THREADS
+from edgemerge.cli.group import BLAS_THREAD_VARIABLES
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -19,7 +19,7 @@ def call(*arguments: object, given: str | bytes | None = None, **environment: st
 
 def clean_environment(**more: str) -> dict[str, str]:
     """That of this process without its settings for BLAS threads and for edgemerge."""
-    kept = {name: value for name, value in os.environ.items() if name not in THREADS}
+    kept = {name: value for name, value in os.environ.items() if name not in BLAS_THREAD_VARIABLES}
     kept = {name: value for name, value in kept.items() if not name.startswith("EDGEMERGE_")}
     return {**kept, "PYTHONPATH": str(SOURCE), **more}
 
@@ -42,7 +42,7 @@ def program(
 ) -> subprocess.CompletedProcess[str]:
     """Run edgemerge as a program."""
     return subprocess.run(
-        [sys.executable, "-m", "edgemerge.cli", *map(str, arguments)],
+        [sys.executable, "-m", "edgemerge", *map(str, arguments)],
         env=clean_environment(**environment),
         input=given,
         capture_output=True,

@@ -42,7 +42,7 @@ class Process:
 def start(log: Path, *words: object, stdin: int | None = None) -> Process:
     with log.open("wb") as out:
         found = subprocess.Popen(
-            [sys.executable, "-m", "edgemerge.cli", *map(str, words)],
+            [sys.executable, "-m", "edgemerge", *map(str, words)],
             env=clean_environment(),
             stderr=out,
             stdin=stdin,

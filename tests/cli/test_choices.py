@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Stats
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
 from edgemerge.exchange.protocol import Wish
 from tests.cases import machine
 from tests.cli.calls import call, failure
@@ -118,7 +118,7 @@ def test_a_device_may_not_choose(hub, fleet, pumps, tmp_path):
 
 def test_likeness_is_told_in_groups(hub, fleet, pumps):
     assert pumps
-    operator = Hub(hub.url, hub.token.read_text(encoding="utf-8").strip())
+    operator = ServerClient(hub.url, hub.token.read_text(encoding="utf-8").strip())
     found = operator.likeness(fleet)
     groups = dict(zip(found["devices"], found["groups"], strict=True))
     assert groups["pump-1"] == groups["pump-2"] != groups["pump-3"]

@@ -18,7 +18,7 @@ def completed(words: str, folder: Path) -> list[str]:
     program = folder / "bin" / "edgemerge"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{SOURCE}" exec "{sys.executable}" -m edgemerge.cli "$@"\n',
+        f'#!/bin/sh\nPYTHONPATH="{SOURCE}" exec "{sys.executable}" -m edgemerge "$@"\n',
         encoding="utf-8",
     )
     program.chmod(0o755)

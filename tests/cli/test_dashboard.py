@@ -8,8 +8,8 @@ from http.client import HTTPConnection
 import pytest
 
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange import hub as hubs
-from edgemerge.exchange.reply import Reply
+from edgemerge.exchange import client as hubs
+from edgemerge.exchange.connection import Reply
 from tests.cli.calls import call, failure
 
 
@@ -81,9 +81,9 @@ def test_a_token_that_is_not_an_operators_is_refused(hub, tmp_path):
 )
 def test_a_server_cannot_lead_the_browser_elsewhere(monkeypatch, path):
     body = json.dumps({"path": path, "expires": 0}).encode()
-    monkeypatch.setattr(hubs.Hub, "_ask", lambda *_, **__: Reply(201, {}, body))
+    monkeypatch.setattr(hubs.ServerClient, "_ask", lambda *_, **__: Reply(201, {}, body))
     with pytest.raises(RejectedError, match="expected /ui/sign-in"):
-        hubs.Hub("http://127.0.0.1:9").sign_in_link()
+        hubs.ServerClient("http://127.0.0.1:9").sign_in_link()
 
 
 def test_the_server_logs_where_its_dashboard_is(hub):

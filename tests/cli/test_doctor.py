@@ -13,7 +13,7 @@ from time import time
 import pytest
 
 from edgemerge import __version__
-from edgemerge.cli import checkup, doctor
+from edgemerge.cli import doctor
 from tests.cli.calls import call, program
 
 CONFIG = """
@@ -29,7 +29,7 @@ token_file = "token"
 """
 
 
-def levels(findings: Iterator[checkup.Finding]) -> dict[str, str]:
+def levels(findings: Iterator[doctor.Finding]) -> dict[str, str]:
     return {finding.about: finding.level for finding in findings}
 
 
@@ -91,16 +91,16 @@ def test_threads_are_those_that_the_library_uses():
 
 
 def test_an_old_package_is_told_with_the_line_that_renews_it(monkeypatch):
-    monkeypatch.setattr(checkup, "requirements", lambda: [("numpy", "999.1", "")])
-    (last,) = [each for each in checkup.versions() if each.about == "numpy"]
+    monkeypatch.setattr(doctor, "requirements", lambda: [("numpy", "999.1", "")])
+    (last,) = [each for each in doctor.check_versions() if each.about == "numpy"]
     assert last.level == "fail"
     assert last.advice == "999.1 or newer is needed: pip install 'numpy>=999.1'"
 
 
 def test_extras_that_are_missing_are_no_failure_but_are_told(monkeypatch):
     wanted = [("no-such-thing", "1", "mqtt"), ("click", "999", "plot"), ("click", "1", "server")]
-    monkeypatch.setattr(checkup, "requirements", lambda: wanted)
-    told = {each.about: each for each in checkup.extras()}
+    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
+    told = {each.about: each for each in doctor.check_extras()}
     assert told["extra mqtt"].level == "ok"
     assert told["extra mqtt"].advice == "pip install 'edgemerge[mqtt]'"
     assert told["extra plot"].level == "fail"
@@ -108,7 +108,7 @@ def test_extras_that_are_missing_are_no_failure_but_are_told(monkeypatch):
 
 
 def test_requirements_are_read_from_the_installed_package():
-    told = checkup.requirements()
+    told = doctor.requirements()
     assert ("numpy", "1.24", "") in told
     assert ("scikit-learn", "1.6", "sklearn") in told
 
@@ -124,52 +124,52 @@ def test_requirements_are_read_from_the_installed_package():
     ],
 )
 def test_a_requirement_is_taken_apart(line, parts):
-    match = checkup.REQUIREMENT.match(line)
+    match = doctor.REQUIREMENT.match(line)
     assert match
     assert match.groups() == parts
 
 
 def test_a_clock_that_was_never_set_or_is_behind_is_found(monkeypatch, tmp_path):
-    assert levels(checkup.clock(tmp_path)) == {"clock": "ok"}
-    monkeypatch.setattr(checkup, "time", lambda: 1000.0)
-    assert [each.words for each in checkup.clock(tmp_path)] == ["it was never set"]
+    assert levels(doctor.check_clock(tmp_path)) == {"clock": "ok"}
+    monkeypatch.setattr(doctor, "time", lambda: 1000.0)
+    assert [each.words for each in doctor.check_clock(tmp_path)] == ["it was never set"]
     monkeypatch.undo()
     (tmp_path / "state").touch()
-    later = time() + 3 * checkup.DAY
+    later = time() + 3 * doctor.DAY_S
     os.utime(tmp_path / "state", (later, later))
-    assert levels(checkup.clock(tmp_path)) == {"clock": "fail"}
+    assert levels(doctor.check_clock(tmp_path)) == {"clock": "fail"}
 
 
 def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
-    told = list(checkup.folder(tmp_path / "a" / "b", "state folder"))
+    told = list(doctor.check_folder(tmp_path / "a" / "b", "state folder"))
     assert [each.level for each in told] == ["ok", "ok"]
     assert str(tmp_path) in told[0].words
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_to_fails():
-    told = list(checkup.folder(Path("/proc")))
+    told = list(doctor.check_folder(Path("/proc")))
     assert [each.level for each in told] == ["fail"]
 
 
 def test_little_room_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setattr(checkup, "ROOM", 2**62)
-    assert levels(checkup.folder(tmp_path))["folder room"] == "warn"
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 2**62)
+    assert levels(doctor.check_folder(tmp_path))["folder room"] == "warn"
 
 
 def test_a_token_that_others_can_read_fails(tmp_path):
     token = tmp_path / "token"
     token.touch(mode=0o600)
-    assert levels(checkup.token_file(token)) == {"token file": "ok"}
+    assert levels(doctor.check_token_file(token)) == {"token file": "ok"}
     token.chmod(0o640)
-    (told,) = checkup.token_file(token)
+    (told,) = doctor.check_token_file(token)
     assert (told.level, told.advice) == ("fail", f"chmod 600 {token}")
-    assert levels(checkup.token_file(tmp_path / "none")) == {"token file": "fail"}
+    assert levels(doctor.check_token_file(tmp_path / "none")) == {"token file": "fail"}
 
 
 def test_a_server_of_the_same_version_is_well():
     with answering(pages(__version__)) as url:
-        assert levels(doctor.served(url, None)) == {"server": "ok", "server ready": "ok"}
+        assert levels(doctor.check_server(url, None)) == {"server": "ok", "server ready": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_server_of_the_same_version_is_well():
 )
 def test_another_server_is_told_apart(told, level):
     with answering(told) as url:
-        assert next(iter(doctor.served(url, None))).level == level
+        assert next(iter(doctor.check_server(url, None))).level == level
 
 
 def test_no_server_is_a_failure_with_advice():
@@ -195,17 +195,17 @@ def test_no_server_is_a_failure_with_advice():
 
 
 def test_plain_http_to_another_machine_is_a_warning():
-    told = list(doctor.served("http://192.0.2.1.invalid:1", None))
+    told = list(doctor.check_server("http://192.0.2.1.invalid:1", None))
     assert told[-1].level == "warn"
     assert "use https" in told[-1].advice
 
 
 def test_the_port_of_the_server_is_free_or_answers_or_is_taken():
-    assert doctor.port_of_server(closed_port()).words.startswith("free")
+    assert doctor.check_port(closed_port()).words.startswith("free")
     with answering(pages(__version__)) as url:
-        assert "answers" in doctor.port_of_server(int(url.rpartition(":")[2])).words
+        assert "answers" in doctor.check_port(int(url.rpartition(":")[2])).words
     with answering({}) as url:
-        told = doctor.port_of_server(int(url.rpartition(":")[2]))
+        told = doctor.check_port(int(url.rpartition(":")[2]))
         assert (told.level, told.words) == ("warn", "taken by another program")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgemerge import __version__, files
 from edgemerge.cli import main
-from edgemerge.core.errors import AwayError, FormatError
+from edgemerge.core.errors import FormatError, UnavailableError
 from tests.cli.calls import call, clean_environment, failure, program, started
 
 HEAVY = "{'numpy', 'scipy', 'rich', 'matplotlib', 'fastapi', 'uvicorn', 'ssl'}"
@@ -134,11 +134,11 @@ def test_a_missing_extra_is_named_with_the_line_that_adds_it(missing, words, lin
 
 def test_a_missing_part_of_ours_is_not_blamed_on_an_extra():
     code = (
-        "import sys; sys.modules['edgemerge.server.running'] = None\n"
+        "import sys; sys.modules['edgemerge.server.main'] = None\n"
         "from edgemerge.cli import main\n"
         "try:\n    main(['serve'])\nexcept ModuleNotFoundError as error:\n    print(error.name)"
     )
-    assert started(code) == "edgemerge.server.running\n"
+    assert started(code) == "edgemerge.server.main\n"
 
 
 def test_a_message_of_several_lines_is_told_in_one(monkeypatch):
@@ -151,7 +151,7 @@ def test_a_message_of_several_lines_is_told_in_one(monkeypatch):
 
 def test_an_error_of_the_network_is_told_by_its_words(monkeypatch):
     def away(_: Path) -> None:
-        raise AwayError("the hub cannot be reached")
+        raise UnavailableError("the hub cannot be reached")
 
     monkeypatch.setattr(files, "load", away)
     assert failure(call("show", "any")) == "the hub cannot be reached"
@@ -181,7 +181,7 @@ def test_whoever_stops_reading_is_not_told_about_it(tmp_path):
     made = program("learn", tmp_path / "l", "-", "--new", "detector", *agree, given="0.1,0.2\n")
     assert json.loads(made.stdout)["learnt"] == 1
     (tmp_path / "s.csv").write_text("0.1,0.2\n" * 50_000, encoding="utf-8")
-    words = [sys.executable, "-m", "edgemerge.cli", "score", tmp_path / "l", tmp_path / "s.csv"]
+    words = [sys.executable, "-m", "edgemerge", "score", tmp_path / "l", tmp_path / "s.csv"]
     pipe, environment = subprocess.PIPE, clean_environment()
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, env=environment) as scoring:
         assert scoring.stdout.readline() == b"sample,score,alarm\n"

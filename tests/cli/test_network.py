@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgemerge.cli.chain import SEALED, START, seal, verified
+from edgemerge.cli.fleet import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
 from edgemerge.core.errors import RejectedError
 from tests.cli.calls import call, failure
 
@@ -112,47 +112,47 @@ def test_a_fleet_needs_a_projection_before_anybody_is_asked(nowhere, token):
 
 
 def entries(count: int) -> list[dict[str, object]]:
-    found, previous = [], START
+    found, previous = [], FIRST_HASH
     for seq in range(1, count + 1):
-        entry = dict.fromkeys(SEALED, "x") | {"seq": seq, "at": 0.5, "previous": previous}
-        entry["hash"] = previous = seal(entry)
+        entry = dict.fromkeys(HASHED_FIELDS, "x") | {"seq": seq, "at": 0.5, "previous": previous}
+        entry["hash"] = previous = entry_hash(entry)
         found.append(entry)
     return found
 
 
 def test_a_chain_as_it_was_written_holds():
-    assert list(verified(entries(5))) == entries(5)
+    assert list(verify_chain(entries(5))) == entries(5)
 
 
-@pytest.mark.parametrize("word", [*SEALED, "previous", "hash"])
+@pytest.mark.parametrize("word", [*HASHED_FIELDS, "previous", "hash"])
 def test_a_change_of_any_word_is_found(word):
     found = entries(3)
     found[1] = found[1] | {word: "y"}
     with pytest.raises(RejectedError, match="the audit log was changed at entry 2"):
-        list(verified(found))
+        list(verify_chain(found))
 
 
 def test_a_missing_or_exchanged_entry_is_found():
     one, two, three = entries(3)
     for wrong in ([one, three], [two, three], [one, three, two]):
         with pytest.raises(RejectedError, match="the audit log was changed at entry"):
-            list(verified(wrong))
+            list(verify_chain(wrong))
 
 
 def test_numbers_that_were_left_out_are_found_though_all_is_sealed():
     (one,) = entries(1)
     third = one | {"seq": 3, "previous": one["hash"]}
-    third["hash"] = seal(third)
+    third["hash"] = entry_hash(third)
     with pytest.raises(RejectedError, match="changed at entry 2: the next one is 3"):
-        list(verified([one, third]))
+        list(verify_chain([one, third]))
 
 
 def test_an_entry_that_was_changed_and_sealed_again_is_found():
     one, two, three = entries(3)
     two |= {"actor": "somebody else"}
-    two["hash"] = seal(two)
+    two["hash"] = entry_hash(two)
     with pytest.raises(RejectedError, match="entry 3: it does not follow"):
-        list(verified([one, two, three]))
+        list(verify_chain([one, two, three]))
 
 
 # serve

@@ -60,7 +60,7 @@ def test_nothing_moves_where_nobody_watches():
 
 def test_a_table_for_a_pipe_is_not_wrapped_and_has_no_blanks_at_its_ends(capsys):
     rows = [{"name": "x" * 90, "count": 1}, {"name": "y", "count": 20}]
-    output.say_table(rows, {"name": "NAME", "count": "COUNT"})
+    output.print_table(rows, {"name": "NAME", "count": "COUNT"})
     first, long, short = capsys.readouterr().out.splitlines()
     assert first == f"{'NAME':<90}  COUNT"
     assert long == f"{'x' * 90}      1"
@@ -68,12 +68,12 @@ def test_a_table_for_a_pipe_is_not_wrapped_and_has_no_blanks_at_its_ends(capsys)
 
 
 def test_a_table_without_rows_has_its_headings(capsys):
-    output.say_table([], {"name": "NAME", "count": "COUNT"})
+    output.print_table([], {"name": "NAME", "count": "COUNT"})
     assert capsys.readouterr().out == "NAME  COUNT\n"
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(capsys):
-    output.say_table([{"name": "[red]pump[/red]"}], {"name": "NAME"})
+    output.print_table([{"name": "[red]pump[/red]"}], {"name": "NAME"})
     assert "[red]pump[/red]" in capsys.readouterr().out
 
 
@@ -91,20 +91,20 @@ def test_names_that_look_like_markup_are_printed_as_they_are(capsys):
     ],
 )
 def test_values_are_written_for_people(value, text):
-    assert output.plain(value) == text
+    assert output.format_value(value) == text
 
 
 def test_moments_are_written_in_utc():
-    assert output.at(0.0) == "1970-01-01T00:00:00Z"
-    assert output.at(1763157600) == "2025-11-14T22:00:00Z"
-    assert output.at(None) is None
-    assert output.at("2026-01-01") == "2026-01-01"
+    assert output.format_time(0.0) == "1970-01-01T00:00:00Z"
+    assert output.format_time(1763157600) == "2025-11-14T22:00:00Z"
+    assert output.format_time(None) is None
+    assert output.format_time("2026-01-01") == "2026-01-01"
 
 
 def test_on_a_narrow_terminal_long_names_are_wrapped_and_moments_are_not(capsys, monkeypatch):
-    monkeypatch.setattr(output, "WIDE", 40)
+    monkeypatch.setattr(output, "PIPE_WIDTH", 40)
     rows = [{"name": "x" * 50, "at": "2026-11-15T23:37:05Z", "what": "y" * 50}]
-    output.say_table(rows, {"name": "NAME", "at": "AT", "what": "WHAT"})
+    output.print_table(rows, {"name": "NAME", "at": "AT", "what": "WHAT"})
     told = capsys.readouterr().out
     assert "2026-11-15T23:37:05Z" in told
     assert told.count("x") == 50
@@ -115,7 +115,7 @@ def test_no_digit_is_lost_on_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
     rows = [dict.fromkeys("abcdef", 1234567) | {"words": "some words that may be folded " * 3}]
-    output.say_table(rows, dict.fromkeys("abcdef", "HEADING") | {"words": "WORDS"})
+    output.print_table(rows, dict.fromkeys("abcdef", "HEADING") | {"words": "WORDS"})
     out = click.unstyle(capsys.readouterr().out)
     assert out.count("1234567") == 6
     assert out.count("HEADING") == 6

@@ -7,11 +7,11 @@ import click
 import pytest
 
 from edgemerge.cli import paper
-from edgemerge.cli.group import Failure
+from edgemerge.cli.group import CommandError
 from edgemerge.paper.data import NAMES as DATASETS
 from edgemerge.paper.results import NAMES
-from edgemerge.paper.running import keeping
-from edgemerge.paper.running.keeping import Record
+from edgemerge.paper.running import storage
+from edgemerge.paper.running.storage import Record
 from tests.cli.calls import call, failure, started
 from tests.cli.test_main import BLOCKED
 from tests.paper import made_up
@@ -21,11 +21,11 @@ WISH = {"seed": 7, "trials": 2, "baseline_trials": 0, "quick": False}
 
 
 def make(folder: Path, *results, as_json: bool = False) -> None:
-    paper.make(results, out=folder / "out", data=folder, as_json=as_json, jobs=1, **WISH)
+    paper.make_results(results, out=folder / "out", data=folder, as_json=as_json, jobs=1, **WISH)
 
 
 def test_there_is_a_command_for_every_result():
-    assert tuple(paper.SHOWS) == NAMES
+    assert tuple(paper.RESULTS) == NAMES
     with click.Context(paper.paper) as context:
         assert paper.paper.list_commands(context) == ["data", "report", *NAMES, "all"]
 
@@ -47,7 +47,7 @@ def test_there_is_none_for_anything_else():
 )
 def test_trials_are_the_papers_unless_told_otherwise(given, trials, tmp_path):
     usual = {"data": tmp_path, "seed": 7, "trials": None, "baseline_trials": None, "quick": False}
-    plan = paper.plan(**{**usual, **given})
+    plan = paper.make_plan(**{**usual, **given})
     assert (plan.trials, plan.baseline_trials) == trials
 
 
@@ -100,7 +100,7 @@ def test_all_makes_the_rest_and_the_report_where_only_driving_is_missing(tmp_pat
 
 def test_all_fails_at_its_end_where_data_are_missing_that_everyone_can_have(tmp_path, capsys):
     with pytest.raises(
-        Failure, match="not made, or not whole, for lack of data: loss-har"
+        CommandError, match="not made, or not whole, for lack of data: loss-har"
     ) as found:
         make(tmp_path, result("loss-har", DATA=("har",)), result("cost"))
     assert found.value.exit_code == 2
@@ -185,6 +185,6 @@ def test_a_folder_without_results_has_no_report(tmp_path):
 
 def test_the_report_is_made_from_the_files_alone(tmp_path):
     name = "cost"
-    keeping.save(tmp_path, Record(name, "2026", "0", 7, False, 1, 0), [])
+    storage.save_result(tmp_path, Record(name, "2026", "0", 7, False, 1, 0), [])
     (tmp_path / f"{name}.csv").write_text("wrong\n", encoding="utf-8")
     assert "found the columns wrong" in failure(call("paper", "report", "--out", tmp_path))

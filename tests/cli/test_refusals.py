@@ -9,7 +9,7 @@ from edgemerge import (
     Stats,
     save,
 )
-from edgemerge.core.told import Part, Told
+from edgemerge.core.ledger import Merged, MergedPart
 from tests.cli.calls import call, failure
 from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
 
@@ -81,7 +81,7 @@ def test_what_cannot_be_done_is_told_with_what_to_do(tmp_path, monkeypatch, argu
         "other": Contribution("pump-3", Stats.of(other, FAST), revision=1),
         "lie": Contribution("pump-9", lie, revision=1),
         "sums": fast,
-        "told": Told(SHARED, (Part.of([note], SHARED),)),
+        "told": Merged(SHARED, (MergedPart.of([note], SHARED),)),
     }.items():
         save(thing, tmp_path / name)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -5,7 +5,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from edgemerge.cli.samples import CHUNK, LONGEST, Rows
+from edgemerge.cli.samples import MAX_LINE_BYTES, READ_BYTES, CsvReader
 from edgemerge.core.errors import SampleError
 
 
@@ -17,7 +17,7 @@ class Dribble(BytesIO):
 
 
 def numbers(text: str, **choice: object) -> list[list[float]]:
-    return [row for X in Rows(BytesIO(text.encode()), **choice) for row in X.tolist()]
+    return [row for X in CsvReader(BytesIO(text.encode()), **choice) for row in X.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def test_csv_is_read_with_or_without_header_and_whatever_its_line_ends(text):
 
 def test_however_the_bytes_arrive_the_rows_are_the_same():
     text = "a,b\n" + "".join(f"{i},{i / 8}\n" for i in range(50))
-    rows = np.vstack(list(Rows(Dribble(text.encode()))))
+    rows = np.vstack(list(CsvReader(Dribble(text.encode()))))
     assert rows.tolist() == numbers(text)
     assert len(rows) == 50
 
 
 def test_rows_are_given_as_soon_as_they_are_there():
     stream = Dribble(b"1,2\n3,4\n")
-    batches = iter(Rows(stream))
+    batches = iter(CsvReader(stream))
     assert next(batches).tolist() == [[1.0, 2.0]]
     assert stream.tell() < 8
 
 
 def test_many_rows_come_in_few_batches():
     text = "0.25,0.5\n" * 20_000
-    batches = list(Rows(BytesIO(text.encode())))
+    batches = list(CsvReader(BytesIO(text.encode())))
     assert sum(map(len, batches)) == 20_000
-    assert len(batches) == -(-len(text) // CHUNK)
+    assert len(batches) == -(-len(text) // READ_BYTES)
 
 
 def test_columns_are_chosen_by_name_or_number_in_the_order_asked_for():
@@ -67,13 +67,13 @@ def test_columns_are_chosen_by_name_or_number_in_the_order_asked_for():
 
 
 def test_columns_that_a_projection_names_are_found_by_name():
-    rows = Rows(BytesIO(b"time,b,a\nnoon,1,2\n"), expected=["a", "b"])
+    rows = CsvReader(BytesIO(b"time,b,a\nnoon,1,2\n"), expected=["a", "b"])
     assert [X.tolist() for X in rows] == [[[2.0, 1.0]]]
     assert rows.names == ["a", "b"]
 
 
 def test_without_a_header_columns_are_called_by_their_number():
-    rows = Rows(BytesIO(b"1,2\n"))
+    rows = CsvReader(BytesIO(b"1,2\n"))
     assert list(rows)
     assert rows.names == ["1", "2"]
 
@@ -103,9 +103,9 @@ def test_an_unknown_column_is_told_with_those_that_are_there():
 
 def test_bytes_that_are_no_text_are_refused():
     with pytest.raises(SampleError, match="expected CSV in UTF-8"):
-        list(Rows(BytesIO(b"\xff\xfe1,2\n")))
+        list(CsvReader(BytesIO(b"\xff\xfe1,2\n")))
 
 
 def test_a_line_without_end_is_not_kept_for_ever():
     with pytest.raises(SampleError, match="more than"):
-        list(Rows(BytesIO(b"1" * (LONGEST + 2 * CHUNK))))
+        list(CsvReader(BytesIO(b"1" * (MAX_LINE_BYTES + 2 * READ_BYTES))))

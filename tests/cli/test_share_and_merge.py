@@ -18,10 +18,10 @@ from edgemerge import (
     encode,
     load,
 )
-from edgemerge.core.codec import form_of
 from edgemerge.core.errors import RejectedError
+from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.core.threshold import loss_shift
-from edgemerge.core.told import Part, Told
+from edgemerge.wire.codec import form_of
 from tests.cli.calls import call, failure
 from tests.cli.pumps import FAST, IDLE, SHARED, detector, saved
 
@@ -109,7 +109,7 @@ def test_of_two_revisions_the_newer_counts_whatever_their_order(tmp_path, notes)
 def test_ledgers_sums_and_what_an_exchange_told_are_merged_too(tmp_path, notes):
     ledger = Ledger(SHARED)
     ledger.put(load(notes[0]))
-    told = Told(SHARED, (Part.of([load(notes[1])], SHARED),))
+    told = Merged(SHARED, (MergedPart.of([load(notes[1])], SHARED),))
     files = [saved(ledger, tmp_path / "ledger"), saved(told, tmp_path / "told")]
     files.append(saved(Stats.of(SHARED, IDLE[:7]), tmp_path / "sums"))
     pump = saved(detector(IDLE), tmp_path / "pump")

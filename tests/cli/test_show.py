@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats
-from edgemerge.cli.showing import description, lines
-from edgemerge.core.told import Part, Told
+from edgemerge.cli.files import describe, format_description
+from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.files import save
 from tests.cli.calls import call, failure
 
@@ -41,29 +41,31 @@ def test_a_ledger_is_described_with_one_line_for_each_contribution():
     ledger = Ledger(SHARED)
     for device in ("pump-1", "pump-2"):
         ledger.put(Contribution(device, SEEN, revision=1))
-    said = [line for line in lines(description(ledger)) if line.startswith("contribution")]
+    said = [
+        line for line in format_description(describe(ledger)) if line.startswith("contribution")
+    ]
     assert len(said) == 2
     assert said[1].endswith("pump-2/normal, revision 1, 2 samples")
-    assert "contributions  none" in lines(description(Ledger(SHARED)))
+    assert "contributions  none" in format_description(describe(Ledger(SHARED)))
 
 
 def test_a_detector_is_described_by_what_it_saw_and_what_it_was_told():
     pump = Detector(SHARED, forgetting=0.9, reject_above=5.0)
     pump.adopt(SEEN)
-    found = description(pump)
+    found = describe(pump)
     assert (found["own_samples"], found["others_samples"]) == (0.0, 2.0)
     assert (found["forgetting"], found["reject_above"]) == (0.9, 5.0)
-    assert "ridge           not set" in lines(found)
+    assert "ridge           not set" in format_description(found)
 
 
 def test_a_projection_is_described_by_its_settings():
-    found = description(SHARED)
+    found = describe(SHARED)
     assert (found["kind"], found["seed"], found["activation"]) == ("projection", 5, "tanh")
 
 
 def test_what_an_exchange_told_is_described_part_by_part(tmp_path):
     notes = [Contribution(device, SEEN, revision=1) for device in ("pump-2", "pump-1")]
-    save(Told(SHARED, (Part.of(notes, SHARED),)), tmp_path / "told")
+    save(Merged(SHARED, (MergedPart.of(notes, SHARED),)), tmp_path / "told")
     assert "4 samples of pump-1, pump-2" in call("show", tmp_path / "told").stdout
     found = json.loads(call("show", tmp_path / "told", "--json").stdout)
     assert found["kind"] == "told"

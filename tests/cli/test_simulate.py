@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgemerge.scale.made_up import Fleet
+from edgemerge.scale.devices import SimulatedFleet
 from tests.cli.calls import call, clean_environment, failure, program
 
 SMALL = ("--inputs", 4, "--hidden", 3, "--workers", 1)
@@ -67,9 +67,11 @@ def test_machines_get_the_same_as_json():
 
 
 def test_a_sum_that_is_not_exact_is_told_and_fails(monkeypatch):
-    right = Fleet.flat
+    right = SimulatedFleet.flat
     monkeypatch.setattr(
-        Fleet, "flat", lambda *given: replace(right(*given), count=right(*given).count + 1.0)
+        SimulatedFleet,
+        "flat",
+        lambda *given: replace(right(*given), count=right(*given).count + 1.0),
     )
     done = call("simulate", "--devices", 60, "--fan-out", 10, *SMALL)
     assert done.exit_code == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, load
-from edgemerge.cli import audit
+from edgemerge.cli import fleet as fleet_module
 from edgemerge.exchange.http import HttpExchange
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
@@ -73,7 +73,7 @@ def test_contributions_are_listed_and_dropped_and_devices_revoked(hub, fleet, tm
 
 
 def test_the_audit_log_is_checked_and_told(hub, fleet, monkeypatch):
-    monkeypatch.setattr(audit, "PAGE", 2)
+    monkeypatch.setattr(fleet_module, "AUDIT_PAGE_SIZE", 2)
     for _ in range(3):
         assert hub.fleet("invite", fleet).exit_code == 0
     told = hub.told("audit", "--fleet", fleet)

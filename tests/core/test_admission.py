@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgemerge.core.admission import admit
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import MismatchError, RejectedError
+from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.wire.admission import admit
 
 ACTIVATIONS = ["identity", "sigmoid", "tanh", "relu"]
 RNG = np.random.default_rng(3)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors import numpy as foreign
 
-from edgemerge.core.codec import decode, encode, form_of
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import FormatError, SettingError, SolveError
+from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.wire.codec import decode, encode, form_of
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, low=(-1.0, 0.0, 2.0), high=5.0)
 ROWS = np.random.default_rng(0).uniform(0.0, 3.0, (50, 3))

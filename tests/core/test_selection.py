@@ -3,19 +3,10 @@
 import numpy as np
 import pytest
 
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import SettingError
-from edgemerge.core.grouping import group
-from edgemerge.core.likeness import Profile, alike, explains
+from edgemerge.core.ledger import Contribution, everyone, fitting, freshest, largest, named
 from edgemerge.core.projection import Projection
-from edgemerge.core.selection import (
-    everyone,
-    explained_by,
-    fitting,
-    freshest,
-    largest,
-    named,
-)
+from edgemerge.core.similarity import Profile, alike, explained_by, group, loss_ratio
 from edgemerge.core.stats import Stats
 
 SHARED = Projection(n_inputs=12, n_hidden=8, seed=1)
@@ -86,15 +77,15 @@ def test_usual_is_the_loss_of_fresh_samples():
     learnt, fresh = Stats.of(SHARED, rows(0, 400, 1)), Stats.of(SHARED, rows(0, 4000, 2))
     profile = Profile.of(learnt)
     assert profile.known
-    assert profile.usual == pytest.approx(fresh.mean_loss(profile.readout), rel=0.3)
+    assert profile.usual_loss == pytest.approx(fresh.mean_loss(profile.readout), rel=0.3)
 
 
 def test_like_data_explain_each_other_and_others_do_not():
     a, b = Stats.of(SHARED, rows(0, 100, 1)), Stats.of(SHARED, rows(0, 100, 2))
     other = Stats.of(SHARED, rows(1, 100, 3))
-    assert 0.5 < explains(a, b) < 2.0
+    assert 0.5 < loss_ratio(a, b) < 2.0
     assert alike(a, b)
-    assert explains(a, other) > 5.0
+    assert loss_ratio(a, other) > 5.0
     assert not alike(a, other)
     assert not alike(Profile.of(other), Profile.of(a))
 
@@ -102,14 +93,14 @@ def test_like_data_explain_each_other_and_others_do_not():
 def test_being_alike_takes_both_directions():
     narrow = Stats.of(SHARED, rows(0, 200, 1))
     both = narrow + Stats.of(SHARED, rows(1, 200, 2))
-    assert explains(both, narrow) < explains(narrow, both)
+    assert loss_ratio(both, narrow) < loss_ratio(narrow, both)
     assert not alike(both, narrow)
 
 
 def test_with_few_samples_the_level_of_the_one_who_explains_counts():
     many, few = Stats.of(SHARED, rows(0, 400, 1)), Stats.of(SHARED, rows(1, 3, 2))
     assert not Profile.of(few).known
-    assert explains(many, few) > 10.0
+    assert loss_ratio(many, few) > 10.0
 
 
 def test_groups_are_the_patterns_their_sums_are_exact_and_the_order_makes_no_difference():
@@ -145,8 +136,8 @@ def test_groups_that_came_apart_by_chance_are_joined_in_the_end():
     # with these samples two groups start, as the largest does not yet explain the next
     notes = [Contribution(f"{i}", Stats.of(SHARED, rows(0, 30 + i, 1400 + i)), 1) for i in range(8)]
     first, second = (Stats.of(SHARED, rows(0, 30 + i, 1400 + i)) for i in (7, 6))
-    apart = [explains(first, note.stats) for note in notes[:-1]]
-    assert max(apart) > 1.5 or explains(first, second) > 1.5
+    apart = [loss_ratio(first, note.stats) for note in notes[:-1]]
+    assert max(apart) > 1.5 or loss_ratio(first, second) > 1.5
     assert len(group(notes, factor=1.5)) == 1
 
 

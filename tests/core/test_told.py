@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from edgemerge import Contribution, Detector, Projection, Stats, decode, encode
 from edgemerge.core.errors import FormatError
-from edgemerge.core.packing import pack, unpack
-from edgemerge.core.told import Origin, Part, Told
+from edgemerge.core.ledger import Merged, MergedPart, Origin
 from edgemerge.exchange.protocol import Wish
+from edgemerge.wire.codec import pack, unpack
 from tests.cases import parts, projections, samples
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
@@ -22,7 +22,7 @@ def note(device="a", revision=1, pattern="normal", incarnation=0, rows=((0.1, 0.
 
 
 def told(*groups):
-    return Told(SHARED, tuple(Part.of(group, SHARED) for group in groups))
+    return Merged(SHARED, tuple(MergedPart.of(group, SHARED) for group in groups))
 
 
 @given(parts(count=3), st.integers(0, 2**63 - 1))
@@ -33,7 +33,7 @@ def test_bytes_and_back_is_the_identity(case, number):
         for device, X in zip(("a", "b", "c"), rows, strict=True)
     ]
     for groups in ([notes], [notes[:1], notes[1:]], [[n] for n in notes], []):
-        one = Told(projection, tuple(Part.of(group, projection) for group in groups))
+        one = Merged(projection, tuple(MergedPart.of(group, projection) for group in groups))
         again = decode(encode(one))
         assert again == one
         assert encode(again) == encode(one)
@@ -41,7 +41,7 @@ def test_bytes_and_back_is_the_identity(case, number):
 
 
 def test_a_part_lists_its_origins_in_order_and_names_its_devices():
-    part = Part.of([note("b"), note("a", 3), note("a", 2, "idle")], SHARED)
+    part = MergedPart.of([note("b"), note("a", 3), note("a", 2, "idle")], SHARED)
     assert part.origins == (
         Origin("a", 0, "idle", 2),
         Origin("a", 0, "normal", 3),
@@ -103,7 +103,7 @@ def test_one_contribution_in_two_sums_is_refused():
 def test_sums_of_another_task_are_refused():
     stats = Stats.of(SHARED, [[0.1, 0.2]], [[0.5]])
     with pytest.raises(FormatError, match="another task"):
-        decode(encode(Told(SHARED, (Part(stats, (Origin("a", 0, "normal", 1),)),))))
+        decode(encode(Merged(SHARED, (MergedPart(stats, (Origin("a", 0, "normal", 1),)),))))
 
 
 @given(projections().flatmap(lambda p: st.tuples(st.just(p), samples(p, min_rows=1))))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgemerge import Projection
-from edgemerge.server.app import create
+from edgemerge.server.main import create_app
 from tests.services.hub import running
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
@@ -60,13 +60,13 @@ def test_who_may_call_is_who_the_server_lets_through(asking, method, route):
 
 
 def test_every_route_that_the_server_describes_is_on_the_page():
-    told = create(None).openapi()["paths"]
+    told = create_app(None).openapi()["paths"]
     described = {(method.upper(), path) for path, found in told.items() for method in found}
     assert {(method, route.path) for method, route in ROUTES} == described
 
 
 def test_what_a_route_takes_and_answers_is_said():
-    told = create(None).openapi()
+    told = create_app(None).openapi()
     create_fleet = told["paths"]["/fleets/{fleet}"]["put"]
     assert "`?least=`: a whole number; 1 if not given" in http_api.taken(create_fleet)
     lines = list(http_api.answered(create_fleet, told["components"]["schemas"]))

@@ -19,12 +19,12 @@ pytestmark = [
 
 def test_the_page_is_what_the_command_makes_of_the_rows():
     from edgemerge.paper.reporting import markdown
-    from edgemerge.paper.reporting.report import gather
-    from edgemerge.paper.results import NAMES, result
+    from edgemerge.paper.reporting.content import read_report
+    from edgemerge.paper.results import NAMES, load_result
 
-    report = gather(ROWS, [result(name) for name in NAMES])
+    report = read_report(ROWS, [load_result(name) for name in NAMES])
     rows = Path(os.path.relpath(ROWS, DOCS)).as_posix()
-    made = markdown.page(report, pictures="images/paper", rows=rows)
+    made = markdown.render_markdown(report, pictures="images/paper", rows=rows)
     assert made == PAGE.read_text(encoding="utf-8"), "make it again: edgemerge paper report"
     for section in report.sections:
         for end in section.figures:

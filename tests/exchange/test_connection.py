@@ -10,13 +10,13 @@ from time import monotonic
 import pytest
 
 from edgemerge.core.errors import (
-    AwayError,
     DeniedError,
     RejectedError,
     SettingError,
+    UnavailableError,
     UnknownError,
 )
-from edgemerge.exchange.connection import Connection, path
+from edgemerge.exchange.connection import Connection, url_path
 from tests.exchange.scripted import reply, scripted
 
 SECRET = "a-very-secret-token"
@@ -39,7 +39,7 @@ def test_a_request_arrives_as_it_was_asked_and_the_reply_comes_back():
     with scripted(reply(b"pong", ETag='"7"')) as server, connection(server) as there:
         found = there.ask(
             "PUT",
-            path("fleets", "ä b"),
+            url_path("fleets", "ä b"),
             query={"reads": "totals", "device": ["a&b", "c"], "pattern": None},
             body=b"ping",
             headers={"If-None-Match": '"6"'},
@@ -70,7 +70,7 @@ def test_what_can_be_repeated_is_asked_once_more_when_a_kept_connection_was_clos
 def test_it_is_asked_only_once_more():
     with scripted(reply(b"a"), b"", b"", reply(b"b")) as server, connection(server) as there:
         there.ask("GET", "/")
-        with pytest.raises(AwayError, match="connection was closed"):
+        with pytest.raises(UnavailableError, match="connection was closed"):
             there.ask("GET", "/")
     assert len(server.requests) == 3
 
@@ -78,7 +78,7 @@ def test_it_is_asked_only_once_more():
 def test_what_cannot_be_repeated_is_never_sent_twice():
     with scripted(reply(b"a"), b"", reply(b"b")) as server, connection(server) as there:
         there.ask("GET", "/")
-        with pytest.raises(AwayError, match="connection was closed"):
+        with pytest.raises(UnavailableError, match="connection was closed"):
             there.ask("POST", "/", body=b"x")
     assert len(server.requests) == 2
 
@@ -86,21 +86,21 @@ def test_what_cannot_be_repeated_is_never_sent_twice():
 def test_what_may_be_lost_goes_over_the_same_connection():
     with scripted(reply(b"a"), reply(b"b")) as server, connection(server) as there:
         for _ in range(2):
-            there.ask("POST", "/", body=b"x", may_be_lost=True)
+            there.ask("POST", "/", body=b"x", allow_loss=True)
         assert server.connections == 1
 
 
 def test_what_may_be_lost_is_not_said_twice_either():
     with scripted(reply(b"a"), b"", reply(b"b")) as server, connection(server) as there:
-        there.ask("POST", "/", body=b"x", may_be_lost=True)
-        with pytest.raises(AwayError, match="connection was closed"):
-            there.ask("POST", "/", body=b"x", may_be_lost=True)
+        there.ask("POST", "/", body=b"x", allow_loss=True)
+        with pytest.raises(UnavailableError, match="connection was closed"):
+            there.ask("POST", "/", body=b"x", allow_loss=True)
     assert len(server.requests) == 2
 
 
 def test_a_fresh_connection_that_is_closed_is_not_tried_again():
     with scripted(b"", reply(b"b")) as server:
-        failed(server, AwayError, "connection was closed")
+        failed(server, UnavailableError, "connection was closed")
     assert len(server.requests) == 1
 
 
@@ -110,7 +110,7 @@ def test_silence_ends_in_time():
 
     with scripted(wait) as server:
         start = monotonic()
-        failed(server, AwayError, "no answer in time", timeout_s=SHORT_S)
+        failed(server, UnavailableError, "no answer in time", timeout_s=SHORT_S)
         assert monotonic() - start < 3.0
 
 
@@ -122,7 +122,7 @@ def test_a_reply_that_comes_drop_by_drop_does_not_take_for_ever(start):
             sock.sendall(b"x")
 
     with scripted(drip) as server:
-        failed(server, AwayError, "no answer in time", timeout_s=0.02)
+        failed(server, UnavailableError, "no answer in time", timeout_s=0.02)
 
 
 def test_a_slow_reply_is_not_a_dead_one():
@@ -138,13 +138,13 @@ def test_a_slow_reply_is_not_a_dead_one():
 @pytest.mark.parametrize("cut", [reply(b"x" * 100)[:-1], reply(b"x")[:20]])
 def test_a_reply_that_was_cut_is_no_reply(cut):
     with scripted(lambda sock: sock.sendall(cut)) as server:
-        failed(server, AwayError, "cannot be reached: the reply was cut short")
+        failed(server, UnavailableError, "cannot be reached: the reply was cut short")
 
 
 def test_what_is_not_http_is_said_to_be_so():
     ssh = b"SSH-2.0-OpenSSH_9.2\r\n"
     with scripted(lambda sock: sock.sendall(ssh)) as server:
-        failed(server, AwayError, "not HTTP")
+        failed(server, UnavailableError, "not HTTP")
 
 
 def endless(sock):
@@ -171,10 +171,10 @@ def test_a_long_error_is_cut_and_the_connection_goes_on():
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        ("500 Oh", AwayError),
-        ("503 Busy", AwayError),
-        ("507 Full", AwayError),
-        ("429 Slower", AwayError),
+        ("500 Oh", UnavailableError),
+        ("503 Busy", UnavailableError),
+        ("507 Full", UnavailableError),
+        ("429 Slower", UnavailableError),
         ("401 Who", DeniedError),
         ("403 No", DeniedError),
         ("404 Where", UnknownError),
@@ -210,7 +210,7 @@ def test_other_statuses_are_for_the_caller(status):
 def test_when_to_try_again_is_told_within_bounds(header, expected):
     said = f"HTTP/1.1 503 Busy\r\nRetry-After: {header}\r\nContent-Length: 0\r\n\r\n"
     with scripted(said.encode("latin-1")) as server:
-        assert failed(server, AwayError).retry_s == expected
+        assert failed(server, UnavailableError).retry_s == expected
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_when_to_try_again_is_told_within_bounds(header, expected):
 )
 def test_hostile_words_stay_short(body):
     with scripted(reply(body, "500 X")) as server:
-        assert len(str(failed(server, AwayError))) < 400
+        assert len(str(failed(server, UnavailableError))) < 400
 
 
 def test_the_token_is_in_no_error_repr_or_log(caplog):
@@ -265,7 +265,7 @@ def test_an_address_that_leads_nowhere_is_refused(url):
 def test_nobody_there_is_said_so():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(AwayError, match="refused"):
+    with pytest.raises(UnavailableError, match="refused"):
         Connection(f"http://127.0.0.1:{port}").ask("GET", "/")
 
 
@@ -281,7 +281,7 @@ def test_a_refusal_before_the_body_was_read_is_heard():
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb"])
 def test_a_name_that_would_change_the_address_is_refused(name):
     with pytest.raises(SettingError, match="not only dots"):
-        path("fleets", name)
+        url_path("fleets", name)
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +302,7 @@ def test_https_trusts_the_given_certificate_and_no_other(certificate):
     wrap = {"wrap": lambda sock: context.wrap_socket(sock, server_side=True)}
     with scripted(reply(b"a"), **wrap) as server:
         url = server.url.replace("http:", "https:")
-        with pytest.raises(AwayError, match=r"not trusted .*: give its certificate"):
+        with pytest.raises(UnavailableError, match=r"not trusted .*: give its certificate"):
             Connection(url, SECRET).ask("GET", "/")
         assert not server.requests
         with closing(Connection(url, SECRET, ca_file=str(certificate[0]))) as there:

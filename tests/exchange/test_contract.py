@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Projection, Stats
-from edgemerge.core.errors import AwayError, RejectedError, StaleError
-from edgemerge.core.told import Origin, Told
+from edgemerge.core.errors import RejectedError, StaleError, UnavailableError
+from edgemerge.core.ledger import Merged, Origin
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Wish
 from tests.cases import machine
@@ -58,7 +58,7 @@ def test_what_one_pushes_another_pulls_bit_for_bit(world):
     one = note("a", 5, pattern="idle", incarnation=2)
     assert world.exchange("a").push(one) is True
     told = world.exchange("b").pull(Wish(device="b"))
-    assert isinstance(told, Told)
+    assert isinstance(told, Merged)
     assert told.total == one.stats
     assert told.origins == (Origin("a", 2, "idle", 5),)
     assert told.projection == SHARED
@@ -66,7 +66,7 @@ def test_what_one_pushes_another_pulls_bit_for_bit(world):
 
 def test_where_nothing_is_there_is_nothing_told(world):
     for grouped in (False, True):
-        assert world.exchange("b").pull(Wish(device="b", grouped=grouped)) == Told(SHARED)
+        assert world.exchange("b").pull(Wish(device="b", grouped=grouped)) == Merged(SHARED)
 
 
 def test_ones_own_is_left_out(world):
@@ -156,14 +156,14 @@ def test_sums_of_another_projection_are_refused(world):
     stranger = Contribution("a", Stats.of(OTHER, rows(0.5, 40)), 1)
     with pytest.raises(RejectedError, match="expected"):
         world.exchange("a").push(stranger)
-    assert world.exchange("b").pull(Wish(device="b")) == Told(SHARED)
+    assert world.exchange("b").pull(Wish(device="b")) == Merged(SHARED)
 
 
 def test_sums_that_no_samples_can_have_are_refused(world):
     stats = note().stats
     with pytest.raises(RejectedError, match="a, normal"):
         world.exchange("a").push(Contribution("a", replace(stats, U=-stats.U), 1))
-    assert world.exchange("b").pull(Wish(device="b")) == Told(SHARED)
+    assert world.exchange("b").pull(Wish(device="b")) == Merged(SHARED)
 
 
 STRANGE = [
@@ -240,6 +240,8 @@ def test_who_is_away_is_said_to_be_within_the_time(world, how):
             calls.append(lambda: there.push(note("b")))  # a peer keeps its own
         for call in calls:
             start = monotonic()
-            with pytest.raises(AwayError, match=r"cannot be reached|no answer in time|no peer"):
+            with pytest.raises(
+                UnavailableError, match=r"cannot be reached|no answer in time|no peer"
+            ):
                 call()
             assert monotonic() - start < LATEST_S

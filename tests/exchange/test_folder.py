@@ -13,13 +13,13 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, encode, load, save
-from edgemerge.core.errors import AwayError, RejectedError
-from edgemerge.core.parcel import LIMIT
-from edgemerge.core.told import Told
+from edgemerge.core.errors import RejectedError, UnavailableError
+from edgemerge.core.ledger import Merged
 from edgemerge.exchange import folder
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.naming import encoded, file_name
 from edgemerge.exchange.protocol import Wish
+from edgemerge.exchange.storage import file_name, safe_name
+from edgemerge.wire.codec import MAX_BYTES
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED
 
@@ -40,7 +40,7 @@ def foreign(path, data):
 
 def huge(path):
     path.write_bytes(b"")
-    os.truncate(path, LIMIT + 1)
+    os.truncate(path, MAX_BYTES + 1)
 
 
 STRANGERS = {
@@ -83,7 +83,7 @@ def test_ones_own_half_written_file_is_replaced(exchange, tmp_path):
 def test_what_a_power_cut_left_is_swept_away_by_its_owner_only(exchange, tmp_path):
     for name in (f".{NAME}.abcd1234", ".c,0,normal.safetensors.abcd1234", ".hidden"):
         (tmp_path / name).write_bytes(b"half")
-    assert exchange.pull(WISH) == Told(SHARED)
+    assert exchange.pull(WISH) == Merged(SHARED)
     exchange.push(note("a"))
     found = sorted(path.name for path in tmp_path.iterdir())
     assert found == [".c,0,normal.safetensors.abcd1234", ".hidden", NAME]
@@ -107,7 +107,7 @@ def test_a_file_system_that_cannot_sync_a_folder_will_do(number, exchange, monke
 
     monkeypatch.setattr(os, "fsync", only_files)
     if number == errno.EIO:  # but a broken one will not
-        with pytest.raises(AwayError, match="cannot be reached"):
+        with pytest.raises(UnavailableError, match="cannot be reached"):
             exchange.push(note("a"))
     else:
         assert exchange.push(note("a")) is True
@@ -121,7 +121,7 @@ def test_a_full_stick_is_said_to_be_and_keeps_what_it_held(exchange, tmp_path, m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(AwayError, match="No space left"):
+    with pytest.raises(UnavailableError, match="No space left"):
         exchange.push(note("a", 2))
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     assert exchange.pull(WISH).total == note("a").stats
@@ -131,12 +131,12 @@ def test_a_file_in_the_place_of_the_folder_is_no_folder(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     there = FolderExchange(tmp_path / "file", SHARED)
     for call in (lambda: there.push(note("a")), lambda: there.pull(WISH)):
-        with pytest.raises(AwayError, match=r"file\) cannot be reached: Not a directory"):
+        with pytest.raises(UnavailableError, match=r"file\) cannot be reached: Not a directory"):
             call()
 
 
 def test_too_many_files_are_not_read(exchange, monkeypatch):
-    monkeypatch.setattr(folder, "MOST", 2)
+    monkeypatch.setattr(folder, "MAX_FILES", 2)
     for device in "acd":
         exchange.push(note(device))
     with pytest.raises(RejectedError, match="found 3 contributions, expected at most 2"):
@@ -148,10 +148,10 @@ def test_who_cannot_write_now_is_told_so_in_time(tmp_path):
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         start = monotonic()
-        with pytest.raises(AwayError, match="written by another process"):
+        with pytest.raises(UnavailableError, match="written by another process"):
             FolderExchange(tmp_path, SHARED, timeout_s=0.1).push(note("a"))
         assert monotonic() - start < 5.0
-        assert FolderExchange(tmp_path, SHARED).pull(WISH) == Told(SHARED)
+        assert FolderExchange(tmp_path, SHARED).pull(WISH) == Merged(SHARED)
     finally:
         os.close(held)
 
@@ -211,7 +211,7 @@ NAMES = ["a", "A", "å", "..", ".", "a/b", "con", "a b", "a.", "%41", "~", "x" *
 
 def test_file_names_are_safe_on_every_file_system():
     longest = ["x" * 200, "X" * 200, "泵" * 200, "泵" * 199 + "a"]
-    made = [encoded(name) for name in (*NAMES, *longest)]
+    made = [safe_name(name) for name in (*NAMES, *longest)]
     assert len({name.lower() for name in made}) == len(made)
     for name in made:
         assert name == name.lower()

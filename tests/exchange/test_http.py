@@ -4,17 +4,17 @@ import pytest
 
 from edgemerge import Contribution, Projection, Stats, encode
 from edgemerge.core.errors import (
-    AwayError,
     DeniedError,
     MismatchError,
     RejectedError,
     StaleError,
+    UnavailableError,
     UnknownError,
 )
-from edgemerge.core.told import Part, Told
+from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
 from edgemerge.exchange.protocol import Wish
 from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
@@ -25,7 +25,7 @@ WISH = Wish(device="b")
 
 
 def told(*notes):
-    return Told(SHARED, tuple(Part.of([one], SHARED) for one in notes))
+    return Merged(SHARED, tuple(MergedPart.of([one], SHARED) for one in notes))
 
 
 def exchange(server, **options):
@@ -78,7 +78,7 @@ LIES = {
     "nothing": (b"", RejectedError, "cannot be read"),
     "cut": (encode(told(note("a")))[:-1], RejectedError, "cannot be read"),
     "one contribution": (encode(note("a")), RejectedError, "expected Told"),
-    "another projection": (encode(Told(OTHER)), MismatchError, "build the same Projection"),
+    "another projection": (encode(Merged(OTHER)), MismatchError, "build the same Projection"),
     "my own": (encode(told(note("a"), note("b"))), RejectedError, "token that of another device"),
 }
 
@@ -111,7 +111,7 @@ def test_unchanged_is_no_answer_to_who_knows_nothing():
         (reply(b'{"error": "unsound"}', "422 No"), RejectedError, "422: unsound"),
         (reply(b'{"error": "too large"}', "413 No"), RejectedError, "413: too large"),
         (reply(b'{"error": "what"}', "400 No"), RejectedError, "400: what"),
-        (reply(b'{"error": "disk full"}', "507 No"), AwayError, "507: disk full"),
+        (reply(b'{"error": "disk full"}', "507 No"), UnavailableError, "507: disk full"),
         (reply(status="302 Found", Location="http://127.0.0.1:1/"), RejectedError, "302"),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_an_operator_asks_of_a_server(hub, fleet):
 def test_an_invitation_works_once_and_shows_in_no_error(hub, fleet):
     name, operator = fleet
     invitation = operator.invite(name, valid_s=60)["token"]
-    guest = Hub(hub.url, invitation)
+    guest = ServerClient(hub.url, invitation)
     assert guest.enrol(name, "a")["device"] == "a"
     with pytest.raises(DeniedError, match=r"40[13]") as caught:
         guest.enrol(name, "b")
@@ -200,11 +200,15 @@ def test_an_invitation_works_once_and_shows_in_no_error(hub, fleet):
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'[{"a": 1}, 2]', b"x", b"[" * 5000, b"null"])
 def test_a_hub_that_is_none_is_noticed(body):
-    asked = [Hub.fleets, lambda hub: hub.drop("pumps", "a"), lambda hub: hub.projection("pumps")]
+    asked = [
+        ServerClient.fleets,
+        lambda hub: hub.drop("pumps", "a"),
+        lambda hub: hub.projection("pumps"),
+    ]
     expected = {b"[]": asked[1:], b"{}": asked}.get(body, asked)
     for ask in expected:
         with scripted(reply(body)) as server, pytest.raises(RejectedError, match="found"):
-            ask(Hub(server.url))
+            ask(ServerClient(server.url))
 
 
 def test_a_pattern_that_no_address_can_hold_is_refused_before_it_is_sent(http_exchange):

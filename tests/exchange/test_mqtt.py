@@ -10,9 +10,9 @@ import pytest
 from paho.mqtt.client import Client
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
-from edgemerge.core.errors import AwayError, DeniedError, RejectedError, SettingError
-from edgemerge.core.told import Told
-from edgemerge.exchange import broker as visits
+from edgemerge.core.errors import DeniedError, RejectedError, SettingError, UnavailableError
+from edgemerge.core.ledger import Merged
+from edgemerge.exchange import mqtt as visits
 from edgemerge.exchange.mqtt import MqttExchange
 from edgemerge.exchange.protocol import Wish
 from tests.exchange.test_connection import certificate  # noqa: F401 - pytest finds it here
@@ -84,14 +84,14 @@ def test_what_is_no_contribution_is_left_alone_and_named_once(kind, mosquitto, t
 
 def test_fleets_and_projections_do_not_mix(mosquitto):
     exchange(mosquitto, "one").push(note("a"))
-    assert exchange(mosquitto, "two").pull(WISH) == Told(SHARED)
-    assert exchange(mosquitto, "one", projection=OTHER).pull(WISH) == Told(OTHER)
-    assert exchange(mosquitto, "one", prefix="else/where").pull(WISH) == Told(SHARED)
+    assert exchange(mosquitto, "two").pull(WISH) == Merged(SHARED)
+    assert exchange(mosquitto, "one", projection=OTHER).pull(WISH) == Merged(OTHER)
+    assert exchange(mosquitto, "one", prefix="else/where").pull(WISH) == Merged(SHARED)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_broker_that_does_not_keep_it_is_found_out(version, tmp_path):
-    capped = pytest.raises((RejectedError, AwayError), match=r"caps? the size of ")
+    capped = pytest.raises((RejectedError, UnavailableError), match=r"caps? the size of ")
     with broker(tmp_path, "message_size_limit 1000") as port, capped:
         exchange(port, "capped", version=version).push(note("a"))
 
@@ -100,7 +100,7 @@ def test_a_broker_that_says_how_much_it_takes_is_believed(tmp_path):
     with broker(tmp_path, "max_packet_size 1000") as port:
         with pytest.raises(RejectedError, match="packets of at most 1000: raise its limit"):
             exchange(port, "capped").push(note("a"))
-        with pytest.raises((AwayError, RejectedError), match="caps the size"):
+        with pytest.raises((UnavailableError, RejectedError), match="caps the size"):
             exchange(port, "capped", version=4).push(note("a"))
 
 
@@ -138,7 +138,10 @@ def test_who_has_the_password_gets_in_and_nobody_else(version, guarded, caplog):
 
 @pytest.mark.parametrize(
     ("version", "error", "words"),
-    [(5, DeniedError, "Not authorized"), (4, AwayError, "may this user write and read there")],
+    [
+        (5, DeniedError, "Not authorized"),
+        (4, UnavailableError, "may this user write and read there"),
+    ],
 )
 def test_who_may_not_write_is_told_so(version, error, words, guarded):
     port, folder = guarded
@@ -156,13 +159,13 @@ def test_tls_trusts_the_given_certificate_and_no_other(certificate, tmp_path):  
         assert there.push(note("a")) is True
         assert there.pull(WISH).total == note("a").stats
         for wrong in ({"tls": True}, {}):
-            with pytest.raises(AwayError, match=r"certificate|hung up|no answer"):
+            with pytest.raises(UnavailableError, match=r"certificate|hung up|no answer"):
                 exchange(port, "tls", timeout_s=1.0, **wrong).pull(WISH)
 
 
 def test_a_broker_that_shakes_no_hands_is_away_in_time():
     start = monotonic()
-    with nobody() as port, pytest.raises(AwayError, match="no answer in time"):
+    with nobody() as port, pytest.raises(UnavailableError, match="no answer in time"):
         exchange(port, "tls", timeout_s=0.3, tls=True).pull(WISH)
     assert monotonic() - start < 5.0
 
@@ -171,11 +174,11 @@ def test_a_broker_that_holds_too_much_is_not_swallowed(mosquitto, monkeypatch):
     there = exchange(mosquitto, "many")
     for device in "acd":
         there.push(note(device))
-    monkeypatch.setattr(visits, "MOST", 2)
+    monkeypatch.setattr(visits, "MAX_MESSAGES", 2)
     with pytest.raises(RejectedError, match="more than 2 contributions"):
         there.pull(WISH)
-    monkeypatch.setattr(visits, "MOST", 3)
-    monkeypatch.setattr(visits, "MOST_BYTES", 3 * len(encode(note("a"))) - 1)
+    monkeypatch.setattr(visits, "MAX_MESSAGES", 3)
+    monkeypatch.setattr(visits, "MAX_TOTAL_BYTES", 3 * len(encode(note("a"))) - 1)
     with pytest.raises(RejectedError, match="bytes: remove those"):
         there.pull(WISH)
 

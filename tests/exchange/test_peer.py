@@ -10,9 +10,9 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, encode
-from edgemerge.core.errors import AwayError, DeniedError, SettingError
-from edgemerge.core.told import Told
-from edgemerge.exchange import offering, peer
+from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
+from edgemerge.core.ledger import Merged
+from edgemerge.exchange import peer
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Wish
@@ -55,9 +55,9 @@ def test_who_has_no_token_learns_nothing(header):
 def test_nobody_can_write():
     with exchange() as a, closing(Connection(a.url, TOKEN)) as there:
         for method in ("PUT", "POST", "DELETE"):
-            with pytest.raises(AwayError, match="501"):
+            with pytest.raises(UnavailableError, match="501"):
                 there.ask(method, "/contributions/a/0/normal", body=b"x")
-        assert a.pull(WISH) == Told(SHARED)
+        assert a.pull(WISH) == Merged(SHARED)
 
 
 def test_what_a_dead_peer_told_last_is_used(caplog):
@@ -77,7 +77,7 @@ def test_what_a_dead_peer_told_last_is_used(caplog):
 
 def test_one_living_peer_is_enough():
     with exchange() as a, exchange(f"http://127.0.0.1:{free_port()}", a.url) as b:
-        assert b.pull(WISH) == Told(SHARED)
+        assert b.pull(WISH) == Merged(SHARED)
         a.push(note("a"))
         assert b.pull(WISH).total == note("a").stats
 
@@ -109,11 +109,11 @@ def test_only_what_is_new_is_fetched():
         b'[["\\ud800", 0, "normal", 1]]',
         b'[["a", 0, "", 1]]',
         json.dumps([["a", i, "normal", 1] for i in range(1001)]).encode(),
-        b"[" + b" " * peer.LIST_LIMIT + b"]",
+        b"[" + b" " * peer.MAX_LIST_BYTES + b"]",
     ],
 )
 def test_a_peer_that_is_none_is_away(told):
-    none = pytest.raises(AwayError, match="no peer could be asked: found")
+    none = pytest.raises(UnavailableError, match="no peer could be asked: found")
     with scripted(reply(told)) as server, exchange(server.url) as b, none:
         b.pull(WISH)
 
@@ -151,14 +151,14 @@ def test_silent_strangers_do_not_keep_peers_out_for_long():
     with exchange(timeout_s=0.3) as a, exchange(a.url) as b, ExitStack() as stack:
         a.push(note("a"))
         port = int(a.url.rsplit(":", 1)[1])
-        for _ in range(offering.AT_ONCE):
+        for _ in range(peer.MAX_CONNECTIONS):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         end = monotonic() + 20.0
         while True:
             try:
                 assert b.pull(WISH).total == note("a").stats
                 break
-            except AwayError:
+            except UnavailableError:
                 assert monotonic() < end, "they still keep them out"
 
 

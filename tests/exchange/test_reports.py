@@ -4,15 +4,22 @@ import json
 
 import pytest
 
-from edgemerge.core.errors import AwayError, DeniedError, RejectedError, UnknownError
-from edgemerge.exchange.reports import LARGEST, LIMIT, Heard, Reports, never_left, written
-from edgemerge.server.reports import report_forms
-from edgemerge.server.reports.report_forms import ReportAsked
+from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
+from edgemerge.exchange.client import (
+    MAX_ANSWER_BYTES,
+    MAX_REPORT_BYTES,
+    ReportAnswer,
+    ReportClient,
+    encode_report,
+    was_not_sent,
+)
+from edgemerge.server import schemas
+from edgemerge.server.schemas import ReportAsked
 from tests.services.reports import dead, free_port, standing_in
 
 STATUS = {"samples": 1, "learnt": 1.0, "alarms": 0}
 REPORT = {"sent": 100.0, "status": STATUS, "points": [{"at": 99.0, "score": 1.0}]}
-NOBODY = Heard(None, None)
+NOBODY = ReportAnswer(None, None)
 
 
 @pytest.fixture
@@ -24,14 +31,14 @@ def server():
 
 @pytest.fixture
 def reports(server):
-    made = Reports(server.url, "pumps", "pump-1", "secret")
+    made = ReportClient(server.url, "pumps", "pump-1", "secret")
     yield made
     made.close()
 
 
 def test_a_report_arrives_under_the_name_of_the_device_with_its_token(server, reports):
     server.answer = {"every_s": 5.0, "choice": 3}
-    assert reports.send(REPORT) == Heard(5.0, 3)
+    assert reports.send(REPORT) == ReportAnswer(5.0, 3)
     assert server.asked == [("/fleets/pumps/devices/pump-1/report", "Bearer secret")]
     assert server.reports == [ReportAsked.model_validate(REPORT)]
     assert repr(reports) == f"Reports({server.url}/fleets/pumps/devices/pump-1/report)"
@@ -40,14 +47,14 @@ def test_a_report_arrives_under_the_name_of_the_device_with_its_token(server, re
 @pytest.mark.parametrize(
     ("answer", "heard"),
     [
-        (b'{"every_s": NaN, "choice": 2}', Heard(None, 2)),
-        (b'{"every_s": 1e99, "choice": "2"}', Heard(3600.0, None)),
+        (b'{"every_s": NaN, "choice": 2}', ReportAnswer(None, 2)),
+        (b'{"every_s": 1e99, "choice": "2"}', ReportAnswer(3600.0, None)),
         (b'{"every_s": -5, "choice": -1}', NOBODY),
         (b'{"every_s": 0, "choice": true}', NOBODY),
-        (b'{"every_s": 0.0001, "choice": 1.0}', Heard(0.2, None)),
+        (b'{"every_s": 0.0001, "choice": 1.0}', ReportAnswer(0.2, None)),
         (b'{"every_s": "5", "choice": 9223372036854775808}', NOBODY),
         (b'{"every_s": Infinity, "choice": null}', NOBODY),
-        (b'{"every_s": ' + b"9" * 4000 + b"}", Heard(3600.0, None)),
+        (b'{"every_s": ' + b"9" * 4000 + b"}", ReportAnswer(3600.0, None)),
         (b"{}", NOBODY),
     ],
 )
@@ -64,8 +71,8 @@ def test_of_an_answer_only_what_makes_sense_is_believed(server, reports, answer,
         (b"[1, 2]", "no JSON object"),
         (b"[" * 4000, "not JSON"),
         (b'"\xff\xfe"', "not JSON"),
-        (b" " * (LIMIT + 1), f"more than {LIMIT} bytes"),
-        (b" " * 10_000_000, f"more than {LIMIT} bytes"),
+        (b" " * (MAX_ANSWER_BYTES + 1), f"more than {MAX_ANSWER_BYTES} bytes"),
+        (b" " * 10_000_000, f"more than {MAX_ANSWER_BYTES} bytes"),
     ],
 )
 def test_an_answer_that_is_none_is_told_as_such(server, reports, answer, words):
@@ -77,8 +84,13 @@ def test_an_answer_that_is_none_is_told_as_such(server, reports, answer, words):
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        *((401, DeniedError), (403, DeniedError), (404, UnknownError), (429, AwayError)),
-        *((500, AwayError), (503, AwayError), (413, RejectedError), (204, RejectedError)),
+        *((401, DeniedError), (403, DeniedError), (404, UnknownError), (429, UnavailableError)),
+        *(
+            (500, UnavailableError),
+            (503, UnavailableError),
+            (413, RejectedError),
+            (204, RejectedError),
+        ),
     ],
 )
 def test_what_stands_in_the_way_is_told_apart_and_tried_once(server, reports, status, error):
@@ -86,26 +98,26 @@ def test_what_stands_in_the_way_is_told_apart_and_tried_once(server, reports, st
     with pytest.raises(error) as found:
         reports.send(REPORT)
     assert len(server.asked) == 1
-    assert not never_left(found.value)
+    assert not was_not_sent(found.value)
 
 
 def test_a_server_that_never_answers_is_left_in_time():
     with dead() as url:
-        reports = Reports(url, "pumps", "pump-1", "secret", timeout_s=0.1)
-        with pytest.raises(AwayError, match="no answer in time") as found:
+        reports = ReportClient(url, "pumps", "pump-1", "secret", timeout_s=0.1)
+        with pytest.raises(UnavailableError, match="no answer in time") as found:
             reports.send(REPORT)
-    assert not never_left(found.value)  # it may have been read
+    assert not was_not_sent(found.value)  # it may have been read
 
 
 def test_a_report_to_nobody_never_left():
-    reports = Reports(f"http://127.0.0.1:{free_port()}", "pumps", "pump-1", "secret")
-    with pytest.raises(AwayError) as found:
+    reports = ReportClient(f"http://127.0.0.1:{free_port()}", "pumps", "pump-1", "secret")
+    with pytest.raises(UnavailableError) as found:
         reports.send(REPORT)
-    assert never_left(found.value)
+    assert was_not_sent(found.value)
 
 
 def test_the_server_takes_what_we_take_for_the_largest_report():
-    assert LARGEST == report_forms.LONGEST
+    assert MAX_REPORT_BYTES == schemas.MAX_REPORT_BYTES
 
 
 def large(**more):
@@ -117,8 +129,8 @@ def large(**more):
 
 def test_of_a_report_that_is_too_large_the_first_origins_stay_and_everything_else():
     report = large()
-    body = written(report)
-    assert 0.8 * LARGEST < len(body) <= LARGEST
+    body = encode_report(report)
+    assert 0.8 * MAX_REPORT_BYTES < len(body) <= MAX_REPORT_BYTES
     found = ReportAsked.model_validate_json(body)
     assert found.points == ReportAsked.model_validate(REPORT).points
     assert found.merge.devices == 2000
@@ -130,7 +142,7 @@ def test_of_a_report_that_is_too_large_the_first_origins_stay_and_everything_els
 def test_of_alarms_and_scores_that_are_too_much_the_newest_stay():
     why = [{"input": "é" * 200, "factor": 1.0}] * 8
     alarms = [{"at": float(i), "score": 9.0, "sample": i, "why": why} for i in range(20)]
-    found = json.loads(written(large(alarms=alarms)))
+    found = json.loads(encode_report(large(alarms=alarms)))
     assert found["merge"]["origins"] == []
     kept = [each["sample"] for each in found["alarms"]]
     assert kept == list(range(20 - len(kept), 20))

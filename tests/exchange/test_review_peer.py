@@ -20,7 +20,7 @@ def told(exchange):
 
 
 def test_a_peer_with_the_most_contributions_is_still_heard_and_no_more_are_kept(monkeypatch):
-    monkeypatch.setattr(peer, "MOST", 1)
+    monkeypatch.setattr(peer, "MAX_CONTRIBUTIONS", 1)
     with offering() as a:
         port = int(a.url.rpartition(":")[2])
         b = PeerExchange(SHARED, token=TOKEN, peers=[a.url])

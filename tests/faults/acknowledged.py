@@ -1,10 +1,10 @@
 """A ledger of what was sent and acknowledged, and what a server may therefore hold."""
 
 from edgemerge import Contribution, Stats, decode, encode
-from edgemerge.core.told import Origin, Told
-from edgemerge.exchange.connection import Connection, path
+from edgemerge.core.ledger import Merged, Origin
+from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.server import audit
-from edgemerge.server.store.connecting import connect
+from edgemerge.server.db.connect import connect
 
 REMEMBERED = 40  # revisions of one key whose sums are kept; a pull under way may tell of old ones
 ORPHANS = (
@@ -51,7 +51,7 @@ class Acknowledged:
     def _of(self, device):
         return [key for key in self._possible if key[0] == device]
 
-    def must_have_been_sent(self, told: Told):
+    def must_have_been_sent(self, told: Merged):
         """Whatever is told at any moment is the exact sum of what it says is in it."""
         parts = [self._stats[origin] for origin in told.origins]
         assert told.total == Stats.total(self.projection, parts), "a total that nobody sent"
@@ -77,19 +77,19 @@ class Acknowledged:
         return notes
 
     def _stored(self, asking) -> dict[tuple, Contribution]:
-        listed = asking.ask("GET", path("fleets", self.fleet, "contributions")).json()
+        listed = asking.ask("GET", url_path("fleets", self.fleet, "contributions")).json()
         notes = {}
         for entry in listed["contributions"]:
             key = entry["device"], entry["incarnation"], entry["pattern"]
-            data = asking.ask("GET", path("fleets", self.fleet, "contributions", *key)).body
+            data = asking.ask("GET", url_path("fleets", self.fleet, "contributions", *key)).body
             sent = self._sent.get(Origin(*key, entry["revision"]))
             assert data == sent, f"{key} at revision {entry['revision']} was never sent so"
             notes[key] = decode(data, projection=self.projection)
         return notes
 
-    def _get(self, asking, grouping) -> Told:
-        reply = asking.ask("GET", path("fleets", self.fleet, grouping)).must_be(200)
-        told: Told = decode(reply.body, projection=self.projection)
+    def _get(self, asking, grouping) -> Merged:
+        reply = asking.ask("GET", url_path("fleets", self.fleet, grouping)).must_be(200)
+        told: Merged = decode(reply.body, projection=self.projection)
         return told
 
 

@@ -6,9 +6,9 @@ from threading import Event, Thread
 import numpy as np
 
 from edgemerge import Contribution, Stats
-from edgemerge.core.errors import AwayError, UnknownError
+from edgemerge.core.errors import UnavailableError, UnknownError
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
 from edgemerge.exchange.protocol import Wish
 from tests.cases import machine
 
@@ -19,7 +19,7 @@ FAULTS_OF_OURS = ("status 500", "deadlock")
 
 def enrolled(operator, fleet, device):
     """Let a device in; give its token."""
-    invitation = Hub(operator._connection.url, operator.invite(fleet, device)["token"])
+    invitation = ServerClient(operator._connection.url, operator.invite(fleet, device)["token"])
     token = invitation.enrol(fleet, device)["token"]
     invitation.close()
     return token
@@ -41,7 +41,7 @@ class Device:
         """Do one thing; that the server cannot be reached is no surprise, anything else is."""
         try:
             self._anything()
-        except AwayError as error:
+        except UnavailableError as error:
             if any(words in str(error) for words in FAULTS_OF_OURS):
                 raise
             self.failures += 1
@@ -82,7 +82,7 @@ class Device:
             self.push(self._notes[pattern] if again else self.share(pattern))
 
     def _drop(self):
-        hub = Hub(self._where(), self._token, timeout_s=TIMEOUT_S)
+        hub = ServerClient(self._where(), self._token, timeout_s=TIMEOUT_S)
         self._ledger.dropping(self.name)
         try:
             hub.drop(self._ledger.fleet, self.name)

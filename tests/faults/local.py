@@ -7,10 +7,10 @@ import httpx
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
-from edgemerge.server.app import create
+from edgemerge.server.auth import new_token
+from edgemerge.server.db.connect import connect
+from edgemerge.server.main import create_app
 from edgemerge.server.service import Service
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.tokens import new_token
 from tests.cases import machine
 
 FLEET = "pumps"
@@ -23,7 +23,7 @@ class Local:
     """Asks an app; errors of ours are answers, as over a real connection."""
 
     def __init__(self, runner, service, tokens):
-        way = httpx.ASGITransport(create(service), raise_app_exceptions=False)
+        way = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
         self._client = httpx.AsyncClient(transport=way, base_url="http://here")
         self._runner, self.service, self.tokens = runner, service, tokens
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from edgemerge.exchange.hub import Hub
+from edgemerge.exchange.client import ServerClient
 from tests.services.handle import Handle
 
 DEADLINE_S = 30.0
@@ -21,7 +21,7 @@ from pathlib import Path
 from edgemerge import failpoints
 from edgemerge.daemon import log_to_stderr
 from edgemerge.server.store import postgres
-from edgemerge.server.running import serve
+from edgemerge.server.main import serve
 
 def arm(*_):
     os.environ["EDGEMERGE_FAILPOINT"] = armed.read_text()
@@ -102,8 +102,8 @@ class Server:
         return self._token_file.read_text(encoding="utf-8").strip()
 
     @property
-    def operator(self) -> Hub:
-        return Hub(self.url, self.token)
+    def operator(self) -> ServerClient:
+        return ServerClient(self.url, self.token)
 
     def start(self) -> None:
         self.close()

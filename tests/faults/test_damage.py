@@ -11,8 +11,8 @@ import pytest
 from edgemerge import encode
 from edgemerge.core.errors import FormatError
 from edgemerge.server import audit
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.database import BrokenError
+from edgemerge.server.db.base import DatabaseDamagedError
+from edgemerge.server.db.connect import connect
 from tests.faults.acknowledged import ORPHANS
 from tests.faults.local import (
     FLEET,
@@ -217,7 +217,7 @@ def test_a_fleet_with_a_damaged_projection_says_so_and_can_be_deleted(url, token
 def test_a_changed_audit_entry_is_named(url, column):
     change(url, f"update audit set {column} = 'x' where seq = 3")
     with opened(url) as local, local.service.database.reading() as tx:
-        with pytest.raises(BrokenError, match="audit log was changed at entry 3"):
+        with pytest.raises(DatabaseDamagedError, match="audit log was changed at entry 3"):
             audit.verify(tx)
         assert local.ask("GET", "/audit").json()["entries"][2]["seq"] == 3
 
@@ -226,14 +226,14 @@ def test_a_removed_audit_entry_is_noticed(url):
     change(url, "delete from audit where seq = 3")
     with opened(url) as local, local.service.database.reading() as tx:
         words = "audit log was changed at entry 4"
-        with pytest.raises(BrokenError, match=words):
+        with pytest.raises(DatabaseDamagedError, match=words):
             audit.verify(tx)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_database_is_refused_in_words(url, part):
     os.truncate(url, int(part * Path(url).stat().st_size))
-    with pytest.raises(BrokenError, match=r"(damaged|empty).*backup"):
+    with pytest.raises(DatabaseDamagedError, match=r"(damaged|empty).*backup"):
         connect(url)
 
 
@@ -271,6 +271,6 @@ def _outcome(path, newest):
             for key, note in newest.items():
                 reply = local.get(key)
                 assert reply.status_code == 500 or reply.content == encode(note), reply.text
-    except (BrokenError, FormatError):
+    except (DatabaseDamagedError, FormatError):
         return "refused"
     return "opened"

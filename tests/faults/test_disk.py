@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, decode
-from edgemerge.core.errors import AwayError
+from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
 from tests.cases import machine
@@ -86,7 +86,7 @@ class Pumps:
         for _ in range(MOST):
             try:
                 self.push(f"pump-{self._revision % 8}", f"pattern-{self._revision // 8}")
-            except AwayError as error:
+            except UnavailableError as error:
                 return str(error)
         raise AssertionError("the disk is never full")
 
@@ -103,7 +103,7 @@ def ready(server):
     asking = Connection(server.url)
     try:
         return asking.ask("GET", "/readyz").status == 200
-    except AwayError as error:
+    except UnavailableError as error:
         assert "status 503" in str(error)  # noqa: PT017 - any other would be wrong
         return False
     finally:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Projection
-from edgemerge.core.errors import AwayError, StaleError
+from edgemerge.core.errors import StaleError, UnavailableError
 from tests.faults.acknowledged import Acknowledged
 from tests.faults.devices import Device, busy, enrolled
 from tests.faults.process import until
@@ -79,7 +79,7 @@ def repeated(push, note):
     def acknowledged():
         try:
             push(note)
-        except AwayError:
+        except UnavailableError:
             return False
         return True
 
@@ -115,7 +115,7 @@ def test_one_push_is_kept_once_whatever_happens_to_it(server, proxy, weather, fa
     for pattern in ("idle", "busy"):
         try:
             one.push(one.share(pattern))
-        except AwayError:
+        except UnavailableError:
             one.close()
     weather.only, weather.calm = None, True
     for pattern in ("idle", "busy"):
@@ -133,7 +133,7 @@ def test_one_that_comes_after_a_newer_one_is_refused_as_stale(server, proxy, wea
     one = device(server, proxy, ledger, "pump-1")
     old = one.share("idle")
     weather.only = "hold back"
-    with pytest.raises(AwayError):
+    with pytest.raises(UnavailableError):
         one.push(old)
     one.close()
     weather.only, weather.calm = None, True
@@ -157,7 +157,7 @@ def test_what_a_cut_request_left_is_not_half_a_contribution(server, proxy, weath
     one.push(kept)
     weather.calm, weather.only = False, "cut the request"
     for _ in range(20):
-        with pytest.raises(AwayError):
+        with pytest.raises(UnavailableError):
             one.push(one.share("idle"))
         one.close()
     assert proxy.done["cut the request"] >= 20

@@ -3,8 +3,8 @@
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, encode
-from edgemerge.flower.collecting import Heard
-from edgemerge.flower.fields import filled
+from edgemerge.flower.aggregate import NodeReply
+from edgemerge.flower.fields import with_format
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=1)
 OTHER = Projection(n_inputs=3, n_hidden=4, seed=2)
@@ -25,4 +25,4 @@ def answer(node, *notes, **changed):
     first = notes[0]
     fields = {"device": first.device, "revision": first.revision, "incarnation": first.incarnation}
     fields |= {"contributions": [encode(each) for each in notes]} | changed
-    return Heard(node, filled(**fields))
+    return NodeReply(node, with_format(**fields))

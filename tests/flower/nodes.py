@@ -3,10 +3,8 @@
 from itertools import count
 
 from edgemerge import decode, encode, save
-from edgemerge.core.told import Part, Told
-from edgemerge.flower.device import contribute
-from edgemerge.flower.releasing import Past
-from edgemerge.flower.remembering import Beside
+from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.flower.device import HistoryFile, ReleaseHistory, contribute
 from tests.flower.fleet import SHARED, rows
 
 CLOCK = count(1).__next__
@@ -16,7 +14,7 @@ class Kept:
     """A memory within the test."""
 
     def __init__(self):
-        self.past = Past()
+        self.past = ReleaseHistory()
 
     def recall(self):
         return self.past
@@ -35,11 +33,11 @@ def learnt(learner, path, *seeds):
 
 def given(config, samples=None, memory=None, clock=CLOCK, shared=SHARED):
     """Give the fields of what a device contributes, and its contributions."""
-    memory = memory or (Beside(config.file) if config.file else Kept())
+    memory = memory or (HistoryFile(config.file) if config.file else Kept())
     fields = contribute(config, shared, samples, memory, clock)
     return fields, [decode(data) for data in fields.get("contributions", [])]
 
 
 def told(*notes):
     """Give the bytes of what a node is told when others gave this."""
-    return encode(Told(SHARED, (Part.of(notes, SHARED),)))
+    return encode(Merged(SHARED, (MergedPart.of(notes, SHARED),)))

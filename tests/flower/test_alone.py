@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, EdgemergeError, Stats, load, save
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.memory import Memory, memory_to_bytes
-from edgemerge.exchange.locking import locked
-from edgemerge.flower import remembering, states
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.state import AgentState, state_to_bytes
+from edgemerge.exchange.folder import folder_lock
+from edgemerge.flower import device
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import adopt
 from tests.flower.fleet import SHARED, note, rows
@@ -22,9 +22,9 @@ def config(tmp_path):
 
 
 def test_while_another_process_has_the_folder_nothing_is_read_or_written(config, monkeypatch):
-    monkeypatch.setattr(remembering, "ALONE_S", 0.05)
+    monkeypatch.setattr(device, "LOCK_TIMEOUT_S", 0.05)
     before = config.state.read_bytes()
-    with locked(config.state.parent, 1.0):
+    with folder_lock(config.state.parent, 1.0):
         for task in (lambda: given(config), lambda: adopt(config, told(note("b", 2)))):
             with pytest.raises(EdgemergeError, match="is being written by another process"):
                 task()
@@ -38,9 +38,9 @@ def test_what_another_program_learns_while_we_adopt_is_not_lost(config, monkeypa
         if times:
             times.pop()
             learnt(load(config.state), config.state, 5)
-        return learner_of(learner)
+        return as_learner(learner)
 
-    monkeypatch.setattr(states, "learner_of", busy)
+    monkeypatch.setattr(device, "as_learner", busy)
     adopt(config, told(note("b", 2)))
     after = load(config.state)
     assert after.own == Stats.of(SHARED, np.vstack([rows(1), rows(5)]))
@@ -50,9 +50,9 @@ def test_what_another_program_learns_while_we_adopt_is_not_lost(config, monkeypa
 def test_a_program_that_writes_all_the_time_is_told_of(config, monkeypatch):
     def busy(learner):
         learnt(load(config.state), config.state, 5)
-        return learner_of(learner)
+        return as_learner(learner)
 
-    monkeypatch.setattr(states, "learner_of", busy)
+    monkeypatch.setattr(device, "as_learner", busy)
     with pytest.raises(EdgemergeError, match="written by another program, again and again: stop"):
         adopt(config, told(note("b", 2)))
     assert load(config.state).others.count == 0
@@ -73,7 +73,7 @@ def test_the_memory_of_an_agent_is_left_to_the_agent(tmp_path):
     pump = Detector(SHARED)
     pump.learn(rows(1))
     state = tmp_path / "agent.state"
-    state.write_bytes(memory_to_bytes(Memory("a", 1, learner_of(pump))))
+    state.write_bytes(state_to_bytes(AgentState("a", 1, as_learner(pump))))
     with pytest.raises(EdgemergeError, match="is the memory of an agent, which nobody else may"):
         given(NodeConfig("a", state=state))
 

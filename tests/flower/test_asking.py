@@ -4,8 +4,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from edgemerge import EdgemergeError
-from edgemerge.flower.asking import Timing, ask, nodes_of
 from edgemerge.flower.messages import fields_of, reply, request
+from edgemerge.flower.server import Timing, request_all, wait_for_nodes
 from tests.flower.near import Clock, NearGrid
 
 
@@ -24,7 +24,8 @@ def asked(grid, timeout_s=10.0, clock=None):
     clock = clock or Clock()
     fields = ((node, {"format": 1, "to": node}) for node in grid.get_node_ids())
     return {
-        h.node: h for h in ask(grid, "contribute", fields, Timing(timeout_s, clock, clock.sleep))
+        h.node: h
+        for h in request_all(grid, "contribute", fields, Timing(timeout_s, clock, clock.sleep))
     }
 
 
@@ -113,7 +114,7 @@ class Filling(NearGrid):
 def test_nodes_are_waited_for():
     clock = Clock()
     grid = Filling(dict.fromkeys([5, 4, 3], echo))
-    assert nodes_of(grid, 2, Timing(10.0, clock, clock.sleep)) == [4, 5]
+    assert wait_for_nodes(grid, 2, Timing(10.0, clock, clock.sleep)) == [4, 5]
 
 
 def test_too_few_nodes_are_told():
@@ -121,5 +122,5 @@ def test_too_few_nodes_are_told():
     with pytest.raises(
         EdgemergeError, match="found 1 nodes within 10 s, expected 2 or more: start"
     ):
-        nodes_of(NearGrid({7: echo}), 2, Timing(10.0, clock, clock.sleep))
+        wait_for_nodes(NearGrid({7: echo}), 2, Timing(10.0, clock, clock.sleep))
     assert clock.now == pytest.approx(10.0)

@@ -6,21 +6,32 @@ import numpy as np
 import pytest
 
 from edgemerge import Ledger, Stats, encode
-from edgemerge.flower.collecting import FAILED, HELD, IN, Heard, Rules, take
-from edgemerge.flower.fields import filled
+from edgemerge.flower.aggregate import (
+    ACCEPTED,
+    FAILED,
+    HELD_BACK,
+    AdmissionRules,
+    NodeReply,
+    accept_replies,
+)
+from edgemerge.flower.fields import with_format
 from tests.flower.fleet import OTHER, SHARED, answer, note, rows
 
 
 def taken(ledger, *heard, **rules):
     """Take what was heard, and give the standings by node."""
-    return {s.node: s for s in take(ledger, heard, Rules(**rules)).standings}
+    return {s.node: s for s in accept_replies(ledger, heard, AdmissionRules(**rules)).standings}
 
 
 def test_the_sum_is_what_one_process_would_have_seen_whatever_the_order():
     notes = [note(f"pump-{i}", i) for i in range(5)]
     ledger, backwards = Ledger(SHARED), Ledger(SHARED)
-    take(ledger, [answer(i, each) for i, each in enumerate(notes)], Rules())
-    take(backwards, [answer(9 - i, each) for i, each in reversed(list(enumerate(notes)))], Rules())
+    accept_replies(ledger, [answer(i, each) for i, each in enumerate(notes)], AdmissionRules())
+    accept_replies(
+        backwards,
+        [answer(9 - i, each) for i, each in reversed(list(enumerate(notes)))],
+        AdmissionRules(),
+    )
     alone = Stats.of(SHARED, np.vstack([rows(i) for i in range(5)]))
     assert ledger.total() == backwards.total() == alone
 
@@ -30,12 +41,14 @@ def test_a_repeat_is_once_and_a_newer_revision_replaces():
     assert taken(ledger, answer(7, note("a", 1)))[7].words == ""
     assert taken(ledger, answer(8, note("a", 1)))[8].words == "as before"
     assert ledger.total() == Stats.of(SHARED, rows(1))
-    assert taken(ledger, answer(7, note("a", 2, revision=2)))[7].state == IN
+    assert taken(ledger, answer(7, note("a", 2, revision=2)))[7].state == ACCEPTED
     assert ledger.total() == Stats.of(SHARED, rows(2))
 
 
 def test_samples_are_said_of_each_node_and_standings_come_in_the_order_of_nodes():
-    found = take(Ledger(SHARED), [answer(9, note("a", 1)), answer(3, note("b", 2))], Rules())
+    found = accept_replies(
+        Ledger(SHARED), [answer(9, note("a", 1)), answer(3, note("b", 2))], AdmissionRules()
+    )
     assert [(s.node, s.device, s.samples) for s in found.standings] == [(3, "b", 40), (9, "a", 40)]
 
 
@@ -51,7 +64,7 @@ def test_a_late_revision_is_refused_by_name_and_changes_nothing():
 def test_of_a_device_at_two_nodes_the_newest_counts_and_the_other_is_named():
     ledger = Ledger(SHARED)
     found = taken(ledger, answer(1, note("a", 1, revision=4)), answer(2, note("a", 2, revision=5)))
-    assert (found[1].state, found[2].state) == (FAILED, IN)
+    assert (found[1].state, found[2].state) == (FAILED, ACCEPTED)
     assert "node 2 answers as a too: give each its own `device`" in found[1].words
     assert "revision 4 is late" in found[1].words
     assert ledger.total() == Stats.of(SHARED, rows(2))
@@ -116,21 +129,21 @@ def test_a_pattern_that_is_no_longer_named_is_gone():
 
 
 def test_a_device_that_has_seen_nothing_says_so():
-    nothing = Heard(1, filled(device="a", revision=1))
+    nothing = NodeReply(1, with_format(device="a", revision=1))
     assert taken(Ledger(SHARED), nothing)[1].words == "has seen nothing yet"
 
 
 def test_a_device_that_has_nothing_any_more_leaves_nothing():
     ledger = Ledger(SHARED)
     taken(ledger, answer(1, note("a", 1)))
-    taken(ledger, Heard(1, filled(device="a", revision=2)))
+    taken(ledger, NodeReply(1, with_format(device="a", revision=2)))
     assert ledger.total() == Stats.empty(SHARED)
 
 
 def test_only_devices_on_the_list_may_contribute():
     found = taken(Ledger(SHARED), answer(1, note("a", 1)), answer(2, note("b", 2)), devices={"b"})
     assert "not on the list" in found[1].words
-    assert found[2].state == IN
+    assert found[2].state == ACCEPTED
 
 
 def test_sums_that_fall_are_refused_if_asked():
@@ -138,17 +151,17 @@ def test_sums_that_fall_are_refused_if_asked():
     taken(ledger, answer(1, note("a", 1)))
     fallen = answer(1, note("a", 2, revision=2))
     assert "since its last revision" in taken(ledger, fallen, growing=True)[1].words
-    assert taken(ledger, fallen)[1].state == IN
+    assert taken(ledger, fallen)[1].state == ACCEPTED
 
 
 def test_who_is_held_back_or_failed_is_said_in_its_own_words():
     found = taken(
         Ledger(SHARED),
-        Heard(1, filled(device="a", held="3 of 8 samples")),
-        Heard(2, filled(device="b", problem="No such file: b.safetensors")),
-        Heard(3, problem="no answer within 5 s"),
+        NodeReply(1, with_format(device="a", held="3 of 8 samples")),
+        NodeReply(2, with_format(device="b", problem="No such file: b.safetensors")),
+        NodeReply(3, problem="no answer within 5 s"),
     )
-    assert (found[1].state, found[1].device, found[1].words) == (HELD, "a", "3 of 8 samples")
+    assert (found[1].state, found[1].device, found[1].words) == (HELD_BACK, "a", "3 of 8 samples")
     assert (found[2].state, found[2].device) == (FAILED, "b")
     assert found[2].words == "No such file: b.safetensors"
     assert (found[3].state, found[3].device) == (FAILED, "")
@@ -160,7 +173,7 @@ def test_of_a_device_that_gives_and_holds_back_both_are_said():
     held = answer(1, note("a", 1), held="normal: 3 of 8 samples")
     assert taken(ledger, held)[1].words == "held back: normal: 3 of 8 samples"
     found = taken(ledger, held)[1]
-    assert (found.state, found.samples) == (IN, 40)
+    assert (found.state, found.samples) == (ACCEPTED, 40)
     assert found.words == "as before; held back: normal: 3 of 8 samples"
 
 
@@ -170,7 +183,9 @@ def test_what_a_node_says_stays_in_its_own_line(field):
     said = {"device": "a", "problem": "p", field: lie}
     if field == "held":
         del said["problem"]
-    [found] = take(Ledger(SHARED), [Heard(1, filled(**said))], Rules()).standings
+    [found] = accept_replies(
+        Ledger(SHARED), [NodeReply(1, with_format(**said))], AdmissionRules()
+    ).standings
     words = f"{found.device} {found.words}"
     assert words.isprintable()
     assert "x 7 pump-7 in the sum ?[2K" in words

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgemerge import Contribution, Detector, EdgemergeError, Ledger, Projection, Stats, save
-from edgemerge.flower.agreeing import projection_of
-from edgemerge.flower.config import NodeConfig, ServerConfig
+from edgemerge.flower.config import NodeConfig, ServerConfig, projection_from_settings
 
 
 def test_a_run_has_defaults():
@@ -97,7 +96,7 @@ def test_a_projection_is_built_from_settings():
     expected = Projection(
         n_inputs=3, n_hidden=4, seed=1, low=[-1, -2, -3], high=3.0, activation="sigmoid"
     )
-    assert projection_of(said) == expected
+    assert projection_from_settings(said) == expected
 
 
 def test_a_projection_is_taken_from_a_file_of_any_kind(tmp_path):
@@ -105,7 +104,7 @@ def test_a_projection_is_taken_from_a_file_of_any_kind(tmp_path):
     stats = Stats.of(shared, [[0.1, 0.2, 0.3]])
     for thing in (shared, Detector(shared), Ledger(shared), stats, Contribution("a", stats, 1)):
         save(thing, tmp_path / "thing")
-        assert projection_of({"projection": str(tmp_path / "thing")}) == shared
+        assert projection_from_settings({"projection": str(tmp_path / "thing")}) == shared
 
 
 @pytest.mark.parametrize(
@@ -118,5 +117,5 @@ def test_a_projection_is_taken_from_a_file_of_any_kind(tmp_path):
 )
 def test_a_wrong_projection_is_told(said, words):
     with pytest.raises(EdgemergeError) as error:
-        projection_of(said)
+        projection_from_settings(said)
     assert words in str(error.value)

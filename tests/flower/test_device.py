@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, EdgemergeError, Ledger, Stats, encode, load, save
-from edgemerge.core.told import Part, Told
+from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.flower.config import NodeConfig
-from edgemerge.flower.device import adopt
-from edgemerge.flower.remembering import past_of
+from edgemerge.flower.device import adopt, decode_history
 from tests.flower.fleet import OTHER, SHARED, note, rows
 from tests.flower.nodes import given, learnt, told
 
@@ -70,7 +69,9 @@ def test_a_partition_is_chosen_by_its_number():
 
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_samples_in_a_file_are_summed_up(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("edgemerge.flower.samples.CHUNK", 21)  # so that there are several chunks
+    monkeypatch.setattr(
+        "edgemerge.flower.device.CHUNK_VALUES", 21
+    )  # so that there are several chunks
     path = tmp_path / f"part.{kind}"
     if kind == "npy":
         np.save(path, rows(1))
@@ -127,7 +128,7 @@ def test_a_revision_rises_when_the_clock_goes_back_and_when_its_memory_is_lost(t
 def test_a_release_is_remembered_before_it_leaves(tmp_path):
     config = NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump", 1))
     fields, [found] = given(config)
-    kept = past_of((tmp_path / "pump.release").read_bytes())
+    kept = decode_history((tmp_path / "pump.release").read_bytes())
     assert (kept.revision, dict(kept.left)) == (fields["revision"], {"normal": found.stats})
 
 
@@ -182,7 +183,7 @@ def test_ones_own_is_not_adopted_and_nothing_changes(tmp_path):
     assert adopt(config, told(note("a", 5, incarnation=7)))["others"] == 40, "an earlier life"
     config.state.write_bytes(before)
     with pytest.raises(EdgemergeError, match="every device must build the same Projection"):
-        adopt(config, encode(Told(OTHER, (Part.of([note("b", 2, shared=OTHER)], OTHER),))))
+        adopt(config, encode(Merged(OTHER, (MergedPart.of([note("b", 2, shared=OTHER)], OTHER),))))
     with pytest.raises(EdgemergeError, match="found Stats, expected what the others have seen"):
         adopt(config, encode(Stats.of(SHARED, rows(1))))
     assert config.state.read_bytes() == before

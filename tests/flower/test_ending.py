@@ -5,8 +5,8 @@ import json
 import pytest
 
 from edgemerge import Contribution, EdgemergeError, Ledger, Stats, encode, load, save
-from edgemerge.core.errors import AwayError, CapacityError
-from edgemerge.exchange.locking import locked
+from edgemerge.core.errors import CapacityError, UnavailableError
+from edgemerge.exchange.folder import folder_lock
 from edgemerge.flower.messages import reply
 from edgemerge.flower.server import run
 from tests.flower.fleet import SHARED, note, rows
@@ -92,7 +92,10 @@ def test_what_another_run_puts_into_the_ledger_meanwhile_is_not_lost(tmp_path):
 
 
 def test_a_ledger_that_another_process_writes_is_waited_for(tmp_path):
-    with locked(tmp_path, 1.0), pytest.raises(AwayError, match="by another process: try again"):
+    with (
+        folder_lock(tmp_path, 1.0),
+        pytest.raises(UnavailableError, match="by another process: try again"),
+    ):
         run(partitions(1), RUN | {"ledger": str(tmp_path / "ledger")})
 
 

@@ -8,9 +8,17 @@ import pytest
 
 from edgemerge import Bank, Detector, EdgemergeError, Projection, Stats, load, save
 from edgemerge.flower.config import NodeConfig
-from edgemerge.flower.device import adopt, contribute
-from edgemerge.flower.releasing import Mark, Past, Pattern, release
-from edgemerge.flower.remembering import Beside, past_of, to_bytes
+from edgemerge.flower.device import (
+    HistoryFile,
+    PatternProgress,
+    PatternState,
+    ReleaseHistory,
+    adopt,
+    contribute,
+    decode_history,
+    encode_history,
+    release,
+)
 from tests.flower.fleet import OTHER, SHARED, note, rows
 from tests.flower.nodes import given, learnt, told
 
@@ -232,7 +240,7 @@ def test_another_projection_is_refused_before_anything_leaves(tmp_path):
     with pytest.raises(EdgemergeError, match="every device must build the same Projection"):
         given(config)
     assert not (tmp_path / "pump.release").exists()
-    contribute(config, OTHER, None, Beside(config.state), lambda: 1.0)
+    contribute(config, OTHER, None, HistoryFile(config.state), lambda: 1.0)
     config.state.unlink()
     learnt(Detector(SHARED), config.state, 1)
     with pytest.raises(EdgemergeError, match="under another projection before: raise its `incarn"):
@@ -249,9 +257,12 @@ def test_an_older_copy_of_a_state_gives_again_what_left_last(tmp_path):
 
 
 def test_what_is_remembered_survives_bytes():
-    patterns = {name: Pattern(note("a", 1).stats, Mark("new 3", 40)) for name in ("idle", "fäst")}
-    past = release(Past(2), patterns, LEAST, 77).past
-    assert past_of(to_bytes(past)) == past
+    patterns = {
+        name: PatternState(note("a", 1).stats, PatternProgress("new 3", 40))
+        for name in ("idle", "fäst")
+    }
+    past = release(ReleaseHistory(2), patterns, LEAST, 77).past
+    assert decode_history(encode_history(past)) == past
     assert (past.incarnation, past.revision, list(past.left)) == (2, 77, ["idle", "fäst"])
 
 

@@ -3,8 +3,7 @@
 import json
 
 from edgemerge import Contribution, Ledger, Stats, load
-from edgemerge.flower.collecting import FAILED, IN, Standing
-from edgemerge.flower.result import WELL, Result
+from edgemerge.flower.aggregate import ACCEPTED, COMPLETED, FAILED, NodeStatus, RunResult
 from tests.flower.fleet import SHARED, note, rows
 
 
@@ -12,9 +11,13 @@ def result():
     ledger = Ledger(SHARED)
     ledger.put(note("a", 1))
     ledger.put(note("b", 2))
-    found = Result(ledger, ended=WELL)
-    found.took([Standing(5, "a", IN, samples=40.0), Standing(6, "b", IN, samples=40.0)])
-    found.took([Standing(5, "a", IN, "as before", 40.0), Standing(6, "", FAILED, "no answer")])
+    found = RunResult(ledger, ended=COMPLETED)
+    found.took(
+        [NodeStatus(5, "a", ACCEPTED, samples=40.0), NodeStatus(6, "b", ACCEPTED, samples=40.0)]
+    )
+    found.took(
+        [NodeStatus(5, "a", ACCEPTED, "as before", 40.0), NodeStatus(6, "", FAILED, "no answer")]
+    )
     return found
 
 
@@ -65,7 +68,7 @@ def test_a_run_that_ended_early_leaves_no_sum(tmp_path):
 
 
 def test_nobody_is_in_an_empty_sum():
-    assert Result(Ledger(SHARED)).table().endswith(": nobody")
+    assert RunResult(Ledger(SHARED)).table().endswith(": nobody")
 
 
 def test_a_pattern_that_is_gone_is_not_in_the_sum():

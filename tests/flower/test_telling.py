@@ -4,16 +4,18 @@ import numpy as np
 
 from edgemerge import Contribution, Ledger, Stats
 from edgemerge.exchange.protocol import Wish
-from edgemerge.flower.collecting import Heard, Rules, take
-from edgemerge.flower.fields import filled
-from edgemerge.flower.telling import tellings
+from edgemerge.flower.aggregate import AdmissionRules, NodeReply, accept_replies, sums_of_others
+from edgemerge.flower.fields import with_format
 from tests.flower.fleet import SHARED, answer, note, rows
 
 
 def told(*heard):
     """Give what is told to each node."""
     ledger = Ledger(SHARED)
-    return ledger, {a.node: t for a, t in tellings(ledger, take(ledger, heard, Rules()).answers)}
+    return ledger, {
+        a.node: t
+        for a, t in sums_of_others(ledger, accept_replies(ledger, heard, AdmissionRules()).answers)
+    }
 
 
 def test_each_is_told_what_the_others_saw_and_who_they_are():
@@ -37,9 +39,16 @@ def test_a_bank_is_told_patterns_apart():
 def test_a_pattern_that_is_gone_is_not_named():
     ledger = Ledger(SHARED)
     before = answer(1, note("a", 1, pattern="idle"), note("a", 2, pattern="fast"))
-    take(ledger, [before], Rules())
+    accept_replies(ledger, [before], AdmissionRules())
     now = [answer(1, note("a", 3, pattern="idle", revision=2)), answer(2, note("b", 4))]
-    found = dict(enumerate(t for _, t in tellings(ledger, take(ledger, now, Rules()).answers)))
+    found = dict(
+        enumerate(
+            t
+            for _, t in sums_of_others(
+                ledger, accept_replies(ledger, now, AdmissionRules()).answers
+            )
+        )
+    )
     assert [(each.device, each.pattern) for each in found[1].origins] == [("a", "idle")]
 
 
@@ -51,6 +60,6 @@ def test_all_patterns_of_ones_own_are_left_out_and_an_earlier_life_is_told():
 
 
 def test_whoever_is_alone_is_told_nothing():
-    _, found = told(answer(1, note("a", 1)), Heard(2, filled(device="b", revision=1)))
+    _, found = told(answer(1, note("a", 1)), NodeReply(2, with_format(device="b", revision=1)))
     assert found[1].parts == ()
     assert found[2].total == Stats.of(SHARED, rows(1))

@@ -33,13 +33,12 @@ from edgemerge import (
 
 # what has no public name; all that moves with the tree stands here
 from edgemerge.agent.config import read_config
-from edgemerge.agent.running import run
+from edgemerge.agent.runner import run
 from edgemerge.cli import main
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import Wish
 from edgemerge.flower.config import NodeConfig
-from edgemerge.flower.device import contribute
-from edgemerge.flower.remembering import Beside, past_of, to_bytes
+from edgemerge.flower.device import HistoryFile, contribute, decode_history, encode_history
 from tests.cli.hubs import start, until
 from tests.golden.replay import asked, learner, replay
 from tests.golden.samples import machine, mixed
@@ -471,7 +470,7 @@ def nodes(tmp_path, monkeypatch):
 def test_a_node_of_flower_repeats_what_left_it(device, nodes):
     entry, shared = nodes["nodes"][device], Projection(**nodes["projection"])
     config = NodeConfig.of(entry["config"], {})
-    fields = contribute(config, shared, None, Beside(config.file), lambda: LATER + 60.0)
+    fields = contribute(config, shared, None, HistoryFile(config.file), lambda: LATER + 60.0)
     left = fields.pop("contributions")
     assert fields == entry["fields"]
     before = sorted((CORPUS / "flower/left").glob(f"{device}-*.safetensors"))
@@ -489,5 +488,6 @@ def test_what_a_run_of_flower_left_is_the_same(nodes):
     pump = load("pump.safetensors")
     assert pump.own + pump.others == total
     assert load("pump-told.safetensors").total == pump.others
-    assert to_bytes(past_of(bytes_of("flower/in-run.release"))) == bytes_of("flower/in-run.release")
+    release = bytes_of("flower/in-run.release")
+    assert encode_history(decode_history(release)) == release
     assert len(nodes["nodes"]) == 4

@@ -13,7 +13,7 @@ from edgemerge.core.errors import (
     SettingError,
     UnknownError,
 )
-from edgemerge.core.state import from_bytes, to_bytes
+from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine, projections, samples
 
 
@@ -30,7 +30,7 @@ def streams(draw, max_rows=400):
     rows = draw(st.integers(1, max_rows))
     which = (np.arange(rows) // draw(st.integers(1, 200))) % len(places)
     X = places[which] + rng.normal(0.0, draw(st.sampled_from((0.01, 0.2))), (rows, places.shape[1]))
-    return projection, projection.grid.back(X)
+    return projection, projection.grid.to_readings(X)
 
 
 @given(streams(), st.integers(1, 6))

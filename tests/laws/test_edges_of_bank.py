@@ -5,7 +5,7 @@ import pytest
 
 from edgemerge import Bank, Contribution, Projection, Stats
 from edgemerge.core.errors import CapacityError, SettingError
-from edgemerge.core.state import from_bytes, to_bytes
+from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine
 
 SHARED = Projection(n_inputs=6, n_hidden=12, seed=3)
@@ -83,10 +83,12 @@ def test_a_bank_file_keeps_all_that_upkeep_goes_by():
 
 
 def test_two_kinds_of_peers_can_both_belong_to_one_pattern(monkeypatch):
-    from edgemerge.core import foreign
-    from edgemerge.core.grouping import Group
+    from edgemerge.core import patterns
+    from edgemerge.core.similarity import Group
 
-    monkeypatch.setattr(foreign, "_few", lambda notes, _: [Group((n,), n.stats) for n in notes])
+    monkeypatch.setattr(
+        patterns, "_group_to_limit", lambda notes, _: [Group((n,), n.stats) for n in notes]
+    )
     X = machine(0.0, 2000, np.random.default_rng(0))
     bank = Bank(SHARED, max_patterns=1)
     bank.learn(X)

@@ -11,7 +11,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.state import from_bytes, to_bytes
+from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine
 
 SHARED = Projection(n_inputs=6, n_hidden=12, seed=3)
@@ -59,10 +59,10 @@ def test_samples_that_wait_are_sure_to_fit():
 
 
 def test_a_fading_mean_counts_as_many_samples_as_its_weights_do():
-    from edgemerge.core.level import effective
+    from edgemerge.core.readout import effective_count
 
     w = 0.9 ** np.arange(30)
-    assert effective(w.sum(), 5.0, 0.9) == pytest.approx(w.sum() ** 2 / (w**2).sum() + 5.0)
+    assert effective_count(w.sum(), 5.0, 0.9) == pytest.approx(w.sum() ** 2 / (w**2).sum() + 5.0)
 
 
 def test_forgetting_in_blocks_is_forgetting_one_by_one():
@@ -89,11 +89,11 @@ def test_with_forgetting_rows_are_rejected_as_single_samples_are():
 
 
 def test_blocks_solve_the_readout_afresh_as_single_samples_do():
-    from edgemerge.core.known import REFRESH
+    from edgemerge.core.detector import MAX_STEPS
 
     pump = Detector(SHARED)
-    pump.learn_and_score(machine(0.0, 3 * REFRESH + 100, np.random.default_rng(0)))
-    assert 0 < pump.known.cache().steps < REFRESH
+    pump.learn_and_score(machine(0.0, 3 * MAX_STEPS + 100, np.random.default_rng(0)))
+    assert 0 < pump.known.cache().steps < MAX_STEPS
 
 
 def test_samples_that_wait_fit_even_where_the_bias_makes_hidden_values_large():

@@ -59,25 +59,25 @@ def test_bits3():
 
 
 def test_both_tails_count_alike():
-    from edgemerge.core.tails import rarity
+    from edgemerge.core.patterns import rarity
 
     X = np.random.default_rng(0).integers(0, 6, (50, 3)).astype(float)
     assert rarity(X, np.ones(50)) == pytest.approx(rarity(-X, np.ones(50)))
 
 
 def test_a_detector_without_a_ridge_doubts_its_factor_too():
-    from edgemerge.core.cache import cholesky
+    from edgemerge.core.readout import ridge_cholesky
 
     H = np.array([[1.0, 1.0], [1.0, 1.0 + 2.0**-30]])
     with pytest.raises(SolveError, match="or give a ridge above 0"):
-        cholesky(H.T @ H + np.diag([0.0, 1e-16]), 0.0)
+        ridge_cholesky(H.T @ H + np.diag([0.0, 1e-16]), 0.0)
 
 
 def test_the_share_above_the_limit_is_the_one_asked_for():
-    from edgemerge.core.tails import limit_above
+    from edgemerge.core.patterns import upper_quantile
 
     values = np.arange(100.0)
-    assert (values > limit_above(values, np.ones(100), 0.08)).sum() == 8
+    assert (values > upper_quantile(values, np.ones(100), 0.08)).sum() == 8
 
 
 def test_dropping_a_device_spares_a_pattern_of_that_name():

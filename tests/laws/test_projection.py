@@ -6,17 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import Projection
-from edgemerge.core.activation import smooth, table
 from edgemerge.core.errors import SampleError, SettingError
-from edgemerge.core.grid import REACH
-from edgemerge.core.splitmix import GOLDEN, mix
+from edgemerge.core.projection import (
+    MAX_ABS_INPUT,
+    SPLITMIX_GAMMA,
+    activation_table,
+    smooth_activation,
+    splitmix64,
+)
 from tests.cases import projections, samples
 
 
 def test_the_generator_is_splitmix64_as_published():
     seed, steps = np.uint64(1234567), np.arange(1, 6, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        found = mix(seed + steps * GOLDEN)
+        found = splitmix64(seed + steps * SPLITMIX_GAMMA)
     assert found.tolist() == [
         6457827717110365317,
         3203168211198807973,
@@ -43,7 +47,7 @@ def test_every_value_lies_on_its_grid_and_the_product_is_exact(projection, data)
     H = projection.project(X)
     for values in (X, H):
         assert np.array_equal(values / projection.step, np.rint(values / projection.step))
-    assert np.abs(X).max(initial=0.0) <= REACH
+    assert np.abs(X).max(initial=0.0) <= MAX_ABS_INPUT
     exact = X.astype(object) @ projection.A.astype(object) if len(X) else X @ projection.A
     assert np.array_equal(X @ projection.A, exact.astype(float))
 
@@ -54,7 +58,9 @@ def test_hidden_values_follow_m1(projection, data):
     Z = projection.grid.rows(X) @ projection.A + projection.b
     plain = {"identity": lambda z: z, "relu": lambda z: np.maximum(z, 0.0)}
     with np.errstate(over="ignore"):
-        slow = plain.get(projection.activation, lambda z: smooth(projection.activation, z))(Z)
+        slow = plain.get(
+            projection.activation, lambda z: smooth_activation(projection.activation, z)
+        )(Z)
     assert np.abs(projection.hidden(X) - slow).max(initial=0.0) <= projection.step
 
 
@@ -73,13 +79,15 @@ def test_equal_settings_are_equal_and_any_other_setting_is_not(projection):
 @pytest.mark.parametrize("name", ["sigmoid", "tanh"])
 @pytest.mark.parametrize("bits", range(4, 17))
 def test_no_entry_of_a_table_depends_on_whose_exp_is_used(name, bits):
-    z = (np.arange(len(table(name, bits))) - len(table(name, bits)) // 2) * 2.0**-bits
-    scaled = smooth(name, z) * 2.0**bits
+    z = (
+        np.arange(len(activation_table(name, bits))) - len(activation_table(name, bits)) // 2
+    ) * 2.0**-bits
+    scaled = smooth_activation(name, z) * 2.0**bits
     to_boundary = np.abs(scaled - np.floor(scaled) - 0.5)
     ulps = 2 * np.finfo(float).eps * 2.0**bits  # twice what exp, + and / can be off together
     assert to_boundary[z != 0.0].min() > ulps
-    assert table(name, bits)[0] == (0.0 if name == "sigmoid" else -1.0)
-    assert table(name, bits)[-1] == 1.0
+    assert activation_table(name, bits)[0] == (0.0 if name == "sigmoid" else -1.0)
+    assert activation_table(name, bits)[-1] == 1.0
 
 
 def test_an_anomaly_far_outside_the_range_stays_one():
@@ -87,7 +95,7 @@ def test_an_anomaly_far_outside_the_range_stays_one():
     near, far, absurd = (shared.grid.one([5.0, v]) for v in (10.0, 100.0, 1e300))
     assert near[1] == 1.0
     assert far[1] == 19.0
-    assert absurd[1] == REACH
+    assert absurd[1] == MAX_ABS_INPUT
 
 
 def test_the_range_can_be_fixed_from_a_first_stretch_of_data():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgemerge import Projection, Stats
 from edgemerge.core.errors import CapacityError, MismatchError, SampleError, SettingError
-from edgemerge.core.room import Room
+from edgemerge.core.stats import Capacity
 from tests.cases import parts, projections, samples
 
 
@@ -145,6 +145,6 @@ def test_bad_arguments_are_refused_with_what_to_do():
 @given(parts(count=1, min_rows=1))
 def test_the_room_that_is_reckoned_with_is_never_too_small(case):
     projection, (X,) = case
-    rows, room = projection.grid.rows(X), Room(projection)
+    rows, room = projection.grid.rows(X), Capacity(projection)
     assert room.loads(rows) >= Stats.of(projection, X).largest
     assert room.load(rows[0]) >= Stats.of(projection, X[0]).largest

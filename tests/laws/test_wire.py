@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edgemerge.core.admission import admit
-from edgemerge.core.codec import decode, encode
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import CapacityError, FormatError
+from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode, encode
 
 FORMS = ["exact", "float32", "root16"]
 KINDS = ["plain", "weighed", "scaled", "sum", "none"]

@@ -8,9 +8,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from edgemerge import Projection, Readout, Stats
-from edgemerge.core.elm import elm
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
-from edgemerge.core.readout import factor
+from edgemerge.core.readout import inverse_factor
+from edgemerge.core.stats import elm
 from tests.cases import parts
 
 CLOSE = 1e-6  # the condition of U + ρI stays below 1e9
@@ -59,8 +59,8 @@ def inverse(A):
 def problems(draw):
     projection, (X,) = draw(parts(count=1, min_rows=1))
     ridge = draw(st.sampled_from((1e-3, 0.1, 10.0)))
-    X = np.clip(X, *(projection.grid.back(np.full(projection.n_inputs, e)) for e in (-3.0, 3.0)))
-    return problem_of(projection, X, ridge)
+    ends = (projection.grid.to_readings(np.full(projection.n_inputs, e)) for e in (-3.0, 3.0))
+    return problem_of(projection, np.clip(X, *ends), ridge)
 
 
 def problem_of(projection, X, ridge):
@@ -79,7 +79,9 @@ def test_solving_sums_agrees_with_lstsq_on_the_samples(problem):
 
 
 LINE = Projection(n_inputs=1, n_hidden=5, seed=13, activation="identity", width=3.7, grid_bits=5)
-ON_A_LINE = LINE.grid.back(np.clip(np.random.default_rng(13).normal(0.0, 3.0, (14, 1)), -3.0, 3.0))
+ON_A_LINE = LINE.grid.to_readings(
+    np.clip(np.random.default_rng(13).normal(0.0, 3.0, (14, 1)), -3.0, 3.0)
+)
 
 
 @given(problems(), st.integers(1, 7))
@@ -175,11 +177,11 @@ def test_without_a_ridge_too_few_samples_are_an_error():
 def test_a_ridge_that_is_too_small_is_raised_and_said():
     U = np.array([[1.0, 1.0], [1.0, 1.0 - 1e-9]])  # indefinite by rounding
     with pytest.warns(RidgeWarning, match="raised to"):
-        _, ridge = factor(U, 1e-10)
+        _, ridge = inverse_factor(U, 1e-10)
     assert ridge == pytest.approx(1e-8) or ridge == pytest.approx(1e-9)
     with pytest.raises(SolveError, match="does not determine a readout"):
-        factor(-np.eye(2), 1e-3)
+        inverse_factor(-np.eye(2), 1e-3)
     with pytest.raises(SolveError, match="NaN or infinity"):
-        factor(np.full((2, 2), np.nan), 1.0)
+        inverse_factor(np.full((2, 2), np.nan), 1.0)
     with pytest.raises(SettingError, match="expected 0 or more"):
-        factor(np.eye(2), -1.0)
+        inverse_factor(np.eye(2), -1.0)

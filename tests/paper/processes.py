@@ -14,7 +14,7 @@ PROGRAM = """
 if __name__ == "__main__":
     import sys
     from pathlib import Path
-    from edgemerge.cli.paper import make
+    from edgemerge.cli.paper import make_results
     from tests.paper import made_up
 
     folder = Path(sys.argv[1])

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from edgemerge import Detector, Stats
-from edgemerge.paper import auc, merged, trained
+from edgemerge.paper import auc, backprop
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.settings import BANKS, LAYERS, ROUNDS
 from edgemerge.paper.trial import Trial
@@ -33,7 +33,7 @@ def test_all_methods_of_a_trial_get_the_same_cut_and_the_same_exams():
     one, two = (Trial(job(method), SCOPE) for method in ("BP-NN3", "ours"))
     for a, b in one.pairs():
         assert np.array_equal(one.learnt(a), two.learnt(a))
-        assert np.array_equal(one.exam(a, b).rows, two.exam(b, a).rows)
+        assert np.array_equal(one.eval_set(a, b).rows, two.eval_set(b, a).rows)
 
 
 def test_another_trial_or_seed_is_another_cut_and_another_layer():
@@ -52,9 +52,9 @@ def test_before_merging_a_device_knows_its_own_pattern_alone():
     alone = Detector(layer)
     for x in trial.learnt(2):
         alone.learn(x)
-    exam = trial.exam(2, 4)
+    exam = trial.eval_set(2, 4)
     slow = roc_auc_score(exam.odd, alone.loss(trial.data.X[exam.rows]))
-    found = by_pair(merged.merged(trial), "before")
+    found = by_pair(auc.merge_pairs(trial), "before")
     assert found["pattern-2", "pattern-4"] == slow
 
 
@@ -62,9 +62,9 @@ def test_after_merging_a_device_is_as_if_it_had_seen_both_patterns():
     trial = Trial(job("OS-ELM"), SCOPE)
     layer = LAYERS["har"].projection(trial.data, trial.number("layer"))
     both = Detector.resume(Stats.of(layer, np.vstack([trial.learnt(4), trial.learnt(2)])))
-    exam = trial.exam(2, 4)
+    exam = trial.eval_set(2, 4)
     slow = roc_auc_score(exam.odd, both.loss(trial.data.X[exam.rows]))
-    found = by_pair(merged.merged(trial), "after")
+    found = by_pair(auc.merge_pairs(trial), "after")
     assert found["pattern-2", "pattern-4"] == found["pattern-4", "pattern-2"] == slow
 
 
@@ -88,10 +88,10 @@ def test_what_a_bank_is_told_comes_over_the_wire_in_the_form_of_the_setting():
     trial = Trial(job("ours"), SCOPE)
     exchange = BANKS["ours"]["har"]
     layer = exchange.layer.projection(trial.data, 1)
-    bank = merged.taught(exchange, layer, trial.learnt(0))
-    notes = merged.sent(bank, exchange, "device-0")
+    bank = auc.train_bank(exchange, layer, trial.learnt(0))
+    notes = auc.encode_contributions(bank, exchange, "device-0")
     assert all(b'"form":"root16"' in note[:4000] for note in notes)
-    told = merged.received(notes, layer)
+    told = auc.decode_contributions(notes, layer)
     assert [note.pattern for note in told] == list(bank)
     assert sum(note.stats.count for note in told) == len(trial.learnt(0))
 
@@ -100,15 +100,17 @@ def test_a_bank_is_taught_every_sample_whatever_the_strips():
     trial = Trial(job("ours"), ToyScope(samples=1500, patterns=3))
     exchange = BANKS["ours"]["har"]
     layer = exchange.layer.projection(trial.data, 1)
-    bank, other = merged.taught(exchange, layer, trial.learnt(0)), exchange.bank(layer)
+    bank, other = auc.train_bank(exchange, layer, trial.learnt(0)), exchange.bank(layer)
     other.learn(trial.learnt(0))
-    assert merged.sent(bank, exchange, "a") == merged.sent(other, exchange, "a")
+    assert auc.encode_contributions(bank, exchange, "a") == auc.encode_contributions(
+        other, exchange, "a"
+    )
 
 
 @pytest.mark.parametrize("method", auc.BASELINES)
 def test_back_propagation_learns_a_pair_whose_order_does_not_matter(method, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(trained, "ROUNDS", 5)
+    monkeypatch.setattr(backprop, "ROUNDS", 5)
     rows = auc.work(job(method, "1-3"), SCOPE)
     assert [(r["device_a"], r["device_b"]) for r in rows] == [
         ("pattern-1", "pattern-3"),
@@ -144,7 +146,7 @@ def rows_of(method, *aucs):
 
 
 def test_means_and_spreads_are_those_over_trials():
-    found = auc.summed_up(rows_of("after", [1.0, 0.6, 0.8, 1.0], [1.0, 0.8, 0.8, 0.9]))
+    found = auc.summarise(rows_of("after", [1.0, 0.6, 0.8, 1.0], [1.0, 0.8, 0.8, 0.9]))
     pair = next(r for r in found if (r["device_a"], r["device_b"]) == ("x", "y"))
     assert (pair["auc"], pair["spread"], pair["trials"]) == (0.7, round(np.sqrt(0.02), 4), 2)
     assert auc.means(found, "har") == {"after": 0.75}
@@ -158,7 +160,7 @@ def summary(**methods):
         for method, v in methods.items()
         for row in rows_of(method.replace("_", "-"), [1, v, v, 1])
     ]
-    return auc.summed_up(rows)
+    return auc.summarise(rows)
 
 
 def test_claims_say_what_holds_and_by_how_much():

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from edgemerge.paper import backprop
-from edgemerge.paper.backprop import Client, average, build, losses, train, train_apart
+from edgemerge.paper.backprop import (
+    FederatedClient,
+    average_into,
+    build,
+    losses,
+    train,
+    train_federated,
+)
 from edgemerge.paper.settings import NETWORKS, Network
 from tests.paper.toys import toy
 
@@ -15,7 +22,7 @@ SMALL = Network((8,), batch=4, epochs=30)
 @pytest.fixture(autouse=True)
 def one_thread():
     before = torch.get_num_threads()
-    backprop.one_thread()
+    backprop.use_one_thread()
     yield
     torch.set_num_threads(before)
 
@@ -76,7 +83,7 @@ def test_equal_seeds_give_equal_networks_and_others_do_not():
 def test_the_average_weighs_clients_by_their_samples():
     rng = torch.Generator().manual_seed(5)
     shared, a, b = (build(SMALL, 6, rng) for _ in range(3))
-    average(shared, [a, b], [30, 10])
+    average_into(shared, [a, b], [30, 10])
     for mean, x, y in zip(weights(shared), weights(a), weights(b), strict=True):
         assert torch.allclose(mean, 0.75 * x + 0.25 * y, atol=1e-7)
 
@@ -84,7 +91,7 @@ def test_the_average_weighs_clients_by_their_samples():
 def test_all_rounds_together_are_the_epochs_of_the_network(monkeypatch):
     seen = []
     monkeypatch.setattr(backprop, "step", lambda *given: seen.append(given[-1]))
-    client = Client(Network((8,), batch=4, epochs=3), readings(), 7, torch.Generator())
+    client = FederatedClient(Network((8,), batch=4, epochs=3), readings(), 7, torch.Generator())
     for turn in range(7):
         before = len(seen)
         client.train(client.net, turn)
@@ -96,14 +103,14 @@ def test_all_rounds_together_are_the_epochs_of_the_network(monkeypatch):
 
 def test_a_client_starts_each_round_from_the_shared_network():
     rng = torch.Generator().manual_seed(5)
-    client = Client(Network((8,), batch=50, epochs=1), readings(), 10, rng)
+    client = FederatedClient(Network((8,), batch=50, epochs=1), readings(), 10, rng)
     shared = build(SMALL, 6, rng)
     client.train(shared, 0)  # no batch falls into this round
     assert all(torch.equal(a, b) for a, b in zip(weights(client.net), weights(shared), strict=True))
 
 
 def test_one_client_and_one_round_is_training_in_one_place_but_for_chance():
-    net = train_apart(SMALL, [readings()], rounds=1, seed=3)
+    net = train_federated(SMALL, [readings()], rounds=1, seed=3)
     alone = train(SMALL, [readings()], seed=3)
     assert losses(net, readings()).mean() == pytest.approx(
         losses(alone, readings()).mean(), rel=0.5
@@ -111,7 +118,7 @@ def test_one_client_and_one_round_is_training_in_one_place_but_for_chance():
 
 
 def test_two_clients_learn_both_patterns_without_sharing_samples():
-    net = train_apart(SMALL, [readings(0), readings(1)], rounds=20, seed=3)
+    net = train_federated(SMALL, [readings(0), readings(1)], rounds=20, seed=3)
     untrained = build(SMALL, 6, torch.Generator().manual_seed(3))
     for pattern in (0, 1):
         X = readings(pattern)

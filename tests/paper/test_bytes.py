@@ -9,9 +9,9 @@ from edgemerge import encode
 from edgemerge.paper import bytes as wire
 from edgemerge.paper.bytes import FORMS, claims, plot, run
 from edgemerge.paper.dataset import Dataset
-from edgemerge.paper.learners import makers, share
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
+from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
+from edgemerge.paper.settings import device_factories, shared_by
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
@@ -73,16 +73,16 @@ def test_bytes_are_the_lengths_of_what_is_sent(monkeypatch):
     data = Dataset("har", found.X, found.y, found.patterns, found.origin)
     monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: data)
     trial = Trial(Job("bytes", "har", "all", 0), Scope(Path(), quick=True))
-    device = makers(trial)["ours"]()
+    device = device_factories(trial)["ours"]()
     device.learn(trial.learnt(0))
-    notes = share(device, "device-0")
+    notes = shared_by(device, "device-0")
     assert wire._lengths([notes], "float32") == [sum(len(encode(n, "float32")) for n in notes)]
     assert {note.device for note in notes} == {"device-0"}
 
 
 def test_rows_survive_being_written(rows):
-    kept = plain(rows, "bytes")
-    columns = types(kept, "bytes")
+    kept = checked_rows(rows, "bytes")
+    columns = column_types(kept, "bytes")
     assert from_csv(to_csv(kept, columns), columns, "bytes") == kept
 
 

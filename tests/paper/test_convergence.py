@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from edgemerge import Projection, Stats
-from edgemerge.paper import convergence, plan, update_times
-from edgemerge.paper.convergence import Lines
+from edgemerge.paper import convergence, plan
+from edgemerge.paper.convergence import LossCurves
+from edgemerge.paper.loss_figures import DEVICE_B, TwoDevices
 from edgemerge.paper.plan import Plan, Scope
-from edgemerge.paper.two_devices import B, TwoDevices
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 
 PATTERNS = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")
 SAMPLES, LEARNT = 160, 128  # of each pattern: 50, 100 and a rest
-TIMES = {update_times.LEARN: 1e-4, update_times.SCORED: 5e-4, update_times.MERGE: 1e-3}
+TIMES = {
+    convergence.UPDATE_TIME: 1e-4,
+    convergence.SCORED_UPDATE_TIME: 5e-4,
+    convergence.MERGE_TIME: 1e-3,
+}
 AT_ONCE, HUNDREDS, PAPER, SAME, FASTER = range(5)
 
 
@@ -53,13 +57,13 @@ def scope(monkeypatch, tmp_path):
     small = toy(patterns=6, samples=SAMPLES, inputs=24)
     made = replace(small, name="har", X=2.0 * small.X - 1.0, patterns=PATTERNS, low=-1.0)
     monkeypatch.setattr(plan, "_dataset", lambda *_: made)
-    monkeypatch.setattr(update_times, "RACE_S", 0.0)
+    monkeypatch.setattr(convergence, "TIMING_S", 0.0)
     return Scope(tmp_path)
 
 
 def test_the_loss_is_looked_at_every_fifty_updates_up_to_all_samples_of_device_a(scope):
     rows = convergence.run(Plan(scope, trials=2))
-    lines = Lines.of(rows)
+    lines = LossCurves.of(rows)
     assert lines.updates.tolist() == [0, 50, 100, LEARNT]
     assert (lines.losses.shape, lines.merged.shape) == ((2, 4), (2,))
     assert (lines.losses[:, 0] > 3.0 * lines.merged).all()
@@ -67,7 +71,7 @@ def test_the_loss_is_looked_at_every_fifty_updates_up_to_all_samples_of_device_a
 
 def test_learning_all_of_a_device_s_samples_is_merging_it_to_the_last_bit(scope):
     rows = convergence.run(Plan(scope, trials=3))
-    lines = Lines.of(rows)
+    lines = LossCurves.of(rows)
     assert lines.losses[:, -1].tolist() == lines.merged.tolist()
     assert convergence.claims(rows)[SAME].holds
     assert all(line["same sums"] == "yes" for line in convergence.table(rows))
@@ -78,11 +82,13 @@ def test_the_loss_is_that_of_kept_samples_at_device_b(scope):
     job = plan.Job(convergence.NAME, "har", "lines", 0)
     devices = TwoDevices(job, scope, ("laying", "walking"))
     kept = devices.data.X[devices.split.keep[PATTERNS.index("laying")]]
-    before = devices.devices[B].loss(kept).mean()
-    assert Lines.of(rows).losses[0, 0] == pytest.approx(before, rel=1e-6)  # M10 cancels some digits
+    before = devices.devices[DEVICE_B].loss(kept).mean()
+    assert LossCurves.of(rows).losses[0, 0] == pytest.approx(
+        before, rel=1e-6
+    )  # M10 cancels some digits
     devices.exchange()
-    after = devices.devices[B].loss(kept).mean()
-    assert Lines.of(rows).merged[0] == pytest.approx(after, rel=1e-6)
+    after = devices.devices[DEVICE_B].loss(kept).mean()
+    assert LossCurves.of(rows).merged[0] == pytest.approx(after, rel=1e-6)
 
 
 def test_there_are_at_most_ten_trials_and_times_are_measured_once():
@@ -103,21 +109,21 @@ def test_rows_are_numbers_and_words_of_one_type_each(scope):
 
 
 def test_lines_meet_where_the_loss_is_first_within_five_per_cent():
-    lines = Lines.of(made_up([falling(1500, 650), falling(1500, 700), falling(1500, 900)]))
-    assert lines.meetings.tolist() == [650, 700, 900]
-    assert lines.meeting == 700
+    lines = LossCurves.of(made_up([falling(1500, 650), falling(1500, 700), falling(1500, 900)]))
+    assert lines.crossings.tolist() == [650, 700, 900]
+    assert lines.median_crossing == 700
 
 
 def test_lines_that_never_come_near_meet_at_the_end():
     rows = made_up([[9.0, 5.0, 4.0, 3.0]])
     next(found for found in rows if found["what"] == convergence.MERGED)["value"] = 1.0
-    assert Lines.of(rows).meeting == 150
+    assert LossCurves.of(rows).median_crossing == 150
 
 
 def test_where_lines_meet_tells_how_many_samples_the_other_device_had():
     losses = [9.0, 4.0, 2.0, 1.5, 1.22, 1.2, 1.18, 1.1, 1.0]
-    lines = Lines.of(made_up([losses]))
-    assert lines.fitting(200) == 300  # 1.22 is within 5 % of 1.18, and not of 1.1
+    lines = LossCurves.of(made_up([losses]))
+    assert lines.samples_to_cross_at(200) == 300  # 1.22 is within 5 % of 1.18, and not of 1.1
     assert lines.above(150) == pytest.approx(1.5)
 
 
@@ -164,7 +170,7 @@ def test_a_merge_is_compared_with_the_updates_until_the_lines_meet():
     assert claim.found.startswith(
         "one merge 1.0 ms; 650 updates 65 ms, 65 times as long (325 ms with a score of each sample)"
     )
-    slow = TIMES | {update_times.MERGE: 0.066}
+    slow = TIMES | {convergence.MERGE_TIME: 0.066}
     assert convergence.claims(made_up([falling(1500, 650)], times=slow))[FASTER].holds is False
 
 
@@ -177,15 +183,15 @@ def test_what_was_not_measured_is_neither_true_nor_false():
 
 def test_an_update_s_time_is_that_of_one_of_many_and_a_merge_s_of_one_merge(monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr("edgemerge.paper.stopwatch.process_time", lambda: next(clock))
-    monkeypatch.setattr(update_times, "RACE_S", 0.0)
+    monkeypatch.setattr("edgemerge.paper.timing.process_time", lambda: next(clock))
+    monkeypatch.setattr(convergence, "TIMING_S", 0.0)
     layer = Projection(n_inputs=4, n_hidden=3)
     X = np.random.default_rng(0).uniform(-1, 1, (40, 4))
     stats = Stats.of(layer, X)
-    assert update_times.seconds(stats, stats, X) == {
-        update_times.LEARN: 1 / 40,
-        update_times.SCORED: 1 / 40,
-        update_times.MERGE: 1 / update_times.MERGES,
+    assert convergence.time_updates(stats, stats, X) == {
+        convergence.UPDATE_TIME: 1 / 40,
+        convergence.SCORED_UPDATE_TIME: 1 / 40,
+        convergence.MERGE_TIME: 1 / convergence.MERGES_PER_TURN,
     }
 
 
@@ -209,7 +215,7 @@ def test_the_paper_s_mark_is_left_out_where_the_line_is_shorter():
 
 @pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_on_real_activities_merging_is_at_once_where_learning_ends(monkeypatch):
-    monkeypatch.setattr(update_times, "RACE_S", 0.1)
+    monkeypatch.setattr(convergence, "TIMING_S", 0.1)
     scope = Scope(Path(os.environ["EDGEMERGE_DATA"]), quick=True)
     found = convergence.claims(convergence.run(Plan(scope, trials=3)))
     assert [claim.holds for claim in found] == [True, True, None, True, True]

@@ -8,10 +8,10 @@ import pytest
 
 from edgemerge import Detector, Stats, encode
 from edgemerge.paper import cost
-from edgemerge.paper.cost import AUCS, SIZES_SHOWN, TIMES, claims, joined, plot
+from edgemerge.paper.cost import AUCS, SIZES_SHOWN, TIMES, claims, join_aucs, plot
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
+from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
 from edgemerge.paper.settings import Layer
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
@@ -38,7 +38,7 @@ def small(monkeypatch):
     monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: data)
     monkeypatch.setattr(cost, "SIZES", (2, 4))
     monkeypatch.setattr(cost, "QUICK_S", 0.0)
-    monkeypatch.setattr(cost, "SINGLES", 8)
+    monkeypatch.setattr(cost, "SAMPLES_PER_TURN", 8)
     return Scope(Path(), quick=True)
 
 
@@ -49,8 +49,8 @@ def test_there_is_a_row_for_each_n_with_every_cost(small):
         assert all(row[key] > 0.0 for key in (*TIMES, *SIZES_SHOWN))
         assert all(0.0 <= row[key] <= 1.0 for key in AUCS)
         assert row["trials"] == 1
-    kept = plain(rows, "cost")
-    columns = types(kept, "cost")
+    kept = checked_rows(rows, "cost")
+    columns = column_types(kept, "cost")
     assert from_csv(to_csv(kept, columns), columns, "cost") == kept
 
 
@@ -73,7 +73,7 @@ def test_bytes_are_those_of_the_messages_and_files(small):
     data = small.dataset("har")
     layer = Layer("identity", 4).projection(data, 7)
     X, Y = (data.X[data.rows(name)] for name in ("sitting", "laying"))
-    found = cost.weighed(layer, X, Y)
+    found = cost.measure_bytes(layer, X, Y)
     device = Detector(layer)
     device.learn(X)
     note = device.share("device-a", revision=1)
@@ -82,21 +82,21 @@ def test_bytes_are_those_of_the_messages_and_files(small):
     weights = layer.A.nbytes + layer.b.nbytes
     assert found["memory_bytes"] >= 2 * sums - note.stats.U.nbytes + weights
     assert found["file_bytes"] > found["exact_bytes"]
-    weighed = cost._told(layer, X, Y)
+    weighed = cost._merged_detector(layer, X, Y)
     assert weighed.own == device.own
     assert weighed.others == Stats.of(layer, Y)
 
 
 def test_exams_are_taken_before_and_after_merging(small):
     trial = Trial(Job("cost", "har", "auc", 0), small)
-    found = cost.exams(trial, 4)
+    found = cost.pair_aucs(trial, 4)
     layer = Layer("identity", 4).projection(trial.data, trial.number("layer"))
     alone, told = [], []
     for a, b in trial.pairs():
         if a != b:
             device = Detector(layer)
             device.learn(trial.learnt(a))
-            readings = trial.data.X[trial.exam(a, b).rows]
+            readings = trial.data.X[trial.eval_set(a, b).rows]
             alone.append(trial.row("", (a, b), device.loss(readings))["auc"])
             device.adopt(Stats.of(layer, trial.learnt(b)))
             told.append(trial.row("", (a, b), device.loss(readings))["auc"])
@@ -111,7 +111,9 @@ def test_aucs_of_trials_are_averaged_beside_their_own_n():
         {"hidden": 16, "auc_before": 0.7, "auc_after": 1.0},
         {"hidden": 32, "auc_before": 0.1, "auc_after": 0.2},
     ]
-    first, second = joined([{"hidden": 16, "loss_us": 3.0}, {"hidden": 32, "loss_us": 4.0}], aucs)
+    first, second = join_aucs(
+        [{"hidden": 16, "loss_us": 3.0}, {"hidden": 32, "loss_us": 4.0}], aucs
+    )
     assert first == {
         "hidden": 16,
         "loss_us": 3.0,

@@ -7,12 +7,12 @@ import pytest
 
 from edgemerge import Bank, Detector
 from edgemerge.paper import backprop, devices, fleet
+from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.devices import APART, CENTRAL, IN_ONE_PLACE, claims, plot, table
 from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
+from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
 from edgemerge.paper.settings import LAYERS, ROUNDS, Network
-from edgemerge.paper.splits import chance
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
 
@@ -21,7 +21,7 @@ DATA = toy(patterns=6, samples=200, inputs=8, origins=5)
 
 @pytest.fixture(scope="module")
 def people():
-    return Fleet.of(DATA, (0, 3), chance(7, "fleet"))
+    return Fleet.of(DATA, (0, 3), rng_for(7, "fleet"))
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def made_up(last=0.9, averaged=0.8, same=1):
 def test_each_way_has_a_row_for_each_number_of_devices_that_there_are(found):
     for method in (OURS, APART, MERGED, CENTRAL):
         assert [r["devices"] for r in found if r["method"] == method] == [1, 2, 3, 5]
-    kept = plain(found, "devices")
-    columns = types(kept, "devices")
+    kept = checked_rows(found, "devices")
+    columns = column_types(kept, "devices")
     assert len(from_csv(to_csv(kept, columns), columns, "devices")) == len(kept)
 
 
@@ -76,7 +76,7 @@ def test_a_merge_that_loses_a_sample_is_not_called_the_same(people, monkeypatch)
 def test_ours_hears_the_first_devices_and_no_others(people, found):
     notes = [note for sent in people.banks()[:3] for note in sent]
     ledger = fleet.ledger_of(notes, people.layer(fleet.LAYER))
-    newcomer = fleet.exchanged(ledger)
+    newcomer = fleet.merged_bank(ledger)
     assert one(found, OURS, 3)["auc"] == pytest.approx(people.auc(newcomer.score(people.readings)))
     assert one(found, OURS, 3)["patterns"] == len(newcomer)
     assert one(found, OURS, 1)["patterns"] == one(found, APART, 1)["patterns"] == 1
@@ -99,15 +99,15 @@ def test_networks_are_averaged_over_the_first_devices_and_trained_once_in_one_pl
 ):
     small = Network((3,), 8, 2)
     monkeypatch.setattr(fleet, "NETWORK", small)
-    monkeypatch.setattr(devices, "TOGETHER", small)
+    monkeypatch.setattr(devices, "CENTRAL_NETWORK", small)
     rows = devices.averaged(people, (2, 5, 30))
     assert [(r["method"], r["devices"]) for r in rows] == [
         (AVERAGED, 2),
         (AVERAGED, 5),
         (IN_ONE_PLACE, 5),
     ]
-    parts, readings = people.networks()
-    net = backprop.train_apart(small, parts[:2], rounds=ROUNDS, seed=people.seed)
+    parts, readings = people.network_inputs()
+    net = backprop.train_federated(small, parts[:2], rounds=ROUNDS, seed=people.seed)
     assert rows[0]["auc"] == pytest.approx(people.auc(backprop.losses(net, readings)))
     together = backprop.train(small, parts, people.seed)
     assert rows[2]["auc"] == pytest.approx(people.auc(backprop.losses(together, readings)))

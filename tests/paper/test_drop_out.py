@@ -8,11 +8,19 @@ import torch
 
 from edgemerge import Detector
 from edgemerge.paper import backprop, drop_out, fleet
-from edgemerge.paper.drop_out import claims, is_exact, last_rounds, left, plot, table, without
+from edgemerge.paper.dataset import rng_for
+from edgemerge.paper.drop_out import (
+    claims,
+    is_exact,
+    last_rounds,
+    ledger_without,
+    plot,
+    remaining,
+    table,
+)
 from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Plan, Scope
 from edgemerge.paper.settings import LAYERS, ROUNDS, Network
-from edgemerge.paper.splits import chance
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
 
@@ -21,7 +29,7 @@ DATA = toy(patterns=6, samples=400, inputs=8, origins=10)
 
 @pytest.fixture(scope="module")
 def people():
-    return Fleet.of(DATA, (0, 3), chance(7, "fleet"))
+    return Fleet.of(DATA, (0, 3), rng_for(7, "fleet"))
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def same_weights(a, b):
 
 
 def test_a_share_of_the_devices_is_left_and_never_none(people):
-    assert [left(people, share) for share in (0.0, 0.3, 0.9, 1.0)] == [10, 7, 1, 1]
+    assert [remaining(people, share) for share in (0.0, 0.3, 0.9, 1.0)] == [10, 7, 1, 1]
 
 
 def test_those_that_are_left_are_all_that_counts(people):
@@ -63,16 +71,16 @@ def test_those_that_are_left_are_all_that_counts(people):
     found = [r for r in rows if (r["method"], r["share"]) == (MERGED, 0.3)]
     assert [row["auc"] for row in found] == [pytest.approx(auc)]
     notes = [note for sent in people.banks()[:7] for note in sent]
-    bank = fleet.exchanged(fleet.ledger_of(notes, people.layer(fleet.LAYER)))
+    bank = fleet.merged_bank(fleet.ledger_of(notes, people.layer(fleet.LAYER)))
     found = [r for r in rows if (r["method"], r["share"]) == (OURS, 0.3)]
     assert [r["auc"] for r in found] == [pytest.approx(people.auc(bank.score(people.readings)))]
     assert {row["same"] for row in rows} == {1}
-    assert len(rows) == 2 * len(drop_out.SHARES)
+    assert len(rows) == 2 * len(drop_out.DROP_SHARES)
 
 
 def test_dropped_is_never_heard_and_back_is_never_left(people):
     notes, gone = people.sums(), people.names[4:]
-    ledger = without(notes, gone)
+    ledger = ledger_without(notes, gone)
     assert ledger.devices == sorted(people.names[:4])
     assert is_exact(notes, gone, ledger)
     never = fleet.ledger_of(notes[:4], ledger.projection)
@@ -85,13 +93,13 @@ def test_dropped_is_never_heard_and_back_is_never_left(people):
 
 def test_a_ledger_that_dropped_too_few_or_too_many_is_not_exact(people):
     notes, gone = people.sums(), people.names[4:]
-    assert not is_exact(notes, gone, without(notes, gone[1:]))
-    assert not is_exact(notes, gone, without(notes, people.names[3:]))
+    assert not is_exact(notes, gone, ledger_without(notes, gone[1:]))
+    assert not is_exact(notes, gone, ledger_without(notes, people.names[3:]))
 
 
 def test_a_ledger_that_does_not_take_a_device_back_is_not_exact(people, monkeypatch):
     notes, gone, real = people.sums(), people.names[4:], fleet.ledger_of
-    dropped = without(notes, gone)
+    dropped = ledger_without(notes, gone)
     monkeypatch.setattr(
         fleet, "ledger_of", lambda told, p: real(told[:4] if len(told) > 10 else told, p)
     )
@@ -108,22 +116,22 @@ def test_who_leaves_does_so_at_a_round_by_chance(people):
 
 
 def test_training_apart_is_the_papers_when_nobody_leaves(people, small):
-    parts = people.networks()[0][:3]
-    net = drop_out.train_apart(parts, [ROUNDS] * 3, people.seed)
-    theirs = backprop.train_apart(small, parts, rounds=ROUNDS, seed=people.seed)
+    parts = people.network_inputs()[0][:3]
+    net = drop_out.train_federated(parts, [ROUNDS] * 3, people.seed)
+    theirs = backprop.train_federated(small, parts, rounds=ROUNDS, seed=people.seed)
     assert same_weights(net, theirs)
 
 
 @pytest.mark.usefixtures("small")
 def test_a_client_that_leaves_has_no_say_in_later_rounds(people):
-    parts = people.networks()[0][:2]
+    parts = people.network_inputs()[0][:2]
     all_along, never, some = (
-        drop_out.train_apart(parts, [ROUNDS, turns], people.seed) for turns in (ROUNDS, 0, 10)
+        drop_out.train_federated(parts, [ROUNDS, turns], people.seed) for turns in (ROUNDS, 0, 10)
     )
     assert not same_weights(some, all_along)
     assert not same_weights(some, never)
     other = [parts[0], 1.0 - parts[1]]
-    assert same_weights(never, drop_out.train_apart(other, [ROUNDS, 0], people.seed))
+    assert same_weights(never, drop_out.train_federated(other, [ROUNDS, 0], people.seed))
 
 
 @pytest.mark.usefixtures("small")
@@ -135,7 +143,7 @@ def test_averaged_fleets_have_few_shares(people):
 
 @pytest.mark.usefixtures("small")
 def test_both_ways_are_timed_in_one_job(people):
-    rows = drop_out.timed(people)
+    rows = drop_out.time_removal(people)
     assert [row["way"] for row in rows] == [OURS, AVERAGED]
     assert all(row["seconds"] > 0.0 for row in rows)
 

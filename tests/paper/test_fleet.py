@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from edgemerge import Bank, Detector, Stats
 from edgemerge.paper import fleet
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet, cut
+from edgemerge.paper.dataset import rng_for
+from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet, split_person
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.settings import LAYERS
-from edgemerge.paper.splits import chance
 from tests.paper.toys import noting, toy
 
 DATA = toy(patterns=6, samples=200, inputs=8, origins=5)
@@ -21,7 +21,7 @@ PAIR = (1, 4)
 
 @pytest.fixture(scope="module")
 def people():
-    return Fleet.of(DATA, PAIR, chance(7, "fleet"))
+    return Fleet.of(DATA, PAIR, rng_for(7, "fleet"))
 
 
 def rows_of(method, *aucs, **more):
@@ -37,13 +37,13 @@ def test_a_device_learns_the_first_windows_of_one_person_and_one_of_two_activiti
         (who,), (what,) = np.unique(DATA.origin[part]), np.unique(DATA.y[part])
         assert name == f"person-{who:02d}"
         assert what in PAIR
-        assert np.array_equal(part, cut(DATA, who, what)[0])
+        assert np.array_equal(part, split_person(DATA, who, what)[0])
         assert np.array_equal(people.learnt(people.names.index(name)), DATA.X[part])
     assert {int(DATA.y[part[0]]) for part in people.parts} == set(PAIR)
 
 
 def test_windows_are_cut_in_their_order_with_one_left_out_between():
-    learn, keep = cut(DATA, 3, 2)
+    learn, keep = split_person(DATA, 3, 2)
     every = np.flatnonzero((DATA.origin == 3) & (DATA.y == 2))
     assert len(every) == 40
     assert learn.tolist() == every[:32].tolist()
@@ -51,7 +51,7 @@ def test_windows_are_cut_in_their_order_with_one_left_out_between():
 
 
 def test_the_exam_asks_for_both_activities_of_all_people_and_a_tenth_of_others(people):
-    rows, odd = people.exam.rows, people.exam.odd
+    rows, odd = people.eval_set.rows, people.eval_set.odd
     assert len(rows) == len(set(rows.tolist()))
     assert not set(rows.tolist()) & set(np.concatenate(people.parts).tolist())
     seen = {(int(DATA.origin[i]), int(DATA.y[i])) for i in rows[~odd]}
@@ -70,11 +70,11 @@ def test_a_trial_a_pair_and_a_seed_say_all_about_a_fleet_and_quick_cuts_nothing(
     found, same = Fleet.for_job(job, scope), Fleet.for_job(replace(job, method=AVERAGED), scope)
     assert found.names == same.names
     assert all(map(np.array_equal, found.parts, same.parts))
-    assert np.array_equal(found.exam.rows, same.exam.rows)
+    assert np.array_equal(found.eval_set.rows, same.eval_set.rows)
     assert asked[0][2] == 0  # 0: all samples
     others = [Fleet.for_job(replace(job, trial=1), scope), Fleet.for_job(job, Scope(Path(), 8))]
     for other in others:
-        assert not np.array_equal(found.exam.rows, other.exam.rows)
+        assert not np.array_equal(found.eval_set.rows, other.eval_set.rows)
         assert found.seed != other.seed
     assert set(DATA.y[np.concatenate(found.parts)].tolist()) <= {1, 4}
 
@@ -85,13 +85,15 @@ def test_merging_sums_is_learning_all_rows_in_one_place(people):
     one = Detector(shared)
     one.learn(DATA.X[np.concatenate(people.parts)])
     assert total == one.own
-    assert np.array_equal(fleet.merged(total).loss(people.readings), one.loss(people.readings))
+    assert np.array_equal(
+        fleet.merged_detector(total).loss(people.readings), one.loss(people.readings)
+    )
     assert [note.device for note in notes] == list(people.names)
 
 
 def test_a_newcomer_takes_in_every_sample_of_a_fleet_in_few_patterns(people):
     notes, shared = [note for sent in people.banks() for note in sent], people.layer(fleet.LAYER)
-    newcomer = fleet.exchanged(fleet.ledger_of(notes, shared))
+    newcomer = fleet.merged_bank(fleet.ledger_of(notes, shared))
     told = Stats.total(shared, (newcomer[name].others for name in newcomer))
     assert told == Stats.of(shared, DATA.X[np.concatenate(people.parts)])
     assert len(newcomer) < len(notes)
@@ -101,7 +103,7 @@ def test_a_newcomer_takes_in_every_sample_of_a_fleet_in_few_patterns(people):
 
 def test_networks_get_readings_between_0_and_1(people):
     wide = replace(people, data=replace(DATA, low=-1.0))
-    parts, readings = wide.networks()
+    parts, readings = wide.network_inputs()
     assert np.array_equal(parts[2], (people.learnt(2) + 1.0) / 2.0)
     assert np.array_equal(readings, (people.readings + 1.0) / 2.0)
 
@@ -125,16 +127,16 @@ def test_a_full_plan_goes_through_all_pairs_and_a_quick_one_through_each_activit
 def test_a_gain_is_the_mean_over_the_fleets_that_both_have():
     rows = rows_of(OURS, 0.9, 0.7, 0.1) + rows_of(MERGED, 0.8, 0.5)
     ours, merged = (fleet.aucs(rows, way, devices=30) for way in (OURS, MERGED))
-    assert fleet.gain(ours, merged) == pytest.approx(0.15)
+    assert fleet.mean_gain(ours, merged) == pytest.approx(0.15)
     assert fleet.mean(merged) == pytest.approx(0.65)
     assert fleet.aucs(rows, OURS, devices=8) == {}
-    assert fleet.gain(ours, {}) is None
+    assert fleet.mean_gain(ours, {}) is None
 
 
 def test_a_claim_without_a_measurement_neither_holds_nor_fails():
-    assert fleet.told("more", 0.1, None).holds is None
-    assert fleet.told("more", 0.1, 0.1).holds is True
-    missed = fleet.told("more", 0.1, 0.0999)
+    assert fleet.gain_claim("more", 0.1, None).holds is None
+    assert fleet.gain_claim("more", 0.1, 0.1).holds is True
+    missed = fleet.gain_claim("more", 0.1, 0.0999)
     assert missed.holds is False
     assert missed.found == "+0.100"
 
@@ -143,7 +145,7 @@ def test_a_line_is_the_mean_and_a_band_the_middle_half():
     rows = rows_of(OURS, 0.2, 0.4, 0.6, 0.8, 1.0) + rows_of(OURS, 0.5, devices=1)
     axes = Figure().subplots()
     looks = {OURS: ("ours", "blue", "-"), MERGED: ("nobody", "red", "-")}
-    fleet.draw(axes, rows, "devices", looks)
+    fleet.draw_curves(axes, rows, "devices", looks)
     assert [line.get_label() for line in axes.lines] == ["ours"]
     assert axes.lines[0].get_xydata().tolist() == [[1.0, 0.5], [30.0, pytest.approx(0.6)]]
     corners = np.asarray(axes.collections[0].get_paths()[0].vertices)

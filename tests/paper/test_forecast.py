@@ -7,9 +7,14 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from edgemerge.paper.plan import Job
-from edgemerge.paper.running.forecast import Forecast
-from edgemerge.paper.running.progress import Bar, Left, Lines, shown
-from edgemerge.paper.running.workers import Done
+from edgemerge.paper.running.progress import (
+    BarDisplay,
+    Forecast,
+    LineDisplay,
+    TimeLeftColumn,
+    progress_display,
+)
+from edgemerge.paper.running.workers import FinishedJob
 
 SLOW = [Job("auc", "har", "slow", trial) for trial in range(4)]
 FAST = [Job("auc", "har", "fast", trial) for trial in range(8)]
@@ -62,12 +67,12 @@ def test_the_bar_shows_result_jobs_and_time_left():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
     words = TextColumn("{task.description}"), TextColumn("{task.fields[jobs]}")
-    with Progress(*words, Left(), console=console, auto_refresh=False) as progress:
-        bar = Bar(progress, workers=2)
+    with Progress(*words, TimeLeftColumn(), console=console, auto_refresh=False) as progress:
+        bar = BarDisplay(progress, workers=2)
         bar.expect(SLOW)
         bar.begin("auc")
-        bar.coming(SLOW)
-        bar.done(Done(SLOW[0], [], 100.0), before=False)
+        bar.jobs_added(SLOW)
+        bar.done(FinishedJob(SLOW[0], [], 100.0), before=False)
         progress.refresh()
         bar.end("auc: [1] done")
     assert "auc 1/4 jobs 2 min 30 s left" in screen.getvalue()
@@ -76,12 +81,12 @@ def test_the_bar_shows_result_jobs_and_time_left():
 
 def test_where_nobody_watches_only_results_are_told(capsys):
     said = []
-    with shown(2, said.append) as display:
-        assert isinstance(display, Lines)
+    with progress_display(2, said.append) as display:
+        assert isinstance(display, LineDisplay)
         display.expect(SLOW)
         display.begin("auc")
-        display.coming(SLOW)
-        display.done(Done(SLOW[0], [], 1.0), before=False)
+        display.jobs_added(SLOW)
+        display.done(FinishedJob(SLOW[0], [], 1.0), before=False)
         display.end("auc: 4 jobs")
     assert said == ["auc: 4 jobs"]
     assert capsys.readouterr() == ("", "")

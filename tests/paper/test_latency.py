@@ -8,35 +8,37 @@ import pytest
 import torch
 
 from edgemerge import Detector
-from edgemerge.paper import latency, one_step, pair_time
+from edgemerge.paper import latency, latency_steps
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.latency import claims, plot, rows_of, table
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.rows import from_csv, plain, to_csv, types
+from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
 from edgemerge.paper.settings import ROUNDS, Layer, Network
-from edgemerge.paper.stopwatch import LEAST, Contestant, race
-from edgemerge.paper.timed import (
+from edgemerge.paper.timing import (
     ALL_ROUNDS,
-    ASIDE,
+    DEFERRED,
+    EPOCH_PER_ROUND,
+    EPOCHS_IN_ALL,
     FL,
-    FROM_P,
-    IN_ALL,
-    LOSS,
+    IN_CHUNKS,
     MERGE,
+    MIN_ROUNDS,
+    ONE_BY_ONE,
     ONE_ROUND,
     OURS,
-    OWN_SUMS,
     PAIR,
-    PER_ROUND,
+    PAPER_MS,
     PREDICT,
-    PRINTED,
-    ROWS,
-    SCORE,
-    SINGLY,
-    STYLE,
+    PUBLISHED,
+    READY_FOR_LOSS,
+    READY_FOR_SCORE,
+    SUMS_FROM_P,
+    SUMS_KEPT,
     TEXTBOOK,
     TRAIN,
     Step,
+    TimedCall,
+    best_times,
 )
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
@@ -44,15 +46,27 @@ from tests.services.missing import NO_DATA
 
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 STEPS = {
-    *(Step(TRAIN, OURS, what) for what in (ASIDE, LOSS, SCORE)),
-    *(Step(job, OURS, what) for job in (PREDICT, MERGE) for what in (LOSS, SCORE)),
-    *(Step(job, way) for job in (TRAIN, PREDICT) for way in (STYLE, TEXTBOOK, FL)),
-    *(Step(MERGE, STYLE, what) for what in (OWN_SUMS, FROM_P)),
+    *(Step(TRAIN, OURS, what) for what in (DEFERRED, READY_FOR_LOSS, READY_FOR_SCORE)),
+    *(
+        Step(job, OURS, what)
+        for job in (PREDICT, MERGE)
+        for what in (READY_FOR_LOSS, READY_FOR_SCORE)
+    ),
+    *(Step(job, way) for job in (TRAIN, PREDICT) for way in (PUBLISHED, TEXTBOOK, FL)),
+    *(Step(MERGE, PUBLISHED, what) for what in (SUMS_KEPT, SUMS_FROM_P)),
     *(Step(MERGE, FL, what) for what in (ONE_ROUND, ALL_ROUNDS)),
 }
 PAIRS = {
-    *(Step(PAIR, way, what) for way in ("after", "bank", "ours") for what in (ROWS, SINGLY)),
-    *(Step(PAIR, "BP-NN3", IN_ALL), Step(PAIR, FL, IN_ALL), Step(PAIR, FL, PER_ROUND)),
+    *(
+        Step(PAIR, way, what)
+        for way in ("after", "bank", "ours")
+        for what in (IN_CHUNKS, ONE_BY_ONE)
+    ),
+    *(
+        Step(PAIR, "BP-NN3", EPOCHS_IN_ALL),
+        Step(PAIR, FL, EPOCHS_IN_ALL),
+        Step(PAIR, FL, EPOCH_PER_ROUND),
+    ),
 }
 
 
@@ -85,7 +99,7 @@ def made_up(ours=1.0):
 def test_ratios_are_those_of_the_times():
     times = {step: 1.0 + i for i, step in enumerate(sorted(STEPS))}
     for row in rows_of(named("har"), times, hidden=64):
-        of_fl, of_published = latency.AGAINST[str(row["job"])]
+        of_fl, of_published = latency.COMPARED_WITH[str(row["job"])]
         assert row["ms"] == 1e3 * times[step_of(row)]
         assert row["of_fl"] == pytest.approx(row["ms"] / (1e3 * times[of_fl]))
         assert row["of_published"] == pytest.approx(row["ms"] / (1e3 * times[of_published]))
@@ -95,7 +109,7 @@ def test_what_the_paper_printed_stands_beside_the_same_step():
     found = {
         (step_of(row), row["hidden"]): row["paper_ms"] for row in made_up() if "paper_ms" in row
     }
-    assert found == PRINTED
+    assert found == PAPER_MS
     assert found[Step(MERGE, FL, ALL_ROUNDS), 128] == 2.42 * 50
 
 
@@ -108,8 +122,8 @@ def test_the_table_has_both_sizes_beside_each_other_and_no_pairs():
 
 
 def test_rows_survive_being_written():
-    rows = plain(made_up(), "latency")
-    columns = types(rows, "latency")
+    rows = checked_rows(made_up(), "latency")
+    columns = column_types(rows, "latency")
     assert from_csv(to_csv(rows, columns), columns, "latency") == rows
 
 
@@ -151,11 +165,11 @@ def test_figures_are_drawn_for_what_there_is():
 
 @pytest.mark.slow  # the first step of Adam imports much of torch
 def test_every_step_of_every_method_is_timed(monkeypatch):
-    monkeypatch.setattr(one_step, "SINGLES", 8)
-    monkeypatch.setattr(one_step, "STEPS", 4)
+    monkeypatch.setattr(latency_steps, "SAMPLES_PER_TURN", 8)
+    monkeypatch.setattr(latency_steps, "GRADIENT_STEPS", 4)
     data = named("har")
     X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
-    times = one_step.measure(Layer("identity", 4).projection(data, 7), X, Y, 0.0)
+    times = latency_steps.measure_steps(Layer("identity", 4).projection(data, 7), X, Y, 0.0)
     assert set(times) == STEPS
     assert all(time > 0.0 for time in times.values())
     one = times[Step(MERGE, FL, ONE_ROUND)]
@@ -166,12 +180,12 @@ def test_a_timed_step_really_learns_and_merges():
     data = named("har")
     layer = Layer("identity", 4).projection(data, 7)
     X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
-    device, twin = (one_step.taught(layer, X) for _ in range(2))
-    one_step.learn_each(device.learn, device.loss, list(Y[:20]))
+    device, twin = (latency_steps.trained_detector(layer, X) for _ in range(2))
+    latency_steps.learn_each(device.learn, device.loss, list(Y[:20]))
     twin.learn(Y[:20])
     assert device.own == twin.own
     told = twin.own
-    one_step.merge_each(device, told, device.score, X[0])
+    latency_steps.merge_each(device, told, device.score, X[0])
     assert device.others == told
 
 
@@ -179,16 +193,16 @@ def test_asking_about_no_sample_leaves_none_waiting():
     data = named("har")
     device = Detector(Layer("identity", 4).projection(data, 7))
     asked = []
-    one_step.learn_each(device.learn, lambda X: asked.append(X.shape), list(data.X[:3]))
+    latency_steps.learn_each(device.learn, lambda X: asked.append(X.shape), list(data.X[:3]))
     assert asked == [(0, data.n_inputs)] * 3
 
 
 def test_all_training_is_counted_in_steps():
     network = Network((4,), batch=8, epochs=20)
-    found = pair_time.computed(network, (9, 16), step=1.0, mean=0.01)
-    assert found[Step(PAIR, "BP-NN3", IN_ALL)] == 4 * 20
-    assert found[Step(PAIR, FL, IN_ALL)] == pytest.approx(23 + 40 + 50 * 0.01)
-    assert found[Step(PAIR, FL, PER_ROUND)] == pytest.approx((2 + 2) * 50 + 50 * 0.01)
+    found = latency_steps.total_times(network, (9, 16), step=1.0, mean=0.01)
+    assert found[Step(PAIR, "BP-NN3", EPOCHS_IN_ALL)] == 4 * 20
+    assert found[Step(PAIR, FL, EPOCHS_IN_ALL)] == pytest.approx(23 + 40 + 50 * 0.01)
+    assert found[Step(PAIR, FL, EPOCH_PER_ROUND)] == pytest.approx((2 + 2) * 50 + 50 * 0.01)
 
 
 def test_a_trained_pair_knows_both_parts():
@@ -200,7 +214,7 @@ def test_a_trained_pair_knows_both_parts():
         made.append(Detector(Layer("identity", 4).projection(data, 7)))
         return made[-1]
 
-    pair_time.train(make, (X, Y), pair_time.in_strips)
+    latency_steps.train_and_merge(make, (X, Y), latency_steps.learn_in_chunks)
     assert [device.own.count for device in made] == [400, 400]
     assert made[0].others == made[1].own
     assert made[1].others == made[0].own
@@ -210,16 +224,16 @@ def test_a_trained_pair_knows_both_parts():
 def test_a_pair_is_timed_for_every_method(monkeypatch):
     monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: named("har", inputs=20))
     trial = Trial(Job("latency", "har", "all", 0), Scope(Path(), quick=True))
-    times = pair_time.measure(trial, 0, 1, 0.0)
+    times = latency_steps.measure_pair(trial, 0, 1, 0.0)
     assert set(times) == PAIRS
     assert all(time > 0.0 for time in times.values())
 
 
 def test_the_best_time_of_many_turns_counts_for_one_unit():
     calls = []
-    turns = [Contestant("a", "", lambda: calls.append("a"), 4), Contestant("b", "", list)]
-    found = race(turns, 0.0)
-    assert len(calls) == 1 + LEAST
+    turns = [TimedCall("a", "", lambda: calls.append("a"), 4), TimedCall("b", "", list)]
+    found = best_times(turns, 0.0)
+    assert len(calls) == 1 + MIN_ROUNDS
     assert all(0.0 <= time < 1.0 for time in found)
 
 

@@ -6,21 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgemerge.paper import loss_driving, mean_losses
+from edgemerge.paper import loss_driving, loss_figures
 from edgemerge.paper.data import MissingDataError
+from edgemerge.paper.loss_figures import AFTER_MERGE, DEVICE_A, DEVICE_B, TwoDevices, all_stats
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.two_devices import MERGED, A, B, TwoDevices, known
 from tests.paper.driving import write_trips
 from tests.services.missing import NO_DATA, NO_DRIVES
 
 PATTERNS = ("normal", "aggressive", "drowsy")
 TRIALS = 3
-METHODS = (A, B, *MERGED.values())
+METHODS = (DEVICE_A, DEVICE_B, *AFTER_MERGE.values())
 LOSSES = {  # of normal, aggressive and drowsy windows, as the paper says
-    A: (0.001, 0.1, 0.05),
-    B: (0.1, 0.002, 0.05),
-    MERGED[A]: (0.0012, 0.003, 0.04),
-    MERGED[B]: (0.0012, 0.003, 0.04),
+    DEVICE_A: (0.001, 0.1, 0.05),
+    DEVICE_B: (0.1, 0.002, 0.05),
+    AFTER_MERGE[DEVICE_A]: (0.0012, 0.003, 0.04),
+    AFTER_MERGE[DEVICE_B]: (0.0012, 0.003, 0.04),
 }
 
 
@@ -89,7 +89,7 @@ def test_the_cut_by_trip_keeps_whole_trips_apart_and_the_one_by_window_does_not(
 
 def test_the_two_cuts_give_different_losses(rows):
     means = [
-        mean_losses.spread(loss_driving.of_cut(rows, cut), A, "normal")
+        loss_figures.summarise_losses(loss_driving.rows_of_cut(rows, cut), DEVICE_A, "normal")
         for cut in ("window", "trip")
     ]
     assert means[0] != means[1]
@@ -104,15 +104,17 @@ def test_each_device_learns_its_own_pattern_and_is_told_the_other(folder):
     devices.exchange()
     assert a.others == b.own
     assert b.others == a.own
-    assert known(a) == known(b)
+    assert all_stats(a) == all_stats(b)
 
 
 def test_losses_are_of_kept_windows_only(folder):
     job = Job(loss_driving.NAME, "driving", "merging", 1, "window")
     devices = TwoDevices(job, Scope(folder), ("normal", "aggressive"))
-    expected = devices.devices[B].loss(devices.data.X[devices.split.keep[2]]).mean()
+    expected = devices.devices[DEVICE_B].loss(devices.data.X[devices.split.keep[2]]).mean()
     (found,) = (
-        row["loss"] for row in devices.rows() if (row["method"], row["pattern"]) == (B, "drowsy")
+        row["loss"]
+        for row in devices.rows()
+        if (row["method"], row["pattern"]) == (DEVICE_B, "drowsy")
     )
     assert found == expected
     for learnt, kept in zip(devices.split.learn, devices.split.keep, strict=True):
@@ -134,15 +136,15 @@ def test_rows_as_the_paper_has_them_fulfil_every_claim():
 @pytest.mark.parametrize(
     ("method", "losses", "fails"),
     [
-        (MERGED[A], (0.0012, 0.11, 0.04), "the loss of aggressive at Device-A falls"),
+        (AFTER_MERGE[DEVICE_A], (0.0012, 0.11, 0.04), "the loss of aggressive at Device-A falls"),
         (
-            MERGED[A],
+            AFTER_MERGE[DEVICE_A],
             (0.02, 0.003, 0.04),
             "the loss of normal at Device-A, which learnt it, stays low",
         ),
-        (MERGED[B], (0.11, 0.003, 0.04), "the loss of normal at Device-B falls"),
+        (AFTER_MERGE[DEVICE_B], (0.11, 0.003, 0.04), "the loss of normal at Device-B falls"),
         (
-            MERGED[B],
+            AFTER_MERGE[DEVICE_B],
             (0.0012, 0.02, 0.04),
             "the loss of aggressive at Device-B, which learnt it, stays",
         ),
@@ -158,14 +160,14 @@ def test_a_claim_that_does_not_hold_is_told_for_each_cut(method, losses, fails):
 
 def test_merged_devices_that_differ_in_one_trial_are_not_identical():
     rows = made_up()
-    next(row for row in rows if row["method"] == MERGED[B])["sums"] = "t"
+    next(row for row in rows if row["method"] == AFTER_MERGE[DEVICE_B])["sums"] = "t"
     claim = loss_driving.claims(rows)[-1]
     assert (claim.holds, claim.found) == (False, "equal in 3 of 4 trials")
 
 
 def test_what_was_not_measured_is_neither_true_nor_false():
     assert set(verdicts([]).values()) == {None}
-    by_window = verdicts(loss_driving.of_cut(made_up(), "window"))
+    by_window = verdicts(loss_driving.rows_of_cut(made_up(), "window"))
     assert {holds for text, holds in by_window.items() if text.startswith("by trip")} == {None}
     assert {holds for text, holds in by_window.items() if not text.startswith("by trip")} == {True}
 
@@ -183,8 +185,8 @@ def test_the_table_has_a_line_for_each_cut_and_pattern():
     assert [(row["cut"], row["pattern"]) for row in table] == [
         (cut, pattern) for cut in ("by window", "by trip") for pattern in PATTERNS
     ]
-    assert table[1][A] == 0.1
-    assert table[1][MERGED[A]] == 0.003
+    assert table[1][DEVICE_A] == 0.1
+    assert table[1][AFTER_MERGE[DEVICE_A]] == 0.003
 
 
 def test_the_figure_has_a_panel_for_each_cut_and_three_colours_on_one_log_axis(rows):
@@ -198,7 +200,7 @@ def test_the_figure_has_a_panel_for_each_cut_and_three_colours_on_one_log_axis(r
         assert axes.get_ylim() == figure.axes[0].get_ylim()
         assert len({bar.get_facecolor() for bar in axes.patches}) == 3
         assert [label.get_text() for label in axes.get_xticklabels()] == list(PATTERNS)
-    assert len(drawn(loss_driving.of_cut(rows, "trip")).axes) == 1
+    assert len(drawn(loss_driving.rows_of_cut(rows, "trip")).axes) == 1
 
 
 def test_bars_have_the_mean_s_height_and_lines_the_spread_of_the_trials():
@@ -208,13 +210,15 @@ def test_bars_have_the_mean_s_height_and_lines_the_spread_of_the_trials():
     axes = drawn(rows).axes[0]
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx([1.5 * loss for m in METHODS[:3] for loss in LOSSES[m]])
-    found = mean_losses.spread(loss_driving.of_cut(rows, "trip"), A, "aggressive")
+    found = loss_figures.summarise_losses(
+        loss_driving.rows_of_cut(rows, "trip"), DEVICE_A, "aggressive"
+    )
     assert found == pytest.approx((0.15, 0.11, 0.19))
 
 
 @pytest.mark.parametrize("value", [0.001, 0.000123, 1.0])
 def test_numbers_have_two_digits_that_matter_and_no_exponent(value):
-    text = mean_losses.number(value)
+    text = loss_figures.two_digits(value)
     assert float(text) == pytest.approx(value, rel=0.05)
     assert "e" not in text
 

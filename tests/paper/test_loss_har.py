@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from edgemerge.paper import loss_har, plan
+from edgemerge.paper.loss_figures import AFTER_MERGE, DEVICE_A, DEVICE_B
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.two_devices import MERGED, A, B
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 
 PATTERNS = (*loss_har.WALKING, "sitting", "standing", "laying")
 BP = "BP-NN3"
-METHODS = (A, B, *MERGED.values())
+METHODS = (DEVICE_A, DEVICE_B, *AFTER_MERGE.values())
 LOSSES = {  # in the order of the patterns, as the paper says
-    A: (0.10, 0.08, 0.18, 0.0012, 0.0015, 0.0080),
-    B: (0.11, 0.07, 0.16, 0.0170, 0.0190, 0.0017),
-    MERGED[A]: (0.09, 0.06, 0.15, 0.0013, 0.0016, 0.0018),
-    MERGED[B]: (0.09, 0.06, 0.15, 0.0013, 0.0016, 0.0018),
+    DEVICE_A: (0.10, 0.08, 0.18, 0.0012, 0.0015, 0.0080),
+    DEVICE_B: (0.11, 0.07, 0.16, 0.0170, 0.0190, 0.0017),
+    AFTER_MERGE[DEVICE_A]: (0.09, 0.06, 0.15, 0.0013, 0.0016, 0.0018),
+    AFTER_MERGE[DEVICE_B]: (0.09, 0.06, 0.15, 0.0013, 0.0016, 0.0018),
     BP: (0.02, 0.01, 0.04, 0.0004, 0.0005, 0.0006),
 }
 FALLS, ORDER = "the loss of {} at {} falls", "BP-NN3 orders"
@@ -63,8 +63,14 @@ def test_every_trial_measures_all_activities_at_all_devices(scope):
     found = [(row["trial"], row["method"], row["pattern"]) for row in rows]
     assert found == [(t, m, p) for t in range(2) for m in METHODS for p in PATTERNS]
     loss = {(row["method"], row["pattern"]): row["loss"] for row in rows if row["trial"] == 0}
-    assert loss[A, "sitting"] < loss[B, "sitting"] > loss[MERGED[B], "sitting"]
-    assert loss[B, "laying"] < loss[A, "laying"] > loss[MERGED[A], "laying"]
+    assert (
+        loss[DEVICE_A, "sitting"]
+        < loss[DEVICE_B, "sitting"]
+        > loss[AFTER_MERGE[DEVICE_B], "sitting"]
+    )
+    assert (
+        loss[DEVICE_B, "laying"] < loss[DEVICE_A, "laying"] > loss[AFTER_MERGE[DEVICE_A], "laying"]
+    )
 
 
 @pytest.mark.slow
@@ -81,12 +87,13 @@ def test_bp_nn3_is_trained_in_as_many_trials_as_baselines_have_on_the_same_sampl
 @pytest.mark.slow
 def test_bp_nn3_is_the_network_of_the_roc_auc_s_trial(scope):
     pytest.importorskip("torch")
-    from edgemerge.paper import backprop, trained
+    from edgemerge.paper import backprop
+    from edgemerge.paper import backprop as backprop_module
     from edgemerge.paper.trial import Trial
 
     job = Job("auc", "har", BP, 1)
     trial = Trial(job, scope)
-    net = trained.learn(trial, BP, PATTERNS.index("sitting"), PATTERNS.index("laying"))
+    net = backprop_module.train_pair(trial, BP, PATTERNS.index("sitting"), PATTERNS.index("laying"))
     kept = trial.data.between_0_and_1(trial.split.keep[0])
     (row, *_) = loss_har.work(Job(loss_har.NAME, "har", BP, 1), scope)
     assert row["loss"] == pytest.approx(backprop.losses(net, kept).mean(), rel=1e-5)  # float32
@@ -99,13 +106,33 @@ def test_rows_as_the_paper_has_them_fulfil_every_claim():
 @pytest.mark.parametrize(
     ("method", "pattern", "loss", "fails"),
     [
-        (MERGED[B], "sitting", 0.018, [FALLS.format("sitting", B), "standing, which nobody"]),
-        (MERGED[A], "laying", 0.009, [FALLS.format("laying", A)]),
-        (MERGED[A], "sitting", 0.006, ["the loss of sitting at Device-A, which learnt it"]),
-        (MERGED[B], "laying", 0.004, ["the loss of laying at Device-B, which learnt it"]),
-        (MERGED[A], "walking", 0.04, ["the losses of the three ways of walking"]),
-        (MERGED[B], "walking_upstairs", 0.17, ["the losses of the three ways of walking"]),
-        (MERGED[B], "standing", 0.02, ["standing, which nobody learnt"]),
+        (
+            AFTER_MERGE[DEVICE_B],
+            "sitting",
+            0.018,
+            [FALLS.format("sitting", DEVICE_B), "standing, which nobody"],
+        ),
+        (AFTER_MERGE[DEVICE_A], "laying", 0.009, [FALLS.format("laying", DEVICE_A)]),
+        (
+            AFTER_MERGE[DEVICE_A],
+            "sitting",
+            0.006,
+            ["the loss of sitting at Device-A, which learnt it"],
+        ),
+        (
+            AFTER_MERGE[DEVICE_B],
+            "laying",
+            0.004,
+            ["the loss of laying at Device-B, which learnt it"],
+        ),
+        (AFTER_MERGE[DEVICE_A], "walking", 0.04, ["the losses of the three ways of walking"]),
+        (
+            AFTER_MERGE[DEVICE_B],
+            "walking_upstairs",
+            0.17,
+            ["the losses of the three ways of walking"],
+        ),
+        (AFTER_MERGE[DEVICE_B], "standing", 0.02, ["standing, which nobody learnt"]),
         (BP, "laying", 0.09, []),
         (BP, "sitting", 0.09, [ORDER]),
     ],
@@ -117,7 +144,7 @@ def test_a_claim_that_does_not_hold_is_told(method, pattern, loss, fails):
 
 
 def test_walking_that_is_rebuilt_well_is_not_anomalous_any_more():
-    losses = LOSSES | {MERGED[B]: (0.09, 0.015, 0.15, 0.0013, 0.0016, 0.0018)}
+    losses = LOSSES | {AFTER_MERGE[DEVICE_B]: (0.09, 0.015, 0.15, 0.0013, 0.0016, 0.0018)}
     assert any(
         text.startswith("after merging they are still anomalous")
         for text in failed(made_up(losses))
@@ -126,7 +153,7 @@ def test_walking_that_is_rebuilt_well_is_not_anomalous_any_more():
 
 def test_devices_that_differ_after_merging_are_told():
     rows = made_up(LOSSES)
-    next(row for row in rows if row["method"] == MERGED[A])["sums"] = "t"
+    next(row for row in rows if row["method"] == AFTER_MERGE[DEVICE_A])["sums"] = "t"
     assert failed(rows) == [loss_har.claims(rows)[-1].text]
 
 
@@ -149,7 +176,13 @@ def test_orders_agree_by_ranks(y, expected):
 def test_the_table_has_a_line_for_each_activity():
     table = loss_har.table(made_up(LOSSES))
     assert [row["pattern"] for row in table] == list(PATTERNS)
-    assert table[3] == {"pattern": "sitting", A: 0.0012, B: 0.017, MERGED[A]: 0.0013, BP: 0.0004}
+    assert table[3] == {
+        "pattern": "sitting",
+        DEVICE_A: 0.0012,
+        DEVICE_B: 0.017,
+        AFTER_MERGE[DEVICE_A]: 0.0013,
+        BP: 0.0004,
+    }
 
 
 def test_bp_nn3_has_a_log_axis_of_its_own_on_the_right_in_grey():
@@ -175,7 +208,9 @@ def test_both_axes_have_as_many_decades_and_no_bar_hides_another():
 
 
 def test_bars_of_both_axes_stand_at_one_height():
-    left, right = drawn(made_up(LOSSES | {BP: [loss / 4 for loss in LOSSES[MERGED[A]]]}))
+    left, right = drawn(
+        made_up(LOSSES | {BP: [loss / 4 for loss in LOSSES[AFTER_MERGE[DEVICE_A]]]})
+    )
     assert right.get_ylim() == pytest.approx([end / 4 for end in left.get_ylim()])
 
 

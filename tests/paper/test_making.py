@@ -7,10 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running import keeping, making, provenance
-from edgemerge.paper.running.making import Kitchen, Made, Skipped, foreseen, make, no_baselines
-from edgemerge.paper.running.progress import Lines
-from edgemerge.paper.running.workers import here
+from edgemerge.paper.running import runner, storage
+from edgemerge.paper.running.progress import LineDisplay
+from edgemerge.paper.running.runner import (
+    CompletedResult,
+    RunContext,
+    SkippedResult,
+    planned_jobs,
+    run_results,
+    why_no_baselines,
+)
+from edgemerge.paper.running.workers import run_here
 from tests.paper import made_up
 from tests.paper.folders import result
 
@@ -21,15 +28,15 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def kitchen(tmp_path, said) -> Kitchen:
+def kitchen(tmp_path, said) -> RunContext:
     plan = Plan(Scope(tmp_path), trials=3, baseline_trials=0)
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    return Kitchen(plan, tmp_path / "out", here, Lines(said.append), lambda: moment)
+    return RunContext(plan, tmp_path / "out", run_here, LineDisplay(said.append), lambda: moment)
 
 
 def test_rows_record_and_figures_are_written(kitchen, said):
-    [made] = make([made_up], kitchen)
-    assert isinstance(made, Made)
+    [made] = run_results([made_up], kitchen)
+    assert isinstance(made, CompletedResult)
     names = {"made-up.csv", "made-up.json", "made-up-one.png", "made-up-two.png"}
     assert {path.name for path in made.files} == names
     assert {path.name for path in kitchen.folder.iterdir()} == {"cache", *names}
@@ -38,8 +45,8 @@ def test_rows_record_and_figures_are_written(kitchen, said):
 
 
 def test_the_record_says_how_to_make_it_again(kitchen):
-    [made] = make([made_up], kitchen)
-    record = keeping.read(kitchen.folder, "made-up").record
+    [made] = run_results([made_up], kitchen)
+    record = storage.read_result(kitchen.folder, "made-up").record
     assert record == made.kept.record
     assert (record.seed, record.trials, record.baseline_trials, record.quick) == (7, 3, 0, False)
     assert (record.date, record.jobs, record.jobs_before) == ("2026-01-02T03:04:05Z", 3, 0)
@@ -51,18 +58,18 @@ def test_the_record_says_how_to_make_it_again(kitchen):
 
 
 def test_no_place_of_the_users_machine_is_written_down(kitchen):
-    list(make([made_up], kitchen))
+    list(run_results([made_up], kitchen))
     text = (kitchen.folder / "made-up.json").read_text(encoding="utf-8")
     assert str(kitchen.folder.parent) not in text
     assert "/" not in json.loads(text)["machine"]["system"]
 
 
 def test_a_second_run_does_nothing_twice(kitchen, said):
-    list(make([made_up], kitchen))
-    first = keeping.read(kitchen.folder, "made-up").rows
-    list(make([made_up], kitchen))
+    list(run_results([made_up], kitchen))
+    first = storage.read_result(kitchen.folder, "made-up").rows
+    list(run_results([made_up], kitchen))
     assert said[1] == "made-up: 3 jobs, 3 of them done before, 0 s"
-    assert keeping.read(kitchen.folder, "made-up").rows == first
+    assert storage.read_result(kitchen.folder, "made-up").rows == first
     assert len(made_up.logged(kitchen.plan.scope.folder)) == 3
 
 
@@ -75,36 +82,38 @@ def test_what_is_drawn_and_claimed_is_what_the_files_say(kitchen):
         return []
 
     odd = result("odd", run=lambda _: [{"digit": "0", "auc": 1}], claims=claims)
-    list(make([odd], kitchen))
-    assert heard == [keeping.read(kitchen.folder, "odd").rows] == [[{"digit": "0", "auc": 1}]]
+    list(run_results([odd], kitchen))
+    assert (
+        heard == [storage.read_result(kitchen.folder, "odd").rows] == [[{"digit": "0", "auc": 1}]]
+    )
 
 
 def test_a_result_without_data_is_skipped_and_the_rest_is_made(kitchen, said):
     driving, har = (result(f"needs-{name}", DATA=(name,)) for name in ("driving", "har"))
-    first, second, third = make([driving, har, made_up], kitchen)
-    assert isinstance(first, Skipped)
+    first, second, third = run_results([driving, har, made_up], kitchen)
+    assert isinstance(first, SkippedResult)
     assert first.optional
     assert "driving was not found" in first.why
-    assert isinstance(second, Skipped)
+    assert isinstance(second, SkippedResult)
     assert not second.optional
     assert "edgemerge paper data --fetch har" in second.why
-    assert isinstance(third, Made)
+    assert isinstance(third, CompletedResult)
     assert said[0] == "needs-driving: skipped, its data are missing"
 
 
 def test_a_result_that_has_some_of_its_data_is_made_but_not_whole(kitchen, monkeypatch, said):
-    monkeypatch.setattr(provenance, "digest", _only("har"))
-    [made] = make([result("both", DATA=("har", "mnist"))], kitchen)
-    assert isinstance(made, Made)
-    assert made.lacks == Skipped("both", "mnist is missing", optional=False)
+    monkeypatch.setattr(runner, "dataset_digest", _only("har"))
+    [made] = run_results([result("both", DATA=("har", "mnist"))], kitchen)
+    assert isinstance(made, CompletedResult)
+    assert made.missing_data == SkippedResult("both", "mnist is missing", optional=False)
     assert made.kept.record.data == {"har": "ab"}
     assert said == ["both: 0 jobs, 0 s, not whole, as data are missing"]
 
 
 def test_damaged_data_are_not_worked_around(kitchen, monkeypatch):
-    monkeypatch.setattr(provenance, "digest", _only("har", "is damaged"))
-    [skipped] = make([result("both", DATA=("har", "mnist"))], kitchen)
-    assert skipped == Skipped("both", "mnist is damaged", optional=False)
+    monkeypatch.setattr(runner, "dataset_digest", _only("har", "is damaged"))
+    [skipped] = run_results([result("both", DATA=("har", "mnist"))], kitchen)
+    assert skipped == SkippedResult("both", "mnist is damaged", optional=False)
 
 
 def _only(there: str, words: str = "is missing"):
@@ -121,16 +130,16 @@ def _only(there: str, words: str = "is missing"):
 
 
 def test_jobs_are_foreseen_without_doing_any(kitchen):
-    assert foreseen(made_up, kitchen.plan) == made_up.jobs(3)
-    assert foreseen(result("nothing"), kitchen.plan) == ()
+    assert planned_jobs(made_up, kitchen.plan) == made_up.jobs(3)
+    assert planned_jobs(result("nothing"), kitchen.plan) == ()
     assert not made_up.logged(kitchen.plan.scope.folder)
 
 
 def test_without_torch_there_are_no_baselines(kitchen, monkeypatch):
     wanted = replace(kitchen.plan, baseline_trials=3)
-    assert no_baselines(wanted) in ("", making.NO_TORCH)
-    monkeypatch.setattr(making, "find_spec", lambda _: None)
-    assert no_baselines(wanted).startswith("torch is not installed: pip install")
+    assert why_no_baselines(wanted) in ("", runner.NO_TORCH)
+    monkeypatch.setattr(runner, "find_spec", lambda _: None)
+    assert why_no_baselines(wanted).startswith("torch is not installed: pip install")
     seen = []
 
     def run(plan):
@@ -138,18 +147,18 @@ def test_without_torch_there_are_no_baselines(kitchen, monkeypatch):
         return []
 
     each = result("each", run=run)
-    [made] = make([each], replace(kitchen, plan=wanted))
+    [made] = run_results([each], replace(kitchen, plan=wanted))
     assert set(seen) == {0}
-    assert made.kept.record.baselines == making.NO_TORCH
+    assert made.kept.record.baselines == runner.NO_TORCH
 
 
 def test_settings_and_data_sets_of_jobs_are_noted(kitchen, monkeypatch):
-    monkeypatch.setattr(provenance, "digest", _only("har"))
+    monkeypatch.setattr(runner, "dataset_digest", _only("har"))
 
     def run(plan):
         jobs = [Job("each", "har", "bank", t, settings=f"N = {t}") for t in range(2)]
         return plan.rows(made_up.work, [*jobs, Job("each", "mnist", "bank", 0)])
 
-    [made] = make([result("each", run=run)], kitchen)
+    [made] = run_results([result("each", run=run)], kitchen)
     assert made.kept.record.settings == {"har bank": ["N = 0", "N = 1"], "mnist bank": []}
     assert made.kept.record.data == {"har": "ab"}

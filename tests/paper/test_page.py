@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from edgemerge.paper.reporting.page import page
-from edgemerge.paper.reporting.report import gather
+from edgemerge.paper.reporting.content import read_report
+from edgemerge.paper.reporting.html_page import render_html
 from tests.paper.folders import RESULTS, fill
 
 EMPTY = {"img", "meta", "br"}
@@ -41,7 +41,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory) -> str:
-    return page(gather(fill(tmp_path_factory.mktemp("page")), RESULTS))
+    return render_html(read_report(fill(tmp_path_factory.mktemp("page")), RESULTS))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Projection, Stats
-from edgemerge.paper.published import ACTIVATIONS, Published, Textbook, plain_hidden, solved
+from edgemerge.paper.numpy_os_elm import ACTIVATIONS, PublishedElm, TextbookElm, hidden_layer, solve
 
 SAME = 1e-6  # relative: P is followed for 100 samples in float64, with a condition up to 1e6
 GRID = 2.0**-10  # the product's hidden values lie on a grid of 2⁻¹², after inputs that do too
@@ -29,12 +29,12 @@ def first(hidden, X, ridge):
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
 def test_the_hidden_layer_is_the_one_that_devices_share(activation):
     shared, X = layer(activation), samples()
-    assert plain_hidden(shared)(X) == pytest.approx(shared.hidden(X), abs=GRID)
+    assert hidden_layer(shared)(X) == pytest.approx(shared.hidden(X), abs=GRID)
 
 
-@pytest.mark.parametrize(("way", "wide"), [(Published, True), (Textbook, False)])
+@pytest.mark.parametrize(("way", "wide"), [(PublishedElm, True), (TextbookElm, False)])
 def test_learning_one_by_one_gives_what_solving_at_once_gives(way, wide):
-    hidden, X, ridge = plain_hidden(layer()), samples(), 0.01
+    hidden, X, ridge = hidden_layer(layer()), samples(), 0.01
     learner = way(hidden, *first(hidden, X[:100], ridge))
     for x in X[100:]:
         learner.learn(x[None] if wide else x)
@@ -47,8 +47,8 @@ def test_learning_one_by_one_gives_what_solving_at_once_gives(way, wide):
 
 
 def test_several_rows_at_once_are_the_same_as_one_by_one():
-    hidden, X = plain_hidden(layer()), samples()
-    one, many = (Published(hidden, *first(hidden, X[:100], 0.01)) for _ in range(2))
+    hidden, X = hidden_layer(layer()), samples()
+    one, many = (PublishedElm(hidden, *first(hidden, X[:100], 0.01)) for _ in range(2))
     many.learn(X[100:120])
     for x in X[100:120]:
         one.learn(x[None])
@@ -56,17 +56,17 @@ def test_several_rows_at_once_are_the_same_as_one_by_one():
 
 
 def test_what_is_sent_is_what_was_summed():
-    hidden, X = plain_hidden(layer()), samples()
-    U, V = Published(hidden, *first(hidden, X, 0.0)).sums()
+    hidden, X = hidden_layer(layer()), samples()
+    U, V = PublishedElm(hidden, *first(hidden, X, 0.0)).sums()
     H = hidden(X)
     assert pytest.approx(H.T @ H, rel=SAME, abs=SAME) == U
     assert pytest.approx(H.T @ X, rel=SAME, abs=SAME) == V
 
 
 def test_a_merge_is_like_having_seen_everything_and_leaves_the_learner_alone():
-    hidden, X = plain_hidden(layer()), samples()
+    hidden, X = hidden_layer(layer()), samples()
     mine, theirs = X[:100], X[100:]
-    learner = Published(hidden, *first(hidden, mine, 0.0))
+    learner = PublishedElm(hidden, *first(hidden, mine, 0.0))
     before = learner.B.copy()
     H = hidden(theirs)
     P, B = learner.merged(H.T @ H, H.T @ theirs)
@@ -82,15 +82,15 @@ def test_merged_sums_solved_plainly_give_our_loss():
     ours.learn(X[:100])
     ours.adopt(Stats.of(shared, X[100:]))
     stats = Stats.of(shared, X)
-    _, B = solved(stats.U, stats.V)
+    _, B = solve(stats.U, stats.V)
     row = shared.grid.one(X[0])
     assert ours.loss(X[0]) == pytest.approx(np.mean((row - shared.project(row) @ B) ** 2), rel=SAME)
 
 
 def test_a_learner_does_not_change_the_solution_that_it_started_from():
-    hidden, X = plain_hidden(layer()), samples()
+    hidden, X = hidden_layer(layer()), samples()
     P, B = first(hidden, X, 0.01)
     kept = P.copy(), B.copy()
-    Textbook(hidden, P, B).learn(X[0])
+    TextbookElm(hidden, P, B).learn(X[0])
     assert np.array_equal(P, kept[0])
     assert np.array_equal(B, kept[1])

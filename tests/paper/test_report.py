@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from edgemerge.paper.reporting import markdown, summary, telling
-from edgemerge.paper.reporting.report import FEW, gather, verdict
-from edgemerge.paper.running import keeping
-from edgemerge.paper.running.rows import RowError
+from edgemerge.paper.reporting import content, markdown
+from edgemerge.paper.reporting.content import MAX_ROWS_SHOWN, count_verdicts, read_report
+from edgemerge.paper.running import storage
+from edgemerge.paper.running.storage import RowError
 from tests.paper import made_up
 from tests.paper.folders import RECORD, RESULTS, ROWS, fill, result
 
@@ -21,12 +21,12 @@ def folder(tmp_path):
 
 @pytest.fixture
 def report(folder):
-    return gather(folder, RESULTS)
+    return read_report(folder, RESULTS)
 
 
 @pytest.fixture
 def page(report) -> str:
-    return markdown.page(report, pictures="images/paper", rows="results/paper")
+    return markdown.render_markdown(report, pictures="images/paper", rows="results/paper")
 
 
 def test_results_are_in_the_order_of_the_paper_and_the_missing_ones_are_named(report):
@@ -43,15 +43,15 @@ def test_what_needs_data_that_may_not_be_passed_on_says_so(report):
 
 def test_an_empty_folder_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(RowError, match=r"holds no results: run `edgemerge paper all --out"):
-        gather(tmp_path, RESULTS)
+        read_report(tmp_path, RESULTS)
 
 
 def test_the_claims_are_counted(report):
-    assert verdict(report) == "Of 4 claims 2 hold, 1 do not, and 1 were not measured."
+    assert count_verdicts(report) == "Of 4 claims 2 hold, 1 do not, and 1 were not measured."
 
 
 def test_the_summary_has_the_means_with_the_best_in_bold(report):
-    table = summary.means(report)
+    table = content.mean_auc_table(report)
     assert table.head == ["method", "HAR", "MNIST"]
     assert table.lines == [
         ["before merging", "0.735 ± 0.004 (50)", "0.720 ± 0.004 (50)"],
@@ -62,27 +62,27 @@ def test_the_summary_has_the_means_with_the_best_in_bold(report):
 
 
 def test_without_roc_auc_there_are_no_means(folder):
-    assert summary.means(gather(folder, [made_up])) is None
+    assert content.mean_auc_table(read_report(folder, [made_up])) is None
 
 
 def test_claims_that_do_not_hold_come_first(report):
-    assert [line[0] for line in summary.claims(report).lines] == ["✗", "✓", "–", "✓"]
+    assert [line[0] for line in content.claims_table(report).lines] == ["✗", "✓", "–", "✓"]
 
 
 def test_rows_are_shown_if_they_are_few_or_the_result_says_which(tmp_path):
-    many = [{"a": i} for i in range(FEW + 1)]
+    many = [{"a": i} for i in range(MAX_ROWS_SHOWN + 1)]
     smaller = result("made-up", table=lambda rows: rows[:2])
-    for rows, each, shown in [(many[1:], result("made-up"), FEW), (many, smaller, 2)]:
-        keeping.save(tmp_path, RECORD, rows)
-        assert len(gather(tmp_path, [each]).sections[0].table.lines) == shown
-    assert gather(tmp_path, [result("made-up")]).sections[0].table is None
+    for rows, each, shown in [(many[1:], result("made-up"), MAX_ROWS_SHOWN), (many, smaller, 2)]:
+        storage.save_result(tmp_path, RECORD, rows)
+        assert len(read_report(tmp_path, [each]).sections[0].table.lines) == shown
+    assert read_report(tmp_path, [result("made-up")]).sections[0].table is None
 
 
 EARLIER = "done in an earlier run"
 
 
 def test_the_record_becomes_words():
-    found = telling.facts(replace(RECORD, quick=True, baselines="torch is not installed"))
+    found = content.record_facts(replace(RECORD, quick=True, baselines="torch is not installed"))
     assert found == {
         "Command": "`edgemerge paper made-up --seed 7 --trials 50 --baseline-trials 3 --quick`",
         "Quick": "yes: a part of the data, so the numbers differ from those of a full run",
@@ -97,7 +97,7 @@ def test_the_record_becomes_words():
 
 
 def test_a_reader_is_told_first_what_is_rough_and_what_is_missing(report):
-    assert telling.remarks(report) == [
+    assert content.remarks(report) == [
         "Made quickly, from a part of the data, so that the numbers are rough: auc.",
         "Made without networks as baselines, where there are any: auc.",
         "Not run, and listed at the end: loss-driving, cost.",
@@ -105,7 +105,7 @@ def test_a_reader_is_told_first_what_is_rough_and_what_is_missing(report):
 
 
 def test_each_machine_is_told_with_what_it_made(report):
-    first, second = telling.machines(report).items()
+    first, second = content.machines(report).items()
     words = "Abacus 3, Linux x, 2 cores, 8 GB of memory, Python 3.11, edgemerge 0.1.0, numpy 2.0"
     assert first == ("made-up", words)
     assert second[0] == "auc"
@@ -144,7 +144,7 @@ def test_no_line_of_the_page_would_be_run_as_an_example(page):
 def test_the_page_and_its_pictures_are_the_same_each_time(folder, tmp_path):
     def saved(name: str) -> dict[str, bytes]:
         (tmp_path / name).mkdir()
-        markdown.save(gather(folder, RESULTS), tmp_path / name / "paper.md", folder)
+        markdown.save_markdown(read_report(folder, RESULTS), tmp_path / name / "paper.md", folder)
         files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
         return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
 
@@ -155,7 +155,7 @@ def test_the_page_and_its_pictures_are_the_same_each_time(folder, tmp_path):
 
 
 def test_a_report_without_claims_or_figures_is_a_report(tmp_path):
-    keeping.save(tmp_path, replace(RECORD, result="auc"), ROWS[:0])
-    page = markdown.page(gather(tmp_path, [result("auc")]), pictures="i", rows="r")
+    storage.save_result(tmp_path, replace(RECORD, result="auc"), ROWS[:0])
+    page = markdown.render_markdown(read_report(tmp_path, [result("auc")]), pictures="i", rows="r")
     assert "Of 0 claims" in page
     assert "\n\n\n" not in page

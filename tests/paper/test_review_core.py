@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, Projection
-from edgemerge.core.sums import CHUNK
+from edgemerge.core.stats import CHUNK_ROWS
 
 
 def cluster(centre, count, spread=0.01, seed=0):
@@ -37,7 +37,7 @@ def test_a_sample_that_the_nearest_pattern_does_not_explain_goes_to_one_that_doe
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.999])
-@pytest.mark.parametrize("size", [3, CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("size", [3, CHUNK_ROWS, CHUNK_ROWS + 1])
 def test_every_row_counts_as_learnt_however_it_was_added(forgetting, size):
     detector = Detector(Projection(n_inputs=4, n_hidden=8, seed=7), forgetting=forgetting)
     detector.learn(cluster([0.0, 0.1, 0.2, 0.3], size))

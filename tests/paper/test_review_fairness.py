@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Stats
-from edgemerge.paper import auc, merged, plan, settings
+from edgemerge.paper import auc, plan, settings
 from edgemerge.paper import trial as trials
-from edgemerge.paper.dataset import Dataset
+from edgemerge.paper.dataset import ANOMALY_RATIO, TRAIN_SHARE, Dataset
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.settings import LAYERS, NETWORKS, Layer, Network
-from edgemerge.paper.splits import LEARNT, ODD
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import ToyScope, noting, toy
 
@@ -40,7 +39,7 @@ def values(X):
 
 def test_nothing_that_is_learnt_is_asked():
     trial = trial_of()
-    asked = values(x for a, b in trial.pairs() for x in trial.data.X[trial.exam(a, b).rows])
+    asked = values(x for a, b in trial.pairs() for x in trial.data.X[trial.eval_set(a, b).rows])
     for pattern in range(6):
         learnt = values(trial.learnt(pattern))
         assert len(learnt) == 96
@@ -52,10 +51,10 @@ def learnt_by(monkeypatch, trial, method):
     seen = []
     if method == "OS-ELM":
         monkeypatch.setattr(Stats, "of", noting(seen, Stats.of))
-        merged.merged(trial)
+        auc.merge_pairs(trial)
     else:
-        monkeypatch.setattr(merged, "taught", noting(seen, merged.taught))
-        merged.exchanged(trial, method)
+        monkeypatch.setattr(auc, "train_bank", noting(seen, auc.train_bank))
+        auc.exchange_pairs(trial, method)
     return [given[-1] for given in seen]
 
 
@@ -75,23 +74,23 @@ def test_device_a_judges_with_what_device_b_sent_and_with_nothing_else(method, m
     monkeypatch.setattr(Bank, "adopt", lambda _, notes: told.append([*notes]))
     score = noting(asked, lambda _, X: np.arange(len(X)))
     monkeypatch.setattr(Bank, "score", score)
-    merged.exchanged(trial, method)
+    auc.exchange_pairs(trial, method)
     judges = [asked[6 * a][0] for a in range(6)]
     assert len(set(map(id, judges))) == 6
     for (a, b), notes, (judge, X) in zip(trial.pairs(), told, asked, strict=True):
         assert {note.device for note in notes} == (set() if a == b else {f"device-{b}"})
         assert judge is judges[a]
-        assert np.array_equal(X, trial.data.X[trial.exam(a, b).rows])
+        assert np.array_equal(X, trial.data.X[trial.eval_set(a, b).rows])
 
 
 def test_each_pair_draws_its_odd_samples_by_a_chance_of_its_own(monkeypatch):
     seen = []
-    monkeypatch.setattr(trials, "exam", lambda *given: seen.append(given[2].random()))
+    monkeypatch.setattr(trials, "eval_set", lambda *given: seen.append(given[2].random()))
     trial = trial_of()
     for a, b in trial.pairs():
-        trial.exam(a, b)
+        trial.eval_set(a, b)
     assert len(seen) == len(set(seen)) == 21
-    assert trial.chance("cut").random() not in seen
+    assert trial.rng_for("cut").random() not in seen
 
 
 def test_another_data_set_is_another_chance_in_the_same_trial():
@@ -100,7 +99,7 @@ def test_another_data_set_is_another_chance_in_the_same_trial():
 
 def test_odd_samples_that_score_high_are_an_auc_of_one():
     trial = trial_of()
-    odd = trial.exam(2, 5).odd
+    odd = trial.eval_set(2, 5).odd
     row = trial.row("any", (2, 5), odd + 0.0)
     assert row["auc"] == 1.0
     assert (row["device_a"], row["device_b"]) == ("pattern-2", "pattern-5")
@@ -115,7 +114,7 @@ def test_networks_get_readings_between_0_and_1_whatever_the_range():
 
 def trainings(monkeypatch, trial, method, *pairs):
     """Say what back-propagation is given for each pair; nothing is trained."""
-    trained = pytest.importorskip("edgemerge.paper.trained")
+    trained = pytest.importorskip("edgemerge.paper.backprop")
     seen = []
 
     def train(network, parts, seed):
@@ -159,13 +158,13 @@ def test_every_pair_trial_and_method_starts_back_propagation_by_its_own_seed(mon
 
 
 def test_back_propagation_is_asked_what_the_others_are_asked(monkeypatch):
-    trained = pytest.importorskip("edgemerge.paper.trained")
+    trained = pytest.importorskip("edgemerge.paper.backprop")
     trial, asked = trial_of("BP-NN3"), []
     monkeypatch.setattr(trained, "learn", lambda *_: None)
     losses = noting(asked, lambda _, X: np.arange(len(X)))
     monkeypatch.setattr(trained.backprop, "losses", losses)
     trained.rows(trial, "BP-NN3", 1, 3)
-    assert np.array_equal(asked[0][1], trial.data.X[trial.exam(1, 3).rows] * 0.5 + 0.5)
+    assert np.array_equal(asked[0][1], trial.data.X[trial.eval_set(1, 3).rows] * 0.5 + 0.5)
 
 
 def test_settings_are_those_of_the_papers_table():
@@ -179,13 +178,18 @@ def test_settings_are_those_of_the_papers_table():
         "har": {"BP-NN3": Network((256,), 8, 20), "BP-NN5": Network((128, 256, 128), 8, 20)},
         "mnist": {"BP-NN3": Network((64,), 32, 5), "BP-NN5": Network((64, 32, 64), 8, 10)},
     }
-    assert (settings.ROUNDS, settings.LEARNING_RATE, LEARNT, ODD) == (50, 0.001, 0.8, 0.1)
+    assert (settings.ROUNDS, settings.LEARNING_RATE, TRAIN_SHARE, ANOMALY_RATIO) == (
+        50,
+        0.001,
+        0.8,
+        0.1,
+    )
     assert (plan.Plan(SCOPE).trials, plan.Plan(SCOPE).baseline_trials) == (50, 3)
 
 
 def test_banks_of_the_same_n_have_the_papers_layer_and_one_pattern_and_reject_nothing():
     data = SCOPE.dataset("har")
-    for name, exchange in settings.SAME_N.items():
+    for name, exchange in settings.SAME_SIZE_BANKS.items():
         assert exchange.layer == LAYERS[name]
         bank = exchange.bank(exchange.layer.projection(data, 1))
         assert (bank.max_patterns, bank.reject_above) == (1, None)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from edgemerge.paper.settings import LEARNING_RATE, Network
-from edgemerge.paper.timed import IN_ALL, PER_ROUND
+from edgemerge.paper.timing import EPOCH_PER_ROUND, EPOCHS_IN_ALL
 from tests.paper.toys import toy
 
 torch = pytest.importorskip("torch")
 
-from edgemerge.paper import backprop, pair_time  # noqa: E402 (they need torch)
+from edgemerge.paper import backprop, latency_steps  # noqa: E402 (they need torch)
 
 NETWORK = Network((8,), batch=4, epochs=3)
 
@@ -26,7 +26,7 @@ def fresh(seed=5):
 @pytest.fixture(autouse=True)
 def one_thread():
     before = torch.get_num_threads()
-    backprop.one_thread()
+    backprop.use_one_thread()
     yield
     torch.set_num_threads(before)
 
@@ -55,7 +55,7 @@ def test_a_step_follows_the_gradient_of_its_batch_alone():
     optimiser = backprop.adam(net)
     backprop.step(net, optimiser, backprop.tensor(readings(1, 4)))
     alone = fresh()
-    backprop.average(alone, [net], [1])
+    backprop.average_into(alone, [net], [1])
     torch.nn.functional.mse_loss(alone(batch), batch).backward()
     backprop.step(net, optimiser, batch)
     for mine, expected in zip(net.parameters(), alone.parameters(), strict=True):
@@ -71,7 +71,7 @@ def test_the_optimiser_is_adam_at_its_usual_rate():
 
 
 def test_a_client_keeps_the_memory_of_its_optimiser_between_rounds():
-    client = backprop.Client(NETWORK, readings(), 5, torch.Generator().manual_seed(1))
+    client = backprop.FederatedClient(NETWORK, readings(), 5, torch.Generator().manual_seed(1))
     shared = fresh()
     for turn in range(5):
         client.train(shared, turn)
@@ -81,15 +81,15 @@ def test_a_client_keeps_the_memory_of_its_optimiser_between_rounds():
 
 
 def test_in_every_round_all_clients_start_from_the_mean_of_the_round_before(monkeypatch):
-    started, real = [], backprop.Client.train
+    started, real = [], backprop.FederatedClient.train
 
     def watched(client, start, turn):
         started.append((turn, [p.detach().clone() for p in start.parameters()], client))
         real(client, start, turn)
 
-    monkeypatch.setattr(backprop.Client, "train", watched)
+    monkeypatch.setattr(backprop.FederatedClient, "train", watched)
     parts = [readings(0), readings(1, 10)]
-    net = backprop.train_apart(NETWORK, parts, rounds=3, seed=3)
+    net = backprop.train_federated(NETWORK, parts, rounds=3, seed=3)
     assert [turn for turn, _, _ in started] == [0, 0, 1, 1, 2, 2]
     for (_, a, _), (_, b, _) in zip(started[::2], started[1::2], strict=True):
         assert all(map(torch.equal, a, b))
@@ -102,24 +102,24 @@ def test_in_every_round_all_clients_start_from_the_mean_of_the_round_before(monk
 def test_the_computed_time_counts_the_steps_that_training_really_takes(steps):
     parts = [readings(0, 50), readings(1, 33)]
     counts = [len(X) for X in parts]
-    found = pair_time.computed(NETWORK, counts, step=1.0, mean=0.0)
+    found = latency_steps.total_times(NETWORK, counts, step=1.0, mean=0.0)
     by_name = {(step.method, step.what): time for step, time in found.items()}
     backprop.train(NETWORK, parts, seed=1)
-    assert by_name["BP-NN3", IN_ALL] == len(steps)
+    assert by_name["BP-NN3", EPOCHS_IN_ALL] == len(steps)
     steps.clear()
-    backprop.train_apart(NETWORK, parts, rounds=50, seed=1)
-    assert by_name["BP-NN3-FL", IN_ALL] == len(steps)
+    backprop.train_federated(NETWORK, parts, rounds=50, seed=1)
+    assert by_name["BP-NN3-FL", EPOCHS_IN_ALL] == len(steps)
     per_round = sum(len(backprop.tensor(X).split(NETWORK.batch)) for X in parts)
-    assert by_name["BP-NN3-FL", PER_ROUND] == 50 * per_round
+    assert by_name["BP-NN3-FL", EPOCH_PER_ROUND] == 50 * per_round
 
 
 def test_the_time_of_a_round_is_that_of_loading_both_clients_and_of_one_mean(monkeypatch):
     calls = []
-    monkeypatch.setattr(backprop, "average", lambda *given: calls.append(len(given[1])))
+    monkeypatch.setattr(backprop, "average_into", lambda *given: calls.append(len(given[1])))
     monkeypatch.setattr(backprop, "step", lambda *_: None)
-    backprop.train_apart(NETWORK, [readings(0), readings(1)], rounds=1, seed=1)
+    backprop.train_federated(NETWORK, [readings(0), readings(1)], rounds=1, seed=1)
     really, calls[:] = sorted(calls), []
     trial = type("T", (), {"data": toy(), "split": type("S", (), {"learn": [np.arange(50)]})})
-    *_, averages = pair_time.gradients(NETWORK, trial, 0)
+    *_, averages = latency_steps.backprop_runs(NETWORK, trial, 0)
     averages.run()
-    assert sorted(calls[: len(calls) // pair_time.AVERAGES]) == really == [1, 1, 2]
+    assert sorted(calls[: len(calls) // latency_steps.AVERAGES_PER_TURN]) == really == [1, 1, 2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgemerge.paper.plan import Plan, Scope
-from edgemerge.paper.running import keeping
-from edgemerge.paper.running.keeping import Record
+from edgemerge.paper.running import storage
+from edgemerge.paper.running.storage import Record
 from tests.paper import made_up
 from tests.paper.made_up import logged
 from tests.paper.processes import family, start, until
@@ -34,7 +34,7 @@ def undisturbed(folder: Path) -> str:
     """Make the same rows here and at once."""
     folder.mkdir()
     rows = made_up.run(Plan(Scope(folder), trials=6))
-    keeping.save(folder, Record("made-up", "", "", 7, False, 6, 0), rows)
+    storage.save_result(folder, Record("made-up", "", "", 7, False, 6, 0), rows)
     return (folder / "made-up.csv").read_text(encoding="utf-8")
 
 

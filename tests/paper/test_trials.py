@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from edgemerge.paper.plan import Job, Scope
-from edgemerge.paper.running import trials
-from edgemerge.paper.running.rows import RowError
-from edgemerge.paper.running.trials import Keeper, dealt
-from edgemerge.paper.running.workers import Done, here
+from edgemerge.paper.running import storage
+from edgemerge.paper.running.storage import JobCache, RowError, interleave
+from edgemerge.paper.running.workers import FinishedJob, run_here
 from tests.paper.made_up import jobs, logged, work
 
 JOB = Job("made-up", "", "any", 0)
@@ -21,18 +20,18 @@ def scope(tmp_path) -> Scope:
 
 
 @pytest.fixture
-def keeper(tmp_path) -> Keeper:
-    return Keeper(tmp_path / "cache")
+def keeper(tmp_path) -> JobCache:
+    return JobCache(tmp_path / "cache")
 
 
 class Heard:
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def coming(self, jobs) -> None:
+    def jobs_added(self, jobs) -> None:
         self.words.append(f"{len(jobs)} coming")
 
-    def done(self, done: Done, *, before: bool) -> None:
+    def done(self, done: FinishedJob, *, before: bool) -> None:
         self.words.append(f"{done.job.trial} {'before' if before else 'now'}")
 
 
@@ -44,9 +43,9 @@ def test_what_was_done_is_not_done_again(keeper, scope):
 
 def test_rows_are_in_the_order_of_jobs_whichever_is_done_first(tmp_path, scope):
     def backwards(work, jobs, scope):
-        return here(work, jobs[::-1], scope)
+        return run_here(work, jobs[::-1], scope)
 
-    rows = list(Keeper(tmp_path / "cache", backwards).spread(work, jobs(3), scope))
+    rows = list(JobCache(tmp_path / "cache", backwards).spread(work, jobs(3), scope))
     assert [row["trial"] for one in rows for row in one] == [0, 1, 2]
     assert [trial for trial, _ in logged(tmp_path)] == [2, 1, 0]
 
@@ -70,7 +69,7 @@ def test_other_settings_are_done_again(keeper, scope):
 
 def test_another_format_is_done_again(keeper, scope, monkeypatch):
     list(keeper.spread(work, [JOB], scope))
-    monkeypatch.setattr(trials, "FORMAT", trials.FORMAT + 1)
+    monkeypatch.setattr(storage, "CACHE_FORMAT", storage.CACHE_FORMAT + 1)
     assert keeper.kept(JOB, scope) is None
 
 
@@ -136,9 +135,9 @@ def test_a_failing_job_leaves_those_before_it_kept(keeper, scope):
 
 
 def test_who_watches_hears_of_each_job(tmp_path, scope):
-    list(Keeper(tmp_path / "cache").spread(work, jobs(1), scope))
+    list(JobCache(tmp_path / "cache").spread(work, jobs(1), scope))
     heard = Heard()
-    list(Keeper(tmp_path / "cache", here, heard).spread(work, jobs(2), scope))
+    list(JobCache(tmp_path / "cache", run_here, heard).spread(work, jobs(2), scope))
     assert heard.words == ["2 coming", "0 before", "1 now"]
 
 
@@ -149,7 +148,7 @@ def test_how_long_a_job_took_is_kept(keeper, scope):
 
 def test_one_job_of_each_kind_is_done_first():
     given = [replace(JOB, method=method, trial=trial) for method in "ab" for trial in (0, 1)]
-    assert [f"{job.method}{job.trial}" for job in dealt(given)] == ["a0", "b0", "a1", "b1"]
+    assert [f"{job.method}{job.trial}" for job in interleave(given)] == ["a0", "b0", "a1", "b1"]
 
 
 def test_nothing_to_do_is_nothing(keeper, scope):

@@ -5,8 +5,14 @@ from time import monotonic
 import pytest
 
 from edgemerge.paper.plan import Scope
-from edgemerge.paper.running.trials import Keeper
-from edgemerge.paper.running.workers import PATIENCE_S, BrokenJobError, JobError, Workers, cores
+from edgemerge.paper.running.storage import JobCache
+from edgemerge.paper.running.workers import (
+    STOP_TIMEOUT_S,
+    BrokenJobError,
+    JobError,
+    Workers,
+    usable_cores,
+)
 from tests.paper.made_up import jobs, logged, work
 from tests.paper.processes import gone, until
 
@@ -41,7 +47,7 @@ def test_rows_are_in_the_order_of_jobs_whichever_worker_ends_first(tmp_path, wor
             (tmp_path / "hold-0").unlink(missing_ok=True)
             yield done
 
-    keeper = Keeper(tmp_path / "cache", do)
+    keeper = JobCache(tmp_path / "cache", do)
     rows = [row for one in keeper.spread(work, jobs(3), Scope(tmp_path)) for row in one]
     assert [row["trial"] for row in rows] == [0, 1, 2]
     assert logged(tmp_path)[0][0] == 1
@@ -74,8 +80,8 @@ def test_processes_end_at_once_when_they_are_no_longer_wanted(tmp_path):
         processes = [one.pid for one in workers._all.values()]
         start = monotonic()
     assert all(map(gone, processes))
-    assert monotonic() - start < PATIENCE_S  # none had to be killed
+    assert monotonic() - start < STOP_TIMEOUT_S  # none had to be killed
 
 
 def test_cores_that_may_not_be_used_are_not_counted():
-    assert cores() >= 1
+    assert usable_cores() >= 1

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edgemerge.agent.releases import in_order
-from edgemerge.privacy.gate import Gate, Seen
+from edgemerge.agent.sync import release_order
+from edgemerge.privacy.gate import Gate, PatternSamples
 
 LEAST = 4
 few = st.integers(1, 6 * LEAST)
@@ -25,7 +25,7 @@ class Pattern:
         self.samples, self.learnt, self.life = set(samples), 0, object()
 
     def seen(self):
-        return Seen(self.life, self.learnt, float(len(self.samples)))
+        return PatternSamples(self.life, self.learnt, float(len(self.samples)))
 
 
 class Lives(RuleBasedStateMachine):
@@ -101,7 +101,7 @@ class Lives(RuleBasedStateMachine):
     def release(self):
         self.gate.look(self.census())
         decision = self.gate.decide(LEAST)
-        first, then = in_order(self.gate, decision)
+        first, then = release_order(self.gate, decision)
         seen_before, there_before = set(self.watched), self.there()
         for name in first:
             self.push(name, set())
@@ -109,7 +109,7 @@ class Lives(RuleBasedStateMachine):
             samples = set(self.patterns[name].samples)
             assert len(samples - seen_before) >= LEAST, f"{name} tells too much"
             self.push(name, samples)
-        self.gate.passed(decision)
+        self.gate.record_release(decision)
         known = {sample for each in self.patterns.values() for sample in each.samples}
         assert there_before & known <= self.there(), "a sample that is known is shared no more"
 
@@ -148,7 +148,7 @@ TestLives = Lives.TestCase
 def test_the_gate_says_what_it_holds_back_and_what_is_missing():
     gate = Gate()
     a, b = object(), object()
-    gate.look({"normal": Seen(a, 12, 12.0), "idle": Seen(b, 200, 200.0)})
+    gate.look({"normal": PatternSamples(a, 12, 12.0), "idle": PatternSamples(b, 200, 200.0)})
     decision = gate.decide(128)
     assert decision.released == ("idle",)
     assert decision.held == ("normal: 12 of 128 samples",)
@@ -156,19 +156,19 @@ def test_the_gate_says_what_it_holds_back_and_what_is_missing():
 
 def test_an_unchanged_pattern_is_not_released_again():
     gate, life = Gate(), object()
-    gate.look({"normal": Seen(life, 200, 200.0)})
-    gate.passed(gate.decide(128))
-    gate.look({"normal": Seen(life, 200, 200.0)})
+    gate.look({"normal": PatternSamples(life, 200, 200.0)})
+    gate.record_release(gate.decide(128))
+    gate.look({"normal": PatternSamples(life, 200, 200.0)})
     assert gate.decide(128).released == ()
     assert gate.decide(0).released == ()
 
 
 def test_patterns_that_samples_moved_between_wait_for_each_other():
     gate, life = Gate(), object()
-    gate.look({"normal": Seen(life, 200, 200.0)})
-    gate.passed(gate.decide(100))
+    gate.look({"normal": PatternSamples(life, 200, 200.0)})
+    gate.record_release(gate.decide(100))
     a, b = object(), object()
-    gate.look({"normal": Seen(a, 100, 200.0), "normal-2": Seen(b, 30, 130.0)})
+    gate.look({"normal": PatternSamples(a, 100, 200.0), "normal-2": PatternSamples(b, 30, 130.0)})
     decision = gate.decide(100)
     assert decision.released == ()
     assert decision.held == ("normal: waits for normal-2", "normal-2: 30 of 100 samples")
@@ -176,14 +176,14 @@ def test_patterns_that_samples_moved_between_wait_for_each_other():
 
 def test_forgotten_samples_do_not_count():
     gate = Gate()
-    gate.look({"normal": Seen("a", 1000, 50.0)})
+    gate.look({"normal": PatternSamples("a", 1000, 50.0)})
     assert gate.decide(100).held == ("normal: 50 of 100 samples",)
 
 
 @pytest.mark.parametrize("least", [0, 1])
 def test_an_open_gate_lets_everything_new_through(least):
     gate = Gate()
-    gate.look({"normal": Seen("a", 1, 1.0)})
+    gate.look({"normal": PatternSamples("a", 1, 1.0)})
     assert gate.decide(least).released == ("normal",)
 
 

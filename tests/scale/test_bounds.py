@@ -6,10 +6,17 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError
-from edgemerge.scale import Plan, memory, record, simulate
-from edgemerge.scale.made_up import Fleet, fleet_of
-from edgemerge.scale.memory import bandwidth, best, peak_bytes, sums_per_second
-from edgemerge.scale.workers import WorkerError, Workers
+from edgemerge.scale import Plan, record, simulate
+from edgemerge.scale import workers as workers_module
+from edgemerge.scale.devices import SimulatedFleet, cached_fleet
+from edgemerge.scale.workers import (
+    WorkerError,
+    WorkerPool,
+    best_time,
+    memory_bandwidth,
+    peak_bytes,
+    sums_per_second,
+)
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def alive(monkeypatch):
 
 
 def most_alive(alive, plan):
-    fleet_of(plan)
+    cached_fleet(plan)
     before = alive["most"] = alive["now"]
     simulate(plan, measure_s=None)
     return alive["most"] - before
@@ -51,12 +58,12 @@ def test_ten_times_the_devices_are_not_ten_times_the_stats(alive):
 
 def test_the_formula_of_memory_bounds_what_is_alive(alive):
     plan = Plan(devices=600, fan_out=30, n_inputs=2, n_hidden=2)
-    assert (most_alive(alive, plan) + plan.shelves.count) * plan.stats_bytes <= plan.memory(1)
+    assert (most_alive(alive, plan) + plan.pools.count) * plan.stats_bytes <= plan.memory(1)
 
 
 def test_the_formula_grows_like_the_square_root_of_the_devices_at_most():
     one, hundred = (Plan(devices=n, grid_bits=10).memory(2) for n in (10**6, 10**8))
-    places, shelves = 3 * (317 - 32), 2 * (Plan(devices=10**8, grid_bits=10).shelves.count - 512)
+    places, shelves = 3 * (317 - 32), 2 * (Plan(devices=10**8, grid_bits=10).pools.count - 512)
     assert hundred - one <= 2 * (places + shelves) * Plan().stats_bytes
 
 
@@ -79,16 +86,20 @@ def test_the_peak_of_a_process_is_at_least_what_it_holds():
 
 def test_the_best_of_several_is_taken():
     calls = []
-    assert best(lambda: calls.append(0), 0.0) > 0.0
+    assert best_time(lambda: calls.append(0), 0.0) > 0.0
     assert len(calls) == 4  # one to warm up
 
 
 def test_speed_is_counted_in_sums_and_in_bytes_read_and_written(monkeypatch):
-    monkeypatch.setattr(memory, "best", lambda call, _seconds: 0.5 if call() is not None else 0.0)
-    assert bandwidth(0.0) == 2 * 3 * 8 * memory.BIG
-    large, small = (Fleet(Plan(devices=9, n_inputs=n, n_hidden=N)) for n, N in ((200, 99), (1, 1)))
-    assert sums_per_second(large, 0.0) == 2 * (memory.ENOUGH // large.plan.stats_bytes)
-    assert sums_per_second(small, 0.0) == 2 * memory.MOST
+    monkeypatch.setattr(
+        workers_module, "best_time", lambda call, _seconds: 0.5 if call() is not None else 0.0
+    )
+    assert memory_bandwidth(0.0) == 2 * 3 * 8 * workers_module.ARRAY_LENGTH
+    large, small = (
+        SimulatedFleet(Plan(devices=9, n_inputs=n, n_hidden=N)) for n, N in ((200, 99), (1, 1))
+    )
+    assert sums_per_second(large, 0.0) == 2 * (workers_module.SUM_BYTES // large.plan.stats_bytes)
+    assert sums_per_second(small, 0.0) == 2 * workers_module.MAX_SUMS
 
 
 def counted(jobs, taken):
@@ -100,7 +111,7 @@ def counted(jobs, taken):
 @pytest.mark.slow
 def test_workers_answer_in_order_and_few_jobs_are_handed_out_ahead():
     taken = []
-    with Workers(2) as workers:
+    with WorkerPool(2) as workers:
         answers = workers.do(abs, counted(range(0, -20, -1), taken))
         assert next(answers) == 0
         assert len(taken) == 4  # two for each
@@ -109,10 +120,10 @@ def test_workers_answer_in_order_and_few_jobs_are_handed_out_ahead():
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_told():
-    with Workers(2) as workers, pytest.raises(WorkerError, match="use fewer --workers"):
+    with WorkerPool(2) as workers, pytest.raises(WorkerError, match="use fewer --workers"):
         list(workers.do(os._exit, [1]))
 
 
 def test_no_worker_at_all_is_refused():
     with pytest.raises(SettingError, match="found 0 workers, expected at least 1"):
-        Workers(0)
+        WorkerPool(0)

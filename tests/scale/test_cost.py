@@ -3,11 +3,11 @@
 import pytest
 
 from edgemerge.core.errors import CapacityError
-from edgemerge.core.sums import must_fit
-from edgemerge.scale.cost import Device, message_bytes, most_samples
-from edgemerge.scale.made_up import Fleet
+from edgemerge.core.stats import must_fit
+from edgemerge.scale.devices import SimulatedFleet
 from edgemerge.scale.plan import Plan
-from edgemerge.scale.site import message
+from edgemerge.scale.report import DeviceTraffic, max_samples, message_bytes
+from edgemerge.scale.tree import device_message
 
 HEADER = 1600  # bytes: words, names and shapes
 
@@ -24,26 +24,28 @@ def test_a_message_is_its_numbers_and_a_header(n, N):
 
 def test_a_message_is_as_long_as_those_of_the_simulation():
     plan = Plan(devices=10)
-    assert len(message(Fleet(plan), 3, 1)) == message_bytes(plan.n_inputs, plan.n_hidden)
+    assert len(device_message(SimulatedFleet(plan), 3, 1)) == message_bytes(
+        plan.n_inputs, plan.n_hidden
+    )
 
 
 def test_a_day_has_what_goes_up_and_what_comes_down():
-    device = Device(n_inputs=8, n_hidden=4, samples=1000.0, shares=24.0)
+    device = DeviceTraffic(n_inputs=8, n_hidden=4, samples=1000.0, shares=24.0)
     assert device.sums("root16") == 48 * message_bytes(8, 4, "root16")
     assert device.averaging(50.0) == 2 * 50 * 4 * (8 * 4 + 4 + 4 * 8 + 8)
     assert device.raw() == 32_000.0
 
 
 def test_at_the_break_even_raw_samples_are_as_many_bytes():
-    device = Device(n_inputs=8, n_hidden=4, samples=0.0, shares=1.0)
+    device = DeviceTraffic(n_inputs=8, n_hidden=4, samples=0.0, shares=1.0)
     samples = device.break_even("float32")
-    there = Device(n_inputs=8, n_hidden=4, samples=samples, shares=1.0)
+    there = DeviceTraffic(n_inputs=8, n_hidden=4, samples=samples, shares=1.0)
     assert there.raw() == pytest.approx(there.sums("float32"))
 
 
 @pytest.mark.parametrize("grid_bits", [8, 12])
 def test_one_sample_more_than_the_most_does_not_fit(grid_bits):
     quantum = 2.0 ** (-2 * grid_bits)
-    must_fit(most_samples(grid_bits) - 1.0, quantum)
+    must_fit(max_samples(grid_bits) - 1.0, quantum)
     with pytest.raises(CapacityError):
-        must_fit(most_samples(grid_bits), quantum)
+        must_fit(max_samples(grid_bits), quantum)

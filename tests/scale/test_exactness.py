@@ -8,14 +8,11 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.scale import Plan, record, simulate
-from edgemerge.scale.exactness import whole
-from edgemerge.scale.fates import newest
-from edgemerge.scale.junction import Junction
-from edgemerge.scale.made_up import Fleet
-from edgemerge.scale.memory import peak_bytes
-from edgemerge.scale.simulation import work
-from edgemerge.scale.spreading import Answers
-from edgemerge.scale.whole_numbers import Seen
+from edgemerge.scale.checks import DrawCounts, check_integers
+from edgemerge.scale.devices import SimulatedFleet, newest_revisions
+from edgemerge.scale.simulation import total_work
+from edgemerge.scale.tree import Replies, TreeNode
+from edgemerge.scale.workers import peak_bytes
 
 PLAN = Plan(devices=120, fan_out=10, n_inputs=3, n_hidden=2, seed=3)
 
@@ -36,45 +33,48 @@ def off(stats: Stats, name: str) -> Stats:
 
 @pytest.mark.parametrize("name", ["U", "V", "C", "S", "count"])
 def test_one_entry_that_is_wrong_by_one_quantum_is_caught(name):
-    fleet, devices = Fleet(PLAN), np.arange(PLAN.devices)
-    total, seen = fleet.flat(devices, newest(PLAN, devices)), Seen.of(PLAN, PLAN.devices)
-    assert whole(total, fleet, seen).holds
-    assert not whole(off(total, name), fleet, seen).holds
+    fleet, devices = SimulatedFleet(PLAN), np.arange(PLAN.devices)
+    total, seen = (
+        fleet.flat(devices, newest_revisions(PLAN, devices)),
+        DrawCounts.of(PLAN, PLAN.devices),
+    )
+    assert check_integers(total, fleet, seen).holds
+    assert not check_integers(off(total, name), fleet, seen).holds
 
 
 def test_a_site_that_tells_a_wrong_sum_is_caught(monkeypatch):
-    right = Junction.share
+    right = TreeNode.share
 
     def share(junction):
         if junction.name == "site-000003":
             junction._own = off(junction.own, "U")
         return right(junction)
 
-    monkeypatch.setattr(Junction, "share", share)
+    monkeypatch.setattr(TreeNode, "share", share)
     assert held(simulate(PLAN, measure_s=None))[:2] == [False, False]
 
 
 def test_a_message_that_counts_twice_is_caught(monkeypatch):
-    monkeypatch.setattr("edgemerge.scale.fates.NEWEST", np.array([1, 0, 0, 1, 1, 1, 2]))
+    monkeypatch.setattr("edgemerge.scale.devices.NEWEST_REVISIONS", np.array([1, 0, 0, 1, 1, 1, 2]))
     assert not simulate(PLAN, measure_s=None).exact  # revised ones count with the first revision
 
 
 def test_a_wrong_flat_sum_is_caught(monkeypatch):
-    right = Fleet.flat
-    monkeypatch.setattr(Fleet, "flat", lambda *given: off(right(*given), "S"))
+    right = SimulatedFleet.flat
+    monkeypatch.setattr(SimulatedFleet, "flat", lambda *given: off(right(*given), "S"))
     assert held(simulate(PLAN, measure_s=None)) == [True, False, False, True, True, True]
 
 
 def test_the_flat_sum_goes_from_the_last_to_the_first_and_groups_nobody_with_its_neighbour(
     monkeypatch,
 ):
-    groups, right = [], Fleet.flat
+    groups, right = [], SimulatedFleet.flat
 
     def seen(fleet, devices, newest):
         groups.append(devices.tolist())
         return right(fleet, devices, newest)
 
-    monkeypatch.setattr(Fleet, "flat", seen)
+    monkeypatch.setattr(SimulatedFleet, "flat", seen)
     simulate(PLAN, measure_s=None)
     dealt = groups[: PLAN.n_sites]
     assert sorted(device for group in dealt for device in group) == list(range(PLAN.devices))
@@ -82,19 +82,19 @@ def test_the_flat_sum_goes_from_the_last_to_the_first_and_groups_nobody_with_its
 
 
 def test_a_site_that_does_not_come_back_whole_is_caught(monkeypatch):
-    right = Junction.note
+    right = TreeNode.note
     wrong = lambda j, name: replace(right(j, name), stats=off(right(j, name).stats, "C"))  # noqa: E731
-    monkeypatch.setattr(Junction, "note", wrong)
+    monkeypatch.setattr(TreeNode, "note", wrong)
     assert held(simulate(PLAN, measure_s=None))[3] is False
 
 
 def test_a_change_that_is_lost_on_its_way_is_caught(monkeypatch):
-    monkeypatch.setattr(Junction, "hear_change", lambda *_: True)
+    monkeypatch.setattr(TreeNode, "hear_change", lambda *_: True)
     assert held(simulate(PLAN, measure_s=None))[4] is False
 
 
 def test_answers_that_forget_what_came_from_above_are_caught(monkeypatch):
-    monkeypatch.setattr(Junction, "adopt", lambda *_: None)
+    monkeypatch.setattr(TreeNode, "adopt", lambda *_: None)
     assert held(simulate(PLAN, measure_s=None)) == [True] * 5 + [False]
 
 
@@ -104,7 +104,9 @@ def test_what_was_heard_before_the_stop_is_exact():
     assert outcome.stopped
     assert outcome.exact
     devices = np.arange(50)
-    assert outcome.gathered.total == Fleet(PLAN).flat(devices, newest(PLAN, devices))
+    assert outcome.gathered.total == SimulatedFleet(PLAN).flat(
+        devices, newest_revisions(PLAN, devices)
+    )
     assert len(outcome.checks) == 5  # all but the flat sum
     assert outcome.spreading is not None
 
@@ -126,7 +128,7 @@ def test_nothing_heard_before_the_stop_is_an_empty_total():
 def test_progress_ends_where_it_said():
     heard = []
     simulate(PLAN, advance=heard.append, measure_s=None)
-    assert sum(heard) == pytest.approx(work(PLAN))
+    assert sum(heard) == pytest.approx(total_work(PLAN))
 
 
 @pytest.mark.slow
@@ -141,10 +143,10 @@ def test_the_number_of_workers_changes_no_bit():
 def test_every_tier_is_told_what_the_places_above_it_tell():
     outcome = simulate(PLAN, measure_s=None)
     region = len(PLAN.sites_of(PLAN.n_regions - 1))
-    site = int((newest(PLAN, np.arange(110, 120)) > 0).sum())
+    site = int((newest_revisions(PLAN, np.arange(110, 120)) > 0).sum())
     assert outcome.spreading is not None
     assert [each.number for each in outcome.spreading.answers] == [PLAN.n_regions, region, site]
-    answers = (Answers(2, 20), Answers(5, 500), Answers(1, 1000))
+    answers = (Replies(2, 20), Replies(5, 500), Replies(1, 1000))
     told = replace(outcome, spreading=replace(outcome.spreading, answers=answers))
     down = [tier["down"] for tier in record(told)["tiers"]]
     assert [each["answer_bytes"] for each in down] == [1000.0, 100.0, 10.0]

@@ -8,35 +8,41 @@ from hypothesis import strategies as st
 from edgemerge import EdgemergeError, Stats, admit
 from edgemerge.core.errors import CapacityError, SettingError
 from edgemerge.scale import Plan
-from edgemerge.scale.fates import FATES, WAVES, arrivals, fates, newest
-from edgemerge.scale.made_up import Fleet
-from edgemerge.scale.shelves import ROOM, Shelves
+from edgemerge.scale.devices import (
+    DELIVERIES,
+    WAVES,
+    SimulatedFleet,
+    arrivals,
+    draw_deliveries,
+    newest_revisions,
+)
+from edgemerge.scale.plan import MAX_POOL_BYTES, SumPools
 from tests.scale.plans import plans
 
 SMALL = {"n_inputs": 3, "n_hidden": 2}
 
 
 def test_no_two_devices_have_seen_the_same():
-    fleet = Fleet(Plan(devices=3000, **SMALL))
+    fleet = SimulatedFleet(Plan(devices=3000, **SMALL))
     assert len({fleet.contribution(i, 1).stats.digest for i in range(3000)}) == 3000
 
 
 @given(st.integers(1, 10**12), st.integers(1, 10**7))
 def test_numbers_of_devices_differ_in_a_digit(devices, stats_bytes):
-    shelves = Shelves.that_tell_apart(devices, stats_bytes)
+    shelves = SumPools.for_devices(devices, stats_bytes)
     assert shelves.base**shelves.digits >= devices
-    assert shelves.count * stats_bytes <= ROOM or shelves.base == 2
+    assert shelves.count * stats_bytes <= MAX_POOL_BYTES or shelves.base == 2
     last = shelves.taken(devices - 1)
     assert sum(place * shelves.base**digit for digit, place in enumerate(last)) == devices - 1
 
 
 def test_a_contribution_can_be_made_again_from_its_number():
     plan = Plan(devices=500, **SMALL)
-    assert Fleet(plan).contribution(321, 2) == Fleet(plan).contribution(321, 2)
+    assert SimulatedFleet(plan).contribution(321, 2) == SimulatedFleet(plan).contribution(321, 2)
 
 
 def test_devices_see_different_things_later_too():
-    fleet = Fleet(Plan(devices=500, **SMALL))
+    fleet = SimulatedFleet(Plan(devices=500, **SMALL))
     grown = [fleet.contribution(i, 2).stats - fleet.contribution(i, 1).stats for i in (3, 4)]
     again = fleet.contribution(3, 3).stats - fleet.contribution(3, 2).stats
     assert len({each.digest for each in (*grown, again)}) == 2  # device 4 saw then what 3 does now
@@ -51,27 +57,27 @@ def test_messages_come_in_another_order_in_each_wave():
 
 
 def test_another_seed_gives_other_samples():
-    one, other = (Fleet(Plan(devices=5, seed=seed, **SMALL)) for seed in (1, 2))
+    one, other = (SimulatedFleet(Plan(devices=5, seed=seed, **SMALL)) for seed in (1, 2))
     assert not np.array_equal(one.rows, other.rows)
 
 
 @given(plans(), st.data())
 @settings(max_examples=40)
 def test_every_revision_passes_all_checks_and_grows(plan, data):
-    fleet, last = Fleet(plan), None
+    fleet, last = SimulatedFleet(plan), None
     device = data.draw(st.integers(0, plan.devices - 1))
     for revision in (1, 2, 3):
         note = fleet.contribution(device, revision)
         admit(note, projection=plan.projection, last=last)
-        assert note.stats.count == plan.samples * (plan.shelves.digits + revision - 1)
+        assert note.stats.count == plan.samples * (plan.pools.digits + revision - 1)
         last = note
 
 
 @given(plans())
 @settings(max_examples=40)
 def test_flat_adds_up_the_newest(plan):
-    fleet, devices = Fleet(plan), np.arange(plan.devices)
-    last = newest(plan, devices)
+    fleet, devices = SimulatedFleet(plan), np.arange(plan.devices)
+    last = newest_revisions(plan, devices)
     notes = [fleet.contribution(i, int(r)).stats for i, r in enumerate(last) if r]
     assert fleet.flat(devices, last) == Stats.total(plan.projection, notes)
 
@@ -83,19 +89,23 @@ def test_the_newest_is_the_highest_revision_that_arrives_whole(plan):
     for wave in WAVES:
         for device, revision in arrivals(plan, devices, wave):
             found[device] = max(found[device], revision)
-    assert np.array_equal(found, newest(plan, devices))
+    assert np.array_equal(found, newest_revisions(plan, devices))
 
 
 def test_fates_have_the_shares_that_were_asked_for():
     plan = Plan(drop_out=0.1, repeat=0.2, revise=0.3, late=0.1)
-    times = np.bincount(fates(plan, np.arange(100_000)), minlength=len(FATES)) / 100_000
+    times = (
+        np.bincount(draw_deliveries(plan, np.arange(100_000)), minlength=len(DELIVERIES)) / 100_000
+    )
     expected = [0.3, 0.05, 0.05, 0.2, 0.3, 0.05, 0.05]
     assert np.abs(times - expected).max() < 0.01  # six standard deviations
 
 
 def test_the_fate_of_a_device_does_not_depend_on_who_else_is_asked_about():
     plan, devices = Plan(), np.arange(1000)
-    assert np.array_equal(fates(plan, devices)[300:400], fates(plan, devices[300:400]))
+    assert np.array_equal(
+        draw_deliveries(plan, devices)[300:400], draw_deliveries(plan, devices[300:400])
+    )
 
 
 @given(plans())

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from edgemerge import Contribution, Ledger, Stats, decode, encode
 from edgemerge.core.errors import RejectedError, UnknownError
 from edgemerge.scale import Plan, simulate
-from edgemerge.scale.fates import FATES, WAVES, arrivals, fates
-from edgemerge.scale.junction import Junction
-from edgemerge.scale.made_up import Fleet
+from edgemerge.scale.devices import DELIVERIES, WAVES, SimulatedFleet, arrivals, draw_deliveries
+from edgemerge.scale.tree import TreeNode
 from tests.scale.plans import CALM, plans
 
 
 def heard_by_hand(plan: Plan) -> Ledger:
     """Put what arrives of every device into one ledger, without tree and bytes."""
-    fleet, ledger, devices = Fleet(plan), Ledger(plan.projection), np.arange(plan.devices)
+    fleet, ledger, devices = SimulatedFleet(plan), Ledger(plan.projection), np.arange(plan.devices)
     for wave in WAVES:
         for device, revision in arrivals(plan, devices, wave):
             if revision:
@@ -54,11 +53,15 @@ def test_another_fan_out_gives_the_same_bits(plan, fan_out):
 def test_the_tally_adds_up(plan):
     outcome = simulate(plan, measure_s=None)
     first, second, third = outcome.gathered.up
-    every = [list(FATES.values())[fate] for fate in fates(plan, np.arange(plan.devices))]
-    assert first.messages == sum(len(revisions) for fate in every for revisions in fate.arriving)
+    every = [
+        list(DELIVERIES.values())[fate] for fate in draw_deliveries(plan, np.arange(plan.devices))
+    ]
+    assert first.messages == sum(
+        len(revisions) for fate in every for revisions in fate.revisions_by_wave
+    )
     assert first.kept + first.late_or_repeated + first.refused == first.messages
-    assert first.refused == sum(fate is FATES["cut short"] for fate in every)
-    late = (FATES["repeated"], FATES["overtaken"])
+    assert first.refused == sum(fate is DELIVERIES["cut short"] for fate in every)
+    late = (DELIVERIES["repeated"], DELIVERIES["overtaken"])
     assert first.late_or_repeated == sum(fate in late for fate in every)
     assert outcome.gathered.places[1] <= second.messages <= 2 * plan.n_sites
     assert third.messages == outcome.gathered.places[2] <= plan.n_regions
@@ -78,8 +81,8 @@ def conversations(draw):
 @settings(max_examples=40)
 def test_any_tree_of_junctions_knows_what_one_ledger_knows(conversation, seed):
     parents, homes, messages = conversation
-    fleet = Fleet(Plan(devices=len(homes), n_inputs=2, n_hidden=2, seed=seed, **CALM))
-    tree = [Junction(f"place-{i}", fleet.projection) for i in range(len(parents))]
+    fleet = SimulatedFleet(Plan(devices=len(homes), n_inputs=2, n_hidden=2, seed=seed, **CALM))
+    tree = [TreeNode(f"place-{i}", fleet.projection) for i in range(len(parents))]
     ledger = Ledger(fleet.projection)
     for device, revision, by_difference in messages:
         note = fleet.contribution(device, revision)
@@ -87,7 +90,7 @@ def test_any_tree_of_junctions_knows_what_one_ledger_knows(conversation, seed):
         place, data = homes[device], encode(note)
         while place is not None:  # every place passes its sum on
             junction = tree[place]
-            (junction.hear_change if by_difference else junction.hear)(data)
+            (junction.receive_change if by_difference else junction.hear)(data)
             place, data = parents[place], junction.share()
     assert tree[0].own == ledger.total()
     assert_all_know_the_total(tree, parents, ledger)
@@ -106,35 +109,35 @@ def assert_all_know_the_total(tree, parents, ledger):
 
 
 def test_a_change_brings_the_sum_up_without_adding_up_afresh(monkeypatch):
-    fleet = Fleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
-    junction = Junction("site-1", fleet.projection)
+    fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
+    junction = TreeNode("site-1", fleet.projection)
     for device in range(3):
         junction.hear(encode(fleet.contribution(device, 1)))
     before = junction.own
     monkeypatch.setattr(Ledger, "total", None)
-    assert junction.hear_change(encode(fleet.contribution(1, 2)))
+    assert junction.receive_change(encode(fleet.contribution(1, 2)))
     old, new = fleet.contribution(1, 1).stats, fleet.contribution(1, 2).stats
     assert junction.own == before - old + new
 
 
 def test_a_change_that_comes_late_changes_nothing():
-    fleet = Fleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
-    junction = Junction("site-1", fleet.projection)
+    fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
+    junction = TreeNode("site-1", fleet.projection)
     junction.hear(encode(fleet.contribution(0, 2)))
     before = junction.own
     junction.share()
-    assert not junction.hear_change(encode(fleet.contribution(0, 1)))
+    assert not junction.receive_change(encode(fleet.contribution(0, 1)))
     assert junction.own == before == fleet.contribution(0, 2).stats
     assert not junction.changed
 
 
 def test_so_many_messages_get_all_checks_the_first_among_them():
-    fleet = Fleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
+    fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
     good = fleet.contribution(0, 1)
     bad = Contribution("device-9", replace(good.stats, U=-good.stats.U), 1)  # the codec takes it
     with pytest.raises(RejectedError, match="device-9, normal: found a U with a negative"):
-        Junction("site-1", fleet.projection).hear(encode(bad))
-    second = Junction("site-1", fleet.projection, check_every=2)
+        TreeNode("site-1", fleet.projection).hear(encode(bad))
+    second = TreeNode("site-1", fleet.projection, check_every=2)
     assert second.hear(encode(good))
     assert second.hear(encode(bad))
     with pytest.raises(RejectedError):
@@ -142,9 +145,9 @@ def test_so_many_messages_get_all_checks_the_first_among_them():
 
 
 def test_a_name_that_was_never_heard_is_told():
-    fleet = Fleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
+    fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
     with pytest.raises(UnknownError, match="site-1 has heard nothing of device-5"):
-        Junction("site-1", fleet.projection).note("device-5")
+        TreeNode("site-1", fleet.projection).note("device-5")
 
 
 def test_the_sum_of_nothing_is_the_empty_one():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgemerge.server.store.connecting import connect
+from edgemerge.server.db.connect import connect
 from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by their names here
     fresh_postgres_url,
     postgres_server,

@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, encode
+from edgemerge.server.auth import Caller
+from edgemerge.server.contributions import decode_and_check, put_change
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.intake import keeping, opened
-from edgemerge.server.tokens import Caller
 from tests.cases import machine
 from tests.server.signing_in import Operator
 from tests.services.hub import running
@@ -31,8 +31,8 @@ def push(here, device, place, *, fleet=FLEET, pattern="normal", rows=300):
     caller = service.caller(service.enrol(token, fleet, device)[0])
     stats = stats_of(place, rows, len(device) + ord(device[-1]))
     note = Contribution(device, stats, 1, pattern)
-    parcel = opened(encode(note), agreed, note.key)
-    service.writer.write(keeping(agreed, parcel, caller, service.clock()))
+    parcel = decode_and_check(encode(note), agreed, note.key)
+    service.writer.write(put_change(agreed, parcel, caller, service.clock()))
 
 
 @cache

@@ -6,9 +6,8 @@ import struct
 from collections.abc import Callable
 
 from edgemerge import Projection, Stats
-from edgemerge.core.codec import encode
-from edgemerge.core.contribution import Contribution
-from edgemerge.core.told import Part, Told
+from edgemerge.core.ledger import Contribution, Merged, MergedPart
+from edgemerge.wire.codec import encode
 from tests.server.wire import ROWS, SHARED
 
 LIMIT = 2**16
@@ -21,7 +20,7 @@ SEEDS = [
     *(encode(note, form) for note in NOTES for form in ("exact", "float32", "root16")),
     encode(SHARED),
     encode(NOTES[0].stats),
-    encode(Told(SHARED, (Part.of(NOTES, SHARED),))),
+    encode(Merged(SHARED, (MergedPart.of(NOTES, SHARED),))),
     encode(Contribution("a", Stats.of(Projection(n_inputs=2, n_hidden=3), ROWS), 1)),
 ]
 FLOATS = [

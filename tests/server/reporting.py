@@ -1,6 +1,6 @@
 """Reports as devices make them."""
 
-from edgemerge.server.reports.report_forms import ReportAsked
+from edgemerge.server.schemas import ReportAsked
 
 STATUS = {"samples": 9, "learnt": 9.5, "alarms": 1}
 DIGEST = "ab" * 32

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from edgemerge.core.codec import encode
-from edgemerge.server.tokens import new_token
+from edgemerge.server.auth import new_token
+from edgemerge.wire.codec import encode
 from tests.server.wire import SHARED, Answered, ask, note, push, until
 from tests.services.hub import Running, running
 

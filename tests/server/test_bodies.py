@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Projection, Stats
-from edgemerge.core.codec import decode, encode
+from edgemerge.wire.codec import decode, encode
 from tests.server.strangers import world
 from tests.server.wire import ROWS, SHARED, address, ask, dump, head, line, note, status_on
 

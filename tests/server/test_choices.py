@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Stats
-from edgemerge.core.errors import AwayError, DeniedError, SettingError, UnknownError
+from edgemerge.core.errors import DeniedError, SettingError, UnavailableError, UnknownError
 from edgemerge.exchange.protocol import Wish
 from edgemerge.server import audit
-from edgemerge.server.merges import choices, deciding, merging
+from edgemerge.server.choices import operator, rules
 from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
@@ -369,7 +369,7 @@ def test_a_pattern_that_no_database_likes_is_not_there(database_url):
 
 
 def test_only_so_many_choices_are_in_force_and_undoing_one_makes_room(world, monkeypatch):
-    monkeypatch.setattr(choices, "MOST", 3)
+    monkeypatch.setattr(rules, "MAX_CHOICES", 3)
     for sources in ("b", "c", "d"):
         world.adopt([sources], ["a"])
     with pytest.raises(SettingError, match="undo some first"):
@@ -384,7 +384,7 @@ def test_only_so_many_choices_are_in_force_and_undoing_one_makes_room(world, mon
 
 
 def test_the_highest_number_is_remembered_however_much_is_undone(world, monkeypatch):
-    monkeypatch.setattr(choices, "MOST", 2)
+    monkeypatch.setattr(rules, "MAX_CHOICES", 2)
     world.adopt(["b"], ["a"])
     world.undo(1)
     for sources in ("b", "c"):
@@ -396,13 +396,13 @@ def test_the_highest_number_is_remembered_however_much_is_undone(world, monkeypa
 
 
 def test_too_many_names_are_refused(world, monkeypatch):
-    monkeypatch.setattr(deciding, "NAMES", 2)
+    monkeypatch.setattr(rules, "MAX_NAMES", 2)
     with pytest.raises(SettingError, match="3 sources"):
         world.adopt(["a", "b", "c"], ["d"])
 
 
 def test_a_device_hears_of_every_choice_about_it_made_or_undone(world):
-    newest = lambda device: world.merging.newest_for(FLEET, device)  # noqa: E731
+    newest = lambda device: world.merging.choice_revision_for(FLEET, device)  # noqa: E731
     seen = [newest("a")]
     assert seen == [0]
     first = world.adopt(["b"], ["a"])
@@ -428,13 +428,13 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
         return real(fleet)
 
     world.adopt(["b"], ["a"])
-    known = world.merging.newest_for(FLEET, "a")
+    known = world.merging.choice_revision_for(FLEET, "a")
     monkeypatch.setattr(world.merging, "_look", slow)
-    assert world.merging.newest_for(FLEET, "a") == known
+    assert world.merging.choice_revision_for(FLEET, "a") == known
     assert looks == []
-    monkeypatch.setattr(merging, "monotonic", lambda: real_time() + merging.LOOK_S)
+    monkeypatch.setattr(operator, "monotonic", lambda: real_time() + operator.RULES_MAX_AGE_S)
     for _ in range(3):
-        assert world.merging.newest_for(FLEET, "a") == known
+        assert world.merging.choice_revision_for(FLEET, "a") == known
     until(lambda: looks)
     assert len(looks) == 1
     go.set()
@@ -442,20 +442,20 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
 
 def test_a_database_that_is_away_leaves_what_is_known(world, monkeypatch, caplog):
     world.adopt(["b"], ["a"])
-    known = world.merging.newest_for(FLEET, "a")
+    known = world.merging.choice_revision_for(FLEET, "a")
 
     def away(_fleet):
-        raise AwayError("the database is away")
+        raise UnavailableError("the database is away")
 
     monkeypatch.setattr(world.merging, "_look", away)
-    monkeypatch.setattr(merging, "LOOK_S", 0.0)
-    assert world.merging.newest_for(FLEET, "a") == known
+    monkeypatch.setattr(operator, "RULES_MAX_AGE_S", 0.0)
+    assert world.merging.choice_revision_for(FLEET, "a") == known
     until(lambda: "choices were not read" in caplog.text)
-    assert world.merging.newest_for(FLEET, "a") == known
+    assert world.merging.choice_revision_for(FLEET, "a") == known
 
 
 def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr(merging, "LOOK_S", 0.0)
+    monkeypatch.setattr(operator, "RULES_MAX_AGE_S", 0.0)
     one = Chosen(fresh_postgres_url)
     two = Chosen(fresh_postgres_url)
     two.truth, two.made, one.tokens = one.truth, one.made, two.tokens
@@ -465,12 +465,12 @@ def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres
         two.must_agree_with_all()
         made = one.adopt(["b"], ["a"])
         two.must_agree_with_all()
-        until(lambda: two.merging.newest_for(FLEET, "a"))
+        until(lambda: two.merging.choice_revision_for(FLEET, "a"))
         two.revoke(("c", 0, "normal"))
-        heard = two.merging.newest_for(FLEET, "a")
+        heard = two.merging.choice_revision_for(FLEET, "a")
         one.must_agree_with_all()
         one.undo(made.number)
-        until(lambda: two.merging.newest_for(FLEET, "a") > heard)
+        until(lambda: two.merging.choice_revision_for(FLEET, "a") > heard)
         two.must_agree_with_all()
     finally:
         one.close()

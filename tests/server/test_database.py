@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edgemerge.core.errors import AwayError, FormatError, SettingError
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.database import FullError
-from edgemerge.server.store.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, migrate
-from edgemerge.server.store.postgres import PostgresDatabase
+from edgemerge.core.errors import FormatError, SettingError, UnavailableError
+from edgemerge.server.db.base import DiskFullError
+from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, migrate
+from edgemerge.server.db.postgres import PostgresDatabase
 
 KEEP = "insert into bodies (data) values (?) returning id"
 TAKEN = r"(?i)unique"
@@ -21,7 +21,7 @@ KILLS = 15
 WRITER = """
 import os, sys
 from itertools import count
-from edgemerge.server.store.connecting import connect
+from edgemerge.server.db.connect import connect
 
 def write(number):
     data = b"%d " % number * 20_000
@@ -54,7 +54,7 @@ def written_until_full(database, blob, *, together=1):
             with database.writing() as tx:
                 for _ in range(together):
                     tx.run(KEEP, blob)
-        except FullError:
+        except DiskFullError:
             return kept
     raise AssertionError("the disk was never full")
 
@@ -132,7 +132,7 @@ def test_a_reader_sees_one_state_while_a_writer_commits(database):
 
 
 def test_a_reader_cannot_write(database):
-    with pytest.raises(AwayError), database.reading() as tx:
+    with pytest.raises(UnavailableError), database.reading() as tx:
         tx.run(KEEP, b"one")
     assert count_of(database) == 0
 

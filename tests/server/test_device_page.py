@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from edgemerge.server.app import create
-from edgemerge.server.dashboard.provenance import standing_words, tellers
-from edgemerge.server.reports.report_forms import MergeAsked
+from edgemerge.server.dashboard.device import describe_provenance, source_devices
+from edgemerge.server.main import create_app
+from edgemerge.server.schemas import MergeAsked
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
@@ -29,7 +29,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def operator(world):
-    made = Visitor(create(world.service))
+    made = Visitor(create_app(world.service))
     assert made.sign_in(world.operator_token).status_code == 303
     return made
 
@@ -171,11 +171,11 @@ def test_what_is_told_is_grouped_by_device():
         {**merge_of(1.0), "origins": [origin("b", 1), origin("a", 2, "x"), origin("a", 1, "w")]}
     )
     revisions = {("a", 0, "x"): 2, ("a", 0, "w"): 1, ("b", 0, "normal"): 1}
-    told = tellers(merge, revisions, frozenset(), {"a"})
+    told = source_devices(merge, revisions, frozenset(), {"a"})
     assert [(one.device, one.known) for one in told] == [("a", True), ("b", False)]
     assert [(one.pattern, one.revision) for one in told[0].sources] == [("w", 1), ("x", 2)]
-    assert standing_words(told) == "all are the newest that the server has"
-    assert tellers(None, revisions, frozenset(), ()) == []
+    assert describe_provenance(told) == "all are the newest that the server has"
+    assert source_devices(None, revisions, frozenset(), ()) == []
 
 
 def test_many_tellers_are_folded(world, operator):
@@ -228,7 +228,7 @@ def test_the_day_is_given_in_minutes(world, operator):
 
 
 def test_strangers_get_no_minutes(world):
-    stranger = Visitor(create(world.service))
+    stranger = Visitor(create_app(world.service))
     assert stranger.get(f"{PAGE}/minutes").status_code == 401
 
 

@@ -8,16 +8,25 @@ from time import process_time
 import pytest
 
 from edgemerge.core.errors import UnknownError
-from edgemerge.server.app import create
-from edgemerge.server.dashboard import sparkline as drawing
-from edgemerge.server.dashboard.board import Board, Boards
-from edgemerge.server.dashboard.files import FOLDER
-from edgemerge.server.dashboard.rows import KEYS, Row, in_alarm, in_order, matches
-from edgemerge.server.dashboard.sparkline import Sparkline, height, sparkline
-from edgemerge.server.dashboard.totals import totals
+from edgemerge.server.auth import hash_token
+from edgemerge.server.dashboard import fleet_table as drawing
+from edgemerge.server.dashboard.fleet_table import (
+    SORT_KEYS,
+    DeviceRow,
+    FleetTable,
+    FleetTables,
+    Sparkline,
+    fleet_totals,
+    is_in_alarm,
+    matches,
+    score_height,
+    sort_rows,
+    sparkline,
+)
+from edgemerge.server.dashboard.pages import STATIC_DIR
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.reports.glimpses import Point, Traffic
-from edgemerge.server.tokens import hashed
+from edgemerge.server.main import create_app
+from edgemerge.server.reports.model import ScorePoint, Traffic
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
@@ -39,7 +48,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def operator(world):
-    made = Visitor(create(world.service))
+    made = Visitor(create_app(world.service))
     assert made.sign_in(world.operator_token).status_code == 303
     return made
 
@@ -80,7 +89,7 @@ def make_fleet(world, name):
 
 
 def test_a_stranger_sees_no_fleet(world):
-    stranger = Visitor(create(world.service))
+    stranger = Visitor(create_app(world.service))
     for path in ("/ui/", PAGE, f"{PAGE}/devices/pump-1"):
         answer = stranger.get(path)
         assert (answer.status_code, answer.headers["location"][:11]) == (303, "/ui/sign-in")
@@ -187,8 +196,8 @@ def test_an_alarm_is_one_of_now_for_a_minute(world, operator):
 def test_an_alarm_of_a_device_that_reports_seldom_lasts_for_two_reports(world):
     let_in(world, "a")
     take(world, "a", alarms=[alarm_of(1000.0)])
-    glimpse = replace(world.service.history.glimpse(FLEET, "a"), every_s=100.0)
-    found = [in_alarm(glimpse, "online", now) for now in (1061.0, 1199.0, 1201.0)]
+    glimpse = replace(world.service.history.latest(FLEET, "a"), every_s=100.0)
+    found = [is_in_alarm(glimpse, "online", now) for now in (1061.0, 1199.0, 1201.0)]
     assert found == [True, True, False]
 
 
@@ -220,7 +229,7 @@ def test_alarms_come_first_then_names(world, operator):
 def a_row(device, **words):
     nothing = dict.fromkeys(("alarmed", "pattern", "revision", "shared", "merged", "score"))
     known = {"state": "online", "alarm": False, "learnt": 0.0, "threshold": None, "spark": None}
-    return Row(**{"device": device, **nothing, **known, **words})
+    return DeviceRow(**{"device": device, **nothing, **known, **words})
 
 
 @pytest.mark.parametrize(
@@ -240,8 +249,8 @@ def test_rows_are_sorted_by_any_column_and_the_unknown_come_last(column, low, hi
     field = {"alarm": "alarmed"}.get(column, column)
     rows = [a_row("z", **{field: high}), a_row("b", **{field: low}), a_row("a", **{field: low})]
     unknown = [] if column in ("state", "learnt") else [a_row("0")]
-    rising = [row.device for row in in_order(unknown + rows, column)]
-    falling = [row.device for row in in_order(unknown + rows, f"-{column}")]
+    rising = [row.device for row in sort_rows(unknown + rows, column)]
+    falling = [row.device for row in sort_rows(unknown + rows, f"-{column}")]
     last = ["0"] * len(unknown)
     assert rising == ["a", "b", "z", *last]
     assert falling == ["z", "a", "b", *last]
@@ -258,7 +267,7 @@ def test_the_order_can_be_asked_for_and_its_column_says_so(world, operator):
     assert page.all("th", aria_sort="ascending") == []
     assert [a["value"] for a, _ in page.all("option") if "selected" in a] == ["-learnt"]
     values = {a["data-name"]: a["value"] for a, _ in page.all("button", name="sort")}
-    assert values.keys() == KEYS.keys()
+    assert values.keys() == SORT_KEYS.keys()
     assert (values["learnt"], values["score"], values["device"]) == ("learnt", "-score", "device")
     assert order_of(shown(operator, f"{PAGE}?sort=nonsense")) == ["a", "b"]
 
@@ -302,30 +311,30 @@ def test_totals_add_up(world, operator):
 
 
 def test_what_sharing_cost_is_said_honestly():
-    found = totals([a_row("a", learnt=10.0)], 4, [Traffic(1, 1_320, 1, 500)], 0)
+    found = fleet_totals([a_row("a", learnt=10.0)], 4, [Traffic(1, 1_320, 1, 500)], 0)
     assert found.saved == 10 * 4 * 8 - 1_820
     assert found.words()["saved"] == "−1.5 kB"
     assert found.words()["counted"] == "320 B as rows, 1.82 kB shared: so far sharing took more"
-    assert totals([], 4, [], 0).words()["saved"] == "–"
+    assert fleet_totals([], 4, [], 0).words()["saved"] == "–"
 
 
 def test_a_sparkline_shows_usual_and_odd_scores_apart():
-    usual, limit, odd = height(1.0), height(4.0), height(50.0)
+    usual, limit, odd = score_height(1.0), score_height(4.0), score_height(50.0)
     assert usual - limit >= 4
     assert limit - odd >= 4
-    assert height(0.0) == height(1e-9) == drawing.HEIGHT - drawing.EDGE
-    assert height(1e300) == drawing.EDGE
+    assert score_height(0.0) == score_height(1e-9) == drawing.HEIGHT - drawing.MARGIN
+    assert score_height(1e300) == drawing.MARGIN
 
 
 def test_a_sparkline_ends_at_the_right_with_line_and_marks():
-    points = [Point(float(i), 1.0, 4.0, False) for i in range(100)]
-    points[-1] = Point(100.0, 50.0, 4.0, True)
+    points = [ScorePoint(float(i), 1.0, 4.0, False) for i in range(100)]
+    points[-1] = ScorePoint(100.0, 50.0, 4.0, True)
     drawn = sparkline(points)
-    assert len(drawn.heights) == drawing.MOST
-    assert drawn.line == f"M0 {height(4.0)}H120"
-    assert drawn.marks == f"M118 {height(50.0)}h0"
-    assert drawn.curve.startswith(f"M0 {height(1.0)}l0 0 2 0 2 0")
-    assert ends(drawn.curve) == (118, height(50.0))
+    assert len(drawn.heights) == drawing.MAX_SPARK_POINTS
+    assert drawn.line == f"M0 {score_height(4.0)}H120"
+    assert drawn.marks == f"M118 {score_height(50.0)}h0"
+    assert drawn.curve.startswith(f"M0 {score_height(1.0)}l0 0 2 0 2 0")
+    assert ends(drawn.curve) == (118, score_height(50.0))
     assert sparkline([]) == Sparkline()
     assert (Sparkline().curve, Sparkline().line, Sparkline().marks) == ("", "", "")
 
@@ -338,25 +347,25 @@ def ends(curve):
 
 
 def test_the_script_draws_as_the_server_does(world):
-    script = (FOLDER / "cells.js").read_text(encoding="utf-8")
+    script = (STATIC_DIR / "cells.js").read_text(encoding="utf-8")
     for name in ("WIDTH", "EDGE", "STEP"):
         assert re.search(rf"const {name} = {getattr(drawing, name)};", script)
     fields = re.findall(r'"(\w+)"', script.partition("FIELDS = [")[2].partition("]")[0])
     assert len(fields) == len(a_row("a", spark=Sparkline()).told())
     let_in(world, "a")
     take(world, "a", points=[point(999.0, 7.0, 4.0, True)], alarms=[alarm_of(999.0)], pattern="p")
-    (row,) = Board(FLEET, world.service.database, world.service.history).look(world.now).rows
+    (row,) = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).rows
     told = dict(zip(fields, row.told(), strict=True))
     assert told["device"] == "a"
     assert (told["alarm"], told["alarmed"], told["pattern"]) == (1, 999.0, "p")
     assert (told["learntText"], told["learnt"]) == ("9.5", 9.5)
     assert (told["scoreText"], told["thresholdText"], told["above"]) == ("7", "4", 1)
-    assert (told["heights"], told["threshold"]) == ((height(7.0),), height(4.0))
+    assert (told["heights"], told["threshold"]) == ((score_height(7.0),), score_height(4.0))
     assert told["alarms"] == (0,)
 
 
 def test_a_board_tells_what_changed_since_a_mark(world):
-    board = Board(FLEET, world.service.database, world.service.history)
+    board = FleetTable(FLEET, world.service.database, world.service.history)
     let_in(world, "a", "b")
     first = board.look(world.now)
     assert [row.device for row in first.rows] == ["a", "b"]
@@ -373,8 +382,8 @@ def test_a_board_tells_what_changed_since_a_mark(world):
 
 def test_who_saw_another_run_is_sent_everything(world):
     let_in(world, "a", "b")
-    before = Board(FLEET, world.service.database, world.service.history).look(world.now).mark
-    board = Board(FLEET, world.service.database, world.service.history)
+    before = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).mark
+    board = FleetTable(FLEET, world.service.database, world.service.history)
     board.look(world.now)
     for mark in (before, "", "nonsense", f"{before.partition('-')[0]}-x", "-"):
         assert len(board.look(world.now, since=mark).rows) == 2
@@ -382,7 +391,7 @@ def test_who_saw_another_run_is_sent_everything(world):
 
 def test_looks_close_together_are_one(world):
     let_in(world, "a")
-    boards = Boards(world.service.database, world.service.history, lambda: world.now)
+    boards = FleetTables(world.service.database, world.service.history, lambda: world.now)
     mark = boards.look(FLEET).mark
     take(world, "a", learnt=77.0)
     world.now += 0.1
@@ -392,7 +401,7 @@ def test_looks_close_together_are_one(world):
 
 
 def test_a_fleet_that_was_deleted_is_forgotten(world):
-    boards = Boards(world.service.database, world.service.history, lambda: world.now)
+    boards = FleetTables(world.service.database, world.service.history, lambda: world.now)
     let_in(world, "a")
     boards.look(FLEET)
     world.service.delete(FLEET, ROOT)
@@ -403,7 +412,7 @@ def test_a_fleet_that_was_deleted_is_forgotten(world):
 
 
 def test_a_fleet_that_was_made_anew_has_only_its_own_devices(world):
-    board = Board(FLEET, world.service.database, world.service.history)
+    board = FleetTable(FLEET, world.service.database, world.service.history)
     let_in(world, "a")
     board.look(world.now)
     world.service.delete(FLEET, ROOT)
@@ -471,7 +480,7 @@ def test_a_page_never_asks_for_more_than_it_has(world, operator):
 
 
 def test_scripts_are_small_files_with_a_word_on_top():
-    for path in [*FOLDER.glob("*.js"), *FOLDER.glob("*.css")]:
+    for path in [*STATIC_DIR.glob("*.js"), *STATIC_DIR.glob("*.css")]:
         lines = path.read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith(("//", "/*")), path.name
         assert len(lines) <= 400, path.name
@@ -479,9 +488,9 @@ def test_scripts_are_small_files_with_a_word_on_top():
 
 
 def test_a_module_imports_files_that_are_there():
-    for path in FOLDER.glob("*.js"):
+    for path in STATIC_DIR.glob("*.js"):
         for name in re.findall(r'from "\./([^"]+)"', path.read_text(encoding="utf-8")):
-            assert (FOLDER / name).is_file(), (path.name, name)
+            assert (STATIC_DIR / name).is_file(), (path.name, name)
 
 
 @pytest.mark.slow
@@ -489,7 +498,7 @@ def test_a_thousand_devices_are_a_page_in_a_quarter_of_a_second(world, operator)
     def change(tx):
         sql = "insert into devices (fleet, device, token_hash, enrolled) values (?, ?, ?, ?)"
         for i in range(1000):
-            tx.run(sql, FLEET, f"pump-{i:03}", hashed(str(i)), 0.0)
+            tx.run(sql, FLEET, f"pump-{i:03}", hash_token(str(i)), 0.0)
 
     world.service.writer.write(change)
     points = [point(900.0 + i, 1.0 + i % 7, 4.0) for i in range(60)]

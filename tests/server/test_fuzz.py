@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from edgemerge.core.admission import admit
-from edgemerge.core.codec import encode, read
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import EdgemergeError, FormatError
+from edgemerge.core.ledger import Contribution
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode_with_form, encode
 from tests.server.mutants import LIMIT, NOTES, SEEDS, joined, mutant, parts, written
 from tests.server.wire import SHARED
 
@@ -28,7 +28,7 @@ ROOM = 2**20  # bytes, sixteen times what the largest may have: JSON and copies 
 def taken_in(data):
     """Do what the server does with a body; give what it is taken for, or the error's name."""
     try:
-        value, form = read(data, limit=LIMIT, projection=SHARED)
+        value, form = decode_with_form(data, limit=LIMIT, projection=SHARED)
         if isinstance(value, Contribution):
             admit(value, projection=SHARED, form=form)
     except EdgemergeError as error:

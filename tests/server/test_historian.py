@@ -7,14 +7,24 @@ from time import monotonic
 
 import pytest
 
-from edgemerge.core.errors import AwayError
-from edgemerge.server.reports import historian, history_rows
-from edgemerge.server.reports.fresh import ALARMS, MERGES, MINUTES
-from edgemerge.server.reports.historian import ALONE_S, EVERY_S, Historian
-from edgemerge.server.reports.history import History
-from edgemerge.server.reports.points import KEPT
-from edgemerge.server.reports.tracks import Tracks, Who
-from edgemerge.server.store.database import FullError
+from edgemerge.core.errors import UnavailableError
+from edgemerge.server.db.base import DiskFullError
+from edgemerge.server.reports import history as history_module
+from edgemerge.server.reports import storage
+from edgemerge.server.reports.history import (
+    SHARED_INTERVAL_S,
+    SINGLE_INTERVAL_S,
+    DeviceId,
+    DeviceRecords,
+    History,
+    HistoryWriter,
+)
+from edgemerge.server.reports.model import (
+    MAX_PENDING_MINUTES,
+    MAX_POINTS,
+    MAX_STORED_ALARMS,
+    MAX_STORED_MERGES,
+)
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.wire import until
 from tests.server.world import FLEET, World, generator, note
@@ -56,7 +66,7 @@ class Desk:
     """A writer that counts; somebody may be waiting, or the disk may be full."""
 
     def __init__(self, writer, waiting=0):
-        self.writer, self.waiting, self.written, self.full_at = writer, waiting, 0, -inf
+        self.writer, self.waiting, self.written, self.disk_full_at = writer, waiting, 0, -inf
         self.problem, self.looked = None, Event()
 
     def write(self, change, timeout_s):
@@ -74,13 +84,13 @@ class Desk:
 def working(world, tracks=None, desk=None, every_s=NEVER_S):
     """A historian of the test's own, which works when it is asked to."""
     desk = desk or Desk(world.service.writer)
-    tracks = Tracks() if tracks is None else tracks
+    tracks = DeviceRecords() if tracks is None else tracks
     database, clock = world.service.database, lambda: world.now
-    return Historian(tracks, database, desk, clock=clock, every_s=every_s), tracks, desk
+    return HistoryWriter(tracks, database, desk, clock=clock, every_s=every_s), tracks, desk
 
 
 def tell(tracks, device="d00", now=NOW, **words):
-    tracks.take(Who(FLEET, device), report(now, **words), now)
+    tracks.take(DeviceId(FLEET, device), report(now, **words), now)
 
 
 def rows(world, sql):
@@ -105,7 +115,7 @@ def test_while_a_share_waits_history_does_not_ask_for_a_turn(world):
 
 
 def test_if_shares_wait_for_ever_one_small_change_is_made_now_and_then(world, monkeypatch):
-    monkeypatch.setattr(historian, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(history_module, "MAX_WAIT_S", 0.2)
     mine, tracks, desk = working(world, desk=Desk(world.service.writer, waiting=1))
     for i in range(40):
         tell(tracks, f"d{i:02}")
@@ -144,12 +154,12 @@ def test_it_writes_by_itself_every_few_seconds(world):
     )
     history.take(FLEET, "d00", report(NOW, points=[point(NOW)]), NOW)
     until(lambda: rows(world, "select device from reports"))
-    assert history.unwritten_s() == 0.0
+    assert history.oldest_unwritten_s() == 0.0
     world.now += 7.0
-    assert history.unwritten_s() == 7.0  # of the minute that has only begun
+    assert history.oldest_unwritten_s() == 7.0  # of the minute that has only begun
     world.now += 53.0
     until(lambda: rows(world, "select scores from minutes"))
-    until(lambda: history.unwritten_s() == 0.0)
+    until(lambda: history.oldest_unwritten_s() == 0.0)
     history.close()
 
 
@@ -183,7 +193,9 @@ def test_minutes_older_than_a_day_go_also_of_silent_devices(anywhere):
     mine.close()
 
 
-@pytest.mark.parametrize("problem", [FullError("the disk is full"), AwayError("it is away")])
+@pytest.mark.parametrize(
+    "problem", [DiskFullError("the disk is full"), UnavailableError("it is away")]
+)
 def test_without_a_database_there_is_memory_and_one_line_in_the_log(
     world, caplog, monkeypatch, problem
 ):
@@ -206,15 +218,17 @@ def test_without_a_database_there_is_memory_and_one_line_in_the_log(
     before = len(looked)
     until(lambda: len(looked) > before + 3)  # it goes on trying
     assert caplog.text.count("history stays in memory") == 1
-    fresh = tracks.find(Who(FLEET, "d00")).fresh or tracks.find(Who(FLEET, "d00")).flying
-    assert len(fresh.points) == KEPT
-    assert (len(fresh.alarms), len(fresh.merges)) == (ALARMS, MERGES)
-    assert len(fresh.minutes) == MINUTES
+    fresh = (
+        tracks.find(DeviceId(FLEET, "d00")).fresh or tracks.find(DeviceId(FLEET, "d00")).in_flight
+    )
+    assert len(fresh.points) == MAX_POINTS
+    assert (len(fresh.alarms), len(fresh.merges)) == (MAX_STORED_ALARMS, MAX_STORED_MERGES)
+    assert len(fresh.minutes) == MAX_PENDING_MINUTES
     assert rows(world, "select * from reports") == []
     desk.problem = None
     until(lambda: rows(world, "select * from reports"))
     until(lambda: "history is written again" in caplog.text)
-    assert rows(world, "select count(*) from alarms") == [(ALARMS,)]
+    assert rows(world, "select count(*) from alarms") == [(MAX_STORED_ALARMS,)]
     assert rows(world, "select merged from reports") == [(200,)]
     mine.close()
 
@@ -222,10 +236,10 @@ def test_without_a_database_there_is_memory_and_one_line_in_the_log(
 def test_after_the_disk_was_full_history_leaves_the_rest_of_it_to_shares(world):
     mine, tracks, desk = working(world)
     tell(tracks)
-    desk.full_at = monotonic()
+    desk.disk_full_at = monotonic()
     mine.write()
     assert desk.written == 0
-    desk.full_at -= historian.FULL_S
+    desk.disk_full_at -= history_module.DISK_FULL_PAUSE_S
     mine.write()
     assert desk.written == 1
     mine.close()
@@ -247,12 +261,12 @@ def test_closing_does_not_take_long_though_others_wait(world):
     assert desk.looked.wait(30)
     start = monotonic()
     mine.close()
-    assert monotonic() - start < historian.PARTING_S
+    assert monotonic() - start < history_module.CLOSE_TIMEOUT_S
     assert len(rows(world, "select * from reports")) == 1
 
 
 def test_a_broken_database_at_the_start_is_no_reason_not_to_start(world, caplog, monkeypatch):
-    monkeypatch.setattr(history_rows, "versions", lambda _tx: 1 / 0)
+    monkeypatch.setattr(storage, "report_versions", lambda _tx: 1 / 0)
     mine, tracks, _ = working(world)
     assert "history could not be kept" in caplog.text
     tell(tracks)
@@ -267,7 +281,7 @@ def test_a_server_that_heard_a_device_earlier_does_not_undo_what_another_wrote(a
     other.write()
     mine.write()
     third, found, _ = working(anywhere)
-    glimpse = found.find(Who(FLEET, "d00")).glimpse
+    glimpse = found.find(DeviceId(FLEET, "d00")).latest
     assert (glimpse.heard, glimpse.status.samples) == (NOW + 1.0, 2)
     assert [one.at for one in glimpse.points] == [NOW, NOW + 1.0]
     for each in (mine, other, third):
@@ -289,13 +303,13 @@ def test_a_fleet_that_is_made_anew_here_is_not_taken_for_the_one_before(world):
 
 
 def test_a_large_fleet_is_written_as_often_as_it_reports(world):
-    mine, tracks, _ = working(world, every_s=EVERY_S)
-    alone, *_ = working(world, tracks, every_s=ALONE_S)
-    assert (mine.pause_s(), alone.pause_s()) == (EVERY_S, ALONE_S)
+    mine, tracks, _ = working(world, every_s=SHARED_INTERVAL_S)
+    alone, *_ = working(world, tracks, every_s=SINGLE_INTERVAL_S)
+    assert (mine.pause_s(), alone.pause_s()) == (SHARED_INTERVAL_S, SINGLE_INTERVAL_S)
     for i in range(500):
         tell(tracks, f"e{i}")
     world.now += 2.0
-    assert (mine.pause_s(), alone.pause_s()) == (10.0, ALONE_S)
+    assert (mine.pause_s(), alone.pause_s()) == (10.0, SINGLE_INTERVAL_S)
     for each in (mine, alone):
         each.close()
 
@@ -303,4 +317,4 @@ def test_a_large_fleet_is_written_as_often_as_it_reports(world):
 def test_who_has_the_database_alone_writes_less_often(world):
     history = world.service.history
     shared = world.service.database.is_shared
-    assert history._historian.pause_s() == (EVERY_S if shared else ALONE_S)
+    assert history._historian.pause_s() == (SHARED_INTERVAL_S if shared else SINGLE_INTERVAL_S)

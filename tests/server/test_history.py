@@ -4,11 +4,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgemerge.server.reports.fresh import ALARMS, MERGES
-from edgemerge.server.reports.glimpses import Traffic
-from edgemerge.server.reports.points import KEPT
+from edgemerge.server.db.connect import connect
+from edgemerge.server.reports.model import MAX_POINTS, MAX_STORED_ALARMS, MAX_STORED_MERGES, Traffic
 from edgemerge.server.service import Service
-from edgemerge.server.store.connecting import connect
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.world import FLEET, ROOT, World
 
@@ -44,7 +42,7 @@ def history_of(world):
 
 def seen(history, device="a"):
     """All that can be known of a device, with what changes at a restart left out."""
-    glimpse = history.glimpse(FLEET, device)
+    glimpse = history.latest(FLEET, device)
     return (
         None if glimpse is None else {**vars(glimpse), "seq": 0, "points": tuple(glimpse.points)},
         history.minutes(FLEET, device, since=0.0),
@@ -74,7 +72,7 @@ def test_a_report_is_seen_at_once_by_the_servers_clock(world):
         synced=NOW - 570.0,
         pattern="idle",
     )
-    glimpse = history_of(world).glimpse(FLEET, "a")
+    glimpse = history_of(world).latest(FLEET, "a")
     assert (glimpse.device, glimpse.heard, glimpse.every_s, glimpse.left) == ("a", NOW, 1.0, False)
     assert [tuple(one) for one in glimpse.points] == [
         (NOW - 5.0, 3.0, 2.0, True),
@@ -88,8 +86,8 @@ def test_a_report_is_seen_at_once_by_the_servers_clock(world):
     assert [alarm.sample for alarm in history.alarms(FLEET, "a")] == [9, 8, 7]
     assert len(history.merges(FLEET, "a")[0].origins) == 3
     assert history.merged(FLEET) == 1
-    assert history.glimpses(FLEET) == {"a": glimpse}
-    assert history.glimpses("another") == {}
+    assert history.latest_reports(FLEET) == {"a": glimpse}
+    assert history.latest_reports("another") == {}
 
 
 def test_a_restart_keeps_everything(anywhere):
@@ -136,7 +134,7 @@ def test_what_is_written_in_between_changes_nothing(world):
                 [m._replace(mean=round(m.mean, 9)) for m in some] for some in (one, other)
             )
         assert one == other
-    a, b = (history_of(world).glimpse(FLEET, device) for device in "ab")
+    a, b = (history_of(world).latest(FLEET, device) for device in "ab")
     assert a.points == b.points
 
 
@@ -171,20 +169,20 @@ def test_a_flood_stays_within_its_bounds(anywhere):
             history_of(anywhere).flush()
     for _ in range(2):
         history = history_of(anywhere)
-        assert len(history.glimpse(FLEET, "a").points) == KEPT
-        assert history.glimpse(FLEET, "a").points[0].at == anywhere.now - (KEPT - 1) / 4
+        assert len(history.latest(FLEET, "a").points) == MAX_POINTS
+        assert history.latest(FLEET, "a").points[0].at == anywhere.now - (MAX_POINTS - 1) / 4
         newest = history.alarms(FLEET, "a", limit=10_000)
-        assert len(newest) == ALARMS
+        assert len(newest) == MAX_STORED_ALARMS
         assert newest[0].at == anywhere.now
-        assert len(history.merges(FLEET, "a", limit=10_000)) == MERGES
+        assert len(history.merges(FLEET, "a", limit=10_000)) == MAX_STORED_MERGES
         assert [one.at for one in newest] == sorted((one.at for one in newest), reverse=True)
         assert history.merged(FLEET) == 120
         assert len(history.alarms(FLEET, "a", limit=3)) == 3
         anywhere.restart()
     with anywhere.service.database.reading() as tx:
-        assert tx.one("select count(*) from alarms") == (ALARMS,)
-        assert tx.one("select count(*) from merges") == (MERGES,)
-        assert len(tx.one("select points from rings")[0]) <= 32 * KEPT
+        assert tx.one("select count(*) from alarms") == (MAX_STORED_ALARMS,)
+        assert tx.one("select count(*) from merges") == (MAX_STORED_MERGES,)
+        assert len(tx.one("select points from rings")[0]) <= 32 * MAX_POINTS
         assert len(tx.one("select points from reports")[0]) <= 32 * 120
 
 
@@ -203,7 +201,7 @@ def test_a_merge_that_is_told_again_is_the_same_merge(world):
         told(world, merge=merge_of(at, 5))
     told(world)
     assert history_of(world).merged(FLEET) == 1
-    assert history_of(world).glimpse(FLEET, "a").merge.at == NOW - 9.0
+    assert history_of(world).latest(FLEET, "a").merge.at == NOW - 9.0
 
 
 def test_changes_are_numbered(world):
@@ -226,10 +224,10 @@ def test_pushes_and_pulls_are_counted_where_they_happen(anywhere):
     history.pulled(FLEET, "a", 7, grouped=False)
     history.pulled(FLEET, "a", 0, grouped=True)
     assert history.traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW, True)}
-    assert history.glimpses(FLEET) == {}  # it has never reported
+    assert history.latest_reports(FLEET) == {}  # it has never reported
     anywhere.restart()
     assert history_of(anywhere).traffic(FLEET) == {"a": Traffic(2, 120, 2, 7, NOW, True)}
-    assert history_of(anywhere).glimpses(FLEET) == {}
+    assert history_of(anywhere).latest_reports(FLEET) == {}
 
 
 def test_deleting_a_fleet_forgets_its_history(anywhere):
@@ -250,7 +248,7 @@ def test_a_revoked_device_keeps_its_history(world):
     told(world, points=[point(NOW)])
     world.service.revoke(FLEET, "a", ROOT)
     world.restart()
-    assert len(history_of(world).glimpse(FLEET, "a").points) == 1
+    assert len(history_of(world).latest(FLEET, "a").points) == 1
 
 
 def test_a_damaged_row_costs_no_other_device_its_history(world):
@@ -261,8 +259,8 @@ def test_a_damaged_row_costs_no_other_device_its_history(world):
         lambda tx: tx.run("update reports set body = '{', points = ? where device = 'a'", b"x")
     )
     world.restart()
-    assert history_of(world).glimpse(FLEET, "a") is None
-    assert len(history_of(world).glimpse(FLEET, "b").points) == 1
+    assert history_of(world).latest(FLEET, "a") is None
+    assert len(history_of(world).latest(FLEET, "b").points) == 1
 
 
 def test_two_servers_on_one_database_see_what_each_was_told(fresh_postgres_url):
@@ -290,7 +288,7 @@ def test_two_servers_on_one_database_see_what_each_was_told(fresh_postgres_url):
     assert [one.at for one in mine[0]["points"]] == [NOW + i for i in range(150)]
     assert mine[0]["status"].samples == 149
     assert sum(minute.scores for minute in mine[1]) == 150
-    assert len(mine[2]) == ALARMS
+    assert len(mine[2]) == MAX_STORED_ALARMS
     assert mine[4] == Traffic(pushes=150, pushed_bytes=1500, last=world.now)
     assert seen(both[0], "b") == seen(both[1], "b")
     world.service.delete(FLEET, ROOT)
@@ -302,14 +300,14 @@ def test_two_servers_on_one_database_see_what_each_was_told(fresh_postgres_url):
 
 def test_what_a_device_asked_for_last_is_known_after_a_restart_and_to_other_servers(anywhere):
     history = history_of(anywhere)
-    assert history.asks_for_patterns(FLEET, "a") is None
+    assert history.last_pull_was_grouped(FLEET, "a") is None
     for grouped in (False, True):
         anywhere.now += 1.0
         history.pulled(FLEET, "a", 7, grouped=grouped)
     history.pushed(FLEET, "a", 100)  # says nothing about it
     history.flush()
     anywhere.restart()
-    assert history_of(anywhere).asks_for_patterns(FLEET, "a")
+    assert history_of(anywhere).last_pull_was_grouped(FLEET, "a")
 
 
 def test_what_was_asked_for_last_counts_in_whatever_order_it_is_added():

@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from edgemerge.core.codec import decode, encode
-from edgemerge.core.errors import AwayError
-from edgemerge.server.limits import Limits
-from edgemerge.server.store.writer import Writer
+from edgemerge.core.errors import UnavailableError
+from edgemerge.server.db.writer import Writer
+from edgemerge.server.http import Limits
+from edgemerge.wire.codec import decode, encode
 from tests.server.wire import (
     SHARED,
     address,
@@ -60,7 +60,7 @@ def idle(here):
 
 
 def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path):
-    with serving(tmp_path, bytes_under_way=len(WHOLE) + 500) as (here, token):
+    with serving(tmp_path, max_bytes_in_flight=len(WHOLE) + 500) as (here, token):
         with half_sent(here, token) as opened:
             before = dump(here)
             answered = push(here, token, note("a", pattern="idle"))
@@ -77,7 +77,7 @@ def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path
 
 
 def test_too_many_requests_under_way_are_refused_until_there_are_fewer(tmp_path):
-    with serving(tmp_path, requests_under_way=3) as (here, token):
+    with serving(tmp_path, max_requests_in_flight=3) as (here, token):
         with ExitStack() as stack:
             for _ in range(3):
                 stack.enter_context(half_sent(here, token))
@@ -201,7 +201,7 @@ def test_a_change_that_nobody_waits_for_any_more_does_not_stop_the_writer(tmp_pa
 def test_whoever_waits_too_long_for_a_change_is_told_to_try_again(tmp_path):
     with serving(tmp_path) as (here, _):
         writer, go = Writer(here.service.database), Event()
-        with pytest.raises(AwayError, match="takes long"):
+        with pytest.raises(UnavailableError, match="takes long"):
             writer.write(lambda _tx: go.wait(30), timeout_s=0.01)
         go.set()
         writer.close()

@@ -11,15 +11,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from edgemerge.core.errors import EdgemergeError, UnknownError
-from edgemerge.server.dashboard import device_watch as device_watching
-from edgemerge.server.dashboard import events as streaming
-from edgemerge.server.dashboard import watching
-from edgemerge.server.dashboard.device_view import device_view
-from edgemerge.server.dashboard.device_watch import DeviceWatch, mark_of
-from edgemerge.server.dashboard.events import Event, events
-from edgemerge.server.dashboard.watching import Watching
-from edgemerge.server.reports.glimpses import Point
-from edgemerge.server.tokens import Caller
+from edgemerge.server.auth import Caller
+from edgemerge.server.dashboard import device as device_watching
+from edgemerge.server.dashboard import stream
+from edgemerge.server.dashboard import stream as streaming
+from edgemerge.server.dashboard.device import device_view, event_id
+from edgemerge.server.dashboard.live import DeviceEvents
+from edgemerge.server.dashboard.stream import Event, Viewers, event_stream
+from edgemerge.server.reports.model import ScorePoint
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.test_running import operator as hub_of
 from tests.server.test_running import serving
@@ -43,9 +42,9 @@ def here(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Let streams look, speak and check as often as a test has patience."""
-    monkeypatch.setattr(streaming, "TICK_S", 0.02)
-    monkeypatch.setattr(streaming, "CHECK_S", 0.05)
-    monkeypatch.setattr(streaming, "SIGN_S", 0.1)
+    monkeypatch.setattr(streaming, "POLL_S", 0.02)
+    monkeypatch.setattr(streaming, "SESSION_CHECK_S", 0.05)
+    monkeypatch.setattr(streaming, "KEEPALIVE_S", 0.1)
 
 
 def take(here, device, **words):
@@ -210,7 +209,7 @@ def test_a_fleet_that_is_deleted_ends_its_streams(here):
 
 @pytest.mark.usefixtures("quick")
 def test_only_so_many_streams_are_open_at_once(here, monkeypatch):
-    monkeypatch.setattr(watching, "SEATS", 2)
+    monkeypatch.setattr(stream, "MAX_STREAMS", 2)
     gauge = here.service.metrics.watching
     with ExitStack() as open_now:
         for _ in range(2):
@@ -247,7 +246,7 @@ class Watched:
 def heard(watch, *, signed_in=lambda: True, leaving=lambda: False, longest_s=0.3):
     async def listen():
         settings = {"signed_in": signed_in, "leaving": leaving, "longest_s": longest_s}
-        return [text async for text in events(watch, **settings)]
+        return [text async for text in event_stream(watch, **settings)]
 
     return asyncio.run(listen())
 
@@ -278,28 +277,28 @@ def test_a_stream_ends_when_the_server_is_asked_to_stop():
 def test_the_session_is_looked_at_again_and_again():
     answers = [True, True, False]
     told = heard(Watched(), signed_in=lambda: answers.pop(0), longest_s=60.0)
-    assert told[-1] == streaming.GONE
+    assert told[-1] == streaming.GONE_EVENT
     assert answers == []
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_vanishes_is_gone_and_other_troubles_only_end_the_stream(caplog):
-    assert heard(Watched(UnknownError("no fleet")), longest_s=60.0)[-1] == streaming.GONE
+    assert heard(Watched(UnknownError("no fleet")), longest_s=60.0)[-1] == streaming.GONE_EVENT
     assert heard(Watched(EdgemergeError("the disk")), longest_s=60.0) == ["retry: 2000\n\n"]
     assert "a stream ended" in caplog.text
 
 
 def test_limits_are_those_that_were_promised():
-    assert streaming.TICK_S <= 0.5
-    assert streaming.CHECK_S + streaming.TICK_S <= 5.0
-    assert streaming.SIGN_S + streaming.TICK_S <= 15.0
-    assert streaming.LONGEST_S == 600.0
-    assert watching.SEATS == 64
+    assert streaming.POLL_S <= 0.5
+    assert streaming.SESSION_CHECK_S + streaming.POLL_S <= 5.0
+    assert streaming.KEEPALIVE_S + streaming.POLL_S <= 15.0
+    assert streaming.MAX_STREAM_S == 600.0
+    assert stream.MAX_STREAMS == 64
 
 
 def device_watch(here, mark=""):
-    seats = Watching(here.app.state.watching.boards, run="run")
-    return DeviceWatch(here.service, seats, FLEET, "pump-1", mark)
+    seats = Viewers(here.app.state.watching.boards, run="run")
+    return DeviceEvents(here.service, seats, FLEET, "pump-1", mark)
 
 
 @pytest.fixture
@@ -327,11 +326,11 @@ def test_points_are_sent_once_and_none_is_left_out(boards):
 def test_a_page_knows_up_to_where_it_has_the_points(boards):
     now = time.time()
     take(boards, "pump-1", points=[point(now - 2.0), point(now - 1.0)])
-    points = list(boards.service.history.glimpse(FLEET, "pump-1").points)
-    assert "points" not in device_watch(boards, mark_of(points, "run")).look().data
-    assert device_watch(boards, mark_of(points[:1], "run")).look().data["points"][0]
-    assert "all" in device_watch(boards, mark_of([], "run")).look().data
-    assert mark_of([Point(5.0, 1.0, None, False)], "run") == "run-5.0"
+    points = list(boards.service.history.latest(FLEET, "pump-1").points)
+    assert "points" not in device_watch(boards, event_id(points, "run")).look().data
+    assert device_watch(boards, event_id(points[:1], "run")).look().data["points"][0]
+    assert "all" in device_watch(boards, event_id([], "run")).look().data
+    assert event_id([ScorePoint(5.0, 1.0, None, False)], "run") == "run-5.0"
 
 
 def test_only_parts_that_changed_are_sent(boards):

@@ -6,9 +6,9 @@ import pytest
 
 from edgemerge import encode
 from edgemerge.server import audit
-from edgemerge.server.dashboard import log_pages
+from edgemerge.server.auth import Caller
+from edgemerge.server.dashboard import log
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.tokens import Caller
 from tests.server.signing_in import Operator, Page
 from tests.server.world import SHARED
 from tests.services.hub import running
@@ -28,7 +28,7 @@ def note(database, *, action="contribute", fleet="pumps", subject="pump-1", **de
 def newest(database, **asked):
     words = {"fleet": "pumps", "before": 2**62, "limit": 10, "action": "", "subject": ""}
     with database.reading() as tx:
-        return [entry.seq for entry in audit.newest(tx, **words | asked)]
+        return [entry.seq for entry in audit.latest_entries(tx, **words | asked)]
 
 
 def test_entries_come_newest_first_and_of_one_fleet(database):
@@ -100,7 +100,7 @@ def test_details_are_shown_plainly(operator):
 
 
 def test_the_log_comes_in_pages(operator, monkeypatch):
-    monkeypatch.setattr(log_pages, "ROWS", 5)
+    monkeypatch.setattr(log, "ENTRIES_PER_PAGE", 5)
     path, seen = LOG, []
     while path:
         page = Page(operator.get(path).text)
@@ -114,7 +114,7 @@ def test_the_log_comes_in_pages(operator, monkeypatch):
 
 
 def test_pages_keep_what_was_asked_for(operator, monkeypatch):
-    monkeypatch.setattr(log_pages, "ROWS", 2)
+    monkeypatch.setattr(log, "ENTRIES_PER_PAGE", 2)
     page = Page(operator.get(LOG, action="invite", find="pump").text)
     (older,) = [attrs["href"] for attrs, text in page.all("a") if text == "Older"]
     found = entries(operator.get(older).text)

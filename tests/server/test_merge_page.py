@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from edgemerge.core.errors import SettingError
-from edgemerge.server.dashboard import matrix_view, merge_view
+from edgemerge.server.dashboard import merge_view
 from tests.server.merge_site import FLEET, KINDS, MERGE, ROOT, filled, push, serving
 from tests.server.signing_in import Operator, Page
 
@@ -52,7 +52,7 @@ def test_like_devices_are_in_one_group_whose_cells_say_how_well_they_explain_eac
     assert len(cells) == size**2
     for k, (attrs, text) in enumerate(cells):
         same = order[k // size][0] == order[k % size][0]
-        assert attrs["class"].split()[0] == matrix_view.step_of(float(text))
+        assert attrs["class"].split()[0] == merge_view.colour_class(float(text))
         assert (float(text) <= 2.5) == same
         assert ("own" in attrs["class"]) == (k // size == k % size)
 
@@ -147,7 +147,7 @@ def test_a_preview_of_what_does_not_fit_says_that_devices_will_refuse(here, oper
 
 
 def test_of_too_many_targets_those_with_most_samples_are_previewed(here, operator, monkeypatch):
-    monkeypatch.setattr(merge_view, "TARGETS", 2)
+    monkeypatch.setattr(merge_view, "MAX_TARGETS", 2)
     push(here, "large", 0.1, rows=900)
     text = operator.get(MERGE, source=["a1"], to="all").text
     assert sorted(rows_of(text)) == ["a1", "large"]
@@ -191,7 +191,7 @@ def test_hostile_words_are_shown_as_words(here, operator):
 
 
 def test_of_many_devices_some_are_left_out_and_can_be_found(operator, monkeypatch):
-    monkeypatch.setattr(merge_view, "MANY", 3)
+    monkeypatch.setattr(merge_view, "MATRIX_DEVICES", 3)
     text = operator.get(f"{MERGE}/matrix", source="a3").text
     assert len(Page(text).all("th", scope="row")) == 3
     assert "2 more devices are left out" in text
@@ -206,7 +206,7 @@ def test_of_many_devices_some_are_left_out_and_can_be_found(operator, monkeypatc
 
 
 def test_small_cells_have_a_label_instead_of_text(operator, monkeypatch):
-    monkeypatch.setattr(matrix_view, "TEXTS", 4)
+    monkeypatch.setattr(merge_view, "MAX_DEVICES_WITH_TEXT", 4)
     page = Page(operator.get(f"{MERGE}/matrix").text)
     cells = [cell for cell in page.all("td") if "corner" not in cell[0]["class"]]
     assert len(cells) == len(KINDS) ** 2
@@ -223,7 +223,7 @@ def test_finding_is_not_previewing(operator):
 
 
 def test_contributions_come_in_pages(operator, monkeypatch):
-    monkeypatch.setattr(merge_view, "ROWS", 2)
+    monkeypatch.setattr(merge_view, "CONTRIBUTIONS_PER_PAGE", 2)
     seen = []
     for number in ("1", "2", "3", "9"):
         page = Page(operator.get(MERGE, page=number).text)

@@ -6,14 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgemerge.server.dashboard import matrix_view
-from edgemerge.server.dashboard.choice_view import choices_of, words_of
-from edgemerge.server.dashboard.preview_view import SHOWN, preview_of, what_happens
-from edgemerge.server.merges.choices import Choice
-from edgemerge.server.merges.likenesses import Likeness
-from edgemerge.server.merges.previewing import Previewed
+from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
+from edgemerge.server.choices.rules import Choice
+from edgemerge.server.dashboard import merge_view
+from edgemerge.server.dashboard.merge_view import (
+    MAX_PREVIEW_ROWS,
+    choice_views,
+    describe_adoption,
+    describe_choice,
+    make_preview_view,
+)
 
-STATIC = Path(matrix_view.__file__).parent / "static"
+STATIC = Path(merge_view.__file__).parent / "static"
 ENOUGH = 4.5  # contrast of text, by WCAG 2 AA
 
 
@@ -40,7 +44,7 @@ def themes():
 @pytest.mark.parametrize("theme", [0, 1, 2])
 def test_every_step_of_colour_can_be_read(theme):
     text, found = themes()
-    for step in range(len(matrix_view.EDGES) + 1):
+    for step in range(len(merge_view.COLOUR_STEPS) + 1):
         (ink,) = re.findall(rf"\.m{step}\b[^{{]*{{ color: ([^;]+);", text)
         ink = found[theme].get(ink.removeprefix("var(--").removesuffix(")"), ink)
         assert f".m{step} {{ background: var(--m{step}); }}" in text
@@ -55,17 +59,17 @@ def test_both_ways_to_the_dark_theme_give_the_same_colours():
 
 
 def test_the_legend_has_every_step_once_and_in_order():
-    matrix = matrix_view.Matrix((), 0)
+    matrix = merge_view.Matrix((), 0)
     assert [step for step, _ in matrix.legend] == [f"m{k}" for k in range(12)]
-    for (step, words), edge in zip(matrix.legend, (*matrix_view.EDGES, 1e9), strict=True):
-        assert matrix_view.step_of(edge) == step
-        assert float(words.split()[1]) == min(edge, matrix_view.EDGES[-1])
+    for (step, words), edge in zip(matrix.legend, (*merge_view.COLOUR_STEPS, 1e9), strict=True):
+        assert merge_view.colour_class(edge) == step
+        assert float(words.split()[1]) == min(edge, merge_view.COLOUR_STEPS[-1])
 
 
 def test_what_is_not_known_is_shown_as_such():
     ratios = np.array([[1.0, np.nan], [np.inf, 1.0]])
-    likeness = Likeness(("a", "b"), ratios, (0, 1), (5.0, 5.0))
-    matrix = matrix_view.matrix_of(likeness, left_out=0)
+    likeness = DeviceSimilarity(("a", "b"), ratios, (0, 1), (5.0, 5.0))
+    matrix = merge_view.make_matrix(likeness, left_out=0)
     cells = [
         (cell.step, cell.text)
         for group in matrix.groups
@@ -77,11 +81,11 @@ def test_what_is_not_known_is_shown_as_such():
 
 
 def previewed(device, shift, *, ready=True):
-    return Previewed(device, "normal", 100.0, 0.9, 1.0, shift, 50.0, ready)
+    return PatternPreview(device, "normal", 100.0, 0.9, 1.0, shift, 50.0, ready)
 
 
 def preview(*rows):
-    return preview_of(list(rows), sources=["a"], targets=["a"], to="selected", looked=1)
+    return make_preview_view(list(rows), sources=["a"], targets=["a"], to="selected", looked=1)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +120,18 @@ def test_the_bar_of_a_preview_is_empty_at_no_change_a_third_at_two_and_full_at_e
 
 
 def test_a_long_preview_shows_what_rises_most():
-    found = preview(*(previewed(f"d{k}", 1.0 + k / 1000) for k in range(SHOWN + 3)))
-    assert (len(found.rows), found.more) == (SHOWN, 3)
-    assert found.rows[0].device == f"d{SHOWN + 2}"
+    found = preview(*(previewed(f"d{k}", 1.0 + k / 1000) for k in range(MAX_PREVIEW_ROWS + 3)))
+    assert (len(found.rows), found.more) == (MAX_PREVIEW_ROWS, 3)
+    assert found.rows[0].device == f"d{MAX_PREVIEW_ROWS + 2}"
 
 
 def test_what_happens_is_said_before_it_does():
-    assert what_happens(["a"], ["a"], "selected") == "a will be told nothing of others"
-    assert what_happens(["a"], ["b"], "all") == "1 device will be told only the sums of a"
+    assert describe_adoption(["a"], ["a"], "selected") == "a will be told nothing of others"
+    assert describe_adoption(["a"], ["b"], "all") == "1 device will be told only the sums of a"
     many = [f"d{k}" for k in range(9)]
-    assert what_happens(many, many, "selected").startswith("d0, d1, d2, d3, d4, d5 and 3 more will")
+    assert describe_adoption(many, many, "selected").startswith(
+        "d0, d1, d2, d3, d4, d5 and 3 more will"
+    )
 
 
 def chosen(number, *, sources=None, targets=None, key=None, undone=None):
@@ -134,30 +140,32 @@ def chosen(number, *, sources=None, targets=None, key=None, undone=None):
 
 
 def test_choices_are_said_in_words():
-    assert words_of(chosen(1, sources=("a",), targets=("a",))) == "a is told nothing of others"
     assert (
-        words_of(chosen(1, sources=("a", "b"), targets=("b",)))
+        describe_choice(chosen(1, sources=("a",), targets=("a",))) == "a is told nothing of others"
+    )
+    assert (
+        describe_choice(chosen(1, sources=("a", "b"), targets=("b",)))
         == "b is told only the sums of a and b"
     )
     assert (
-        words_of(chosen(1, key=("a", 2, "p")))
+        describe_choice(chosen(1, key=("a", 2, "p")))
         == "what a saw of p (incarnation 2) is told to nobody"
     )
     nobody = chosen(1, sources=(), targets=("a", "b"))
-    assert words_of(nobody) == "a and b are told nothing of others"
+    assert describe_choice(nobody) == "a and b are told nothing of others"
 
 
 def test_a_revocation_concerns_all_others_whatever_was_chosen_since():
     newer = chosen(2, sources=("a",), targets=("a", "b"))
     older = chosen(1, key=("a", 0, "p"))
-    views = choices_of([newer, older], {}, ["a", "b", "c"], 200.0)
+    views = choice_views([newer, older], {}, ["a", "b", "c"], 200.0)
     assert [view.state for view in views] == ["in force", "in force"]
     assert views[1].following == "0 of 2 devices merged anew since; 2 have not reported since"
 
 
 def test_who_followed_an_undoing_is_said_for_an_hour():
     undone = chosen(1, sources=("a",), targets=("a", "b"), undone=150.0)
-    (soon,) = choices_of([undone], {}, ["a", "b"], 160.0)
-    (later,) = choices_of([undone], {}, ["a", "b"], 160.0 + 3600.0)
+    (soon,) = choice_views([undone], {}, ["a", "b"], 160.0)
+    (later,) = choice_views([undone], {}, ["a", "b"], 160.0 + 3600.0)
     assert soon.following.startswith("0 of 2 devices")
     assert later.following == ""

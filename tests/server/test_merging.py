@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learning import learner_of
-from edgemerge.agent.preview import Preview
-from edgemerge.core.errors import AwayError, SettingError, UnknownError
-from edgemerge.core.likeness import Profile, explains
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.sync import MergePreview
+from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
+from edgemerge.core.similarity import Profile, loss_ratio
 from edgemerge.core.threshold import fresh_loss
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import contributions, telling
-from edgemerge.server.merges import likenesses, previewing, solved
-from edgemerge.server.reports.glimpses import Glimpse
-from edgemerge.server.reports.report_forms import PatternAsked, StatusAsked
+from edgemerge.server import contributions, totals
+from edgemerge.server.choices import preview
+from edgemerge.server.reports.model import LatestReport
+from edgemerge.server.schemas import PatternAsked, StatusAsked
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
@@ -33,7 +33,7 @@ class Fleet:
         self.learners = {}
         for i, (device, modes) in enumerate(places.items()):
             X = np.vstack([machine(place, rows, generator(i)) for place in modes])
-            learner = learner_of(kind(SHARED))
+            learner = as_learner(kind(SHARED))
             learner.thing.learn(X)
             self.learners[device] = learner
             for pattern, stats in learner.own().items():
@@ -61,7 +61,7 @@ class Fleet:
         for device in targets:
             mine = {row.pattern: row for row in rows if row.device == device}
             told, learner = self.told(device), self.learners[device]
-            found = Preview.of(learner, told)
+            found = MergePreview.of(learner, told)
             assert set(mine) == set(learner.own())
             for pattern, shift in found.patterns.items():
                 assert mine[pattern].shift == pytest.approx(shift, rel=ROUNDING)
@@ -101,7 +101,7 @@ def glimpse(*names):
     """What a device reports: the names of its patterns."""
     patterns = [PatternAsked(pattern=name, own=9.0, told=0.0, used=0) for name in names]
     status = StatusAsked(samples=9, learnt=9.0, alarms=0, patterns=patterns)
-    return Glimpse("a", 0.0, 5.0, False, status, (), None, None, 1)
+    return LatestReport("a", 0.0, 5.0, False, status, (), None, None, 1)
 
 
 subsets = st.lists(st.sampled_from(DEVICES), unique=True)
@@ -194,8 +194,8 @@ def test_what_may_be_previewed_is_bounded_and_must_be_there(detectors, monkeypat
         look("nowhere", ["a"], ["b"])
     with pytest.raises(SettingError, match="at most 200"):
         look(FLEET, ["a"], [f"d{i}" for i in range(201)])
-    monkeypatch.setattr(previewing, "PATIENCE_S", -1.0)
-    with pytest.raises(AwayError, match="fewer targets"):
+    monkeypatch.setattr(preview, "PREVIEW_TIMEOUT_S", -1.0)
+    with pytest.raises(UnavailableError, match="fewer targets"):
         look(FLEET, ["a"], ["b"])
 
 
@@ -213,9 +213,9 @@ def test_what_may_be_previewed_is_bounded_and_must_be_there(detectors, monkeypat
     ],
 )
 def test_a_bank_is_who_asked_for_patterns_or_has_several(names, seen, grouped, bank):
-    entry = contributions.Entry("a", 0, "normal", 1, 9.0, 9, "", "", 0.0)
+    entry = contributions.StoredContribution("a", 0, "normal", 1, 9.0, 9, "", "", 0.0)
     own = [replace(entry, pattern=name) for name in names]
-    assert previewing.is_bank(own, seen, grouped=grouped) == bank
+    assert preview.is_bank(own, seen, grouped=grouped) == bank
 
 
 def test_kept_sums_that_are_damaged_are_made_anew_for_a_preview(banks):
@@ -234,19 +234,19 @@ def test_patterns_are_grouped_for_a_preview_though_nobody_has_asked_for_them(
         assert banks.merging.preview(FLEET, ["c"], ["a"])
     assert "damaged" not in caplog.text  # nothing had to be made anew
     banks.world.put(note("c", 4, generator(5), place=0.1, rows=200))
-    monkeypatch.setattr(telling.Teller, "place", lambda *_: None)  # others are always faster
-    with pytest.raises(AwayError, match="try again"):
+    monkeypatch.setattr(totals.PullService, "place", lambda *_: None)  # others are always faster
+    with pytest.raises(UnavailableError, match="try again"):
         banks.merging.preview(FLEET, ["c"], ["a"])
 
 
 def test_sums_of_a_selection_are_read_once_for_all_targets(detectors, monkeypatch):
-    read, real = [], contributions.stats_of
+    read, real = [], contributions.read_stats
 
     def reading(tx, entry, projection):
         read.append(entry.device)
         return real(tx, entry, projection)
 
-    monkeypatch.setattr(contributions, "stats_of", reading)
+    monkeypatch.setattr(contributions, "read_stats", reading)
     detectors.world.told()
     read.clear()
     detectors.merging.preview(FLEET, ["b", "c"], ["a", "d"])
@@ -267,7 +267,7 @@ def pairwise(contributions):
 
     def ratio(a, b):
         weights = [q.stats.count for q in by_device[b]]
-        best = [min(explains(p, q) for p in by_device[a]) for q in by_device[b]]
+        best = [min(loss_ratio(p, q) for p in by_device[a]) for q in by_device[b]]
         return np.average(best, weights=weights)
 
     return {(a, b): ratio(a, b) for a in by_device for b in by_device}
@@ -304,7 +304,7 @@ def test_each_device_is_shown_with_its_samples(detectors):
 
 
 def test_devices_with_most_samples_are_compared_unless_they_are_named(detectors, monkeypatch):
-    monkeypatch.setattr(likenesses, "MANY", 2)
+    monkeypatch.setattr(preview, "DEFAULT_DEVICES", 2)
     detectors.world.put(note("e", 1, generator(1), rows=90))
     detectors.world.put(note("e", 1, generator(1), rows=10, pattern="idle"))
     detectors.world.put(note("f", 1, generator(1), rows=80))
@@ -319,7 +319,7 @@ def test_devices_with_most_samples_are_compared_unless_they_are_named(detectors,
         detectors.merging.likeness(FLEET, ["nobody"])
     for i in range(5):
         detectors.world.caller(f"x{i}")
-    monkeypatch.setattr(likenesses, "MOST", 4)
+    monkeypatch.setattr(preview, "MAX_DEVICES", 4)
     with pytest.raises(SettingError, match="at most 4"):
         detectors.merging.likeness(FLEET, [f"x{i}" for i in range(5)])
 
@@ -339,27 +339,27 @@ def test_of_many_patterns_the_largest_are_compared(detectors, monkeypatch):
     for i in range(12):
         detectors.world.put(note("a", 1, generator(i), pattern=f"p{i}", rows=10 + i))
     with detectors.world.service.database.reading() as tx:
-        entries = contributions.every(tx, FLEET)
-    found = likenesses.selected(entries, None, size=1000)
+        entries = contributions.list_stored(tx, FLEET)
+    found = preview.select_patterns(entries, None, size=1000)
     assert [e.pattern for e in found.patterns["a"]][:3] == ["normal", "p11", "p10"]
-    assert len(found.patterns["a"]) == likenesses.PATTERNS
+    assert len(found.patterns["a"]) == preview.MAX_PATTERNS
     assert found.samples["a"] == 60 + sum(range(10, 22))
-    monkeypatch.setattr(likenesses, "ROOM", 8000)  # room for two of each device
-    assert len(likenesses.selected(entries, None, size=1000).patterns["a"]) == 2
-    assert len(likenesses.selected(entries, None, size=9000).patterns["a"]) == 1
+    monkeypatch.setattr(preview, "CACHE_BYTES", 8000)  # room for two of each device
+    assert len(preview.select_patterns(entries, None, size=1000).patterns["a"]) == 2
+    assert len(preview.select_patterns(entries, None, size=9000).patterns["a"]) == 1
 
 
 def test_solved_contributions_are_remembered_while_there_is_room(detectors, monkeypatch):
-    made, real = [], contributions.stats_of
+    made, real = [], contributions.read_stats
 
     def reading(tx, entry, projection):
         made.append(entry.device)
         return real(tx, entry, projection)
 
-    monkeypatch.setattr(contributions, "stats_of", reading)
-    few = solved.Solved(room=2 * solved.size_of(SHARED))
+    monkeypatch.setattr(contributions, "read_stats", reading)
+    few = preview.ProfileCache(room=2 * preview.profile_bytes(SHARED))
     with detectors.world.service.database.reading() as tx:
-        entries = contributions.every(tx, FLEET)[:3]
+        entries = contributions.list_stored(tx, FLEET)[:3]
         first = few.profile(tx, entries[0], SHARED)
         few.profile(tx, entries[1], SHARED)
         assert few.profile(tx, entries[0], SHARED) is first

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgemerge.server.app import Watched
+from edgemerge.server.main import RequestMiddleware
 from tests.server.reporting import alarm_of, merge_of, report, said
 from tests.server.wire import SHARED, ask, note, push
 from tests.services.hub import running
@@ -134,7 +134,7 @@ def test_pages_that_are_open_are_counted_and_do_not_count_as_slow_answers(here):
 
 
 def test_the_length_of_a_stream_is_no_time_to_answer(here):
-    watched = Watched(here.app, service=here.service, load=here.app.state.load)
+    watched = RequestMiddleware(here.app, service=here.service, load=here.app.state.load)
     for path in ("/ui/fleets/{fleet}/live", "/ui/fleets/{fleet}/dead"):
         scope = {"type": "http", "method": "GET", "route": SimpleNamespace(path=path)}
         watched._note(scope, 200, 3600.0)

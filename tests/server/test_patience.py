@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from edgemerge.server.patience import Impatient
+from edgemerge.server.main import HeadTimeoutProtocol
 from tests.services.hub import running
 
 SHORT_S = 0.4
@@ -15,10 +15,10 @@ ASK = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
-    before, Impatient.patience_s = Impatient.patience_s, SHORT_S
+    before, HeadTimeoutProtocol.patience_s = HeadTimeoutProtocol.patience_s, SHORT_S
     with running(str(tmp_path_factory.mktemp("patience") / "fleets.db")) as here:
         yield int(here.url.rpartition(":")[2])
-    Impatient.patience_s = before
+    HeadTimeoutProtocol.patience_s = before
 
 
 def connect(port):

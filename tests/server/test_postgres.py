@@ -9,9 +9,9 @@ from threading import Barrier, Event
 
 import pytest
 
-from edgemerge.core.errors import AwayError, SettingError
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.postgres import PostgresDatabase
+from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.server.db.connect import connect
+from edgemerge.server.db.postgres import PostgresDatabase
 from tests.server.test_database import KEEP, count_of, in_threads, written_until_full
 from tests.services.disk import MIB, small_disk
 
@@ -62,7 +62,7 @@ def test_two_writers_that_wait_for_each_other_are_told_to_try_again(fresh_postgr
             both.wait(30)
             tx.lock(names[1])
 
-    with pytest.raises(AwayError, match=r"deadlock.*try again"):
+    with pytest.raises(UnavailableError, match=r"deadlock.*try again"):
         in_threads(lambda: lock("ab"), lambda: lock("ba"))
     database.close()
 
@@ -80,9 +80,9 @@ def test_a_restart_of_postgresql_breaks_only_what_runs(postgres_server, fresh_po
             postgres_server.stop(how)
             tx.run(KEEP, b"lost too")
 
-    with pytest.raises(AwayError, match="try again"):
+    with pytest.raises(UnavailableError, match="try again"):
         interrupted()
-    with pytest.raises(AwayError, match="cannot be reached"):
+    with pytest.raises(UnavailableError, match="cannot be reached"):
         count_of(database)
     postgres_server.start()
     assert [count_of(database) for _ in range(5)] == [1] * 5
@@ -131,12 +131,12 @@ def test_text_sorts_by_its_characters_whatever_the_locale(postgres_server):
 
 
 def test_a_full_pool_says_so_instead_of_waiting_for_ever(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr("edgemerge.server.store.postgres.WAIT_S", 0.05)
+    monkeypatch.setattr("edgemerge.server.db.postgres.POOL_TIMEOUT_S", 0.05)
     database = PostgresDatabase(fresh_postgres_url, connections=1)
-    with database.reading(), pytest.raises(AwayError, match="in use"), database.reading():
+    with database.reading(), pytest.raises(UnavailableError, match="in use"), database.reading():
         pass
     database.close()
-    with pytest.raises(AwayError, match="closed"), database.reading():
+    with pytest.raises(UnavailableError, match="closed"), database.reading():
         pass
 
 
@@ -153,7 +153,7 @@ def test_a_full_pool_says_so_instead_of_waiting_for_ever(fresh_postgres_url, mon
     ],
 )
 def test_a_password_is_never_shown(url):
-    with pytest.raises((AwayError, SettingError)) as caught:
+    with pytest.raises((UnavailableError, SettingError)) as caught:
         connect(url)
     chain = [caught.value, caught.value.__cause__, caught.value.__context__]
     words = json.dumps([f"{error} {error!r}" for error in chain], ensure_ascii=False)

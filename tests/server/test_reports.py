@@ -5,10 +5,9 @@ from math import inf
 
 import pytest
 
-from edgemerge.core.codec import encode
-from edgemerge.server.reports.reception import OftenError, Reception
-from edgemerge.server.reports.report_forms import LONGEST
-from edgemerge.server.tokens import Caller, new_token
+from edgemerge.server.auth import Caller, ReportLimiter, TooManyReportsError, new_token
+from edgemerge.server.schemas import MAX_REPORT_BYTES
+from edgemerge.wire.codec import encode
 from tests.server.reporting import alarm_of, merge_of, point, said
 from tests.server.wire import SHARED, ask, dump, note, push
 from tests.services.hub import running
@@ -50,7 +49,7 @@ def test_a_device_reports_and_is_told_when_to_report_again(here, token):
     answered = send(here, token)
     assert answered.status == 200, answered.body
     assert json.loads(answered.body) == {"every_s": 1.0, "choice": 0}
-    glimpse = here.service.history.glimpse("mine", "a")
+    glimpse = here.service.history.latest("mine", "a")
     assert here.service.clock() - glimpse.heard < 60.0
     assert [one.at for one in glimpse.points] == [glimpse.heard - 1.0]
 
@@ -93,12 +92,12 @@ def test_nobody_reports_for_another(here, token):
     for who in (other, here.token):
         assert send(here, who).status == 403
     assert send(here, token, address="/fleets/mine/devices/f/report").status == 403
-    assert here.service.history.glimpse("mine", "f") is None
+    assert here.service.history.latest("mine", "f") is None
 
 
 def test_a_token_is_looked_up_again_after_a_while():
     now = [0.0]
-    reception, token = Reception(clock=lambda: now[0], most=2), new_token("device")
+    reception, token = ReportLimiter(clock=lambda: now[0], most=2), new_token("device")
     assert reception.known(token) is None
     reception.remember(token, Caller("a", "mine"))
     now[0] = 9.9
@@ -138,14 +137,14 @@ def test_a_device_that_reports_too_often_is_told_to_wait(here, token):
 def room(reception, device="a"):
     try:
         reception.admit(Caller(device, "mine"))
-    except OftenError as error:
+    except TooManyReportsError as error:
         return error.retry_s
     return 0.0
 
 
 def test_a_device_has_a_burst_and_then_two_a_second():
     now = [0.0]
-    reception = Reception(clock=lambda: now[0])
+    reception = ReportLimiter(clock=lambda: now[0])
     assert [room(reception) for _ in range(6)] == [0.0] * 5 + [1.0]
     now[0] = 0.5
     assert [room(reception) for _ in range(2)] == [0.0, 1.0]
@@ -156,7 +155,7 @@ def test_a_device_has_a_burst_and_then_two_a_second():
 
 def test_all_devices_together_have_two_hundred_a_second():
     now = [0.0]
-    reception = Reception(clock=lambda: now[0])
+    reception = ReportLimiter(clock=lambda: now[0])
     found = [room(reception, f"d{i}") for i in range(250)]
     assert found == [0.0] * 200 + [1.0] * 50
     now[0] = 0.1
@@ -164,7 +163,7 @@ def test_all_devices_together_have_two_hundred_a_second():
 
 
 def test_what_is_remembered_of_reporters_is_bounded():
-    reception = Reception(clock=lambda: 0.0, most=3)
+    reception = ReportLimiter(clock=lambda: 0.0, most=3)
     for i in range(100):
         reception.admit(Caller(f"d{i}", "mine"))
     assert len(reception._buckets) == 3
@@ -220,10 +219,10 @@ def test_what_is_no_report_is_refused_and_changes_nothing(here, token, body):
 @pytest.mark.parametrize("headers", [{}, {"Transfer-Encoding": "chunked"}])
 def test_a_report_has_a_largest_size(here, token, headers):
     body = json.dumps(GOOD).encode()
-    whole = body + b" " * (LONGEST - len(body))
+    whole = body + b" " * (MAX_REPORT_BYTES - len(body))
     assert send(here, token, whole).status == 200
     if headers:
-        large = b"%x\r\n%b\r\n0\r\n\r\n" % (LONGEST + 1, whole + b" ")
+        large = b"%x\r\n%b\r\n0\r\n\r\n" % (MAX_REPORT_BYTES + 1, whole + b" ")
         answered = send(here, token, large, headers=headers)
     else:
         answered = send(here, token, whole + b" ")
@@ -242,8 +241,8 @@ def test_the_largest_report_is_taken(here, token):
     assert send(here, token, largest).status == 200
     here.service.history.flush()
     history = here.service.history
-    assert len(history.glimpse("mine", "a").points) >= 240
-    assert history.glimpse("mine", "a").status.exchange == "é\u0000<script>" * 10
+    assert len(history.latest("mine", "a").points) >= 240
+    assert history.latest("mine", "a").status.exchange == "é\u0000<script>" * 10
     assert len(history.merges("mine", "a")[0].origins) == 300
 
 

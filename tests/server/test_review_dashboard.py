@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edgemerge.core.errors import UnknownError
-from edgemerge.server.dashboard.watching import Stream, Watching
-from edgemerge.server.reports.points import past
-from edgemerge.server.reports.report_forms import ReportAsked
-from edgemerge.server.reports.tracks import Tracks, Who
+from edgemerge.server.dashboard.stream import EventStreamResponse, Viewers
+from edgemerge.server.reports.history import DeviceId, DeviceRecords
+from edgemerge.server.reports.model import drop_future
+from edgemerge.server.schemas import ReportAsked
 from tests.server.reporting import said
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
@@ -75,21 +75,21 @@ def test_the_first_report_of_a_fleet_holds_nobody_up_when_the_database_is_slow(h
 
 
 def test_scores_go_on_when_the_clock_of_the_server_is_set_back():
-    tracks, who = Tracks(), Who("mine", "pump-1")
+    tracks, who = DeviceRecords(), DeviceId("mine", "pump-1")
     for at, score in ((5000.0, 1.0), (5001.0, 1.0), (1400.0, 50.0), (1401.0, 51.0)):
         point = {"at": at, "score": score}
         status = {"samples": 1, "learnt": 1.0, "alarms": 0}
         told = ReportAsked.model_validate({"sent": at, "status": status, "points": [point]})
         tracks.take(who, told, at)
-    glimpse = tracks.find(who).glimpse
+    glimpse = tracks.find(who).latest
     assert glimpse is not None
     assert [point.score for point in glimpse.points] == [50.0, 51.0]
 
 
 def test_clocks_of_two_servers_may_differ_a_little():
     table = np.array([[100.0, 1.0, np.nan, 0.0], [130.0, 2.0, np.nan, 0.0]])
-    assert len(past(table, 110.0)) == 2
-    assert len(past(table, 60.0)) == 0
+    assert len(drop_future(table, 110.0)) == 2
+    assert len(drop_future(table, 60.0)) == 0
 
 
 def test_who_has_stopped_to_read_does_not_hold_up_a_server_that_leaves():
@@ -100,11 +100,11 @@ def test_who_has_stopped_to_read_does_not_hold_up_a_server_that_leaves():
         yield "retry: 2000\n\n"
 
     async def streamed():
-        stream = Stream(told(), seats, lambda: True)
+        stream = EventStreamResponse(told(), seats, lambda: True)
         assert seats.taken == 1
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
         await asyncio.wait_for(stream(scope, never, never), PATIENCE_S)
 
-    seats = Watching(boards=None)
+    seats = Viewers(boards=None)
     asyncio.run(streamed())
     assert seats.taken == 0

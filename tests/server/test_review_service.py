@@ -9,8 +9,8 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import DeniedError
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import kept, telling
-from edgemerge.server.store.database import FullError
+from edgemerge.server import totals
+from edgemerge.server.db.base import DiskFullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
 
@@ -112,8 +112,8 @@ def test_a_new_pattern_never_takes_the_place_of_one_that_is_there(world, dropped
 
 def test_dropping_makes_room_so_the_server_is_ready_at_once(world):
     world.put(note("a", 1, generator(0)))
-    world.service.writer.full_at = monotonic()
-    with pytest.raises(FullError, match="free some space, or drop devices"):
+    world.service.writer.disk_full_at = monotonic()
+    with pytest.raises(DiskFullError, match="free some space, or drop devices"):
         world.service.check()
     world.drop("a")
     world.service.check()
@@ -133,12 +133,12 @@ def test_a_device_is_dropped_though_the_sums_and_another_device_are_damaged(worl
 
 
 def test_only_so_many_answers_are_remembered(world, monkeypatch):
-    monkeypatch.setattr(telling, "KEPT", 2)
+    monkeypatch.setattr(totals, "MAX_CACHED", 2)
     rng = generator(0)
     for revision in range(1, 6):
         world.put(note("a", revision, rng))
         world.must_agree(Wish())
-    assert len(world.service.teller._answers) == 2
+    assert len(world.service.pull_service._answers) == 2
 
 
 def test_sums_that_are_only_behind_are_not_taken_for_damaged(world, caplog):
@@ -152,10 +152,10 @@ def test_sums_that_are_only_behind_are_not_taken_for_damaged(world, caplog):
 
 def test_totals_are_told_though_the_disk_is_full(world, monkeypatch):
     def full(*_):
-        raise FullError("the disk is full")
+        raise DiskFullError("the disk is full")
 
-    monkeypatch.setattr(telling, "MANY", 1)
-    monkeypatch.setattr(kept, "fold", full)
+    monkeypatch.setattr(totals, "MAX_INLINE_CHANGES", 1)
+    monkeypatch.setattr(totals, "count_changes", full)
     rng = generator(0)
     for device in "abc":
         world.put(note(device, 1, rng))

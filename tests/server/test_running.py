@@ -13,10 +13,10 @@ import pytest
 
 from edgemerge import Projection
 from edgemerge.core.errors import SettingError
-from edgemerge.exchange.hub import Hub
-from edgemerge.server.running import beside, let_operator_in, listen, make_token_file
+from edgemerge.exchange.client import ServerClient
+from edgemerge.server.auth import new_token
+from edgemerge.server.main import default_token_file, listen, load_operator_token, make_token_file
 from edgemerge.server.service import Service
-from edgemerge.server.tokens import new_token
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def serving(folder, *options, **environment):
 
 def operator(folder, url):
     (file,) = folder.glob("*.operator-token")
-    return Hub(url, file.read_text().strip())
+    return ServerClient(url, file.read_text().strip())
 
 
 def test_it_needs_nothing_but_an_empty_folder_and_remembers_after_a_restart(tmp_path):
@@ -107,17 +107,17 @@ def test_curl_can_talk_to_it(tmp_path):
 def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):
     service, file = Service(database), tmp_path / "root.token"
     with pytest.raises(SettingError, match="--operator-token-file"):
-        let_operator_in(service, None)
-    let_operator_in(service, file)
+        load_operator_token(service, None)
+    load_operator_token(service, file)
     token = file.read_text().strip()
     assert service.caller(token).is_operator
     assert file.stat().st_mode & 0o077 == 0
-    let_operator_in(service, file)
+    load_operator_token(service, file)
     assert file.read_text().strip() == token
-    let_operator_in(service, None)
+    load_operator_token(service, None)
     (tmp_path / "wrong").write_text("hello\n")
     with pytest.raises(SettingError, match="holds no operator's token"):
-        let_operator_in(service, tmp_path / "wrong")
+        load_operator_token(service, tmp_path / "wrong")
     service.writer.close()
 
 
@@ -134,13 +134,13 @@ def test_a_token_that_another_server_is_just_writing_is_waited_for(tmp_path, dat
     file.touch()
     writing = Timer(0.2, file.write_text, [new_token("operator") + "\n"])
     writing.start()
-    let_operator_in(service, file)
+    load_operator_token(service, file)
     writing.join()
     assert service.caller(file.read_text().strip()).is_operator
     service.writer.close()
 
 
 def test_the_token_lies_beside_a_database_that_is_a_file():
-    assert str(beside("fleets.db")) == "fleets.db.operator-token"
-    assert str(beside("sqlite:///srv/fleets.db")) == "srv/fleets.db.operator-token"
-    assert beside("postgresql://somewhere/fleets") is None
+    assert str(default_token_file("fleets.db")) == "fleets.db.operator-token"
+    assert str(default_token_file("sqlite:///srv/fleets.db")) == "srv/fleets.db.operator-token"
+    assert default_token_file("postgresql://somewhere/fleets") is None

@@ -8,7 +8,7 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
-from edgemerge.server.reports import reception
+from edgemerge.server import auth
 from tests.server.strangers import MINE, world
 from tests.server.wire import ask
 
@@ -30,7 +30,7 @@ LAST = ["DELETE /fleets/{fleet}", "DELETE /fleets/{fleet}/devices/{device}"]  # 
 def no_report_is_too_many(monkeypatch):
     """Else most would be answered 429, without a look at them."""
     for name in ("BURST", "ALL_BURST"):
-        monkeypatch.setattr(reception, name, 1e9)
+        monkeypatch.setattr(auth, name, 1e9)
 
 
 def settings(operations=(), **more):

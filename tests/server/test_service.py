@@ -6,13 +6,19 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, EdgemergeError, Projection, Stats, decode, encode
-from edgemerge.core.errors import AwayError, DeniedError, RejectedError, SettingError, UnknownError
+from edgemerge.core.errors import (
+    DeniedError,
+    RejectedError,
+    SettingError,
+    UnavailableError,
+    UnknownError,
+)
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import audit, contributions, intake
+from edgemerge.server import audit, contributions
+from edgemerge.server.auth import Caller, hash_token
+from edgemerge.server.db.base import DatabaseDamagedError
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.store.database import BrokenError
-from edgemerge.server.tokens import Caller, hashed
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
 
@@ -54,7 +60,7 @@ def test_two_stories_under_one_revision_are_refused_and_written_down(world):
 
 
 def test_only_so_many_equivocations_are_written_down(world, monkeypatch):
-    monkeypatch.setattr(intake, "NOTED", 2)
+    monkeypatch.setattr(contributions, "MAX_NOTED_CONTRADICTIONS", 2)
     rng = generator(1)
     world.put(note("a", 1, rng))
     for _ in range(4):
@@ -64,14 +70,16 @@ def test_only_so_many_equivocations_are_written_down(world, monkeypatch):
 
 
 def test_a_contribution_checked_for_a_fleet_that_was_made_anew_is_refused(world):
-    late = intake.opened(encode(note("a", 1, generator(1))), world.fleet, ("a", 0, "normal"))
+    late = contributions.decode_and_check(
+        encode(note("a", 1, generator(1))), world.fleet, ("a", 0, "normal")
+    )
     world.service.delete(FLEET, ROOT)
     other = Fleet(FLEET, encode(Projection(n_inputs=6, n_hidden=5)), "totals", 1, False, 0, 0.0)
     world.service.create(other, ROOT)
     world.tokens.clear()
     caller = world.caller("a")
     with pytest.raises(RejectedError, match="made anew"):
-        world.service.writer.write(intake.keeping(world.fleet, late, caller, world.now))
+        world.service.writer.write(contributions.put_change(world.fleet, late, caller, world.now))
 
 
 def test_a_dropped_device_may_come_back_as_if_it_had_never_been_heard(world):
@@ -137,11 +145,11 @@ def test_a_revoked_device_is_out_but_what_it_said_stays(world):
     world.service.revoke(FLEET, "a", ROOT)
     with pytest.raises(DeniedError, match="revoked"):
         world.service.caller(world.tokens["a"])
-    late = intake.opened(
+    late = contributions.decode_and_check(
         encode(note("a", 2, generator(3))), world.fleet, ("a", 0, "normal")
     )  # it was on its way
     with pytest.raises(DeniedError, match="revoked"):
-        world.service.writer.write(intake.keeping(world.fleet, late, caller, world.now))
+        world.service.writer.write(contributions.put_change(world.fleet, late, caller, world.now))
     world.must_agree(Wish())
 
 
@@ -155,7 +163,7 @@ def test_tokens_are_stored_as_hashes_only(world):
         ]
     text = " ".join(rows)
     assert world.tokens["a"] not in text
-    assert hashed(world.tokens["a"]) in text
+    assert hash_token(world.tokens["a"]) in text
     assert world.operator_token not in text
 
 
@@ -285,7 +293,7 @@ def test_a_growing_fleet_refuses_sums_that_fell(tmp_path):
 
 
 def test_a_device_cannot_fill_the_database_with_patterns(world, monkeypatch):
-    monkeypatch.setattr(contributions, "MOST", 3)
+    monkeypatch.setattr(contributions, "MAX_PER_DEVICE", 3)
     rng = generator(9)
     for i in range(3):
         world.put(note("a", 1, rng, pattern=f"p{i}"))
@@ -324,7 +332,10 @@ def test_the_audit_log_tells_everything_and_cannot_be_changed_unseen(world):
         "update audit set hash = previous where seq = 2",
     ):
         world.service.writer.write(lambda tx, sql=forged: tx.run(sql))
-        with world.service.database.reading() as tx, pytest.raises(BrokenError, match="changed"):
+        with (
+            world.service.database.reading() as tx,
+            pytest.raises(DatabaseDamagedError, match="changed"),
+        ):
             audit.verify(tx)
 
 
@@ -333,10 +344,10 @@ def test_one_change_that_is_refused_does_not_take_others_with_it(world):
     go, rng = Event(), generator(11)
     callers = [world.caller("a"), Caller("gone", FLEET), world.caller("b")]
     notes = [note("a", 1, rng), note("gone", 1, rng), note("b", 1, rng)]
-    parcels = [intake.opened(encode(c), world.fleet, c.key) for c in notes]
+    parcels = [contributions.decode_and_check(encode(c), world.fleet, c.key) for c in notes]
     held = world.service.writer.submit(lambda _tx: go.wait(10))
     changes = [
-        world.service.writer.submit(intake.keeping(world.fleet, parcel, who, world.now))
+        world.service.writer.submit(contributions.put_change(world.fleet, parcel, who, world.now))
         for parcel, who in zip(parcels, callers, strict=True)
     ]
     assert not any(change.done() for change in changes)
@@ -353,7 +364,7 @@ def test_whether_it_is_ready_is_told_to_anybody_but_not_why(tmp_path):
     with running(str(tmp_path / "fleets.db")) as here:
         there = Connection(here.url)
         assert there.ask("GET", "/readyz").status == 200
-        here.service.writer.full_at = here.service._checked_at = monotonic()
-        with pytest.raises(AwayError, match=r"not ready|disk is full|503"):
+        here.service.writer.disk_full_at = here.service._checked_at = monotonic()
+        with pytest.raises(UnavailableError, match=r"not ready|disk is full|503"):
             there.ask("GET", "/readyz")
         there.close()

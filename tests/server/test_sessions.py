@@ -6,10 +6,17 @@ import pytest
 
 from edgemerge.core.errors import DeniedError
 from edgemerge.server import audit
-from edgemerge.server.attempts import MOST, WITHIN_S, Attempts, TooManyError
-from edgemerge.server.sessions import LINK_S, SESSION_S
-from edgemerge.server.sessions import MOST as MOST_SESSIONS
-from edgemerge.server.tokens import Caller, new_token
+from edgemerge.server.auth import (
+    ATTEMPT_WINDOW_S,
+    LINK_S,
+    MAX_WRONG_ATTEMPTS,
+    SESSION_S,
+    Caller,
+    SignInAttempts,
+    TooManyAttemptsError,
+    new_token,
+)
+from edgemerge.server.auth import MAX_SESSIONS as MOST_SESSIONS
 from tests.server.world import FLEET, ROOT, World
 
 HOSTILE = (
@@ -102,7 +109,7 @@ def test_all_tokens_that_do_not_sign_in_are_refused_with_the_same_words(world, s
 def test_hostile_texts_are_neither_tokens_nor_links_nor_cookies(sessions):
     for text in HOSTILE:
         for attempt in (sessions.sign_in, sessions.sign_in_by_link):
-            with pytest.raises((DeniedError, TooManyError)):
+            with pytest.raises((DeniedError, TooManyAttemptsError)):
                 attempt(text)
         assert sessions.session(text) is None
         sessions.sign_out(text)
@@ -218,28 +225,28 @@ def test_every_session_has_a_token_for_forms_that_tells_nothing_of_its_cookie(wo
 
 def test_after_ten_wrong_attempts_within_a_minute_only_good_tokens_get_an_answer(world, sessions):
     link = sessions.link(ROOT).token
-    for _ in range(MOST):
+    for _ in range(MAX_WRONG_ATTEMPTS):
         with pytest.raises(DeniedError):
             sessions.sign_in("wrong")
     for wrong in (sessions.sign_in, sessions.sign_in_by_link):
-        with pytest.raises(TooManyError, match="try again in") as told:
+        with pytest.raises(TooManyAttemptsError, match="try again in") as told:
             wrong("wrong")
-        assert 0 < told.value.retry_s <= WITHIN_S
+        assert 0 < told.value.retry_s <= ATTEMPT_WINDOW_S
     assert sessions.sign_in(world.operator_token)[1].name == "root"
     assert sessions.sign_in_by_link(link)[1].name == "root"
 
 
 def test_wrong_attempts_are_forgotten_after_a_minute():
     now = [0.0]
-    attempts = Attempts(lambda: now[0])
-    for second in range(MOST):
+    attempts = SignInAttempts(lambda: now[0])
+    for second in range(MAX_WRONG_ATTEMPTS):
         now[0] = float(second)
-        attempts.note_wrong()
-    now[0] = WITHIN_S - 0.5
-    with pytest.raises(TooManyError) as told:
-        attempts.note_wrong()
+        attempts.record_failure()
+    now[0] = ATTEMPT_WINDOW_S - 0.5
+    with pytest.raises(TooManyAttemptsError) as told:
+        attempts.record_failure()
     assert told.value.retry_s == 1.0
-    now[0] = WITHIN_S
-    attempts.note_wrong()
-    with pytest.raises(TooManyError):
-        attempts.note_wrong()
+    now[0] = ATTEMPT_WINDOW_S
+    attempts.record_failure()
+    with pytest.raises(TooManyAttemptsError):
+        attempts.record_failure()

@@ -8,14 +8,18 @@ from urllib.parse import quote
 import pytest
 
 from edgemerge import __version__
-from edgemerge.core.errors import AwayError
-from edgemerge.server.app import create
-from edgemerge.server.dashboard.files import FOLDER, files, static
-from edgemerge.server.dashboard.headers import POLICY
-from edgemerge.server.dashboard.rendering import TEMPLATES
-from edgemerge.server.dashboard.signed_in import way_on
-from edgemerge.server.limits import Limits
-from edgemerge.server.sessions import LINK_S, SESSION_S
+from edgemerge.core.errors import UnavailableError
+from edgemerge.server.auth import LINK_S, SESSION_S
+from edgemerge.server.dashboard.pages import (
+    CONTENT_SECURITY_POLICY,
+    STATIC_DIR,
+    TEMPLATES,
+    static_content,
+    static_url,
+)
+from edgemerge.server.dashboard.sign_in import safe_next_path
+from edgemerge.server.http import Limits
+from edgemerge.server.main import create_app
 from tests.server.visiting import Visitor
 from tests.server.wire import line, status_on
 from tests.server.world import FLEET, ROOT, World
@@ -23,7 +27,7 @@ from tests.services.hub import running
 
 OPEN = {"/ui", "/ui/sign-in", "/ui/static/{version}/{name:path}"}  # to strangers
 GUARDS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "referrer-policy": "same-origin",
     "x-frame-options": "DENY",
     "cross-origin-resource-policy": "same-origin",
@@ -40,7 +44,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def app(world):
-    return create(world.service)
+    return create_app(world.service)
 
 
 @pytest.fixture
@@ -171,7 +175,7 @@ def test_whoever_comes_from_another_site_is_asked_again_with_its_cookie(
     [("http", {}, False), ("http", {"Sec_Fetch_Site": "none"}, True), ("https", {}, True)],
 )
 def test_windows_are_kept_apart_where_browsers_do_that(app, scheme, headers, isolated):
-    for path in ("/ui/sign-in", "/ui/nowhere", static("style.css")):
+    for path in ("/ui/sign-in", "/ui/nowhere", static_url("style.css")):
         found = Visitor(app, scheme).get(path, **headers).headers
         name = "cross-origin-opener-policy"
         assert found.get_list(name) == (["same-origin"] if isolated else [])
@@ -206,7 +210,7 @@ ELSEWHERE = (
 
 def test_signing_in_leads_nowhere_else(stranger, world):
     for wanted in ELSEWHERE:
-        assert way_on(wanted) == "/ui/", wanted
+        assert safe_next_path(wanted) == "/ui/", wanted
     for wanted in ELSEWHERE[:6]:
         form = {"token": world.operator_token, "next": wanted}
         assert stranger.post("/ui/sign-in", form).headers["location"] == "/ui/"
@@ -214,7 +218,7 @@ def test_signing_in_leads_nowhere_else(stranger, world):
 
 def test_what_stands_in_the_query_of_a_page_may_be_anything_plain():
     for wanted in ("/ui/", "/ui/fleets/a?q=//x", "/ui/fleets/a?q=..", "/ui/fleets/a..b#log"):
-        assert way_on(wanted) == wanted
+        assert safe_next_path(wanted) == wanted
 
 
 def test_odd_bytes_in_an_address_are_no_fault_of_the_server(tmp_path):
@@ -328,7 +332,7 @@ def test_a_session_that_has_expired_leads_to_sign_in_and_back(operator, world):
 def test_a_session_survives_a_restart_of_the_server(operator, world):
     csrf = operator.csrf()
     world.restart()
-    again = Visitor(create(world.service))
+    again = Visitor(create_app(world.service))
     again.cookies = operator.cookies
     assert again.csrf() == csrf
 
@@ -459,7 +463,7 @@ def test_a_fault_and_a_database_that_is_away_are_told_as_pages(operator, world, 
         raise RuntimeError("secret detail")
 
     def away(_cookie):
-        raise AwayError("the database is away", retry_s=3.0)
+        raise UnavailableError("the database is away", retry_s=3.0)
 
     monkeypatch.setattr(world.service.sessions, "session", fail)
     fault = operator.get("/ui/nowhere")
@@ -473,7 +477,7 @@ def test_a_fault_and_a_database_that_is_away_are_told_as_pages(operator, world, 
 
 
 def test_a_server_that_is_too_busy_says_so_on_a_page(world):
-    busy = Visitor(create(world.service, Limits(requests_under_way=0)))
+    busy = Visitor(create_app(world.service, Limits(max_requests_in_flight=0)))
     must_be_page(busy.get("/ui/"), 503, "too many requests".capitalize())
     assert busy.get("/status").json()["error"]
 
@@ -485,16 +489,18 @@ def test_only_the_dashboard_has_the_headers_of_pages(stranger):
 
 def test_every_file_of_the_dashboard_is_given_to_anybody_and_kept_for_ever(stranger):
     kinds = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-    assert {"style.css", "page.js", "sign_in.js", "uplot/uPlot.min.css"} <= set(files().content)
-    for name in files().content:
+    assert {"style.css", "page.js", "sign_in.js", "uplot/uPlot.min.css"} <= set(
+        static_content().content
+    )
+    for name in static_content().content:
         for method in ("GET", "HEAD"):
-            answer = stranger.ask(method, static(name))
+            answer = stranger.ask(method, static_url(name))
             assert answer.status_code == 200
             kind = kinds.get(name[name.rfind(".") :], "text/plain")
             assert answer.headers["content-type"].partition(";")[0] == kind
             must_be_guarded(answer, "public, max-age=31536000, immutable")
-        assert stranger.ask("GET", static(name)).content == (FOLDER / name).read_bytes()
-        assert stranger.ask("POST", static(name)).status_code == 405
+        assert stranger.ask("GET", static_url(name)).content == (STATIC_DIR / name).read_bytes()
+        assert stranger.ask("POST", static_url(name)).status_code == 405
 
 
 def test_a_file_asked_for_by_a_page_of_an_older_server_is_not_kept(stranger):
@@ -520,14 +526,14 @@ NO_FILES = (
 
 def test_no_other_file_is_given(stranger):
     for name in NO_FILES:
-        answer = stranger.get(f"/ui/static/{files().version}/{name}")
+        answer = stranger.get(f"/ui/static/{static_content().version}/{name}")
         assert answer.status_code in (303, 404), name
         assert b"import" not in answer.content
 
 
 def test_a_file_that_is_not_there_cannot_be_asked_for_in_a_template():
     with pytest.raises(KeyError, match="no file missing"):
-        static("missing.js")
+        static_url("missing.js")
 
 
 def test_templates_escape_everything_and_name_what_is_missing():
@@ -572,8 +578,8 @@ def test_it_works_over_a_real_connection(tmp_path):
         there.request("GET", "/ui/nowhere", headers={"Cookie": cookie})
         answer = there.getresponse()
         assert (answer.status, b"Signed in as test" in answer.read()) == (404, True)
-        there.request("HEAD", static("style.css"))
+        there.request("HEAD", static_url("style.css"))
         answer = there.getresponse()
-        assert int(answer.headers["Content-Length"]) == len(files().content["style.css"])
+        assert int(answer.headers["Content-Length"]) == len(static_content().content["style.css"])
         assert answer.read() == b""
         there.close()

@@ -10,11 +10,11 @@ from threading import Event, Thread
 import pytest
 
 from edgemerge.core.errors import FormatError, SettingError
-from edgemerge.server.store import sqlite
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.database import BrokenError, FullError
-from edgemerge.server.store.migrations import SQLITE, migrate
-from edgemerge.server.store.sqlite import SqliteDatabase
+from edgemerge.server.db import sqlite
+from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
+from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import SQLITE, migrate
+from edgemerge.server.db.sqlite import SqliteDatabase
 from tests.server.test_database import KEEP, written_until_full
 from tests.services.disk import MIB, fill, small_disk
 
@@ -50,7 +50,7 @@ def test_on_a_full_disk_nothing_is_lost_and_dropping_works_after_making_room(tmp
         kept = written_until_full(database, blob, together=together)
         fill(folder)
         with (
-            pytest.raises(FullError, match=r"free some space.*, or drop devices"),
+            pytest.raises(DiskFullError, match=r"free some space.*, or drop devices"),
             database.writing() as tx,
         ):
             tx.run(KEEP, blob)
@@ -71,7 +71,7 @@ def test_on_a_full_disk_even_dropping_needs_the_reserve(tmp_path):
         filled(folder / "fleets.db", 100)
         database = connect(folder / "fleets.db")
         fill(folder)
-        with pytest.raises(FullError, match="drop devices"), database.writing() as tx:
+        with pytest.raises(DiskFullError, match="drop devices"), database.writing() as tx:
             tx.run("delete from bodies where id > 5")
         database.make_room()
         with database.writing() as tx:
@@ -93,7 +93,7 @@ def test_on_a_full_disk_the_database_opens_and_devices_can_be_dropped(tmp_path):
 def test_making_a_database_on_a_full_disk_says_so(tmp_path):
     with small_disk(tmp_path / "disk", MIB) as folder:
         fill(folder)
-        with pytest.raises(FullError, match="free some space"):
+        with pytest.raises(DiskFullError, match="free some space"):
             connect(folder / "fleets.db")
 
 
@@ -107,7 +107,7 @@ def test_a_small_disk_has_no_reserve_that_would_fill_it(tmp_path):
 def test_a_truncated_file_is_refused_with_words(path, part):
     filled(path, 20)
     os.truncate(path, int(path.stat().st_size * part))
-    with pytest.raises(BrokenError, match="restore it from a backup"):
+    with pytest.raises(DatabaseDamagedError, match="restore it from a backup"):
         connect(path)
 
 
@@ -136,13 +136,13 @@ def is_refused(path, blobs):
     """Open it and read everything; give whether our errors say that something is wrong."""
     try:
         database = connect(path)
-    except (BrokenError, FormatError, SettingError, FullError):
+    except (DatabaseDamagedError, FormatError, SettingError, DiskFullError):
         return True
     try:
         found = blobs_of(database)
         with database.reading() as tx:
             tx.rows("select * from operators")
-    except BrokenError:
+    except DatabaseDamagedError:
         return True
     finally:
         database.close()
@@ -157,13 +157,13 @@ def test_damage_is_found_at_opening_even_where_nobody_reads_yet(path):
     with path.open("r+b") as file:
         file.seek((page - 1) * 16384)
         file.write(b"\0")
-    with pytest.raises(BrokenError, match=r"restore it from a backup, with fleets.db-wal"):
+    with pytest.raises(DatabaseDamagedError, match=r"restore it from a backup, with fleets.db-wal"):
         connect(path)
 
 
 def test_a_file_that_is_no_database_is_refused_and_stays_as_it_was(path):
     path.write_text("remember the milk\n" * 100)
-    with pytest.raises(BrokenError, match=r"no database of edgemerge .*not a database"):
+    with pytest.raises(DatabaseDamagedError, match=r"no database of edgemerge .*not a database"):
         connect(path)
     assert path.read_text() == "remember the milk\n" * 100
 
@@ -214,7 +214,7 @@ def test_the_settings_that_make_it_durable_are_on(path):
 
 
 def test_the_log_stays_bounded_though_some_reader_always_reads(path, monkeypatch):
-    monkeypatch.setattr(sqlite, "WAL_BYTES", 4 * MIB)
+    monkeypatch.setattr(sqlite, "MAX_WAL_BYTES", 4 * MIB)
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 64)
     database, done = SqliteDatabase(path), Event()
     with database.writing() as tx:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from edgemerge.core.codec import decode
+from edgemerge.wire.codec import decode
 from tests.server.strangers import CALLERS, EVERYBODY, MEMBERS, ROUTES, STRANGERS, world
 from tests.server.wire import ask, dump, head, line, note, push, status_on
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Stats
-from edgemerge.core.errors import AwayError
+from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import contributions, fleets, kept, patterns, telling
+from edgemerge.server import contributions, fleets, totals
 from tests.server.world import FLEET, SHARED, World, generator, note
 
 DEVICES = ("a", "b", "c", "d")
@@ -46,9 +46,13 @@ def carry_out(world, act, number, rng):
         case ("pull", wish):
             world.must_agree(wish)
         case ("fold",):
-            world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 2))
+            world.service.writer.write(
+                lambda tx: totals.count_changes(tx, fleets.get(tx, FLEET), 2)
+            )
         case ("place",):
-            world.service.writer.write(lambda tx: patterns.place(tx, fleets.get(tx, FLEET), 9.0))
+            world.service.writer.write(
+                lambda tx: totals.group_changes(tx, fleets.get(tx, FLEET), 9.0)
+            )
         case ("restart",):
             world.restart()
         case ("drop", device) if any(key[0] == device for key in world.truth):
@@ -146,9 +150,9 @@ def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world
         world.put(note(f"d{i}", 1, rng, rows=5))
     world.must_agree(Wish())
     with world.service.database.reading() as tx:
-        held = kept.load(tx, fleets.get(tx, FLEET))
-        left = contributions.behind(tx, FLEET, 99)
-    assert len(left) <= telling.MANY
+        held = totals.load_parts(tx, fleets.get(tx, FLEET))
+        left = contributions.list_uncounted(tx, FLEET, 99)
+    assert len(left) <= totals.MAX_INLINE_CHANGES
     assert sum(part.count for part in held.values()) == (40 - len(left)) * 5
 
 
@@ -156,8 +160,8 @@ def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(wor
     rng = generator(7)
     for i in range(60):
         world.put(note(f"d{i}", 1, rng, rows=5))
-    monkeypatch.setattr(telling, "PATIENCE_S", 0.0)
-    with pytest.raises(AwayError, match="try again") as error:
+    monkeypatch.setattr(totals, "GROUPING_TIMEOUT_S", 0.0)
+    with pytest.raises(UnavailableError, match="try again") as error:
         world.told()
     assert error.value.retry_s
     monkeypatch.undo()
@@ -169,10 +173,12 @@ def test_only_two_bodies_of_a_key_are_kept_however_often_it_is_replaced(world):
     for revision in range(1, 20):
         world.put(note("a", revision, rng))
         if revision == 4:
-            world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 99))
+            world.service.writer.write(
+                lambda tx: totals.count_changes(tx, fleets.get(tx, FLEET), 99)
+            )
     with world.service.database.reading() as tx:
         assert tx.one("select count(*) from bodies") == (2,)
-    world.service.writer.write(lambda tx: kept.fold(tx, fleets.get(tx, FLEET), 99))
+    world.service.writer.write(lambda tx: totals.count_changes(tx, fleets.get(tx, FLEET), 99))
     with world.service.database.reading() as tx:
         assert tx.one("select count(*) from bodies") == (1,)
 

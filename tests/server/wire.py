@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from edgemerge import Projection, Stats
-from edgemerge.core.codec import encode
-from edgemerge.core.contribution import Contribution
-from edgemerge.server.store.migrations import MIGRATIONS
+from edgemerge.core.ledger import Contribution
+from edgemerge.server.db.migrations import MIGRATIONS
+from edgemerge.wire.codec import encode
 from tests.services.hub import Running
 
 DEADLINE_S = 30.0

@@ -6,11 +6,11 @@ import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.exchange.protocol import Wish
+from edgemerge.server.auth import Caller, new_token
+from edgemerge.server.contributions import decode_and_check, put_change
+from edgemerge.server.db.connect import connect
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.intake import keeping, opened
 from edgemerge.server.service import Service
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.tokens import Caller, new_token
 from tests.cases import machine
 
 SHARED = Projection(n_inputs=6, n_hidden=4, seed=7)
@@ -49,8 +49,8 @@ class World:
     def put(self, contribution):
         """Push as the device would; give the service's answer."""
         data, caller = encode(contribution), self.caller(contribution.device)
-        parcel = opened(data, self.fleet, contribution.key)
-        kept = self.service.writer.write(keeping(self.fleet, parcel, caller, self.now))
+        parcel = decode_and_check(data, self.fleet, contribution.key)
+        kept = self.service.writer.write(put_change(self.fleet, parcel, caller, self.now))
         if kept.new:
             self.truth[contribution.key] = contribution
         return kept

@@ -7,8 +7,8 @@ from threading import Event
 
 import numpy as np
 
-from edgemerge.core.errors import AwayError, UnknownError
-from edgemerge.exchange.hub import Hub
+from edgemerge.core.errors import UnavailableError, UnknownError
+from edgemerge.exchange.client import ServerClient
 from tests.servers_many.traffic import TIMEOUT_S, Device, must_be_the_world
 
 PATIENCE_S = 120.0
@@ -18,7 +18,7 @@ class Operator:
     """Does one thing after the other through the balancer, each until it is acknowledged."""
 
     def __init__(self, url: str, token: str, devices: list[Device], seed: int):
-        self.hub = Hub(url, token, timeout_s=TIMEOUT_S)
+        self.hub = ServerClient(url, token, timeout_s=TIMEOUT_S)
         self._devices = devices
         self._rng = np.random.default_rng(seed)
         self._undoing: list = []
@@ -103,7 +103,7 @@ class Operator:
         while True:
             try:
                 return act()
-            except AwayError as error:
+            except UnavailableError as error:
                 must_be_the_world(error)
                 if time.monotonic() > end:
                     raise

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgemerge import Projection, decode
-from edgemerge.exchange.connection import Connection, path
-from edgemerge.exchange.hub import Hub
+from edgemerge.exchange.client import ServerClient
+from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.exchange.protocol import Wish
 from tests.faults.acknowledged import database_must_be_sound
 from tests.servers_many.operating import Operator
@@ -51,7 +51,7 @@ class Scene:
             worker.await_ready()
         self.balancer.start()
         self.token = self._token_file.read_text(encoding="utf-8").strip()
-        operator = Hub(self.balancer.url, self.token)
+        operator = ServerClient(self.balancer.url, self.token)
         for truth in self.truths:
             operator.create_fleet(truth.fleet, truth.projection, reads=truth.reads)
         operator.close()
@@ -117,14 +117,14 @@ class Scene:
         asking = [Connection(url, self.token, timeout_s=TIMEOUT_S) for url in self.urls]
         for query, wanted in cases:
             expected = ledger.total(**wanted)
-            where = path("fleets", truth.fleet, "total")
+            where = url_path("fleets", truth.fleet, "total")
             answers = [one.ask("GET", where, query=query).must_be(200).body for one in asking]
             assert len(set(answers)) == 1, f"{query}: servers told different bytes"
             told = decode(answers[0], projection=truth.projection)
             assert told.total == expected, f"{truth.fleet} {query}: not the union"
             self.counts["totals judged"] += len(answers)
         for one in asking:
-            patterns = one.ask("GET", path("fleets", truth.fleet, "patterns")).must_be(200).body
+            patterns = one.ask("GET", url_path("fleets", truth.fleet, "patterns")).must_be(200).body
             told = decode(patterns, projection=truth.projection)
             assert told.total == ledger.total(), "patterns do not add up to the union"
             one.close()
@@ -145,7 +145,7 @@ class Scene:
         return Device(f"{truth.fleet}-{number:03}", truth, self.balancer.url, patterns)
 
     def _enrol(self, devices: list[Device]) -> None:
-        operator = Hub(self.balancer.url, self.token, timeout_s=TIMEOUT_S)
+        operator = ServerClient(self.balancer.url, self.token, timeout_s=TIMEOUT_S)
         for device in devices:
             device.enrol(operator)
         operator.close()

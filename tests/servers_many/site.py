@@ -11,9 +11,9 @@ from urllib.request import urlopen
 import httpx
 
 from edgemerge import Projection
-from edgemerge.exchange.connection import Connection, path
+from edgemerge.exchange.client import ServerClient
+from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
 from tests.server.reporting import point, report
 from tests.servers_many.workers import Worker
 from tests.services.nginx import Nginx
@@ -46,7 +46,7 @@ class Site:
             worker.await_ready()
         self.nginx.start()
         self.token = self._token_file.read_text(encoding="utf-8").strip()
-        operator = Hub(self.url, self.token, ca_file=self.ca_file)
+        operator = ServerClient(self.url, self.token, ca_file=self.ca_file)
         for fleet in FLEETS:
             operator.create_fleet(fleet, SHARED, reads="contributions")
         self.tokens = {fleet: self._enrolled(operator, fleet) for fleet in FLEETS}
@@ -76,14 +76,14 @@ class Site:
     def report(self, fleet, score):
         words = report(time.time(), points=[point(time.time(), score)])
         asking = Connection(self.url, self.tokens[fleet], ca_file=self.ca_file)
-        where = path("fleets", fleet, "devices", "pump", "report")
+        where = url_path("fleets", fleet, "devices", "pump", "report")
         kind = {"Content-Type": "application/json"}
         asking.ask("POST", where, body=words.model_dump_json().encode(), headers=kind).must_be(200)
         asking.close()
 
     def _enrolled(self, operator, fleet):
         invitation = operator.invite(fleet, "pump")["token"]
-        hub = Hub(self.url, invitation, ca_file=self.ca_file)
+        hub = ServerClient(self.url, invitation, ca_file=self.ca_file)
         token = hub.enrol(fleet, "pump")["token"]
         hub.close()
         return token

@@ -7,10 +7,10 @@ from threading import Barrier
 
 import pytest
 
-from edgemerge.core.errors import AwayError
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.postgres import SETTINGS, PostgresDatabase
-from edgemerge.server.store.writer import Writer
+from edgemerge.core.errors import UnavailableError
+from edgemerge.server.db.connect import connect
+from edgemerge.server.db.postgres import SESSION_SETTINGS, PostgresDatabase
+from edgemerge.server.db.writer import Writer
 from tests.services.pgbouncer import pooled
 
 KEEP = "insert into bodies (data) values (?)"
@@ -33,7 +33,9 @@ def test_without_connections_left_it_says_how_many_it_takes_and_recovers(few):
     with ExitStack() as held:
         for _ in range(2):
             held.enter_context(database.reading()).one("select 1")
-        with pytest.raises(AwayError, match=r"too many.*connections left: each server takes up to"):
+        with pytest.raises(
+            UnavailableError, match=r"too many.*connections left: each server takes up to"
+        ):
             held.enter_context(database.reading())
     for _ in range(3):
         with database.reading() as tx:
@@ -43,7 +45,7 @@ def test_without_connections_left_it_says_how_many_it_takes_and_recovers(few):
 
 def test_a_line_that_falls_silent_is_noticed_although_nobody_speaks(fresh_postgres_url):
     database = PostgresDatabase(fresh_postgres_url)
-    with database._pool.lent() as connection:
+    with database._pool.connection() as connection:
         there = socket.socket(fileno=socket.dup(connection.fileno()))
         with there:
             assert there.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -56,13 +58,13 @@ def test_a_line_that_falls_silent_is_noticed_although_nobody_speaks(fresh_postgr
 def settings_of(database):
     """What holds within a transaction, as PostgreSQL writes it."""
     with database.reading() as tx:
-        shown = {each: tx.rows(f"show {each}")[0][0] for each in SETTINGS}
+        shown = {each: tx.rows(f"show {each}")[0][0] for each in SESSION_SETTINGS}
     return {name: "60s" if value == "1min" else value for name, value in shown.items()}
 
 
 def test_nothing_is_waited_for_without_end(fresh_postgres_url):
     database = PostgresDatabase(fresh_postgres_url)
-    assert settings_of(database) == SETTINGS
+    assert settings_of(database) == SESSION_SETTINGS
     database.close()
 
 
@@ -87,6 +89,6 @@ def test_several_servers_may_share_a_pooler(postgres_server, fresh_postgres_url,
         for database, writer in zip(databases, writers, strict=True):
             with database.reading() as tx:
                 assert tx.one(COUNT) == (120,)
-            assert settings_of(database) == SETTINGS
+            assert settings_of(database) == SESSION_SETTINGS
             writer.close()
             database.close()

@@ -9,8 +9,8 @@ from threading import Thread
 import httpx
 import pytest
 
-from edgemerge.core.errors import AwayError
-from edgemerge.exchange.connection import Connection, path
+from edgemerge.core.errors import UnavailableError
+from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.protocol import Wish
 from tests.servers_many.site import FLEETS, SHARED, Site, listener, metric
@@ -108,7 +108,7 @@ def test_fleets_and_all_other_requests_are_spread_over_the_servers(site, where):
 
 def test_a_body_too_large_for_the_fleet_is_refused_by_the_server_in_words(site):
     asking = Connection(site.url, site.tokens[FLEETS[0]], ca_file=site.ca_file)
-    where = path("fleets", FLEETS[0], "contributions", "pump", 0, "idle")
+    where = url_path("fleets", FLEETS[0], "contributions", "pump", 0, "idle")
     reply = asking.ask("PUT", where, body=bytes(2 * 2**20))
     assert reply.status == 413
     assert "expected at most" in reply.json()["error"]
@@ -189,7 +189,7 @@ def test_when_all_servers_are_gone_a_device_is_told_to_come_back(tmp_path):
     nginx.start()
     exchange = HttpExchange(nginx.url, "pumps", "emd_token", projection=SHARED)
     try:
-        with pytest.raises(AwayError, match="502"):
+        with pytest.raises(UnavailableError, match="502"):
             exchange.push(share(SHARED, "pump", "busy", 1))
     finally:
         exchange.close()

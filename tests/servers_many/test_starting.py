@@ -3,10 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from edgemerge.server.running import let_operator_in
+from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import MIGRATIONS
+from edgemerge.server.main import load_operator_token
 from edgemerge.server.service import Service
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.store.migrations import MIGRATIONS
 
 SERVERS = 6
 
@@ -20,7 +20,7 @@ def test_servers_that_start_at_once_make_the_tables_and_the_operator_once(
         ready.wait(30)
         service = Service(connect(fresh_postgres_url))
         ready.wait(30)
-        let_operator_in(service, file)
+        load_operator_token(service, file)
         return service
 
     with ThreadPoolExecutor(SERVERS) as pool:

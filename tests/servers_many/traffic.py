@@ -6,9 +6,9 @@ from threading import Event, Lock, Thread
 import numpy as np
 
 from edgemerge import Contribution
-from edgemerge.core.errors import AwayError, DeniedError
+from edgemerge.core.errors import DeniedError, UnavailableError
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
 from edgemerge.exchange.protocol import Wish
 from tests.faults.devices import FAULTS_OF_OURS
 from tests.servers_many.truth import PLACES, Truth, share
@@ -16,7 +16,7 @@ from tests.servers_many.truth import PLACES, Truth, share
 TIMEOUT_S = 50.0  # longer than a request is under way: what failed is over
 
 
-def must_be_the_world(error: AwayError) -> None:
+def must_be_the_world(error: UnavailableError) -> None:
     """Servers die here, so nobody wonders when one cannot be reached; faults of ours are told."""
     if any(words in str(error) for words in FAULTS_OF_OURS):
         raise error
@@ -34,10 +34,10 @@ class Device:
         self._pending: Contribution | None = None
         self._revisions = dict.fromkeys(self.patterns, 0)
 
-    def enrol(self, operator: Hub) -> None:
+    def enrol(self, operator: ServerClient) -> None:
         """Be let in; an earlier token works no more."""
         invitation = operator.invite(self.truth.fleet, self.name)["token"]
-        hub = Hub(self._balancer, invitation, timeout_s=TIMEOUT_S)
+        hub = ServerClient(self._balancer, invitation, timeout_s=TIMEOUT_S)
         self._token = hub.enrol(self.truth.fleet, self.name)["token"]
         hub.close()
         self._exchange = self.exchange_at(self._balancer)
@@ -54,7 +54,7 @@ class Device:
         self.truth.held.may(note.key, note.revision)
         try:
             self._exchange.push(note)
-        except AwayError:
+        except UnavailableError:
             self.doubtful.setdefault(note.key, set()).add(note.revision)
             raise
         self.truth.held.must(note.key, note.revision)
@@ -107,7 +107,7 @@ class Crew:
         """Do something; False if it has to be tried again."""
         try:
             step()
-        except AwayError as error:
+        except UnavailableError as error:
             must_be_the_world(error)
             self.counts["retries"] += 1
             return False

@@ -21,7 +21,7 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 FORKING = """
 import json, os, signal, sys
 from edgemerge.cli import main
-import edgemerge.server.running, edgemerge.server.store.postgres, uvicorn.lifespan.on
+import edgemerge.server.main, edgemerge.server.db.postgres, uvicorn.lifespan.on
 import uvicorn.protocols.websockets.auto, uvicorn.loops.auto
 
 children = set()

@@ -12,15 +12,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from edgemerge import Projection
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.hub import Hub
-from edgemerge.server.app import create
-from edgemerge.server.limits import Limits
-from edgemerge.server.patience import Impatient
-from edgemerge.server.running import listen
+from edgemerge.server.auth import new_token
+from edgemerge.server.db.connect import connect
+from edgemerge.server.http import Limits
+from edgemerge.server.main import HeadTimeoutProtocol, create_app, listen
 from edgemerge.server.service import Service
-from edgemerge.server.store.connecting import connect
-from edgemerge.server.tokens import new_token
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,14 @@ class Running:
     app: FastAPI
 
     @property
-    def operator(self) -> Hub:
+    def operator(self) -> ServerClient:
         """Give a connection that may administer."""
-        return Hub(self.url, self.token)
+        return ServerClient(self.url, self.token)
 
     def enrol(self, fleet: str, device: str) -> str:
         """Let a device in; give its token."""
         invitation = self.operator.invite(fleet, device)["token"]
-        return str(Hub(self.url, invitation).enrol(fleet, device)["token"])
+        return str(ServerClient(self.url, invitation).enrol(fleet, device)["token"])
 
     def exchange(self, fleet: str, device: str, projection: Projection) -> HttpExchange:
         """Let a device in; give its exchange."""
@@ -53,9 +51,13 @@ def running(database: str, limits: Limits | None = None, *, port: int = 0) -> It
     service, token = Service(connect(database)), new_token("operator")
     service.let_in(token, "test")
     listening = listen("127.0.0.1", port)
-    app = create(service, limits)
+    app = create_app(service, limits)
     settings = uvicorn.Config(
-        app, http=Impatient, log_config=None, access_log=False, timeout_graceful_shutdown=3
+        app,
+        http=HeadTimeoutProtocol,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(settings)
     app.state.leaving = lambda: server.should_exit

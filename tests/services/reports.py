@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from edgemerge.server.reports.report_forms import LONGEST, ReportAsked
+from edgemerge.server.schemas import MAX_REPORT_BYTES, ReportAsked
 
 
 class StandIn:
@@ -33,7 +33,7 @@ class StandIn:
         except ValueError as error:
             self.refused.append(str(error))
             return 422, b"{}"
-        if len(body) > LONGEST:
+        if len(body) > MAX_REPORT_BYTES:
             self.refused.append(f"{len(body)} bytes")
         if self.status == 200:
             self.reports.append(report)

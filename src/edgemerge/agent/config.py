@@ -1,32 +1,259 @@
-"""The configuration of an agent: a TOML file, below the environment, below flags.
+"""The agent's configuration: a TOML file, overridden by the environment, overridden by flags.
 
-`EDGEMERGE_SYNC__EVERY_S=60` and `--set sync.every_s=60` say the same; the flag wins. Paths are
-relative to the folder of the file. Secrets are never values: their keys name files.
+`EDGEMERGE_SYNC__EVERY_S=60` and `--set sync.every_s=60` set the same key; the flag wins. Relative
+paths start at the folder of the file. Secrets are never values: their keys name files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import Field, asdict, dataclass, field, fields
+from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from edgemerge.agent.given import of_environment, of_flags, put, read_toml
-from edgemerge.agent.tables import Place, fill, not_negative, positive, setting, unknown
-from edgemerge.core.activation import Activation
 from edgemerge.core.errors import EdgemergeError, SettingError
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import Activation, Projection
 from edgemerge.files import load
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+T = TypeVar("T")
+
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    tuple: "a list",
+}
+
+
+class TextValue(str):
+    """A value from the environment or the command line, where all is text."""
+
+    __slots__ = ()
+
+
+class TableLocation(NamedTuple):
+    """Where a table was found: the file, and the table's name in it ("" for the top)."""
+
+    file: Path
+    table: str = ""
+
+    def key(self, name: str) -> str:
+        """Name one key of the table, as `--set` does."""
+        return f"{self.table}.{name}" if self.table else name
+
+    def said(self, value: object) -> str:
+        """Say who set a value: this file, or what goes over it."""
+        return "the environment or a flag" if isinstance(value, TextValue) else str(self.file)
+
+
+def setting(default: Any, words: str, ok: Callable[[Any], bool]) -> Any:
+    """Declare a field with what it may be, in words and as a test; None is always left alone."""
+    return field(default=default, metadata={"words": words, "ok": ok})
+
+
+def positive(default: Any) -> Any:
+    """Declare a number that must be above 0."""
+    return setting(default, "above 0", lambda value: value > 0)
+
+
+def not_negative(default: Any) -> Any:
+    """Declare a number that must be 0 or more."""
+    return setting(default, "0 or more", lambda value: value >= 0)
+
+
+def parse_table(kind: type[T], table: object, place: TableLocation) -> T:
+    """Make the dataclass from a table; what is missing has its default."""
+    if not isinstance(table, Mapping):
+        raise SettingError(
+            f"found {place.table} = {table!r} in {place.file}, expected a table: "
+            f"write [{place.table}] on a line of its own, and its keys below"
+        )
+    hints = get_type_hints(kind)
+    known: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type] # a dataclass
+    values = {}
+    for name, value in table.items():
+        if name not in known:
+            raise unknown_key_error(
+                place.key(name), [place.key(each) for each in known], place.said(value)
+            )
+        values[name] = _checked_value(value, hints[name], known[name], place)
+    return kind(**values)
+
+
+def unknown_key_error(name: str, known: list[str], where: str) -> SettingError:
+    """Give the error for a name that means nothing here, with the nearest one that does."""
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return SettingError(f"found {name} in {where}, which means nothing: {advice}")
+
+
+def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLocation) -> Any:
+    """Give the value as the type that the field has, within the range that it has."""
+    found_it = f"found {place.key(declared.name)} = {value!r} in {place.said(value)}"
+    for arm in union_members(hint):
+        with suppress(TypeError, ValueError):
+            found = _convert(arm, value, place.file.parent)
+            break
+    else:
+        raise SettingError(f"{found_it}, expected {_type_words(hint)}")
+    ok = declared.metadata.get("ok")
+    if ok is not None and not ok(found):
+        raise SettingError(f"{found_it}, expected {declared.metadata['words']}")
+    return found
+
+
+def union_members(hint: Any) -> list[Any]:
+    """Give the types of a union, without None; a single type is a union of one."""
+    found = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return [arm for arm in found if arm is not NoneType]
+
+
+def _convert(kind: Any, value: Any, folder: Path) -> Any:
+    """Give the value as that type, or raise TypeError or ValueError."""
+    if get_origin(kind) is tuple:
+        return tuple(
+            _convert_any(union_members(get_args(kind)[0]), each, folder) for each in _items(value)
+        )
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError
+        return str(value)
+    if isinstance(value, TextValue) and kind not in (str, Path):
+        value = tomllib.loads(f"x = {value}")["x"]
+    return _convert_plain(kind, value, folder)
+
+
+def _convert_any(kinds: list[Any], value: Any, folder: Path) -> Any:
+    for kind in kinds:
+        with suppress(TypeError, ValueError):
+            return _convert(kind, value, folder)
+    raise TypeError
+
+
+def _items(value: Any) -> list[Any]:
+    """Give the items of a list; as text it is written like in TOML, or with commas between."""
+    if isinstance(value, TextValue):
+        if value.startswith("["):
+            value = tomllib.loads(f"x = {value}")["x"]
+        else:
+            value = [TextValue(each.strip()) for each in value.split(",") if each.strip()]
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return list(value)
+
+
+def _convert_plain(kind: Any, value: Any, folder: Path) -> Any:
+    if kind is Path and isinstance(value, str) and value:
+        return Path("-") if value == "-" else folder / Path(value).expanduser()
+    if kind is float and type(value) in (int, float) and isfinite(value):
+        return float(value)
+    if kind is str and isinstance(value, str):
+        return str(value)
+    if kind in (bool, int) and type(value) is kind:
+        return value
+    raise TypeError
+
+
+def _type_words(hint: Any) -> str:
+    """Say in words what a type takes."""
+    found = []
+    for arm in union_members(hint):
+        if get_origin(arm) is Literal:
+            found += [f'"{each}"' for each in get_args(arm)]
+        elif get_origin(arm) is tuple:
+            found.append(f"a list, each {_type_words(get_args(arm)[0])}")
+        else:
+            found.append(TYPE_NAMES[arm])
+    return " or ".join(found)
+
+
+ENVIRONMENT_PREFIX = "EDGEMERGE_"
+
+Keys = list[str]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the file as it is."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be read ({error.strerror}): name the TOML file of the agent"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is not TOML: {error}") from error
+
+
+def environment_overrides(
+    environment: Mapping[str, str], top: Iterable[str]
+) -> Iterator[tuple[Keys, str]]:
+    """Find EDGEMERGE_TABLE__KEY, and EDGEMERGE_KEY for the keys above all tables.
+
+    >>> found = {"EDGEMERGE_SYNC__EVERY_S": "60", "EDGEMERGE_DATA": "x"}
+    >>> list(environment_overrides(found, ["device"]))
+    [(['sync', 'every_s'], '60')]
+    """
+    for name, value in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            keys = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            if len(keys) > 1 or keys[0] in top:
+                yield keys, value
+
+
+def flag_overrides(overrides: Sequence[str]) -> Iterator[tuple[Keys, str]]:
+    """Take `--set table.key=value` apart."""
+    for flag in overrides:
+        name, equals, value = flag.partition("=")
+        if not equals:
+            raise SettingError(f"found --set {flag}, expected --set table.key=value")
+        yield name.strip().split("."), value.strip()
+
+
+def apply_override(given: dict[str, Any], keys: Keys, value: str) -> None:
+    """Set one value; `sinks.0.path` is in the first sink, and the next number adds one."""
+    table: Any = given
+    for key in keys[:-1]:
+        table = _descend(table, key, ".".join(keys))
+    if not isinstance(table, dict):
+        raise _bad_key_error(".".join(keys))
+    table[keys[-1]] = TextValue(value)
+
+
+def _descend(table: Any, key: str, name: str) -> Any:
+    if isinstance(table, list):
+        if not key.isdecimal() or int(key) > len(table):
+            raise _bad_key_error(name)
+        if int(key) == len(table):
+            table.append({})
+        return table[int(key)]
+    if not isinstance(table, dict):
+        raise _bad_key_error(name)
+    return table.setdefault(key, [] if key == "sinks" else {})
+
+
+def _bad_key_error(name: str) -> SettingError:
+    return SettingError(
+        f"found the setting {name}, expected table.key (sync.every_s), or sinks.0.key for a sink"
+    )
+
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MQTT_PORT = 1883
 
 Number = float | tuple[float, ...]
 
 
 def _is_name(value: str) -> bool:
-    return NAME.fullmatch(value) is not None
+    return NAME_PATTERN.fullmatch(value) is not None
 
 
 def _is_topic(value: str) -> bool:
@@ -215,7 +442,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Top:
+class TopLevelConfig:
     """The keys above all tables; both must be set."""
 
     device: str = setting("", "letters, digits, '.', '_', '-', at most 100", _is_name)
@@ -242,18 +469,21 @@ def read_config(
     """Read the file and what the environment and the flags say over it; refuse what cannot be."""
     file = Path(path).absolute()
     given = read_toml(file)
-    top = [each.name for each in fields(Top)]
-    for keys, value in [*of_environment(environment, top), *of_flags(overrides)]:
-        put(given, keys, value)
+    top = [each.name for each in fields(TopLevelConfig)]
+    for keys, value in [*environment_overrides(environment, top), *flag_overrides(overrides)]:
+        apply_override(given, keys, value)
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:
-            raise unknown(name, known, str(file))
-    head = fill(Top, {name: given[name] for name in top if name in given}, Place(file))
+            raise unknown_key_error(name, known, str(file))
+    head = parse_table(
+        TopLevelConfig, {name: given[name] for name in top if name in given}, TableLocation(file)
+    )
     if not head.device or head.state is None:
         raise SettingError(f"{file} does not say `device` and `state`: both must be set at its top")
     parts = {
-        name: fill(kind, given.get(name, {}), Place(file, name)) for name, kind in TABLES.items()
+        name: parse_table(kind, given.get(name, {}), TableLocation(file, name))
+        for name, kind in TABLES.items()
     }
     shared = _projection(parts.pop("projection"), "projection" in given, file)
     if shared is None and parts["exchange"].kind != "http":
@@ -267,7 +497,10 @@ def read_config(
 def _sinks(given: object, file: Path) -> tuple[SinkConfig, ...]:
     if not isinstance(given, list):
         raise SettingError(f"found sinks = {given!r} in {file}, expected [[sinks]] tables")
-    return tuple(fill(SinkConfig, each, Place(file, f"sinks.{i}")) for i, each in enumerate(given))
+    return tuple(
+        parse_table(SinkConfig, each, TableLocation(file, f"sinks.{i}"))
+        for i, each in enumerate(given)
+    )
 
 
 def _projection(told: ProjectionConfig, given: bool, file: Path) -> Projection | None:  # noqa: FBT001 - private
@@ -276,7 +509,7 @@ def _projection(told: ProjectionConfig, given: bool, file: Path) -> Projection |
     settings = asdict(told)
     saved = settings.pop("file")
     if saved is not None:
-        return _loaded(saved, told, file)
+        return _load_projection(saved, told, file)
     settings["n_inputs"] = told.n_inputs or len(told.names or ())
     try:
         return Projection(**settings)
@@ -284,7 +517,7 @@ def _projection(told: ProjectionConfig, given: bool, file: Path) -> Projection |
         raise SettingError(f"[projection] in {file}: {error}") from error
 
 
-def _loaded(saved: Path, told: ProjectionConfig, file: Path) -> Projection:
+def _load_projection(saved: Path, told: ProjectionConfig, file: Path) -> Projection:
     if told != ProjectionConfig(file=saved):
         raise SettingError(f"[projection] in {file} has both a file and settings: keep one of them")
     try:

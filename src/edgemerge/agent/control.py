@@ -1,4 +1,4 @@
-"""The control socket: other programs on this machine ask the agent, one JSON object to a line."""
+"""The control socket: other programs on this machine send commands, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from queue import Empty, Full, Queue, SimpleQueue
 from threading import BoundedSemaphore, Event, Thread
 from typing import Any
 
-from edgemerge.core.errors import AwayError, SettingError
+from edgemerge.core.errors import SettingError, UnavailableError
 
-NAME = "control"
-LONGEST_PATH = 100  # bytes; systems allow 104 to 108
-LONGEST_LINE = 2**22
-AT_ONCE = 8  # conversations
-WAITING = 16  # commands
-LOOK_S = 0.2
-SILENCE_S = 10.0  # after which who has connected, and asks nothing, is sent away
-PATIENCE_S = 600.0  # for the loop to answer: longer than any exchange may take
+SOCKET_NAME = "control"
+MAX_PATH_BYTES = 100  # bytes; systems allow 104 to 108
+MAX_LINE_BYTES = 2**22
+MAX_CLIENTS = 8  # conversations
+MAX_QUEUED = 16  # commands
+POLL_S = 0.2
+IDLE_TIMEOUT_S = 10.0  # after which who has connected, and asks nothing, is sent away
+ANSWER_TIMEOUT_S = 600.0  # for the loop to answer: longer than any exchange may take
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +47,21 @@ class Request:
             return {"error": f"the agent did not answer within {timeout_s:g} s: look at its log"}
 
 
-class Control:
+class ControlSocket:
     """Listens in the state folder; the loop takes the requests and answers them."""
 
     def __init__(self, folder: Path) -> None:
         """Start to listen; a socket that a dead agent has left is replaced."""
-        self._requests: Queue[Request] = Queue(WAITING)
-        self._room = BoundedSemaphore(AT_ONCE)
-        self._path = folder / NAME
+        self._requests: Queue[Request] = Queue(MAX_QUEUED)
+        self._room = BoundedSemaphore(MAX_CLIENTS)
+        self._path = folder / SOCKET_NAME
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _address(folder) as address:
             self._socket.bind(address)
         self._path.chmod(0o600)
-        self._socket.listen(AT_ONCE)
-        self._socket.settimeout(LOOK_S)
+        self._socket.listen(MAX_CLIENTS)
+        self._socket.settimeout(POLL_S)
         self._stop = Event()
         self._thread = Thread(target=self._listen, name="control", daemon=True)
         self._thread.start()
@@ -77,7 +77,7 @@ class Control:
     def close(self) -> None:
         """Stop to listen."""
         self._stop.set()
-        self._thread.join(5 * LOOK_S)
+        self._thread.join(5 * POLL_S)
         self._socket.close()
         self._path.unlink(missing_ok=True)
         for request in self.requests():
@@ -91,22 +91,22 @@ class Control:
                     Thread(target=self._talk, args=(there,), daemon=True).start()
                 else:
                     with there, suppress(OSError):  # who asks may have left already
-                        _say(there, {"error": f"{AT_ONCE} others are asking: try again"})
+                        _send_json(there, {"error": f"{MAX_CLIENTS} others are asking: try again"})
 
     def _talk(self, there: socket.socket) -> None:
         try:
             with there, there.makefile("rb") as lines:
-                there.settimeout(SILENCE_S)
-                while line := lines.readline(LONGEST_LINE + 1):
-                    _say(there, self._answer(line))
+                there.settimeout(IDLE_TIMEOUT_S)
+                while line := lines.readline(MAX_LINE_BYTES + 1):
+                    _send_json(there, self._answer(line))
         except OSError as error:
             logger.debug("a conversation ended", extra={"values": {"why": error}})
         finally:
             self._room.release()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
-        if len(line) > LONGEST_LINE:
-            return {"error": f"found a line of more than {LONGEST_LINE} bytes"}
+        if len(line) > MAX_LINE_BYTES:
+            return {"error": f"found a line of more than {MAX_LINE_BYTES} bytes"}
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -117,11 +117,13 @@ class Control:
         try:
             self._requests.put_nowait(request)
         except Full:
-            return {"error": f"{WAITING} commands wait already: try again"}
-        return request.wait(PATIENCE_S)
+            return {"error": f"{MAX_QUEUED} commands wait already: try again"}
+        return request.wait(ANSWER_TIMEOUT_S)
 
 
-def ask(state_folder: Path, command: dict[str, Any] | str, timeout_s: float) -> dict[str, Any]:
+def send_command(
+    state_folder: Path, command: dict[str, Any] | str, timeout_s: float
+) -> dict[str, Any]:
     """Ask the agent that runs on a state folder: status, sync, undo, save, score or learn.
 
     Raises AwayError if none runs there or it takes too long, and SettingError with its words if
@@ -133,32 +135,32 @@ def ask(state_folder: Path, command: dict[str, Any] | str, timeout_s: float) -> 
         try:
             with _address(Path(state_folder)) as address:
                 there.connect(address)
-            _say(there, asked)
+            _send_json(there, asked)
             with there.makefile("rb") as lines:
-                line = lines.readline(LONGEST_LINE)
+                line = lines.readline(MAX_LINE_BYTES)
         except TimeoutError as error:
-            raise AwayError(f"the agent did not answer within {timeout_s:g} s") from error
+            raise UnavailableError(f"the agent did not answer within {timeout_s:g} s") from error
         except OSError as error:
-            raise AwayError(
+            raise UnavailableError(
                 f"no agent answers in {state_folder} ({error.strerror or error}): start it first"
             ) from error
     if not line:
-        raise AwayError(f"the agent in {state_folder} has left without an answer")
+        raise UnavailableError(f"the agent in {state_folder} has left without an answer")
     found: dict[str, Any] = json.loads(line)
     if "error" in found:
         raise SettingError(f"the agent says: {found['error']}")
     return found
 
 
-def _say(there: socket.socket, thing: dict[str, Any]) -> None:
+def _send_json(there: socket.socket, thing: dict[str, Any]) -> None:
     there.sendall(json.dumps(thing).encode() + b"\n")
 
 
 @contextmanager
 def _address(folder: Path) -> Iterator[str]:
     """Give an address for the socket that is short enough, by way of the open folder if need be."""
-    plain = os.fspath(folder / NAME)
-    if len(os.fsencode(plain)) <= LONGEST_PATH:
+    plain = os.fspath(folder / SOCKET_NAME)
+    if len(os.fsencode(plain)) <= MAX_PATH_BYTES:
         yield plain
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -166,8 +168,8 @@ def _address(folder: Path) -> Iterator[str]:
         if not Path(f"/proc/self/fd/{handle}").exists():
             raise SettingError(
                 f"the path {plain} is too long for a socket on this system: "
-                f"choose a state folder with at most {LONGEST_PATH - len(NAME) - 1} bytes"
+                f"choose a state folder with at most {MAX_PATH_BYTES - len(SOCKET_NAME) - 1} bytes"
             )
-        yield f"/proc/self/fd/{handle}/{NAME}"
+        yield f"/proc/self/fd/{handle}/{SOCKET_NAME}"
     finally:
         os.close(handle)

@@ -1,81 +1,197 @@
-"""The loop of an agent: score, tell, learn; and between two samples whatever else there is."""
+"""The agent's loop: score, deliver, learn; between samples run commands, sync, save and report."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
-from edgemerge.agent.control import Control
-from edgemerge.agent.desk import Desk
-from edgemerge.agent.parts import Reading
+from edgemerge.agent.background import ReadAhead
+from edgemerge.agent.control import ControlSocket, Request
+from edgemerge.agent.interfaces import Reading, Sink
+from edgemerge.agent.judge import Judge
+from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.state import AgentState, StateSaver
+from edgemerge.agent.sync import AnswerCallback, Synchronizer
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import EdgemergeError
 
-LOOK_S = 0.1  # how long the loop waits for a reading before it looks after other things
-REPORT_S = 10.0  # between two reports to the sinks
-LAST_S = 60.0  # for the last exchange, after the source has ended
+MAX_SCORED_ROWS = 1000  # scored for one command: detection waits meanwhile
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Agent:
+    """Carries out commands between two samples, in the thread of the loop."""
+
+    memory: AgentState
+    inbox: ReadAhead
+    judge: Judge
+    keeper: StateSaver
+    syncing: Synchronizer | None
+    sinks: list[Sink]
+    reporting: DeviceReporter | None = None
+
+    def tend(self, requests: Iterable[Request]) -> None:
+        """Carry out what has come in."""
+        for request in requests:
+            self._carry_out(request.command, request.answer)
+        for sink in self.sinks:
+            for word in getattr(sink, "commands", list)():
+                self._carry_out({"command": word}, _log_answer)
+
+    def status(self) -> dict[str, Any]:
+        """Say how the agent is doing, as plain JSON."""
+        memory = self.memory
+        found = {name: getattr(memory, name) for name in ("device", "incarnation", "revision")}
+        found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
+        found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
+        found |= {"waiting": _buffered_samples(memory), "saved": self.keeper.trouble or "ok"}
+        return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})
+
+    def _carry_out(self, command: dict[str, Any], answer: AnswerCallback) -> None:
+        do = self._commands().get(str(command.get("command")))
+        if do is None:
+            known = ", ".join(self._commands())
+            answer({"error": f"found the command {command.get('command')!r}, known are {known}"})
+            return
+        try:
+            found = do(command, answer)
+        except (EdgemergeError, ArithmeticError, ValueError, TypeError) as error:
+            found = {"error": str(error)}
+        if found is not None:
+            answer(found)
+
+    def _commands(
+        self,
+    ) -> dict[str, Callable[[dict[str, Any], AnswerCallback], dict[str, Any] | None]]:
+        return {
+            "status": lambda _command, _answer: self.status(),
+            "sync": self._sync,
+            "undo": self._undo,
+            "save": self._save,
+            "score": self._score,
+            "learn": self._learn,
+        }
+
+    def _sync(self, _command: dict[str, Any], answer: AnswerCallback) -> dict[str, Any] | None:
+        if self.syncing is None:
+            return {"error": "this agent has no exchange: say one in [exchange]"}
+        self.syncing.begin(answer)
+        return None
+
+    def _undo(self, _command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        if self.syncing is None:
+            return {"error": "this agent has no exchange, so nothing was merged"}
+        return {"told": self.syncing.undo()}
+
+    def _save(self, _command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        return {"saved": "ok"} if self.keeper.save() else {"error": self.keeper.trouble}
+
+    def _score(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        rows = command.get("rows")
+        if not isinstance(rows, list):
+            return {"error": 'expected "rows": a list of samples'}
+        if len(rows) > MAX_SCORED_ROWS:
+            return {
+                "error": f"found {len(rows)} rows, expected {MAX_SCORED_ROWS} at most: ask again"
+            }
+        scores = self.judge.scores(rows)
+        return {"scores": scores, "alarms": [score > self.judge.limit for score in scores]}
+
+    def _learn(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        on = command.get("on")
+        if not isinstance(on, bool):
+            return {"error": 'expected "on": true or false'}
+        self.memory.learning = on
+        self.keeper.save()
+        return {"learning": on}
+
+
+def _buffered_samples(memory: AgentState) -> int:
+    """Count the samples that a bank has put aside until their block is full."""
+    thing = memory.learner.thing
+    return 0 if isinstance(thing, Detector) else len(thing.waiting)
+
+
+def _patterns(memory: AgentState) -> dict[str, float]:
+    thing = memory.learner.thing
+    if isinstance(thing, Detector):
+        return {"normal": float(f"{thing.count:.6g}")}
+    return {name: float(f"{thing[name].count:.6g}") for name in thing}
+
+
+def _log_answer(found: dict[str, Any]) -> None:
+    logger.info("a command was carried out", extra={"values": found})
+
+
+POLL_S = 0.1  # how long the loop waits for a reading before it looks after other things
+STATUS_INTERVAL_S = 10.0  # between two reports to the sinks
+FINAL_SYNC_TIMEOUT_S = 60.0  # for the last exchange, after the source has ended
 
 
 class Loop:
     """Everything that touches the learner happens here, in one thread."""
 
-    def __init__(self, desk: Desk, control: Control, *, steady: Callable[[], float]) -> None:
+    def __init__(self, desk: Agent, control: ControlSocket, *, steady: Callable[[], float]) -> None:
         """Work with what is on the desk."""
-        self._desk, self._control, self._steady = desk, control, steady
+        self._agent, self._control, self._steady = desk, control, steady
         self._report_due = steady()
 
     def run(self, stop: Event, *, sync_at_end: bool) -> None:
         """Judge readings until there are no more, or `stop` is set."""
-        inbox = self._desk.inbox
+        inbox = self._agent.inbox
         while not (stop.is_set() or inbox.ended):
-            reading = inbox.take(LOOK_S)
+            reading = inbox.take(POLL_S)
             if reading is not None:
-                self.deal_with(reading)
+                self.process_reading(reading)
             self.tend()
         if sync_at_end and not stop.is_set():
             self.sync(stop)
-        self._desk.keeper.save()
+        self._agent.keeper.save()
         self.report()
-        if self._desk.reporting is not None:
-            self._desk.reporting.leave(self._desk.status)
+        if self._agent.reporting is not None:
+            self._agent.reporting.leave(self._agent.status)
 
-    def deal_with(self, reading: Reading) -> None:
+    def process_reading(self, reading: Reading) -> None:
         """Judge a reading, tell the verdict, and learn from it."""
-        verdict = self._desk.judge.judge(reading)
+        verdict = self._agent.judge.judge(reading)
         if verdict is not None:
-            for sink in self._desk.sinks:
+            for sink in self._agent.sinks:
                 sink.verdict(verdict)
-            if self._desk.reporting is not None:
-                self._desk.reporting.verdict(verdict)
-            self._desk.judge.learn()
-        self._desk.keeper.count()
+            if self._agent.reporting is not None:
+                self._agent.reporting.verdict(verdict)
+            self._agent.judge.learn()
+        self._agent.keeper.count()
 
     def tend(self) -> None:
         """Answer, exchange, save and report, if it is time."""
-        self._desk.tend(self._control.requests())
-        if self._desk.syncing is not None:
-            self._desk.syncing.tend()
-        self._desk.keeper.tend()
-        if self._desk.reporting is not None:
-            self._desk.reporting.tend(self._desk.status)
+        self._agent.tend(self._control.requests())
+        if self._agent.syncing is not None:
+            self._agent.syncing.tend()
+        self._agent.keeper.tend()
+        if self._agent.reporting is not None:
+            self._agent.reporting.tend(self._agent.status)
         if self._steady() >= self._report_due:
             self.report()
 
     def sync(self, stop: Event) -> None:
         """Exchange once more, and wait for it, but not for ever."""
-        syncing = self._desk.syncing
+        syncing = self._agent.syncing
         if syncing is None:
             return
         ended = Event()
         syncing.begin(lambda _found: ended.set())
-        end = self._steady() + LAST_S
+        end = self._steady() + FINAL_SYNC_TIMEOUT_S
         while not (stop.is_set() or ended.is_set()) and self._steady() < end:
             self.tend()
-            ended.wait(LOOK_S)
+            ended.wait(POLL_S)
 
     def report(self) -> None:
         """Tell the sinks how the agent is doing."""
-        self._report_due = self._steady() + REPORT_S
-        for sink in self._desk.sinks:
-            sink.status(self._desk.status())
+        self._report_due = self._steady() + STATUS_INTERVAL_S
+        for sink in self._agent.sinks:
+            sink.status(self._agent.status())

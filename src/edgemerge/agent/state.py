@@ -1,21 +1,185 @@
-"""The state folder of an agent: one file that is always whole, and nobody else's."""
+"""The agent's state: its value, its bytes, its folder, and when it is saved.
+
+A checksum comes before everything else, so truncated or changed bytes are never read as a state.
+One agent at a time holds the folder; the state file is replaced atomically.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from edgemerge.agent.memory import LIMIT, Memory, memory_from_bytes, memory_to_bytes
+import numpy as np
+from numpy.typing import NDArray
+
+from edgemerge.agent.config import SaveConfig
+from edgemerge.agent.interfaces import Features
+from edgemerge.agent.learner import Learner, as_learner
+from edgemerge.core.bank import Bank
+from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
+from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
-from edgemerge.failpoints import passing
-from edgemerge.files import load, save, write
+from edgemerge.core.threshold import Threshold
+from edgemerge.failpoints import failpoint
+from edgemerge.files import load, save, write_atomically
+from edgemerge.privacy.gate import Gate
+from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
+from edgemerge.wire.state import from_bytes
 
-STATE, PROJECTION, LOCK = "agent.state", "projection.safetensors", "lock"
-BROKEN = 3  # broken files that are kept
+
+def threshold_state(threshold: Threshold) -> dict[str, Any]:
+    """Give what it needs to go on: the window, how much it has seen, and the last votes."""
+    return {
+        "recent": threshold._recent.tolist(),
+        "seen": threshold._seen,
+        "votes": list(threshold._votes),
+    }
+
+
+def resume_threshold(threshold: Threshold, state: dict[str, Any] | None) -> bool:
+    """Let it go on from there; False if that was another kind of threshold, or none."""
+    if state is None or len(state["recent"]) != len(threshold._recent):
+        return False
+    threshold.relearn()
+    threshold._recent[:] = state["recent"]
+    threshold._seen = state["seen"]
+    threshold._votes.extend(state["votes"])
+    if len(threshold._recent):
+        threshold._learn()
+    return True
+
+
+FORMAT = 1
+MAGIC = b"edgemerge agent\n"
+MAX_STATE_BYTES = 2**30  # bytes
+REFUSED_PREFIX = "it was refused"
+MAX_REJECTED = 8  # refused or undone sums whose digests are kept
+PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
+PART_FIELDS = ("position", "features", "threshold", "shunned")
+
+
+@dataclass
+class AgentState:
+    """Who the agent is, what it has learnt, told and been told, and where it stopped."""
+
+    device: str
+    incarnation: int
+    learner: Learner
+    revision: int = 0  # of the last release
+    index: int = 0  # samples judged
+    alarms: int = 0
+    skipped: int = 0
+    learning: bool = True
+    position: Any = None  # of the source, behind the last reading
+    features: Any = None
+    threshold: Any = None
+    gate: Gate = field(default_factory=Gate)
+    pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
+    told: bytes = b""  # what was adopted last; empty if it came from nobody
+    before: bytes | None = None  # what was adopted before that, to be undone to
+    shunned: dict[str, str] = field(default_factory=dict)  # why, by the digest of what was told
+
+    @property
+    def projection(self) -> Projection:
+        """What all devices share."""
+        return self.learner.thing.projection
+
+    def decode_merged(self, data: bytes | None) -> Merged:
+        """Read what was told; nothing is the empty sum."""
+        if not data:
+            return Merged(self.projection)
+        told: Merged = decode(data, limit=MAX_STATE_BYTES, projection=self.projection)
+        return told
+
+    def contributions(self) -> tuple[Contribution, ...]:
+        """Read what is on its way."""
+        return tuple(
+            decode(d, limit=MAX_STATE_BYTES, projection=self.projection) for d in self.pending
+        )
+
+    def mark_rejected(self, told: Merged, why: str) -> None:
+        """Remember not to adopt this very sum, for that reason."""
+        self.shunned[merged_digest(encode(told))] = why
+        self.shunned = dict(list(self.shunned.items())[-MAX_REJECTED:])
+
+    def clear_refusals(self) -> None:
+        """Let what was refused be looked at again; what was undone stays so."""
+        self.shunned = {
+            k: why for k, why in self.shunned.items() if not why.startswith(REFUSED_PREFIX)
+        }
+
+
+def merged_digest(data: bytes) -> str:
+    """Give the digest under which a sum that was told is remembered."""
+    return sha256(data).hexdigest()
+
+
+def state_to_bytes(memory: AgentState) -> bytes:
+    """Write everything down."""
+    memory.gate.look(memory.learner.census())
+    plain = {name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS)}
+    plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
+    learner, rows = memory.learner.state()
+    tensors: Tensors = {
+        "plain": _array(json.dumps(plain).encode()),
+        "learner": _array(learner),
+        "rows": rows,
+        "told": _array(memory.told),
+        "before": _array(memory.before or b""),
+    }
+    tensors |= {f"pending.{i}": _array(data) for i, data in enumerate(memory.pending)}
+    payload = pack({"kind": "agent"}, tensors)
+    return MAGIC + sha256(payload).digest() + payload
+
+
+def state_from_bytes(data: bytes) -> AgentState:
+    """Read it back; anything but what was written is a FormatError."""
+    start = len(MAGIC) + 32
+    payload = data[start:]
+    if data[:start] != MAGIC + sha256(payload).digest():
+        raise FormatError(
+            f"found {len(data)} bytes that are not what an agent wrote: cut short or changed"
+        )
+    try:
+        return _state_of(*unpack(payload, MAX_STATE_BYTES))
+    except (EdgemergeError, KeyError, ValueError, TypeError) as error:
+        raise FormatError(f"the bytes do not make the memory of an agent: {error!r}") from error
+
+
+def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
+    plain = json.loads(tensors["plain"].tobytes())
+    if words.get("kind") != "agent" or plain["format"] != FORMAT:
+        raise FormatError(f"found format {plain['format']}, expected {FORMAT}")
+    thing = from_bytes(tensors["learner"].tobytes(), limit=MAX_STATE_BYTES)
+    if not isinstance(thing, Detector | Bank):
+        raise FormatError(f"found {type(thing).__name__}, expected a detector or a bank")
+    learner = as_learner(thing, tensors["rows"].astype(np.float64))
+    memory = AgentState(
+        learner=learner, **{name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
+    )
+    memory.gate = Gate.of(plain["gate"], learner.census())
+    memory.told = tensors["told"].tobytes()
+    memory.before = tensors["before"].tobytes() if plain["undo"] else None
+    pending = [name for name in tensors if name.startswith("pending.")]
+    memory.pending = [tensors[name].tobytes() for name in pending]
+    return memory
+
+
+def _array(data: bytes) -> NDArray[np.int8]:
+    return np.frombuffer(data, np.int8)
+
+
+STATE_FILE, PROJECTION_FILE, LOCK_FILE = "agent.state", "projection.safetensors", "lock"
+MAX_BROKEN_FILES = 3  # broken files that are kept
 
 logger = logging.getLogger(__name__)
 
@@ -32,49 +196,51 @@ class StateFolder:
         self.path = Path(path)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(
+                self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise SettingError(
                 f"the state folder {self.path} cannot be used ({error.strerror}): "
                 "name a folder that this user may write to"
             ) from error
         self._take()
-        for left in self.path.glob(f".{STATE}.*"):  # by one that died while writing
+        for left in self.path.glob(f".{STATE_FILE}.*"):  # by one that died while writing
             left.unlink(missing_ok=True)
 
-    def read(self) -> Memory | None:
+    def read(self) -> AgentState | None:
         """Give what was saved last; None if there is nothing, or nothing that can be read."""
         try:
-            with (self.path / STATE).open("rb") as file:
-                data = file.read(LIMIT + 1)
+            with (self.path / STATE_FILE).open("rb") as file:
+                data = file.read(MAX_STATE_BYTES + 1)
         except FileNotFoundError:
             return None
         try:
-            return memory_from_bytes(data)
+            return state_from_bytes(data)
         except FormatError as error:
             aside = self._set_aside()
             values = {"folder": self.path, "kept_as": aside.name, "why": error}
             logger.error("the saved state is broken: starting anew", extra={"values": values})
             return None
 
-    def write(self, memory: Memory) -> None:
+    def write(self, memory: AgentState) -> None:
         """Save; after a crash at any moment there is this or what was there before."""
-        passing("agent-before-save")
-        write(memory_to_bytes(memory), self.path / STATE)
-        passing("agent-after-save")
+        failpoint("agent-before-save")
+        write_atomically(state_to_bytes(memory), self.path / STATE_FILE)
+        failpoint("agent-after-save")
 
     def projection(self) -> Projection | None:
         """Give the projection that was kept here, if any."""
         try:
-            found = load(self.path / PROJECTION)
+            found = load(self.path / PROJECTION_FILE)
         except (FileNotFoundError, FormatError):
             return None
         return found if isinstance(found, Projection) else None
 
-    def keep_projection(self, projection: Projection) -> None:
+    def save_projection(self, projection: Projection) -> None:
         """Keep a projection that was asked of others, for when they are away."""
         if self.projection() != projection:
-            save(projection, self.path / PROJECTION)
+            save(projection, self.path / PROJECTION_FILE)
 
     def close(self) -> None:
         """Let others have the folder."""
@@ -96,12 +262,60 @@ class StateFolder:
     def _set_aside(self) -> Path:
         """Move the broken file out of the way; the oldest such makes room."""
         numbers = []
-        for path in self.path.glob(f"{STATE}.broken-*"):
+        for path in self.path.glob(f"{STATE_FILE}.broken-*"):
             with suppress(ValueError):
                 numbers.append(int(path.name.rpartition("-")[2]))
         numbers.sort()
-        for number in numbers[: max(0, len(numbers) - BROKEN + 1)]:
-            (self.path / f"{STATE}.broken-{number}").unlink(missing_ok=True)
-        aside = self.path / f"{STATE}.broken-{max(numbers, default=0) + 1}"
-        (self.path / STATE).rename(aside)
+        for number in numbers[: max(0, len(numbers) - MAX_BROKEN_FILES + 1)]:
+            (self.path / f"{STATE_FILE}.broken-{number}").unlink(missing_ok=True)
+        aside = self.path / f"{STATE_FILE}.broken-{max(numbers, default=0) + 1}"
+        (self.path / STATE_FILE).rename(aside)
         return aside
+
+
+class StateSaver:
+    """Saves; a disk that is full or gone does not stop detection, and is told of in the status."""
+
+    def __init__(
+        self,
+        folder: StateFolder,
+        memory: AgentState,
+        features: Features,
+        threshold: Threshold,
+        often: SaveConfig,
+        *,
+        steady: Callable[[], float],
+    ) -> None:
+        """Save what these remember, as often as that."""
+        self._folder, self._memory = folder, memory
+        self._features, self._threshold = features, threshold
+        self._save_config, self._steady = often, steady
+        self._readings, self._at = 0, steady()
+        self.trouble = ""
+
+    def count(self) -> None:
+        """Take note of a reading that was dealt with."""
+        self._readings += 1
+
+    def tend(self) -> None:
+        """Save if it is time."""
+        if not self._readings:
+            return
+        late = self._steady() - self._at >= self._save_config.every_s
+        if late or self._readings >= self._save_config.every:
+            self.save()
+
+    def save(self) -> bool:
+        """Save now; say whether it worked."""
+        self._memory.features = self._features.state()
+        self._memory.threshold = threshold_state(self._threshold)
+        self._readings, self._at = 0, self._steady()
+        try:
+            self._folder.write(self._memory)
+        except OSError as error:
+            if not self.trouble:
+                logger.error("the state cannot be saved", extra={"values": {"why": error}})
+            self.trouble = f"the state cannot be saved: {error.strerror or error}"
+            return False
+        self.trouble = ""
+        return True

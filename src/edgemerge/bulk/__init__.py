@@ -4,8 +4,7 @@
 needs. `edgemerge.dask` is one; the how-to shows others.
 """
 
-from edgemerge.bulk.chunk import Chunk
-from edgemerge.bulk.listing import chunks_of
+from edgemerge.bulk.chunk import Chunk, chunks_of
 from edgemerge.bulk.part import Part, part_of
 
 __all__ = ["Chunk", "Part", "chunks_of", "part_of"]

@@ -1,4 +1,4 @@
-"""Chunks of a CSV: stretches of bytes; a line belongs to the chunk in which it begins."""
+"""CSV chunks: byte ranges; a line belongs to the chunk in which it begins."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.csv import ConvertOptions, ReadOptions, read_csv
 
-from edgemerge.bulk.chunk import Chunk
-from edgemerge.bulk.columns import chosen, is_header, is_number
+from edgemerge.bulk.chunk import Chunk, column_indices, is_header, is_number
 from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-BLOCK = 2**21  # bytes in memory at a time
-LONGEST = 2**20  # bytes of a line
-EMPTY = re.compile(rb'^(?:,|"")+\r?$\n?', re.MULTILINE)  # a line without a value
-MARK = b"\xef\xbb\xbf"  # some programs start a file with it
+BLOCK_BYTES = 2**21  # bytes in memory at a time
+MAX_LINE_BYTES = 2**20  # bytes of a line
+EMPTY_LINE = re.compile(rb'^(?:,|"")+\r?$\n?', re.MULTILINE)  # a line without a value
+UTF8_BOM = b"\xef\xbb\xbf"  # some programs start a file with it
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,26 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
     """Give the rows of a chunk, some at a time; what is not a number is NaN."""
     with Path(chunk.path).open("rb") as file:
-        head = _head(file, chunk.columns, expected)
+        head = _read_head(file, chunk.columns, expected)
         file.seek(_first_line(file, max(chunk.start, head.end), head.end))
         while file.tell() < chunk.stop:
-            block = file.read(min(BLOCK, chunk.stop - file.tell()))
+            block = file.read(min(BLOCK_BYTES, chunk.stop - file.tell()))
             if not block:
                 raise SampleError("found its end before: do not change files while they are read")
             yield from _rows(block + _rest_of_line(file, block), head)
 
 
-def _head(file: IO[bytes], columns: Sequence[str], expected: Sequence[str]) -> Head:
-    start = len(MARK) if file.read(len(MARK)) == MARK else 0
+def _read_head(file: IO[bytes], columns: Sequence[str], expected: Sequence[str]) -> Head:
+    start = len(UTF8_BOM) if file.read(len(UTF8_BOM)) == UTF8_BOM else 0
     file.seek(start)
     while (line := _line(file)) and not line.strip(b',"\r\n \t'):
         start = file.tell()
-    _must_end_well(line)
+    _check_lines(line)
     cells = next(_cells(line), [])
     if len(cells) == 1 and set(cells[0]) & {";", "\t"}:
         raise SampleError(f"found {cells[0][:40]!r}, expected commas between the columns")
     header = cells if is_header(cells) else []
-    places = chosen(header, len(cells), columns, expected)
+    places = column_indices(header, len(cells), columns, expected)
     return Head(len(cells), places, file.tell() if header else start)
 
 
@@ -83,31 +82,31 @@ def _rest_of_line(file: IO[bytes], block: bytes) -> bytes:
 
 
 def _line(file: IO[bytes]) -> bytes:
-    line = file.readline(LONGEST)
-    if len(line) == LONGEST:
-        raise SampleError(f"found a line of {LONGEST} bytes and more, expected CSV")
+    line = file.readline(MAX_LINE_BYTES)
+    if len(line) == MAX_LINE_BYTES:
+        raise SampleError(f"found a line of {MAX_LINE_BYTES} bytes and more, expected CSV")
     return line
 
 
 def _rows(block: bytes, head: Head) -> Iterator[Array]:
-    _must_end_well(block)
+    _check_lines(block)
     if block[:1] in b',"' or b"\n," in block or b'\n""' in block:
-        block = EMPTY.sub(b"", block)  # as spreadsheets write them
+        block = EMPTY_LINE.sub(b"", block)  # as spreadsheets write them
     if block.strip(b"\r\n"):
         try:
-            yield _quickly(block, head)
+            yield _parse_with_arrow(block, head)
         except pa.ArrowInvalid:  # some cell is not a number, or some line is too short
-            yield _one_by_one(block, head)
+            yield _parse_cells(block, head)
 
 
-def _must_end_well(lines: bytes) -> None:
+def _check_lines(lines: bytes) -> None:
     if b'"' in lines and any(line.count(b'"') % 2 for line in lines.split(b"\n")):
         raise SampleError("found a quote that its line does not close: a sample is one line")
     if b"\r" in lines and lines.count(b"\r") > lines.count(b"\r\n"):
         raise SampleError("found lines that end with \\r alone, expected \\n or \\r\\n: convert it")
 
 
-def _quickly(block: bytes, head: Head) -> Array:
+def _parse_with_arrow(block: bytes, head: Head) -> Array:
     names = [str(i) for i in range(head.width)]
     used = [names[i] for i in head.places]
     table = read_csv(
@@ -123,7 +122,7 @@ def _quickly(block: bytes, head: Head) -> Array:
     return X
 
 
-def _one_by_one(block: bytes, head: Head) -> Array:
+def _parse_cells(block: bytes, head: Head) -> Array:
     rows = [_numbers(cells, head) for cells in _cells(block)]
     return np.array(rows).reshape(-1, len(head.places))
 

@@ -1,4 +1,4 @@
-"""Chunks of an .npy file: a 2-D array of numbers, row by row, never loaded as a whole."""
+""".npy chunks: rows of a 2-D array, never loaded as a whole."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.bulk.chunk import Chunk
-from edgemerge.bulk.columns import chosen
+from edgemerge.bulk.chunk import Chunk, column_indices
 from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-NUMBERS = 2**19  # in memory at a time
+BATCH_VALUES = 2**19  # in memory at a time
 
 
 def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
     """Cut a file into runs of rows."""
-    rows = _opened(path)
+    rows = _open(path)
     size = max(1, rows.shape[1] * rows.itemsize)
     step = max(1, chunk_bytes // size)
     for start in range(0, len(rows), step):
@@ -29,17 +28,17 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 
 def read(chunk: Chunk, _expected: Sequence[str]) -> Iterator[Array]:
     """Give the rows of a chunk, some at a time."""
-    rows = _opened(chunk.path)
+    rows = _open(chunk.path)
     if len(rows) < chunk.stop:
         raise SampleError(f"found {len(rows)} rows: do not change files while they are read")
-    places = chosen((), rows.shape[1], chunk.columns, ())
-    step = max(1, NUMBERS // max(1, rows.shape[1]))
+    places = column_indices((), rows.shape[1], chunk.columns, ())
+    step = max(1, BATCH_VALUES // max(1, rows.shape[1]))
     for start in range(chunk.start, chunk.stop, step):
         part = rows[start : min(start + step, chunk.stop)]
         yield np.asarray(part[:, places] if chunk.columns else part, dtype=np.float64)
 
 
-def _opened(path: str) -> NDArray[Any]:
+def _open(path: str) -> NDArray[Any]:
     try:
         rows: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (EOFError, ValueError) as error:

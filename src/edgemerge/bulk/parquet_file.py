@@ -1,4 +1,4 @@
-"""Chunks of a Parquet file: runs of its row groups, read some rows at a time."""
+"""Parquet chunks: runs of row groups, read some rows at a time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from edgemerge.bulk.chunk import Chunk
-from edgemerge.bulk.columns import chosen
+from edgemerge.bulk.chunk import Chunk, column_indices
 from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-NUMBERS = 2**20  # in memory at a time, twice over
-BUFFER = 2**16  # bytes read ahead of each column
+BATCH_VALUES = 2**20  # in memory at a time, twice over
+BUFFER_BYTES = 2**16  # bytes read ahead of each column
 NUMERIC = (
     *(pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean),
     pa.types.is_null,
 )
-INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds
 
 
 def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
     """Cut a file into runs of row groups; one that is larger than a chunk is not cut."""
-    with _opened(path) as file:
+    with _open(path) as file:
         sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     start, held = 0, 0
     for i, size in enumerate(sizes):
@@ -42,10 +41,10 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 
 def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
     """Give the rows of a chunk, some at a time; a null is NaN."""
-    with _opened(chunk.path) as file, _readable():
+    with _open(chunk.path) as file, _arrow_errors():
         names = _names(file.schema_arrow, chunk.columns, expected)
         batches = file.iter_batches(
-            batch_size=max(1, NUMBERS // max(1, len(names))),
+            batch_size=max(1, BATCH_VALUES // max(1, len(names))),
             row_groups=range(chunk.start, chunk.stop),
             columns=names,
             use_threads=False,
@@ -54,18 +53,18 @@ def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
             yield _array(batch, names)
 
 
-def _opened(path: str) -> pq.ParquetFile:
-    with _readable():
+def _open(path: str) -> pq.ParquetFile:
+    with _arrow_errors():
         return pq.ParquetFile(
             path,
             pre_buffer=False,  # which would hold whole row groups
-            buffer_size=BUFFER,
+            buffer_size=BUFFER_BYTES,
             page_checksum_verification=True,  # where it has such
         )
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def _arrow_errors() -> Iterator[None]:
     """Say in our words what Arrow cannot read."""
     try:
         yield
@@ -77,10 +76,10 @@ def _readable() -> Iterator[None]:
 
 
 def _names(schema: pa.Schema, columns: Sequence[str], expected: Sequence[str]) -> list[str]:
-    known = [name for name in schema.names if not INDEX.fullmatch(name)]
+    known = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
     if len(set(known)) < len(known):
         raise SampleError("found several columns with one name, expected different names")
-    names = [known[i] for i in chosen(known, len(known), columns, expected)]
+    names = [known[i] for i in column_indices(known, len(known), columns, expected)]
     for name in names:
         kind = schema.field(name).type
         if not any(is_kind(kind) for is_kind in NUMERIC):

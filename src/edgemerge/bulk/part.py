@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgemerge.bulk.reading import finite, read
+from edgemerge.bulk.chunk import finite_rows, read_chunk
 from edgemerge.core.errors import EdgemergeError, SampleError, SettingError
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -49,10 +49,10 @@ class Part:
 
     def __repr__(self) -> str:
         """Show what is in it and what is not."""
-        lost = f", {_so_many(self.left_out, 'row')} left out" if self.left_out else ""
-        lost += f", {_so_many(len(self.refused), 'chunk')} refused" if self.refused else ""
-        seen = _so_many(self.stats.count, "sample")
-        return f"Part({_so_many(self.chunks, 'chunk')}, {seen}{lost})"
+        lost = f", {_counted(self.left_out, 'row')} left out" if self.left_out else ""
+        lost += f", {_counted(len(self.refused), 'chunk')} refused" if self.refused else ""
+        seen = _counted(self.stats.count, "sample")
+        return f"Part({_counted(self.chunks, 'chunk')}, {seen}{lost})"
 
     @property
     def _facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
@@ -69,24 +69,24 @@ class Part:
         return cls(Stats.empty(projection), 0, refused=((str(chunk), reason),))
 
 
-def _so_many(count: float, what: str) -> str:
+def _counted(count: float, what: str) -> str:
     return f"{count:,.0f} {what}" + ("" if count == 1 else "s")
 
 
 def part_of(
-    projection: Projection, chunk: Any, *, bad_rows: BadRows = "refuse", read: Read = read
+    projection: Projection, chunk: Any, *, bad_rows: BadRows = "refuse", read: Read = read_chunk
 ) -> Part:
     """Read a chunk and sum it up, a few rows at a time; nothing of it stays in memory.
 
     A row with a missing or infinite value is refused, with the whole chunk, or left out.
     `read(chunk, projection)` may be your own: it gives samples (k, n), some at a time.
     """
-    must_be_one_of("bad_rows", bad_rows, get_args(BadRows))
+    check_choice("bad_rows", bad_rows, get_args(BadRows))
     sums, seen, left_out = Stats.empty(projection), 0, 0
     try:
         for X in read(chunk, projection):
-            rows = _numbers(X)
-            good = _good(rows, seen, bad_rows)
+            rows = _as_rows(X)
+            good = _usable_rows(rows, seen, bad_rows)
             seen, left_out = seen + len(rows), left_out + len(rows) - len(good)
             sums += Stats.of(projection, good)
     except EdgemergeError as error:
@@ -96,25 +96,26 @@ def part_of(
     return Part(sums, left_out=left_out)
 
 
-def must_be_one_of(name: str, found: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, found: object, choices: tuple[str, ...]) -> None:
     """Refuse a choice that is none."""
     if found not in choices:
         raise SettingError(f"found {name}={found!r}, expected one of {list(choices)}")
 
 
-def _numbers(X: ArrayLike) -> NDArray[Any]:
+def _as_rows(X: ArrayLike) -> NDArray[Any]:
     if isinstance(X, np.ma.MaskedArray):
         raise SampleError("found masked values, expected NaN for them: use `filled(np.nan)`")
     rows = np.asarray(X)
     if rows.ndim != 2 or rows.dtype.kind not in "fiub":
         raise SampleError(
-            f"found {rows.dtype} of shape {rows.shape}, expected numbers of (k, n) from `read`"
+            f"found {rows.dtype} of shape {rows.shape}, expected numbers of (k, "
+            "n) from `read_chunk`"
         )
     return rows
 
 
-def _good(rows: NDArray[Any], seen: int, bad_rows: BadRows) -> NDArray[Any]:
-    good = finite(rows)
+def _usable_rows(rows: NDArray[Any], seen: int, bad_rows: BadRows) -> NDArray[Any]:
+    good = finite_rows(rows)
     if len(good) < len(rows) and bad_rows == "refuse":
         row, column = np.argwhere(~np.isfinite(rows))[0]
         found = "no number" if np.isnan(rows[row, column]) else rows[row, column]

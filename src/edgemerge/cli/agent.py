@@ -1,16 +1,18 @@
-"""`edgemerge agent`: the program that runs on every device."""
+"""Commands on a device: `enrol` it, run its `agent`, and `sync` a running one."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgemerge.cli.group import needs
-from edgemerge.cli.output import json_option, plain, say_facts, say_json
+from edgemerge.cli.group import CommandError, needs
+from edgemerge.cli.options import ca_option, read_token, server_connection
+from edgemerge.cli.output import format_value, json_option, print_fields, print_json, progress
 
 
 @click.command()
@@ -33,59 +35,165 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
     from threading import Event
 
     from edgemerge.agent.config import read_config
-    from edgemerge.daemon import Json, Lines, log_to_stderr, stop_on_signals
+    from edgemerge.daemon import JsonFormatter, TextFormatter, log_to_stderr, stop_on_signals
 
     told = read_config(config, environment=os.environ, overrides=overrides)
     if check:
-        say_json(as_plain(told)) if as_json else say_facts(in_short(told))
+        print_json(config_as_json(told)) if as_json else print_fields(config_summary(told))
         return
-    if _speaks_mqtt(told):
+    if _uses_mqtt(told):
         needs("mqtt", "paho.mqtt.client")
-    from edgemerge.agent.running import run
+    from edgemerge.agent.runner import run
 
-    log_to_stderr(told.log.level, form=Json if told.log.form == "json" else Lines)
+    log_to_stderr(told.log.level, form=JsonFormatter if told.log.form == "json" else TextFormatter)
     stop = Event()
     stop_on_signals(stop)
     raise SystemExit(run(told, stop=stop))
 
 
-def as_plain(config: Any) -> dict[str, Any]:
+def config_as_json(config: Any) -> dict[str, Any]:
     """Write a configuration as plain JSON; it names files of secrets, never secrets."""
-    from edgemerge.cli.showing import agreement
+    from edgemerge.cli.files import describe_projection
 
     names = [name for name in vars(config) if name != "projection"]
-    found = {name: _plain(getattr(config, name)) for name in names}
+    found = {name: _to_json(getattr(config, name)) for name in names}
     shared = config.projection
-    return found | {"projection": None if shared is None else agreement(shared)}
+    return found | {"projection": None if shared is None else describe_projection(shared)}
 
 
-def in_short(config: Any) -> dict[str, str]:
+def config_summary(config: Any) -> dict[str, str]:
     """Give one line to a table: its kind, and what is not as by default."""
     tables = {name: value for name, value in vars(config).items() if name != "projection"}
     shared = "that of the fleet" if config.projection is None else str(config.projection)
-    return {name: _line(value) for name, value in tables.items()} | {"projection": shared}
+    return {name: _summary_line(value) for name, value in tables.items()} | {"projection": shared}
 
 
-def _line(value: Any) -> str:
+def _summary_line(value: Any) -> str:
     if isinstance(value, tuple):
-        return "; ".join(map(_line, value)) or "none"
+        return "; ".join(map(_summary_line, value)) or "none"
     if not hasattr(value, "__dataclass_fields__"):
-        return plain(_plain(value))
-    usual, found = _plain(type(value)()), _plain(value)
+        return format_value(_to_json(value))
+    usual, found = _to_json(type(value)()), _to_json(value)
     told = {key: each for key, each in found.items() if each != usual[key] and key != "kind"}
-    parts = [found.get("kind", ""), plain(told) if told else ""]
+    parts = [found.get("kind", ""), format_value(told) if told else ""]
     return ", ".join(filter(None, parts)) or "as by default"
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_to_json(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(each) for name, each in asdict(value).items()}
+        return {name: _to_json(each) for name, each in asdict(value).items()}
     return value
 
 
-def _speaks_mqtt(config: Any) -> bool:
+def _uses_mqtt(config: Any) -> bool:
     return "mqtt" in {part.kind for part in (config.source, config.exchange, *config.sinks)}
+
+
+@click.command()
+@click.argument("place", type=click.Path(path_type=Path), default=Path())
+@click.option("--undo", is_flag=True, help="Take back what the last exchange told.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds."
+)
+@json_option
+def sync(place: Path, timeout_s: float, *, undo: bool, as_json: bool) -> None:
+    """Let the agent that runs here exchange now.
+
+    PLACE is its state folder or its CONFIG.toml. What happened is printed.
+    """
+    folder = find_state_folder(place)
+    with progress("waiting for the agent"):
+        found = ask_agent(folder, "undo" if undo else "sync", timeout_s)
+    print_json(found) if as_json else print_fields(found)
+    if found.get("exchange", "ok") != "ok":
+        raise CommandError(f"the exchange did not work: {found['exchange']}")
+
+
+def ask_agent(folder: Path, command: str, timeout_s: float) -> dict[str, Any]:
+    """Ask the agent; where none runs, say how to start it."""
+    from edgemerge.agent.control import send_command
+    from edgemerge.core.errors import UnavailableError
+
+    try:
+        return send_command(folder, {"command": command}, timeout_s)
+    except UnavailableError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+            raise CommandError(
+                f"no agent runs on {folder}: `edgemerge agent CONFIG.toml` starts one"
+            ) from error
+        raise
+
+
+def find_state_folder(place: Path) -> Path:
+    """Give the state folder, which a configuration names."""
+    if place.is_dir():
+        return place
+    from edgemerge.agent.config import read_config
+
+    return read_config(place, environment=os.environ).state
+
+
+@click.command()
+@click.argument("url")
+@click.argument("fleet")
+@click.argument("device")
+@click.option(
+    "--invitation-file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    required=True,
+    help="What `fleet invite` printed; - for standard input.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Where to write the device's own token, for nobody else to read.",
+)
+@ca_option
+@click.option("--force", is_flag=True, help="Overwrite the token file.")
+@json_option
+def enrol(
+    url: str,
+    fleet: str,
+    device: str,
+    invitation_file: str,
+    token_file: Path,
+    ca_file: Path | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Enrol this device with an invitation.
+
+    DEVICE becomes part of FLEET on the server at URL, and gets a token of its own.
+    """
+    from edgemerge.files import write_atomically
+
+    _check_writable(token_file, force=force)
+    with server_connection(url, _read_invitation(invitation_file), ca_file) as hub:
+        found = hub.enrol(fleet, device)
+    write_atomically(f"{found.pop('token')}\n".encode(), token_file)
+    found["token_file"] = str(token_file)
+    print_json(found) if as_json else print_fields(found)
+
+
+def _read_invitation(path: str) -> str:
+    found = sys.stdin.read(4096).strip() if path == "-" else read_token(Path(path))
+    if not found:
+        raise CommandError(
+            "found no invitation on standard input: `edgemerge fleet invite` prints one"
+        )
+    return found
+
+
+def _check_writable(path: Path, *, force: bool) -> None:
+    """An invitation works once: what comes of it must not be lost for want of a place."""
+    if path.exists() and not force:
+        raise CommandError(f"{path} is there already: --force overwrites it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{path.parent} is not a folder that can be written to: make it first")

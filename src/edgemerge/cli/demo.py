@@ -1,4 +1,4 @@
-"""`edgemerge demo`: a server and five agents before and after merging once."""
+"""`edgemerge demo`: a server and five agents, before and after merging once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import Failure, needs
-from edgemerge.cli.output import json_option, remark, say, say_json
+from edgemerge.cli.group import CommandError, needs
+from edgemerge.cli.output import json_option, print_json, print_rich, remark
 
-PLACES = {
+OUTPUT_FILES = {
     "Database of the server": "fleet.sqlite",
     "Token of the operator": "fleet.sqlite.operator-token",
     "Settings of the agents": "*.toml",
@@ -60,55 +60,54 @@ def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -
     figure to the folder, and the fleet can be seen on a page, whose address is printed.
     """
     needs("server", "fastapi")
-    from edgemerge.demo.conducting import run
-    from edgemerge.demo.going_on import ended_by_signals
+    from edgemerge.demo.scenario import interrupted_by_signals, run_demo
 
-    shown = material(data, seed)
+    shown = load_dataset(data, seed)
     stays = sys.stdout.isatty() and not as_json if keep is None else keep
 
     def done(outcome: Any, fleet: Any) -> None:
-        tell(outcome, out, as_json=as_json)
-        tell_page(fleet)
+        print_outcome(outcome, out, as_json=as_json)
+        print_dashboard_link(fleet)
         if stays:
-            stay(fleet, shown, seed)
+            keep_running(fleet, shown, seed)
         else:
             remark("\nAll of it ends now, and the page too: --keep leaves everything running.")
 
-    with ended_by_signals():
-        run(shown, seed, out / "fleet", say=remark, done=done, quiet=as_json)
+    with interrupted_by_signals():
+        run_demo(shown, seed, out / "fleet", say=remark, done=done, quiet=as_json)
 
 
-def material(data: str, seed: int) -> Any:
+def load_dataset(data: str, seed: int) -> Any:
     """Give what the devices are to see."""
-    from edgemerge.demo.material import har, pumps
+    from edgemerge.demo.datasets import har, pumps
 
     if data == "pumps":
         return pumps(seed)
     return har(Path(os.environ.get("EDGEMERGE_DATA", "data")) / "har" / "har.npz", seed)
 
 
-def tell(outcome: Any, out: Path, *, as_json: bool) -> None:
+def print_outcome(outcome: Any, out: Path, *, as_json: bool) -> None:
     """Print the table, draw the figure, and say where everything lies."""
-    from edgemerge.demo.table import record, summary, table
+    from edgemerge.demo.report import outcome_as_json, result_table, summary_text
 
-    found = record(outcome)
+    found = outcome_as_json(outcome)
     (out / "demo.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
-        say(table(outcome), "", summary(outcome), "")
+        print_rich(result_table(outcome), "", summary_text(outcome), "")
     try:
         needs("plot", "edgemerge.demo.figure").plot(outcome, out / "demo.png")
         remark(f"Figure: {out / 'demo.png'}")
-    except Failure as advice:
+    except CommandError as advice:
         remark(f"No figure: {advice.message}")
     remark(f"Numbers: {out / 'demo.json'}")
-    for words, name in PLACES.items():
+    for words, name in OUTPUT_FILES.items():
         remark(f"{words}: {out / 'fleet' / name}")
     remark(f"Took {outcome.seconds:.0f} s.")
 
 
-def tell_page(fleet: Any) -> None:
+def print_dashboard_link(fleet: Any) -> None:
     """Say where the fleet can be seen, with a link that signs in once."""
     hub = fleet.operator
     try:
@@ -121,9 +120,9 @@ def tell_page(fleet: Any) -> None:
     )
 
 
-def stay(fleet: Any, shown: Any, seed: int) -> None:
+def keep_running(fleet: Any, shown: Any, seed: int) -> None:
     """Let the devices go on until Ctrl-C, and say what can be tried meanwhile."""
-    from edgemerge.demo.going_on import go_on
+    from edgemerge.demo.scenario import feed_forever
 
     folder, token = fleet.folder, fleet.folder / "fleet.sqlite.operator-token"
     where = f"--server {fleet.url} --token-file {token}"
@@ -136,4 +135,4 @@ def stay(fleet: Any, shown: Any, seed: int) -> None:
             f"  edgemerge sync {next(folder.glob('*.toml'))}\n"
             "Ctrl-C ends it."
         )
-        go_on(fleet, shown, seed=seed, stop=Event())
+        feed_forever(fleet, shown, seed=seed, stop=Event())

@@ -1,4 +1,8 @@
-"""A group of commands that are imported when used, and fail with one line for the user."""
+"""The group that imports its commands when they are used, and how commands fail.
+
+Command modules must not import numpy (nor anything that does) at their top: `--help` imports all
+of them, and the number of BLAS threads is set before numpy is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,10 @@ import click
 
 from edgemerge.core.errors import EdgemergeError
 
-THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+BLAS_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """Commands by section, each with its place: "module:attribute", or "module" for its name."""
 
     def __init__(
@@ -55,29 +59,29 @@ class Commands(click.Group):
         except BrokenPipeError:  # the reader has seen enough: click ends quietly
             raise
         except (EdgemergeError, OSError) as error:
-            raise Failure(in_one_line(error)) from error
+            raise CommandError(one_line(error)) from error
 
 
-class Failure(click.ClickException):
+class CommandError(click.ClickException):
     """A command that could not do what it was asked."""
 
     exit_code = 2
 
 
-def in_one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Say what went wrong, without line breaks and error numbers."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
 
 
-def one_blas_thread() -> None:
+def limit_blas_threads() -> None:
     """For matrices of our size one thread beats many; a setting of the user's is left alone.
 
     It counts only before numpy is imported, which is why commands import what they need inside.
     """
-    if not any(name in os.environ for name in THREADS):
-        os.environ.update(dict.fromkeys(THREADS, "1"))
+    if not any(name in os.environ for name in BLAS_THREAD_VARIABLES):
+        os.environ.update(dict.fromkeys(BLAS_THREAD_VARIABLES, "1"))
 
 
 def needs(extra: str, module: str) -> ModuleType:
@@ -88,4 +92,22 @@ def needs(extra: str, module: str) -> ModuleType:
         missing = (error.name or module).partition(".")[0]
         if missing == "edgemerge":  # then no extra helps
             raise
-        raise Failure(f"{missing} is missing: pip install 'edgemerge[{extra}]'") from error
+        raise CommandError(f"{missing} is missing: pip install 'edgemerge[{extra}]'") from error
+
+
+COMPLETION_VARIABLE = "_EDGEMERGE_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets a shell complete commands.
+
+    For bash, put this line into ~/.bashrc: eval "$(edgemerge completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    maker = get_completion_class(shell)
+    if maker is not None:
+        top = click.get_current_context().find_root().command
+        click.echo(maker(top, {}, "edgemerge", COMPLETION_VARIABLE).source())

@@ -1,4 +1,4 @@
-"""What commands print: results on stdout for people or machines, remarks and progress on stderr."""
+"""Print results to stdout, as text or JSON; remarks, progress and questions to stderr."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Any, Literal
 
 import click
 
-from edgemerge.cli.group import Failure
+from edgemerge.cli.group import CommandError
 
-WIDE = 200  # columns of a table that goes to a pipe or a file, where nothing is gained by wrapping
-WHOLE = 20  # characters of a cell that is never wrapped, such as a moment
-GAP = 2  # between columns
+PIPE_WIDTH = (
+    200  # columns of a table that goes to a pipe or a file, where nothing is gained by wrapping
+)
+MAX_UNWRAPPED = 20  # characters of a cell that is never wrapped, such as a moment
+COLUMN_GAP = 2  # between columns
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-def say(*parts: Any) -> None:
+def print_rich(*parts: Any) -> None:
     """Print tables and text to stdout, in colour where that is a terminal."""
     from rich.console import Console
 
@@ -30,19 +32,19 @@ def say(*parts: Any) -> None:
         console.print(part)
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print one JSON document to stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def say_facts(found: Mapping[str, Any]) -> None:
+def print_fields(found: Mapping[str, Any]) -> None:
     """Print one fact to a line, the words in a column of their own."""
     width = max(map(len, found), default=0)
     for word, value in found.items():
-        click.echo(f"{word:<{width}}  {plain(value)}")
+        click.echo(f"{word:<{width}}  {format_value(value)}")
 
 
-def say_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
     """Print rows under headings; `columns` gives the heading of each key, numbers go right.
 
     What is too wide for the terminal is folded; numbers and short words never are, nor cut.
@@ -52,18 +54,18 @@ def say_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> 
     from rich.text import Text
 
     rows = list(rows)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
     needed = 0
     for key, heading in columns.items():
-        cells = [plain(row.get(key)) for row in rows]
+        cells = [format_value(row.get(key)) for row in rows]
         number = bool(rows) and all(isinstance(row.get(key), int | float) for row in rows)
-        short = all(len(cell) <= WHOLE for cell in cells)
+        short = all(len(cell) <= MAX_UNWRAPPED for cell in cells)
         side: Literal["left", "right"] = "right" if number else "left"
         table.add_column(heading, justify=side, overflow="fold", no_wrap=short)
-        needed += GAP + max(map(len, (heading, *cells) if short else (heading,)))
+        needed += COLUMN_GAP + max(map(len, (heading, *cells) if short else (heading,)))
     for row in rows:
-        table.add_row(*(Text(plain(row.get(key))) for key in columns))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+        table.add_row(*(Text(format_value(row.get(key))) for key in columns))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     console.width = max(console.width, needed)
     with console.capture() as written:
         console.print(table)
@@ -71,7 +73,7 @@ def say_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> 
         click.echo(line.rstrip())
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write a value for people."""
     match value:
         case bool():
@@ -81,13 +83,13 @@ def plain(value: Any) -> str:
         case None:
             return "-"
         case dict():
-            return ", ".join(f"{key} {plain(each)}" for key, each in value.items()) or "none"
+            return ", ".join(f"{key} {format_value(each)}" for key, each in value.items()) or "none"
         case list() | tuple():
-            return ", ".join(map(plain, value)) or "none"
+            return ", ".join(map(format_value, value)) or "none"
     return str(value)
 
 
-def at(moment: float | str | None) -> str | None:
+def format_time(moment: float | str | None) -> str | None:
     """Write a moment as ISO 8601 in UTC, to the second."""
     if not isinstance(moment, int | float):
         return moment
@@ -99,12 +101,12 @@ def remark(words: str) -> None:
     click.echo(words, err=True)
 
 
-def must_be_sure(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is lost; where nobody can answer, want it said before."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"{question} Nobody is there to answer: add --yes")
+        raise CommandError(f"{question} Nobody is there to answer: add --yes")
     click.confirm(question, abort=True, err=True)
 
 

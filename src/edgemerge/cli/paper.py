@@ -1,8 +1,9 @@
-"""`edgemerge paper`: the paper's evaluation, result by result, on real data."""
+"""`edgemerge paper`: data sets, results and report of the paper's evaluation."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,10 +12,10 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import Commands, Failure
-from edgemerge.cli.output import json_option, remark, say_json, say_table
+from edgemerge.cli.group import CommandError, LazyGroup
+from edgemerge.cli.output import json_option, print_json, print_table, remark
 
-SHOWS = {
+RESULTS = {
     "loss-driving": "Loss before and after merging, driving.",
     "loss-har": "Loss before and after merging, people in motion.",
     "auc": "ROC-AUC of every pair of patterns, with baselines.",
@@ -26,13 +27,13 @@ SHOWS = {
     "drop-out": "What is lost when devices drop out.",
 }
 SECTIONS = {
-    "Data and report": {"data": "edgemerge.cli.paper_data", "report": "edgemerge.cli.paper_report"},
-    "Results": {name: f"edgemerge.cli.paper:{name}" for name in (*SHOWS, "all")},
+    "Data and report": {"data": "edgemerge.cli.paper", "report": "edgemerge.cli.paper"},
+    "Results": {name: f"edgemerge.cli.paper:{name}" for name in (*RESULTS, "all")},
 }
 TRIALS, BASELINE_TRIALS = 50, 3  # of a full run
-COLUMNS = {"mark": "", "result": "RESULT", "claim": "CLAIM", "found": "FOUND"}
+CLAIM_COLUMNS = {"mark": "", "result": "RESULT", "claim": "CLAIM", "found": "FOUND"}
 STOPPED = "Stopped. What is done is kept: the same command goes on from there."
-NEEDED = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
+REQUIRED_PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
 
 data_option = click.option(
     "--data",
@@ -48,7 +49,7 @@ out_option = click.option(
 )
 
 
-@click.group(cls=Commands, sections=SECTIONS)
+@click.group(cls=LazyGroup, sections=SECTIONS)
 def paper() -> None:
     """Make the figures and tables of the paper, and some past it.
 
@@ -61,23 +62,25 @@ def __getattr__(name: str) -> click.Command:
     """Make the command of a result when it is asked for."""
     if name not in SECTIONS["Results"]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _command(name)
+    return _result_command(name)
 
 
-def _command(name: str) -> click.Command:
+def _result_command(name: str) -> click.Command:
     def run(**options: Any) -> None:
-        must_have(*NEEDED)
-        from edgemerge.paper.results import result
+        check_installed(*REQUIRED_PACKAGES)
+        from edgemerge.paper.results import load_result
 
-        make([result(each) for each in (SHOWS if name == "all" else [name])], **options)
+        make_results(
+            [load_result(each) for each in (RESULTS if name == "all" else [name])], **options
+        )
 
-    run.__doc__ = SHOWS.get(name, "Make all results, and the report.")
-    for option in reversed(OPTIONS):
+    run.__doc__ = RESULTS.get(name, "Make all results, and the report.")
+    for option in reversed(RESULT_OPTIONS):
         run = option(run)
     return click.command(name)(run)
 
 
-OPTIONS: list[Callable[[Any], Any]] = [
+RESULT_OPTIONS: list[Callable[[Any], Any]] = [
     data_option,
     out_option,
     click.option("--seed", type=click.IntRange(min=0), default=7, show_default=True, help="Seed."),
@@ -99,37 +102,38 @@ OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
-def make(
+def make_results(
     results: Sequence[Any], *, out: Path, as_json: bool, jobs: int | None, **wish: Any
 ) -> None:
     """Make results, tell what they show, and fail if one that can be had is missing."""
-    from edgemerge.paper.running import making
-    from edgemerge.paper.running.progress import shown
-    from edgemerge.paper.running.workers import Workers, cores
+    from edgemerge.paper.running import runner
+    from edgemerge.paper.running.progress import progress_display
+    from edgemerge.paper.running.workers import Workers, usable_cores
 
-    count = jobs or cores()
-    with stoppable(), Workers(count) as workers, shown(count, remark) as display:
-        kitchen = making.Kitchen(plan(**wish), out, workers.do, display)
-        outcomes = list(making.make(results, kitchen))
-    made = [one for one in outcomes if isinstance(one, making.Made)]
-    missed = [one for one in outcomes if isinstance(one, making.Skipped)]
-    tell(made, missed, as_json=as_json)
+    count = jobs or usable_cores()
+    with exit_on_signals(), Workers(count) as workers, progress_display(count, remark) as display:
+        kitchen = runner.RunContext(make_plan(**wish), out, workers.do, display)
+        outcomes = list(runner.run_results(results, kitchen))
+    made = [one for one in outcomes if isinstance(one, runner.CompletedResult)]
+    missed = [one for one in outcomes if isinstance(one, runner.SkippedResult)]
+    print_claims(made, missed, as_json=as_json)
     if made:
-        finish(results, out)
-    must_be_whole([*missed, *(one.lacks for one in made if one.lacks)], single=len(results) == 1)
+        finish_report(results, out)
+    check_complete(
+        [*missed, *(one.missing_data for one in made if one.missing_data)], single=len(results) == 1
+    )
 
 
-def finish(results: Sequence[Any], out: Path) -> None:
+def finish_report(results: Sequence[Any], out: Path) -> None:
     """Make the report of all results, or say how to make it."""
     if len(results) == 1:
         remark(f"Files: {out}. `edgemerge paper report --out {out}` makes a page of them.")
         return
-    from edgemerge.cli.paper_report import build
 
-    build(out, results)
+    write_report(out, results)
 
 
-def plan(
+def make_plan(
     *, data: Path | None, seed: int, trials: int | None, baseline_trials: int | None, quick: bool
 ) -> Any:
     """Make a plan of what the user wishes."""
@@ -144,13 +148,13 @@ def plan(
     )
 
 
-def tell(made: Sequence[Any], missed: Sequence[Any], *, as_json: bool) -> None:
+def print_claims(made: Sequence[Any], missed: Sequence[Any], *, as_json: bool) -> None:
     """Print the claims of what was made."""
-    from edgemerge.paper.reporting.report import MARKS
+    from edgemerge.paper.reporting.content import MARKS
 
     if as_json:
         skipped = [{"result": one.name, "why": one.why} for one in missed]
-        say_json({"made": [_told(one) for one in made], "skipped": skipped})
+        print_json({"made": [_claims_as_json(one) for one in made], "skipped": skipped})
         return
     rows = [
         {"mark": MARKS[claim.holds], "result": one.name, "claim": claim.text, "found": claim.found}
@@ -158,34 +162,36 @@ def tell(made: Sequence[Any], missed: Sequence[Any], *, as_json: bool) -> None:
         for claim in one.claims
     ]
     if rows:
-        say_table(rows, COLUMNS)
+        print_table(rows, CLAIM_COLUMNS)
 
 
-def _told(one: Any) -> dict[str, Any]:
+def _claims_as_json(one: Any) -> dict[str, Any]:
     claims = [{"claim": it.text, "holds": it.holds, "found": it.found} for it in one.claims]
     return {"result": one.name, "claims": claims, "files": list(map(str, one.files))}
 
 
-def must_be_whole(missed: Sequence[Any], *, single: bool) -> None:
+def check_complete(missed: Sequence[Any], *, single: bool) -> None:
     """Fail if a result was asked for by its name, or if one lacks data that everyone can have."""
     if single and missed:
-        raise Failure(missed[0].why)
+        raise CommandError(missed[0].why)
     for why in dict.fromkeys(one.why for one in missed):
         remark(f"Missing: {why}")
     names = [one.name for one in missed if not one.optional]
     if names:
-        raise Failure(f"not made, or not whole, for lack of data: {', '.join(names)}")
+        raise CommandError(f"not made, or not whole, for lack of data: {', '.join(names)}")
 
 
-def must_have(*modules: str) -> None:
+def check_installed(*modules: str) -> None:
     """Say which package is missing, without waiting for those that are there."""
     for module in modules:
         if find_spec(module) is None:
-            raise Failure(f"{NEEDED[module]} is missing: pip install 'edgemerge[paper]'")
+            raise CommandError(
+                f"{REQUIRED_PACKAGES[module]} is missing: pip install 'edgemerge[paper]'"
+            )
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the work in order, and say how to go on."""
     code = 128 + signal.SIGINT
 
@@ -202,3 +208,124 @@ def stoppable() -> Iterator[None]:
         raise SystemExit(code) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+FETCHABLE = ("har", "mnist")
+DATASET_COLUMNS = {"name": "DATA SET", "state": "STATE", "rows": "SAMPLES", "where": "WHERE"}
+
+
+@click.command()
+@data_option
+@click.option(
+    "--fetch",
+    "wanted",
+    type=click.Choice([*FETCHABLE, "all"]),
+    multiple=True,
+    help="Fetch a data set from its makers; can be repeated.",
+)
+@json_option
+def data(data: Path | None, wanted: Sequence[str], *, as_json: bool) -> None:
+    """Show which data sets are there, and fetch them.
+
+    Each is looked for as its makers publish it, and checked before it is used.
+    """
+    from edgemerge.paper.data import folder_of, status
+
+    for name in FETCHABLE if "all" in wanted else dict.fromkeys(wanted):
+        fetch_dataset(name, data)
+    print_datasets([_status_as_json(one) for one in status(data)], folder_of(data), as_json=as_json)
+
+
+def fetch_dataset(name: str, folder: Path | None) -> None:
+    """Fetch a data set, unless it is there."""
+    from edgemerge.paper.data import fetch, terms
+
+    remark(terms(name))
+    with download_progress() as progress:
+        paths = fetch(name, folder, progress=progress)
+    remark(f"{name}: {', '.join(map(str, paths))}")
+
+
+def _status_as_json(one: Any) -> dict[str, Any]:
+    from edgemerge.paper.data import terms
+
+    return {
+        "name": one.name,
+        "state": one.state,
+        "where": str(one.where) if one.where else None,
+        "rows": one.rows,
+        "patterns": dict(one.patterns),
+        "advice": one.advice,
+        "terms": terms(one.name),
+    }
+
+
+def print_datasets(found: Sequence[dict[str, Any]], folder: Path, *, as_json: bool) -> None:
+    """Print what there is, what to do about what is not, and the terms."""
+    if as_json:
+        print_json({"folder": str(folder), "data": found})
+        return
+    print_table(found, DATASET_COLUMNS)
+    for one in found:
+        if one["advice"]:
+            click.echo(f"\n{one['advice']}.")
+    click.echo("\nTerms:")
+    for one in found:
+        click.echo(f"- {one['terms']}")
+
+
+@contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a bar for each file that comes, if somebody is watching."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, sofar: int, whole: int | None) -> None:
+            task = tasks.setdefault(name, None) or bars.add_task(name)
+            tasks[name] = task
+            bars.update(task, completed=sofar, total=whole)
+
+        yield show
+
+
+@click.command()
+@out_option
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a Markdown page there, with images/ beside it, instead of report.html.",
+)
+def report(out: Path, markdown: Path | None) -> None:
+    """Make one page of the results in a folder.
+
+    The page is made from the CSV and JSON files alone; nothing is computed again.
+    """
+    check_installed(*REQUIRED_PACKAGES)
+    from edgemerge.paper.results import load_result
+
+    results = [load_result(name) for name in RESULTS]
+    if markdown is None:
+        write_report(out, results)
+        return
+    from edgemerge.paper.reporting import markdown as writing
+    from edgemerge.paper.reporting.content import read_report
+
+    writing.save_markdown(read_report(out, results), markdown, out)
+    remark(f"Report: {markdown}")
+
+
+def write_report(out: Path, results: Sequence[Any]) -> None:
+    """Write report.html."""
+    from edgemerge.paper.reporting.content import read_report as gather
+    from edgemerge.paper.reporting.html_page import render_html
+    from edgemerge.paper.running.storage import write_atomic
+
+    write_atomic(render_html(gather(out, results)).encode(), out / "report.html")
+    remark(f"Report: {out / 'report.html'}")

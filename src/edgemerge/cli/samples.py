@@ -1,4 +1,4 @@
-"""Samples from CSV as they arrive: with or without a header, from a file or standard input."""
+"""Read samples from CSV in batches as they arrive, from a file or standard input."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import click
 from edgemerge.cli.output import progress
 from edgemerge.core.errors import SampleError
 
-CHUNK = 65_536  # bytes taken in at a time, if so many are there
-LONGEST = 2**20  # bytes of a line
-MARK = b"\xef\xbb\xbf"  # some programs start a file with it
+READ_BYTES = 65_536  # bytes taken in at a time, if so many are there
+MAX_LINE_BYTES = 2**20  # bytes of a line
+UTF8_BOM = b"\xef\xbb\xbf"  # some programs start a file with it
 
-CSV = click.Path(dir_okay=False, allow_dash=True)
+CSV_PATH = click.Path(dir_okay=False, allow_dash=True)
 
 
-def listed(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
+def split_commas(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
     """Take an option apart at its commas."""
     return [part.strip() for part in value.split(",")] if value else []
 
@@ -30,12 +30,12 @@ def listed(_ctx: click.Context, _option: click.Parameter, value: str | None) -> 
 columns_option = click.option(
     "--columns",
     metavar="A,B,...",
-    callback=listed,
+    callback=split_commas,
     help="Use these columns, by name or by number from 1. Default: all.",
 )
 
 
-class Rows:
+class CsvReader:
     """Goes through a CSV once, a batch (k, n) of numbers at a time.
 
     A first line without a single number is the header. `names` are those of the columns used; the
@@ -56,7 +56,7 @@ class Rows:
         """Give the batches; an array each."""
         from numpy import array
 
-        for lines in whole_lines(self._stream, self.step):
+        for lines in complete_lines(self._stream, self.step):
             rows = [row for cells in csv.reader(lines) if (row := self._numbers(cells))]
             if rows:
                 yield array(rows)
@@ -75,10 +75,10 @@ class Rows:
 
     def _begin(self, cells: list[str]) -> bool:
         """Find out from the first line which columns are used, and whether it is a header."""
-        from edgemerge.bulk.columns import chosen, is_header
+        from edgemerge.bulk.chunk import column_indices, is_header
 
         header = cells if is_header(cells) else []
-        self._used = chosen(header, len(cells), self._columns, self._expected)
+        self._used = column_indices(header, len(cells), self._columns, self._expected)
         self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
         self._width = len(cells)
         return bool(header)
@@ -97,14 +97,14 @@ class Rows:
 
 
 @contextmanager
-def rows_of(path: str, words: str | None, **choice: Any) -> Iterator[Rows]:
+def open_csv(path: str, words: str | None, **choice: Any) -> Iterator[CsvReader]:
     """Open a CSV, or standard input for "-", showing under `words` how far it has been read."""
     if path == "-":
-        yield Rows(sys.stdin.buffer, **choice)
+        yield CsvReader(sys.stdin.buffer, **choice)
         return
     shown = progress(words, Path(path).stat().st_size) if words else nullcontext(lambda _: None)
     with Path(path).open("rb") as stream, shown as step:
-        rows = Rows(stream, **choice)
+        rows = CsvReader(stream, **choice)
         rows.step = step
         try:
             yield rows
@@ -112,22 +112,22 @@ def rows_of(path: str, words: str | None, **choice: Any) -> Iterator[Rows]:
             raise SampleError(f"{path}: {error}") from error
 
 
-def whole_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[str]]:
+def complete_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[str]]:
     """Give the lines that have arrived as soon as there are any."""
-    rest, data = b"", stream.read1(CHUNK).removeprefix(MARK)
+    rest, data = b"", stream.read1(READ_BYTES).removeprefix(UTF8_BOM)
     while data:
         *whole, rest = (rest + data).split(b"\n")
-        if len(rest) > LONGEST:
-            raise SampleError(f"found a line of more than {LONGEST} bytes, expected CSV")
+        if len(rest) > MAX_LINE_BYTES:
+            raise SampleError(f"found a line of more than {MAX_LINE_BYTES} bytes, expected CSV")
         if whole:
-            yield list(map(_text, whole))
+            yield list(map(_decode_line, whole))
         step(len(data))
-        data = stream.read1(CHUNK)
+        data = stream.read1(READ_BYTES)
     if rest:
-        yield [_text(rest)]
+        yield [_decode_line(rest)]
 
 
-def _text(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     try:
         return line.decode().rstrip("\r")
     except UnicodeDecodeError as error:

@@ -13,20 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgemerge.core import foreign
-from edgemerge.core.contribution import Contribution, must_be_name
+from edgemerge.core import patterns
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import SettingError, UnknownError, must_be
-from edgemerge.core.events import Event
-from edgemerge.core.patterns import Patterns
-from edgemerge.core.projection import Projection
-from edgemerge.core.settings import refuse_bad_learning, whole
-from edgemerge.core.upkeep import upkeep
+from edgemerge.core.ledger import Contribution, must_be_name
+from edgemerge.core.patterns import Event, Patterns, maintain
+from edgemerge.core.projection import Projection, as_int, check_learning_settings
 
 Array = NDArray[np.float64]
 Scores = Any  # a float for one sample, an array (k,) for rows
 
-BLOCK = 32  # samples that are judged, assigned and learnt together
+BANK_BLOCK_ROWS = 32  # samples that are judged, assigned and learnt together
 
 
 class Bank:
@@ -60,10 +57,10 @@ class Bank:
     ) -> None:
         """Start with nothing seen and nothing told."""
         must_be(projection, Projection, "build one that all devices share")
-        max_patterns = whole("max_patterns", max_patterns)
+        max_patterns = as_int("max_patterns", max_patterns)
         if max_patterns < 1:
             raise SettingError(f"found max_patterns={max_patterns}, expected 1 or more")
-        refuse_bad_learning(ridge, forgetting, reject_above)
+        check_learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
         self.max_patterns = max_patterns
         self.reject_above = None if reject_above is None else float(reject_above)
@@ -78,17 +75,17 @@ class Bank:
         fresh = self.projection.grid.rows(X)
         rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)
-        done = len(rows) - len(rows) % BLOCK
-        for i in range(0, done, BLOCK):
-            self.patterns.learn(rows[i : i + BLOCK])
-            upkeep(self.patterns)
+        done = len(rows) - len(rows) % BANK_BLOCK_ROWS
+        for i in range(0, done, BANK_BLOCK_ROWS):
+            self.patterns.learn(rows[i : i + BANK_BLOCK_ROWS])
+            maintain(self.patterns)
         self.waiting = rows[done:].copy()  # a view would keep all rows alive
 
     def catch_up(self) -> None:
         """Learn the samples that wait, before their block is full."""
         if len(self.waiting):
             self.patterns.learn(self.waiting)
-            upkeep(self.patterns)
+            maintain(self.patterns)
             self.waiting = self.waiting[:0]
 
     def score(self, X: ArrayLike) -> Scores:
@@ -105,7 +102,7 @@ class Bank:
         readings = np.reshape(np.asarray(X, dtype=np.float64), rows.shape)
         scores, done = [np.empty(0)], 0
         while done < len(rows):
-            part = readings[done : done + BLOCK - len(self.waiting)]
+            part = readings[done : done + BANK_BLOCK_ROWS - len(self.waiting)]
             scores.append(self.score(part))
             self.learn(part)
             done += len(part)
@@ -142,9 +139,9 @@ class Bank:
         told = [contributions] if isinstance(contributions, Contribution) else list(contributions)
         for contribution in told:
             must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
-            contribution.stats.must_be_of(self.projection, self.projection.n_inputs)
+            contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
         self.catch_up()
-        foreign.adopt(self.patterns, told)
+        patterns.adopt_contributions(self.patterns, told)
 
     def rename(self, pattern: str, name: str) -> None:
         """Give a pattern a name that says something; it is shared under that name from now on."""

@@ -1,4 +1,6 @@
-"""The errors of edgemerge: each says what was found, what was expected and what to do."""
+"""Every error of edgemerge: each says what was found, what was expected and what to do."""
+
+from __future__ import annotations
 
 
 class EdgemergeError(Exception):
@@ -41,7 +43,7 @@ class StaleError(RejectedError):
         self.newest = newest
 
 
-class AwayError(EdgemergeError, ConnectionError):
+class UnavailableError(EdgemergeError, ConnectionError):
     """The other side cannot be reached, or has no time now: try again after `retry_s`."""
 
     def __init__(self, message: str, retry_s: float | None = None) -> None:

@@ -1,29 +1,217 @@
-"""The patterns of a bank: its instances, what none of them explains, and what happened to them.
+"""The patterns of a bank from first to last: found, split, joined, retired, adopted from peers.
 
-X (k, n) on the grid, H (k, N).
+X (k, n) on the grid, H (k, N), weights (k,). A pattern is split when two readouts explain its last
+samples better. Outliers among the first samples are found by ranks of single inputs, before
+anything is learnt: a score cannot find them, since samples that were learnt look normal, the more
+so the more alike they are.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import ceil, inf
-from typing import Any
+from itertools import combinations
+from math import ceil, inf, sqrt
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.detector import READY, Detector
-from edgemerge.core.events import Event, Kind
-from edgemerge.core.instance import Instance
+from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
+from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
-from edgemerge.core.ring import Ring
-from edgemerge.core.room import Room
-from edgemerge.core.stats import Stats
+from edgemerge.core.similarity import Group, Profile, group, loss_ratio
+from edgemerge.core.stats import Capacity, Stats
+
+EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a pattern, at a time counted in samples.
+
+    new: samples that nothing explained turned out to be a pattern. split: it was parted in two,
+    `other` is the new part. moved: recent samples lie elsewhere than what was learnt. gone: it
+    has not been seen for long. joined: `other` was added into it. retired: it made room.
+    """
+
+    kind: EventKind
+    pattern: str
+    at: int
+    other: str = ""
+
 
 Array = NDArray[np.float64]
 
-EVENTS = 1000  # the newest are kept
+
+class RingBuffer:
+    """Keeps the newest `capacity` rows (k, n); float32 holds every grid value exactly."""
+
+    def __init__(self, capacity: int, n_inputs: int) -> None:
+        """Start empty."""
+        self._rows = np.zeros((capacity, n_inputs), dtype=np.float32)
+        self.seen = 0
+
+    def push(self, X: Array) -> None:
+        """Put in rows; the oldest make room."""
+        X = X[-self.capacity :]
+        places = (self.seen + np.arange(len(X))) % self.capacity
+        self._rows[places] = X
+        self.seen += len(X)
+
+    def restore(self, X: Array, seen: int) -> None:
+        """Go on from the rows that were kept when this many had been seen."""
+        self.seen = seen - len(X)
+        self.push(X)
+
+    @property
+    def capacity(self) -> int:
+        """How many rows are kept."""
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.seen = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether every place is taken."""
+        return self.seen >= len(self._rows)
+
+    def rows(self) -> Array:
+        """Give the rows, oldest first."""
+        start = self.seen % len(self._rows) if self.full else 0
+        used = len(self._rows) if self.full else self.seen
+        return np.roll(self._rows[:used], -start, axis=0).astype(np.float64)
+
+
+Mask = NDArray[np.bool_]
+
+MAX_ITERATIONS = 20
+
+
+def two_means(X: Array) -> Mask:
+    """Part samples by 2-means, started along their principal direction: no chance in it."""
+    centred = X - X.mean(0)
+    along = centred @ _principal_direction(centred)
+    second = along > np.median(along)
+    for _ in range(MAX_ITERATIONS):
+        if second.all() or not second.any():
+            break
+        near, far = X[~second].mean(0), X[second].mean(0)
+        moved = ((X - far) ** 2).sum(1) < ((X - near) ** 2).sum(1)
+        if np.array_equal(moved, second):
+            break
+        second = moved
+    return np.asarray(second)
+
+
+def _principal_direction(centred: Array) -> Array:
+    k, n = centred.shape
+    if n <= k:
+        vector: Array = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    else:
+        vector = np.linalg.eigh(centred @ centred.T)[1][:, -1] @ centred
+    return np.asarray(
+        vector * np.sign(vector[np.argmax(np.abs(vector))])
+    )  # one of the two signs, always
+
+
+OUTLIER_SHARE = 0.08  # of the samples that are left out: costs little where all are good
+
+
+def rarity(X: Array, weights: Array) -> Array:
+    """Sum up over the inputs −log of the share of samples that lie as far out or further, (k,)."""
+    rare = np.zeros(len(X))
+    for column in X.T:
+        _, place = np.unique(column, return_inverse=True)
+        mass = np.bincount(place, weights)
+        below = np.cumsum(mass)
+        beyond = np.minimum(below, below[-1] - below + mass) / below[-1]
+        rare -= np.log(np.maximum(beyond, 1e-300))[place]
+    return rare
+
+
+def inliers(
+    X: Array, weights: Array | None = None, *, share: float = OUTLIER_SHARE
+) -> NDArray[np.bool_]:
+    """Mark the samples that are left when this share, the rarest, is left out, (k,)."""
+    weights = np.ones(len(X)) if weights is None else weights
+    rare = rarity(X, weights)
+    return rare <= upper_quantile(rare, weights, share)
+
+
+def upper_quantile(values: Array, weights: Array, share: float) -> float:
+    """Find a number above which lies this share of the weight, midway between two values."""
+    seen = weights > 0.0  # float32: equal rows then have equal values, wherever they stand
+    levels, place = np.unique(np.float32(values[seen]), return_inverse=True)
+    mass = np.bincount(place, weights[seen])
+    above = np.cumsum(mass[::-1])[::-1] - mass
+    i = int(np.argmax(above <= share * mass.sum() * (1.0 + 1e-9)))
+    return float(np.append(levels, levels[-1] + 1.0)[i : i + 2].mean(dtype=np.float64))
+
+
+RECENT_SAMPLES = 64.0  # samples that the recent centroid looks back on
+ROWS_PER_HIDDEN = 6  # rows kept for each hidden value: enough to part them in two
+
+
+class Pattern:
+    """One pattern of normal; rows (k, n) are on the grid."""
+
+    def __init__(self, detector: Detector, rows: Array) -> None:
+        """Look after a detector that has learnt these rows last."""
+        p = detector.projection
+        self.detector = detector
+        self.ring = RingBuffer(ROWS_PER_HIDDEN * p.n_hidden, p.n_inputs)
+        self.ring.push(rows)
+        self.considered = 0  # what ring.seen was when parting it was last considered
+        self.used_at = 0  # by the bank's clock, which counts samples
+        self.moved = self.gone = False
+        self.recent: Array | None = None
+
+    @property
+    def total(self) -> Stats:
+        """Everything known of this pattern, own and others'."""
+        return self.detector.own + self.detector.others
+
+    @property
+    def centroid(self) -> Array:
+        """The mean of all samples known, (n,)."""
+        known = self.detector.known
+        C = known.own.C if known.others is None else known.own.C + known.others.C
+        return C / max(known.own.count + known.told, known.projection.quantum)  # M10
+
+    def score(self, X: Array, H: Array) -> Array:
+        """Score rows whose hidden values are at hand, (k,)."""
+        known = self.detector.known
+        return np.asarray(known.score(known.look(X, H))) if known.count else np.ones(len(X))
+
+    def loss(self, X: Array, H: Array) -> Array:
+        """Give the loss of such rows, (k,)."""
+        return np.asarray(self.detector.known.look(X, H).squares / X.shape[1])  # M9
+
+    def learn(self, X: Array, now: int) -> None:
+        """Learn rows, and remember the last ones."""
+        learn_rows(self.detector.known, X)
+        self.ring.push(X)
+        self.used_at, self.gone = now, False
+        weight = 1.0 - (1.0 - 1.0 / RECENT_SAMPLES) ** len(X)
+        recent = self.centroid if self.recent is None else self.recent
+        self.recent = recent + weight * (X.mean(0) - recent)
+
+    @property
+    def drift(self) -> float:
+        """How far recent samples lie from what was learnt, in units of its spread."""
+        own = self.detector.known.own
+        if self.recent is None or not own.count:
+            return 0.0
+        spread = float((own.S / own.count - (own.C / own.count) ** 2).sum())
+        shift = float(((self.recent - self.centroid) ** 2).sum())
+        return float(np.sqrt(shift / max(spread, own.quantum)))
+
+
+MAX_EVENTS = 1000  # the newest are kept
 
 
 @dataclass
@@ -34,8 +222,8 @@ class Patterns:
     most: int
     reject_above: float
     settings: dict[str, Any]  # of each detector
-    instances: dict[str, Instance] = field(default_factory=dict)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    instances: dict[str, Pattern] = field(default_factory=dict)
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     clock: int = 0  # samples seen, learnt or not
     compared: int = 0  # the clock when patterns were last looked through for such as became one
     rejected: int = 0
@@ -44,14 +232,14 @@ class Patterns:
 
     def __post_init__(self) -> None:
         """Make room for samples that nothing explains."""
-        self.room = Room(self.projection)
-        enough = ceil(READY * self.projection.n_hidden)
-        self.outsiders = Ring(2 * enough, self.projection.n_inputs)
+        self.room = Capacity(self.projection)
+        enough = ceil(READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden)
+        self.outsiders = RingBuffer(2 * enough, self.projection.n_inputs)
         self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were such
 
-    def add(self, name: str, own: Stats, rows: Array) -> Instance:
+    def add(self, name: str, own: Stats, rows: Array) -> Pattern:
         """Add an instance that has learnt these rows last."""
-        instance = Instance(Detector.resume(own, **self.settings), rows)
+        instance = Pattern(Detector.resume(own, **self.settings), rows)
         instance.used_at = self.clock
         self.instances[name] = instance
         return instance
@@ -61,7 +249,7 @@ class Patterns:
         names = (stem if k == 1 else f"{stem}-{k}" for k in range(1, len(self.instances) + 2))
         return next(name for name in names if name not in self.instances)
 
-    def tell(self, kind: Kind, pattern: str, other: str = "") -> None:
+    def tell(self, kind: EventKind, pattern: str, other: str = "") -> None:
         """Put an event on record."""
         self.events.append(Event(kind, pattern, self.clock, other))
 
@@ -102,3 +290,217 @@ class Patterns:
         explained = scores <= self.reject_above
         home = np.where(explained[nearest, np.arange(len(X))], nearest, scores.argmin(0))
         return home, np.logical_not(explained.any(0))
+
+
+MIN_SPLIT_GAIN = 0.02  # two readouts must lower the noise by this share at least
+MIN_SPLIT_SIGMAS = 3.0  # and by this many standard errors of the noise itself
+MIN_ROWS_PER_HIDDEN = 1.0  # rows for each hidden value, in each part
+
+
+def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
+    """Part a pattern whose last rows two readouts explain better, and its parts likewise.
+
+    Half of the room is left to patterns that are really new.
+    """
+    if len(patterns.instances) >= (patterns.most + 1) // 2:
+        return
+    parts = _better_split(patterns.projection, instance.ring.rows())
+    if parts is None:
+        return
+    child = patterns.free_name(name)
+    _replace_by_two(patterns, name, child, *parts)
+    patterns.tell("split", name, child)
+    for each in (name, child):
+        split_pattern(patterns, each, patterns.instances[each])
+
+
+def unexplained_loss(projection: Projection, rows: Array) -> tuple[float, float]:
+    """Give the loss that no readout of this size explains, and how many residuals tell it."""
+    level = Profile.of(Stats.of_rows(projection, rows)).level
+    return float(level.loss / level.residual_share), float(
+        level.count * level.residual_share
+    ) * rows.shape[1]
+
+
+def _better_split(projection: Projection, rows: Array) -> tuple[Array, Array] | None:
+    least = MIN_ROWS_PER_HIDDEN * projection.n_hidden
+    if len(rows) < 2 * least:
+        return None
+    second = two_means(rows)
+    first, other = rows[~second], rows[second]
+    if min(len(first), len(other)) < least:
+        return None
+    whole, residuals = unexplained_loss(projection, rows)
+    sure = MIN_SPLIT_SIGMAS * sqrt(2.0 / residuals)  # the standard error of a variance
+    gain = (
+        1.0
+        - (unexplained_loss(projection, first)[0] + unexplained_loss(projection, other)[0]) / whole
+    )
+    return (first, other) if gain > max(MIN_SPLIT_GAIN, sure) else None
+
+
+def _replace_by_two(patterns: Patterns, name: str, child: str, stays: Array, goes: Array) -> None:
+    old = patterns.instances[name]
+    moved = Stats.of_rows(patterns.projection, goes)
+    exact = old.detector.forgetting == 1.0  # then the rows can be taken back to the last bit
+    rest = old.detector.own - moved if exact else Stats.of_rows(patterns.projection, stays)
+    patterns.add(name, rest, stays).detector.adopt(old.detector.others)
+    patterns.add(child, moved, goes)
+
+
+MAX_LOSS_SHARE = 0.5  # a new pattern must halve the loss of the samples that nothing explained
+JOIN_FACTOR = 1.2  # patterns are one when each explains the other's data within this factor
+JOIN_INTERVAL = 2048  # samples between two looks for patterns that have become one
+DRIFT_MOVED, DRIFT_BACK = 0.5, 0.25  # drift at which a pattern has moved, and at which it is back
+IDLE_SAMPLES_PER_HIDDEN = (
+    100  # samples for each hidden value, after which an unused pattern is gone
+)
+
+
+def maintain(patterns: Patterns) -> None:
+    """Look after all patterns; called after each block."""
+    _remove_first_outliers(patterns)
+    for name, instance in list(patterns.instances.items()):
+        if instance.ring.seen - instance.considered >= instance.ring.capacity:
+            instance.considered = instance.ring.seen
+            split_pattern(patterns, name, instance)
+    _find_new_pattern(patterns)
+    if patterns.clock - patterns.compared >= JOIN_INTERVAL:
+        patterns.compared = patterns.clock
+        _join_most_similar(patterns)
+    for name, instance in patterns.instances.items():
+        _report_drift_and_absence(patterns, name, instance)
+
+
+def _remove_first_outliers(patterns: Patterns) -> None:
+    """Leave out the first samples that lie far out, as soon as there are enough to tell.
+
+    It is done twice, for ranks among more samples tell more; nothing was parted until then.
+    """
+    if patterns.sifted:
+        return
+    name, first = next(iter(patterns.instances.items()))
+    enough = first.ring.seen >= READY_SAMPLES_PER_HIDDEN * patterns.projection.n_hidden
+    if first.ring.full or (enough and not patterns.settled):
+        patterns.settled, patterns.sifted = True, first.ring.full
+        rows = first.ring.rows()
+        kept = inliers(rows) if patterns.reject_above < np.inf else np.ones(len(rows), bool)
+        out = Stats.of_rows(patterns.projection, rows[~kept])
+        own = first.detector.own - out if first.detector.forgetting == 1.0 else first.detector.own
+        cleaned = patterns.add(name, own, rows[kept])
+        cleaned.detector.adopt(first.detector.others)
+        cleaned.considered = first.considered
+        patterns.rejected += int((~kept).sum())
+
+
+def _find_new_pattern(patterns: Patterns) -> None:
+    """Add a pattern when most of the last samples are odd, but consistent with each other."""
+    odd = sum(patterns.odd)
+    if odd < READY_SAMPLES_PER_HIDDEN * patterns.projection.n_hidden or 2 * odd < len(patterns.odd):
+        return
+    rows = patterns.outsiders.rows()[-odd:]
+    H = patterns.projection.project(rows)
+    losses = np.min([i.loss(rows, H) for i in patterns.instances.values()], axis=0)
+    usual = Profile.of(Stats.of_rows(patterns.projection, rows)).usual_loss
+    if usual >= MAX_LOSS_SHARE * losses.mean() or not _make_room(patterns):
+        return
+    name = patterns.free_name("normal")
+    patterns.add(name, Stats.of_rows(patterns.projection, rows), rows)
+    patterns.tell("new", name)
+    patterns.odd.clear()
+    patterns.outsiders.clear()
+
+
+def _make_room(patterns: Patterns) -> bool:
+    """Make room: join what has become one, retire what is gone, or join the two most alike."""
+    if _is_full(patterns):
+        _join_most_similar(patterns)
+    if _is_full(patterns):
+        _retire(patterns)
+    if _is_full(patterns):
+        _join_most_similar(patterns, np.inf)
+    return not _is_full(patterns)
+
+
+def _is_full(patterns: Patterns) -> bool:
+    return len(patterns.instances) >= patterns.most
+
+
+def _join_most_similar(patterns: Patterns, limit: float = JOIN_FACTOR) -> None:
+    """Add the two patterns most alike into one, if each explains the other's data well enough."""
+    profiles = {name: Profile.of(i.total) for name, i in patterns.instances.items()}
+    apart = {
+        (a, b): max(loss_ratio(profiles[a], profiles[b]), loss_ratio(profiles[b], profiles[a]))
+        for a, b in combinations(profiles, 2)
+    }
+    (a, b), least = min(apart.items(), key=lambda item: item[1], default=(("", ""), np.inf))
+    if a and least <= limit:
+        kept, gone = patterns.instances[a], patterns.instances.pop(b)
+        rows = np.vstack([gone.ring.rows(), kept.ring.rows()])
+        both = patterns.add(a, kept.detector.own + gone.detector.own, rows)
+        both.detector.adopt(kept.detector.others + gone.detector.others)
+        both.considered = both.ring.seen
+        patterns.tell("joined", a, b)
+
+
+def _retire(patterns: Patterns) -> None:
+    """Drop the pattern that was not seen for longest, if it is gone."""
+    name, oldest = min(patterns.instances.items(), key=lambda item: item[1].used_at)
+    if oldest.gone:
+        del patterns.instances[name]
+        patterns.tell("retired", name)
+
+
+def _report_drift_and_absence(patterns: Patterns, name: str, instance: Pattern) -> None:
+    if not instance.moved and instance.drift > DRIFT_MOVED:
+        instance.moved = True
+        patterns.tell("moved", name)
+    elif instance.drift < DRIFT_BACK:
+        instance.moved = False
+    idle = patterns.clock - instance.used_at
+    if not instance.gone and idle > IDLE_SAMPLES_PER_HIDDEN * patterns.projection.n_hidden:
+        instance.gone = True
+        patterns.tell("gone", name)
+
+
+SAME_FACTOR = 1.2  # patterns are one when each explains the other's data within this factor
+FACTOR_GROWTH = 1.5  # by which that factor grows while a fleet has too many patterns
+MAX_NAME_LENGTH = 190  # characters of a name, which leaves room for a number behind it
+MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourselves
+
+
+def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution]) -> None:
+    """Set what peers have told; whatever was told before is forgotten."""
+    told = _group_to_limit(list(contributions), MAX_ADOPTED_PER_OWN * patterns.most)
+    nothing = Stats.empty(patterns.projection)
+    for name, instance in list(patterns.instances.items()):
+        instance.detector.adopt(nothing)
+        if not instance.detector.known.own.count:
+            del patterns.instances[name]
+    ours = {name: Profile.of(i.detector.own) for name, i in patterns.instances.items()}
+    for found in told:
+        name = _most_similar(ours, Profile.of(found.stats))
+        if not name:
+            first = found.members[0]
+            name = patterns.free_name(f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH])
+            patterns.add(name, nothing, np.empty((0, patterns.projection.n_inputs)))
+        detector = patterns.instances[name].detector
+        detector.adopt(detector.others + found.stats)
+    patterns.settled = patterns.settled or bool(told)
+
+
+def _group_to_limit(contributions: list[Contribution], most: int) -> list[Group]:
+    factor, told = SAME_FACTOR, group(contributions, factor=SAME_FACTOR)
+    while len(told) > most:
+        factor *= FACTOR_GROWTH
+        told = group(contributions, factor=factor)
+    return told
+
+
+def _most_similar(ours: dict[str, Profile], theirs: Profile) -> str:
+    apart = {
+        name: max(loss_ratio(profile, theirs), loss_ratio(theirs, profile))
+        for name, profile in ours.items()
+    }
+    name = min(apart, key=apart.__getitem__, default="")
+    return name if name and apart[name] <= SAME_FACTOR else ""

@@ -1,7 +1,10 @@
-"""The projection: the hidden layer that every device shares and nobody trains.
+"""The projection: the shared, untrained hidden layer H = g(XA + b), on an exact grid.
 
-A (n, N), b (N,): H = g(XA + b) is (k, N) for samples X (k, n). Inputs are mapped from [low, high]
-to [−1, 1]; x and h lie on a grid of 2⁻ᵍ, A and b on one coarse enough for XA + b to be exact.
+X (k, n), A (n, N), b (N,), H (k, N). Inputs are checked, mapped from [low, high] to [−1, 1] and
+rounded to steps of 2⁻ᵍ; A and b lie on a grid coarse enough for XA + b to be exact. Weights come
+from SplitMix64: equal seeds give equal numbers in every language. A pre-activation is rounded to
+the grid first: identity and relu are then exact, sigmoid and tanh are looked up in a table with one
+entry for every grid point, so that every machine finds the same bits.
 """
 
 from __future__ import annotations
@@ -10,22 +13,247 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from math import ceil, log2
-from typing import Any, Self
+from math import ceil, inf, log2, sqrt
+from operator import index
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import blas
 
-from edgemerge.core.activation import BOUNDS, Activation, table
-from edgemerge.core.errors import MismatchError
-from edgemerge.core.grid import REACH, Grid, range_of
-from edgemerge.core.settings import plain_end, refuse_bad, usual_width, whole
-from edgemerge.core.splitmix import BIAS_KEY, key_of, weights
+from edgemerge.core.errors import KindError, MismatchError, SampleError, SettingError
 
 Array = NDArray[np.float64]
+Activation = Literal["identity", "sigmoid", "tanh", "relu"]
+ACTIVATIONS: tuple[str, ...] = get_args(Activation)
+
+
+def smooth_activation(name: str, z: Array) -> Array:
+    """Compute sigmoid or tanh in floating point, off the grid."""
+    return np.tanh(z) if name == "tanh" else 1.0 / (1.0 + np.exp(-z))
+
+
+@lru_cache
+def activation_table(name: str, bits: int) -> Array:
+    """List a smooth activation at every grid point where it is not yet flat, from −edge to edge."""
+    edge = int((bits + 3) * 2**bits)  # past it both functions round to their limits
+    z = np.arange(-edge, edge + 1, dtype=np.float64) * 2.0**-bits
+    return np.rint(smooth_activation(name, z) * 2.0**bits) * 2.0**-bits
+
+
+ACTIVATION_BOUNDS = {
+    "sigmoid": (0.0, 1.0),
+    "tanh": (-1.0, 1.0),
+}  # what a hidden value can be at most
+
+
+Words64 = NDArray[np.uint64]
+
+SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+BIAS_KEY = (1 << 64) - 1  # the stream of the bias; inputs count from 0
+
+
+def splitmix64(z: Words64) -> Words64:
+    """Scramble 64-bit words; this is the output function of SplitMix64."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def random_words(seed: int, keys: Words64, count: int) -> Words64:
+    """Give `count` words for each key, (k, count): one stream a key, none depends on another."""
+    with np.errstate(over="ignore"):  # wrapping at 2⁶⁴ is the algorithm
+        start = splitmix64(splitmix64(np.array([seed], dtype=np.uint64) + SPLITMIX_GAMMA) + keys)
+        steps = np.arange(1, count + 1, dtype=np.uint64) * SPLITMIX_GAMMA
+        return splitmix64(start[:, None] + steps)
+
+
+def random_uniform(seed: int, keys: Words64, count: int) -> NDArray[np.float64]:
+    """Give numbers in [−1, 1) on a grid of 2⁻⁵², (k, count)."""
+    high = (random_words(seed, keys, count) >> np.uint64(11)).astype(np.float64)
+    return high * 2.0**-52 - 1.0
+
+
+def random_weights(
+    seed: int, keys: Iterable[int], count: int, width: float, bits: int
+) -> NDArray[np.float64]:
+    """Give uniform weights in [−width, width] on a grid of 2⁻ᵇⁱᵗˢ, (k, count)."""
+    drawn = random_uniform(seed, np.array(list(keys), dtype=np.uint64), count)
+    found = np.asarray(np.rint(drawn * (width * 2.0**bits)) * 2.0**-bits)
+    found.setflags(write=False)  # the agreement does not change
+    return found
+
+
+def name_key(name: str) -> int:
+    """Turn an input's name into the key of its stream."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "little")
+
+
+ROUNDING_CHUNK = (
+    2**14
+)  # values rounded at a time: they stay in the cache from the first step to the last
+MIN_INPUT_RANGE = 1e-290  # a range below it cannot be told from a constant
+MAX_ABS_INPUT = 256.0  # in half-ranges: a value further out than this counts as this far out
+
+
+class Grid:
+    """Maps readings from [low, high] to grid values about [−1, 1]."""
+
+    def __init__(self, n: int, low: ArrayLike, high: ArrayLike, bits: int) -> None:
+        """Fix the map for n inputs; low and high are one number or one for each input."""
+        self.n, self.step = n, 2.0**-bits
+        self._far = MAX_ABS_INPUT / self.step
+        bottom, top = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+        self._gain = 2.0 / (top - bottom) / self.step
+        self._shift = -bottom * self._gain - 1.0 / self.step
+        spare = max(self._far - float(np.abs(self._shift).max()), 0.0)
+        near = spare / float(np.abs(self._gain).max())
+        self._near = near * near  # |x|² below it: none is far
+
+    def one(self, x: ArrayLike) -> Array:
+        """Take in one sample (n,)."""
+        values = self._shaped(x, 1)
+        if not blas.ddot(values, values) < self._near:  # which overflows without a word
+            return self._round(values)
+        steps = values * self._gain
+        steps += self._shift
+        np.rint(steps, out=steps)
+        steps *= self.step
+        return steps
+
+    def rows(self, X: ArrayLike) -> Array:
+        """Take in samples (k, n), or one sample (n,) as a single row."""
+        values = np.asarray(X)
+        return self._round(self._shaped(X, 2 if values.ndim == 2 else 1)).reshape(-1, self.n)
+
+    def to_readings(self, X: Array) -> Array:
+        """Turn grid values into readings again."""
+        return np.asarray((X / self.step - self._shift) / self._gain)
+
+    def _shaped(self, X: ArrayLike, ndim: int) -> Array:
+        try:
+            values = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise SampleError(f"a sample must be {self.n} numbers: {error}") from error
+        if values.ndim != ndim or values.shape[-1] != self.n:
+            raise SampleError(
+                f"found samples of shape {values.shape}, expected ({self.n},) or (k, {self.n}): "
+                "give every input of the projection, in its order"
+            )
+        return values
+
+    def _round(self, values: Array) -> Array:
+        rows, some = values.reshape(-1, self.n), max(1, ROUNDING_CHUNK // self.n)
+        steps = np.empty(rows.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i in range(0, len(rows), some):
+                part = steps[i : i + some]
+                np.multiply(rows[i : i + some], self._gain, out=part)
+                part += self._shift
+                np.rint(part, out=part)
+                if not np.vdot(part, part) < self._far**2:  # one look for NaN, infinity, far values
+                    self._refuse_unless_finite(values)
+                    np.clip(part, -self._far, self._far, out=part)
+                part *= self.step
+        return steps.reshape(values.shape)
+
+    def _refuse_unless_finite(self, values: Array) -> None:
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            where = tuple(int(i) for i in bad[0])
+            raise SampleError(
+                f"found {values[where]} at input {where[-1]}"
+                + (f" of row {where[0]}" if values.ndim == 2 else "")
+                + ", expected a finite number: drop or repair such samples first"
+            )
+
+
+def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
+    """Find where the inputs of some samples lie, with a margin on either side as a share of it."""
+    if not margin >= 0.0:
+        raise SettingError(f"found margin={margin}, expected 0 or more")
+    try:
+        rows = np.atleast_2d(np.asarray(X, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise SampleError(f"the range needs samples of numbers: {error}") from error
+    if rows.size == 0 or not np.isfinite(rows).all():
+        raise SampleError("the range needs at least one sample of finite numbers")
+    low, high = rows.min(0), rows.max(0)
+    spare = margin * (high - low)
+    spare += np.where(
+        high - low > MIN_INPUT_RANGE, 0.0, np.maximum(1.0, np.abs(low))
+    )  # a constant input
+    return low - spare, high + spare
+
+
+DEFAULT_WIDTHS = {"identity": 1.0, "relu": 1.0, "sigmoid": 3.0, "tanh": 3.0}  # times √(3/n)
+
+
+def as_int(name: str, value: Any) -> int:
+    """Write a whole number as an int, whatever library it comes from."""
+    try:
+        return index(value)
+    except TypeError as error:
+        raise KindError(f"found {name}={value!r}, expected a whole number") from error
+
+
+def plain_range_end(end: Any) -> float | tuple[float, ...]:
+    """Write one end of the input range as a number or a tuple of numbers; −0 is 0."""
+    return float(end) + 0.0 if np.ndim(end) == 0 else tuple(float(value) + 0.0 for value in end)
+
+
+def default_width(activation: str, n_inputs: int) -> float:
+    """Give the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
+    return float(
+        2.0 ** round(log2(DEFAULT_WIDTHS.get(activation, 1.0) * sqrt(3.0 / max(n_inputs, 1))))
+    )
+
+
+def check_projection_settings(p: Any) -> None:
+    """Refuse the first setting that cannot work, saying what it may be."""
+    low, high = np.asarray(p.low), np.asarray(p.high)
+    shapes = {(), (p.n_inputs,)}
+    for ok, found, expected in (
+        (p.n_inputs >= 1, f"n_inputs={p.n_inputs}", "at least 1"),
+        (1 <= p.n_hidden <= 65536, f"n_hidden={p.n_hidden}", "1 to 65536"),
+        (0 <= p.seed < 2**64, f"seed={p.seed}", "0 to 2⁶⁴ − 1"),
+        (p.activation in ACTIVATIONS, f"activation={p.activation!r}", f"one of {ACTIVATIONS}"),
+        (4 <= p.grid_bits <= 16, f"grid_bits={p.grid_bits}", "4 to 16"),
+        (0.0 < p.width <= 1024.0, f"width={p.width}", "above 0, at most 1024"),
+        (
+            {low.shape, high.shape} <= shapes,
+            f"low, high of shapes {low.shape}, {high.shape}",
+            f"one number or {p.n_inputs}",
+        ),
+        (
+            bool(np.all(np.isfinite(high - low) & (high - low > MIN_INPUT_RANGE))),
+            f"low={p.low}, high={p.high}",
+            "finite, with low below high",
+        ),
+        (
+            p.names is None or len(set(p.names)) == p.n_inputs,
+            f"names={p.names}",
+            f"{p.n_inputs} different names",
+        ),
+    ):
+        if not ok:
+            raise SettingError(f"found {found}, expected {expected}")
+
+
+def check_learning_settings(
+    ridge: float | None, forgetting: float, reject_above: float | None
+) -> None:
+    """Refuse settings that a detector cannot learn with."""
+    if ridge is not None and not 0.0 <= ridge < inf:
+        raise SettingError(f"found ridge={ridge}, expected 0 or more, or None")
+    if not 0.5 <= forgetting <= 1.0:
+        raise SettingError(f"found forgetting={forgetting}, expected 0.5 to 1 (1: never)")
+    if reject_above is not None and not reject_above > 1.0:
+        raise SettingError(f"found reject_above={reject_above}, expected above 1, or None")
+
 
 FORMAT = 1
-WHOLE = ("n_inputs", "n_hidden", "seed", "grid_bits")
+INTEGER_SETTINGS = ("n_inputs", "n_hidden", "seed", "grid_bits")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -52,25 +280,27 @@ class Projection:
 
     def __post_init__(self) -> None:
         """Write the settings out as plain values, and refuse those that cannot work."""
-        plain: dict[str, Any] = {name: whole(name, getattr(self, name)) for name in WHOLE}
-        plain |= {"low": plain_end(self.low), "high": plain_end(self.high)}
+        plain: dict[str, Any] = {
+            name: as_int(name, getattr(self, name)) for name in INTEGER_SETTINGS
+        }
+        plain |= {"low": plain_range_end(self.low), "high": plain_range_end(self.high)}
         if self.names is not None:
             plain["names"] = tuple(map(str, self.names))
-        plain["width"] = float(self.width) or usual_width(self.activation, plain["n_inputs"])
+        plain["width"] = float(self.width) or default_width(self.activation, plain["n_inputs"])
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        refuse_bad(self)
+        check_projection_settings(self)
 
     @classmethod
     def of_data(cls, X: ArrayLike, *, margin: float = 0.0, **settings: Any) -> Self:
         """Fix the input range once, from a first stretch of samples (k, n)."""
-        low, high = range_of(X, margin)
+        low, high = input_range_of(X, margin)
         return cls(n_inputs=len(low), low=low, high=high, **settings)
 
     @cached_property
     def A(self) -> Array:
         """The input weights, (n, N)."""
-        keys = range(self.n_inputs) if self.names is None else map(key_of, self.names)
+        keys = range(self.n_inputs) if self.names is None else map(name_key, self.names)
         return self._draw(keys, self.width)
 
     @cached_property
@@ -80,9 +310,9 @@ class Projection:
 
     def _draw(self, keys: Iterable[int], width: float) -> Array:
         # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs all at REACH
-        room = 52 - self.grid_bits - log2(REACH) - ceil(log2(max(self.n_inputs, 4096)))
+        room = 52 - self.grid_bits - log2(MAX_ABS_INPUT) - ceil(log2(max(self.n_inputs, 4096)))
         bits = int(room - max(0, ceil(log2(self.width))))
-        return weights(self.seed, keys, self.n_hidden, width, bits)
+        return random_weights(self.seed, keys, self.n_hidden, width, bits)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -132,7 +362,11 @@ class Projection:
 
     @cached_property
     def _table(self) -> Array | None:
-        return table(self.activation, self.grid_bits) if self.activation in BOUNDS else None
+        return (
+            activation_table(self.activation, self.grid_bits)
+            if self.activation in ACTIVATION_BOUNDS
+            else None
+        )
 
     def must_equal(self, other: Projection) -> None:
         """Refuse, naming both, unless `other` is the same agreement."""

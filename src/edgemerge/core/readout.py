@@ -1,26 +1,35 @@
-"""The readout: the trained output layer, solved from sums or carried along sample by sample.
+"""The readout: the output layer, solved from sums or updated by sample, and the score.
 
-U (N, N), V (N, m) are sums; P = (U + ρI)⁻¹ is (N, N), B = PV is (N, m); h (N,), t (m,).
+U (N, N), V (N, m) are sums; P = (U + ρI)⁻¹ is (N, N), B = PV is (N, m); h (N,), t (m,). `Readout`
+is a value with P and B. `Cache` keeps P alone and changes it in place: hB = (hP)V, so B is never
+stored; its weights are those of the sums' own frame, where forgetting makes newer samples heavier.
+`Level` is the usual loss of a readout, from sums alone, and the score relative to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Self
+from typing import Any, NamedTuple, Self
 from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
 from edgemerge.core.projection import Projection
 
 Array = NDArray[np.float64]
 
-RIDGES = {"identity": 1e-4, "relu": 1e-4, "sigmoid": 1e-2, "tanh": 1e-2}  # times mean of diag(U)
-RAISES = 4  # how many ridges are tried, each ten times the last
+RELATIVE_RIDGES = {
+    "identity": 1e-4,
+    "relu": 1e-4,
+    "sigmoid": 1e-2,
+    "tanh": 1e-2,
+}  # times mean of diag(U)
+MAX_RIDGE_TRIES = 4  # how many ridges are tried, each ten times the last
 
 
 def ridge_for(projection: Projection, trace: float) -> float:
@@ -30,22 +39,26 @@ def ridge_for(projection: Projection, trace: float) -> float:
     times in a detector's life, and in between one-sample updates are exact.
     """
     N = projection.n_hidden
-    relative = RIDGES[projection.activation] * 2.0 ** ceil(log2(trace / N)) if trace > 0.0 else 0.0
+    relative = (
+        RELATIVE_RIDGES[projection.activation] * 2.0 ** ceil(log2(trace / N))
+        if trace > 0.0
+        else 0.0
+    )
     return max(relative, N * projection.quantum)
 
 
-def factor(U: Array, ridge: float) -> tuple[Array, float]:
+def inverse_factor(U: Array, ridge: float) -> tuple[Array, float]:
     """Give R, lower triangular, with RᵀR = (U + ρI)⁻¹, and the ρ that it took."""
     if not ridge >= 0.0:
         raise SettingError(f"found ridge={ridge}, expected 0 or more")
     if not np.isfinite(U).all():
         raise SolveError("the sums hold NaN or infinity: they were not made by Stats")
-    tries = RAISES if ridge > 0.0 else 1
+    tries = MAX_RIDGE_TRIES if ridge > 0.0 else 1
     for rho in (ridge * 10.0**k for k in range(tries)):
         A = np.array(U, order="F")
         A.flat[:: len(A) + 1] += rho
         L, failed = lapack.dpotrf(A, lower=1, clean=1, overwrite_a=1)
-        if not failed and (ridge > 0.0 or _independent(L)):
+        if not failed and (ridge > 0.0 or _has_full_rank(L)):
             if rho > ridge:
                 warn(f"ridge {ridge:.3g} was too small, raised to {rho:.3g}", RidgeWarning, 3)
             R, _ = lapack.dtrtrs(L, np.eye(len(L), order="F"), lower=1, overwrite_b=1)
@@ -56,7 +69,7 @@ def factor(U: Array, ridge: float) -> tuple[Array, float]:
     )
 
 
-def _independent(L: Array) -> bool:
+def _has_full_rank(L: Array) -> bool:
     # without a ridge, a pivot at rounding level means rank below N, whatever Cholesky says
     pivots = np.diag(L)
     return bool(pivots.min() ** 2 > len(L) * np.finfo(float).eps * pivots.max() ** 2)
@@ -73,7 +86,7 @@ class Readout:
     @classmethod
     def solve(cls, U: Array, V: Array, ridge: float) -> Self:
         """Solve sums for the output layer by Cholesky."""
-        R, rho = factor(U, ridge)
+        R, rho = inverse_factor(U, ridge)
         P = R.T @ R
         return cls(P, P @ V, rho)  # M3
 
@@ -88,7 +101,7 @@ class Readout:
     def chunk(self, H: Array, T: Array) -> Self:
         """Take in k samples at once by Woodbury, which inverts a k × k matrix."""
         G = self.P @ H.T
-        R, _ = factor(H @ G, 1.0)
+        R, _ = inverse_factor(H @ G, 1.0)
         W = G @ R.T
         P = self.P - W @ W.T  # M4
         B = self.B + W @ (R @ (T - H @ self.B))  # M5
@@ -103,3 +116,151 @@ class Readout:
     def __repr__(self) -> str:
         """Show the sizes and the ridge."""
         return f"Readout({self.B.shape[0]} hidden, {self.B.shape[1]} outputs, ridge {self.ridge:g})"
+
+
+def ridge_cholesky(U: Array, ridge: float) -> tuple[Array, float]:
+    """Give L, lower triangular, with LLᵀ = U + ρI, and the ρ that it took."""
+    K = np.array(U, order="F")
+    K.flat[:: len(K) + 1] += ridge
+    L, failed = lapack.dpotrf(K, lower=1, clean=1, overwrite_a=1)
+    if not failed and ridge > 0.0 and np.isfinite(L).all():
+        return L, ridge
+    R, ridge = inverse_factor(U, ridge)  # doubts, raises the ridge, or refuses
+    return lapack.dtrtri(R, lower=1)[0], ridge
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What k samples would bring, each seen before it is learnt: the rows of one Woodbury step."""
+
+    weights: Array  # (k,)
+    errors: Array  # (k, m): t − hB, with B as it was before that sample
+    leverage: Array  # (k,): hPhᵀ, likewise
+    W: Array  # (N, k): P shrinks by WWᵀ
+    E: Array  # (k, m): B grows by WE
+
+
+@dataclass
+class Fit:
+    """How well B fits: `J` is the least of Σ‖t − hB‖² + ρ‖B‖² over all B, `norm` is ‖B‖²."""
+
+    J: Any
+    norm: Any
+
+    def loss(self, ridge: float) -> Any:
+        """Give Σ‖t − hB‖², for each entry."""
+        return self.J - ridge * self.norm
+
+
+class Cache:
+    """P and its trace; and the fit of B, once somebody who has V and S fills it in."""
+
+    def __init__(self, U: Array, ridge: float) -> None:
+        """Factor U + ρI, of which the lower triangle is read; P waits until it is asked for."""
+        self._L, self.ridge = ridge_cholesky(U, ridge)
+        self._P: Array | None = None
+        self._trace = 0.0
+        self.fit: Fit | None = None
+        self.steps = 0
+
+    @property
+    def P(self) -> Array:
+        """P, whose lower triangle is in use, in Fortran's order: BLAS changes it in place."""
+        return self._solved() if self._P is None else self._P
+
+    @property
+    def trace(self) -> float:
+        """tr(P)."""
+        if self._P is None:
+            self._solved()
+        return self._trace
+
+    @property
+    def freedom(self) -> float:
+        """f = tr(UP), how many parameters the data really pin down."""
+        return len(self.P) - self.ridge * self.trace  # M11
+
+    def fit_to(self, V: Array, S: Array) -> Fit:
+        """Compute the fit for sums V (N, m), S (m,) of the same samples as P."""
+        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
+        return Fit(max(float(S.sum() - np.vdot(B.T, V)), 0.0), float(np.vdot(B.T, B.T)))
+
+    def gains(self, H: Array) -> Array:
+        """Give HP, (k, N), or hP for one sample (N,)."""
+        if self._P is None:
+            return np.asarray(lapack.dpotrs(self._L, H.T, lower=1)[0].T)
+        if H.ndim == 1:
+            return np.asarray(blas.dsymv(1.0, self._P, H, lower=1))
+        return np.asarray(blas.dsymm(1.0, self._P, H.T, lower=1)).T
+
+    def take(self, Ph: Array, d: float, squares: float) -> None:
+        """Follow one sample without any inverse; `squares` is ‖Ph‖²."""
+        blas.dsyr(-d, Ph, lower=1, a=self.P, overwrite_a=1)  # M4; one triangle stays symmetric
+        self._trace -= d * squares
+        self.steps += 1
+
+    def preview(self, H: Array, weights: Array, errors: Array, HP: Array) -> Preview:
+        """See k samples one after the other, all at once: (k, N), (k,), (k, m), (k, N)."""
+        M = H @ HP.T
+        M.flat[:: len(M) + 1] += 1.0 / weights
+        L, _ = lapack.dpotrf(M, lower=1, clean=1)
+        D = np.diag(L)
+        E = lapack.dtrtrs(L, errors, lower=1)[0]
+        W = lapack.dtrtrs(L, HP, lower=1)[0].T
+        return Preview(weights, E * D[:, None], D * D - 1.0 / weights, W, E)
+
+    def accept(self, W: Array) -> None:
+        """Follow the samples of the first columns of a preview's W."""
+        P = self.P
+        P -= W @ W.T  # M4
+        self._trace -= float(np.vdot(W, W))
+        self.steps += W.shape[1]
+
+    def _solved(self) -> Array:
+        R, _ = lapack.dtrtrs(self._L, np.eye(len(self._L), order="F"), lower=1, overwrite_b=1)
+        self._P, self._trace, self._L = (R.T @ R).T, float(np.vdot(R, R)), R[:0]
+        return self._P
+
+
+MIN_SPARE = 1e-6  # keeps f and 1 − f/c above 0 where all hidden values are 0, or pinned down
+
+
+def effective_count(own: Any, others: float, fade: float) -> Any:
+    """Count samples as a mean over them counts: (Σw)²/Σw² for weights that fade.
+
+    A fading sum remembers 1/(1 − fade) samples, but its mean is as steady as one of twice as many.
+    """
+    return own * (1.0 + fade) / (2.0 - own * (1.0 - fade)) + others
+
+
+class Level(NamedTuple):
+    """Numbers for one readout, or arrays with one entry for each of several in a row.
+
+    `loss` is the sum of all losses; `weight` the samples in that sum; `count` how many samples
+    that is worth; `floor` the rounding of the grid, below which no
+    loss means anything. `largest` is `max`, or `numpy.maximum` for arrays.
+    """
+
+    loss: Any
+    freedom: Any
+    weight: Any
+    count: Any
+    floor: float
+    largest: Callable[[Any, Any], Any] = max
+
+    @property
+    def residual_share(self) -> Any:
+        """The share of the samples that is left after fitting, 1 − f/c."""
+        return self.largest(1.0 - self.freedom / self.count, MIN_SPARE)
+
+    @property
+    def usual_loss(self) -> Any:
+        """The loss that fresh samples of the same kind have."""
+        return self.largest(self.loss / self.weight / self.residual_share**2, self.floor)  # M11
+
+    def score(self, loss: Any, leverage: Any) -> Any:
+        """Say how odd samples are: 1 is as usual, 4 is four times as odd."""
+        strange = (
+            leverage * self.residual_share * self.count / self.largest(self.freedom, MIN_SPARE)
+        )
+        return 0.5 * (loss / self.usual_loss + strange)  # M11

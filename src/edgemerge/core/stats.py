@@ -1,7 +1,10 @@
 """Stats: everything a learner has seen, as sums that add up across devices, exactly.
 
-U (N, N), V (N, m), C (m,), S (m,), count. All are multiples of the quantum 2⁻²ᵍ and below 2⁵³
-quanta, so float64 adds and subtracts them without rounding, in any order.
+U (N, N), V (N, m), C (m,), S (m,), count; H (k, N), T (k, m). All sums are multiples of the quantum
+2⁻²ᵍ and below 2⁵³ quanta, so float64 adds and subtracts them without rounding, in any order.
+`Stats` is the value, `Sums` the accumulator behind it (it uses the lower triangle of U), `Capacity`
+bounds what samples will add before any of them is learnt, and `elm` is the paper's batch training,
+which gives the same B.
 """
 
 from __future__ import annotations
@@ -9,18 +12,178 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Self
+from math import inf, sqrt
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import blas, qr, solve_triangular
 
-from edgemerge.core.errors import MismatchError, SettingError
-from edgemerge.core.projection import Projection
+from edgemerge.core.errors import (
+    CapacityError,
+    MismatchError,
+    SampleError,
+    SettingError,
+    SolveError,
+)
+from edgemerge.core.projection import ACTIVATION_BOUNDS, Projection
 from edgemerge.core.readout import Readout, ridge_for
-from edgemerge.core.sums import Sums, must_fit, sum_up
-from edgemerge.core.targets import checked_weights, targets_on_grid
 
 Array = NDArray[np.float64]
+
+CHUNK_ROWS = 256  # rows at a time: enough for BLAS-3, little enough for the cache
+
+
+def exact_limit(quantum: float) -> float:
+    """Below this, sums of multiples of the quantum are exact in float64."""
+    return 2.0**53 * quantum
+
+
+def must_fit(largest: float, quantum: float) -> None:
+    """Refuse sums too large to be exact. `largest` is the largest of diag(U), S and count.
+
+    That bounds the rest: |U_ij|² ≤ U_ii·U_jj, |V_ij|² ≤ U_ii·S_j and |C_j|² ≤ count·S_j.
+    """
+    if not largest < exact_limit(quantum):
+        raise CapacityError(
+            f"a sum of {largest:.3g} passes {exact_limit(quantum):.3g}, up to "
+            "which sums are exact: "
+            "share and start again, forget, or build the projection with fewer grid_bits"
+        )
+
+
+class Sums:
+    """Adds samples to U, V, C, S and count; refuses what would make a sum inexact."""
+
+    def __init__(self, n_hidden: int, n_outputs: int, quantum: float) -> None:
+        """Start from nothing."""
+        self.U = np.zeros((n_hidden, n_hidden), order="F")
+        self.V = np.zeros((n_hidden, n_outputs))
+        self.C, self.S = np.zeros(n_outputs), np.zeros(n_outputs)
+        self.count = 0.0
+        self.quantum = quantum
+        self._limit = exact_limit(quantum)
+        self._largest = 0.0  # at least the largest of diag(U), S and count
+
+    def add(self, h: Array, t: Array, weight: float, squares: float) -> None:
+        """Add one sample, (N,) and (m,), in place; `squares` is ‖h‖²."""
+        self._make_room(weight * max(squares, float(t.dot(t)), 1.0))
+        blas.dsyr(weight, h, lower=1, a=self.U, overwrite_a=1)  # M2
+        blas.dger(weight, t, h, a=self.V.T, overwrite_a=1)
+        wt = t if weight == 1.0 else weight * t
+        self.C += wt  # M10
+        self.S += wt * t
+        self.count += weight
+
+    def add_rows(self, H: Array, T: Array, weights: Array | None = None) -> None:
+        """Add k samples, (k, N) and (k, m), each with its weight."""
+        wH, wT = (H, T) if weights is None else (H * weights[:, None], T * weights[:, None])
+        S = np.einsum("ij,ij->j", wT, T)
+        count = float(len(T) if weights is None else weights.sum())
+        self._make_room(max(float(np.einsum("ij,ij->j", wH, H).max()), float(S.max()), count))
+        self.U += wH.T @ H  # M2
+        blas.dgemm(1.0, T.T, wH.T, 1.0, self.V.T, trans_b=1, overwrite_c=1)  # V += wHᵀT in place
+        self.C += wT.sum(0)  # M10
+        self.S += S
+        self.count += count
+
+    @classmethod
+    def from_arrays(
+        cls, U: Array, V: Array, C: Array, S: Array, count: float, quantum: float
+    ) -> Self:
+        """Go on from sums that were taken earlier."""
+        sums = cls(len(U), len(C), quantum)
+        sums.U[:], sums.V[:], sums.C[:], sums.S[:], sums.count = U, V, C, S, count
+        sums._make_room(sums.largest())
+        return sums
+
+    def must_hold(self, other: Sums) -> None:
+        """Refuse, before anything changes, what would not fit."""
+        if not self.fits(other.largest()):  # their largest may stand elsewhere than ours
+            together = self.U.diagonal() + other.U.diagonal(), self.S + other.S
+            largest = max(*(a.max() for a in together), self.count + other.count)
+            must_fit(float(largest), self.quantum)
+
+    def add_sums(self, other: Sums) -> None:
+        """Add everything that another accumulator holds, which must fit."""
+        self.merge(other.U, other.V, other.C, other.S, other.count)
+        self._largest = self.largest()  # settling may have lowered it since there was room
+
+    def merge(self, U: Array, V: Array, C: Array, S: Array, count: float) -> None:
+        """Add sums taken elsewhere, U with both triangles, which must fit."""
+        self.U += U if U.flags.f_contiguous else U.T  # M7
+        self.V += V
+        self.C += C
+        self.S += S
+        self.count += count
+
+    def settle(self, weight: float) -> None:
+        """Weigh everything and round to the grid."""
+        for sums in (self.U, self.V, self.C, self.S):
+            sums *= weight / self.quantum
+            np.rint(sums, out=sums)
+            sums *= self.quantum
+            sums += 0.0  # −0 would be equal, yet other bytes
+        self.count = round(self.count * weight / self.quantum) * self.quantum
+        self._largest = self.largest()
+
+    def largest(self) -> float:
+        """Give the largest of diag(U), S and count, which bounds all other entries."""
+        return float(max(self.U.diagonal().max(), self.S.max(), self.count))
+
+    def full_U(self) -> Array:
+        """Give U with both triangles."""
+        lower = np.tril(self.U)
+        return lower + np.tril(lower, -1).T
+
+    def fits(self, more: float) -> bool:
+        """Say whether every entry may grow by this much and still be exact."""
+        if not self._largest + more < self._limit:
+            self._largest = (
+                self.largest()
+            )  # a cheap bound decides nearly always; this is the true one
+        return self._largest + more < self._limit
+
+    def _make_room(self, more: float) -> None:
+        if not self.fits(more):
+            must_fit(self._largest + more, self.quantum)
+        self._largest += more
+
+
+def sum_up(projection: Projection, X: Array, T: Array, weights: Array | None = None) -> Sums:
+    """Sum up samples X (k, n) on the grid with targets T (k, m) and weights (k,)."""
+    sums = Sums(projection.n_hidden, T.shape[1], projection.quantum)
+    for i in range(0, len(X), CHUNK_ROWS):
+        part = slice(i, i + CHUNK_ROWS)
+        w = None if weights is None else weights[part]
+        sums.add_rows(projection.project(X[part]), T[part], w)
+    if weights is not None:
+        sums.settle(1.0)
+    return sums
+
+
+def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
+    """Give targets (k, m), or (k,) as one column, rounded to the grid."""
+    try:
+        targets = np.asarray(T, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise SampleError(f"targets must be numbers: {error}") from error
+    targets = targets[:, None] if targets.ndim == 1 else targets
+    if targets.ndim != 2 or len(targets) != rows or not np.isfinite(targets).all():
+        raise SampleError(
+            f"found targets of shape {np.shape(T)}, expected {rows} rows of finite numbers"
+        )
+    return np.asarray(np.rint(targets / step) * step)
+
+
+def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
+    """Give one weight for each row."""
+    w = np.asarray(weights, dtype=np.float64)
+    if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0.0).any():
+        raise SampleError(
+            f"found weights of shape {w.shape}, expected {rows} finite numbers of 0 or more"
+        )
+    return w
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +244,7 @@ class Stats:
         weights: ArrayLike | None = None,
     ) -> Self:
         """Sum up samples and targets that are on the grid already."""
-        w = None if weights is None else checked_weights(weights, len(X))
+        w = None if weights is None else weights_of_rows(weights, len(X))
         return cls.snapshot(projection, sum_up(projection, X, X if T is None else T, w))
 
     @classmethod
@@ -98,14 +261,14 @@ class Stats:
         whole = cls.empty(projection, n_outputs)
         sums = whole.sums()
         for part in parts:
-            part.must_be_of(projection, len(whole.C))
+            part.must_be_compatible(projection, len(whole.C))
             sums.merge(*part.arrays, part.count)
         must_fit(sums.largest(), projection.quantum)  # squares only grow: the end tells of all
         return cls.snapshot(projection, sums)
 
     def sums(self) -> Sums:
         """Give an accumulator that goes on from here."""
-        return Sums.holding(*self.arrays, self.count, self.projection.quantum)
+        return Sums.from_arrays(*self.arrays, self.count, self.projection.quantum)
 
     def __add__(self, other: Self) -> Self:
         """Merge: the sums of everything that both have seen."""
@@ -186,12 +349,12 @@ class Stats:
     def _with(self, other: Self, sign: float) -> Self:
         if not isinstance(other, Stats):
             return NotImplemented
-        other.must_be_of(self.projection, len(self.C))
+        other.must_be_compatible(self.projection, len(self.C))
         pairs = zip(self.arrays, other.arrays, strict=True)
         U, V, C, S = (a + b if sign > 0 else a - b for a, b in pairs)
         return self._replace(U, V, C, S, self.count + sign * other.count)
 
-    def must_be_of(self, projection: Projection, n_outputs: int) -> None:
+    def must_be_compatible(self, projection: Projection, n_outputs: int) -> None:
         """Refuse to be added to sums of another projection or task."""
         projection.must_equal(self.projection)
         if len(self.C) != n_outputs:
@@ -203,3 +366,71 @@ class Stats:
         new = type(self)(self.projection, U, V, C, S, float(count))
         must_fit(new.largest, self.projection.quantum)
         return new
+
+
+class Capacity:
+    """Bounds what samples of one projection add to the largest sum."""
+
+    def __init__(self, projection: Projection) -> None:
+        """Measure the weights: |h| ≤ |A||x| + |b|, and rounding."""
+        self.projection = projection
+        N, step = projection.n_hidden, projection.step
+        self._stretch = float(np.linalg.norm(projection.A))
+        self._shift = float(np.linalg.norm(projection.b)) + step * sqrt(N)
+        self._most = float(N) if projection.activation in ACTIVATION_BOUNDS else inf
+
+    def load(self, x: Array) -> float:
+        """Bound what one sample (n,) adds."""
+        squares = float(x.dot(x))
+        hidden = (self._stretch * sqrt(squares) + self._shift) ** 2
+        return max(squares, min(hidden, self._most), 1.0)
+
+    def loads(self, X: Array) -> float:
+        """Bound what rows (k, n) add together."""
+        k, squares = len(X), float(np.vdot(X, X))
+        hidden = 2.0 * (self._stretch**2 * squares + k * self._shift**2)  # (a + b)² ≤ 2a² + 2b²
+        return max(squares, min(hidden, k * self._most), float(k))
+
+    def must_hold(self, sums: Sums, X: Array) -> None:
+        """Refuse rows that would not all fit into these sums."""
+        if not sums.fits(self.loads(X)):
+            sums.must_hold(sum_up(self.projection, X, X))
+
+
+Solver = Literal["svd", "qr", "normal"]
+
+
+def elm(
+    projection: Projection, X: ArrayLike, T: ArrayLike | None = None, *, by: Solver = "svd"
+) -> Array:
+    """Train in one batch: B = H⁺T, by SVD, by QR, or by the normal equations (E²LM's sums).
+
+    SVD also gives the least of all solutions when there are fewer samples than hidden values; the
+    other two need as many independent samples as hidden values. Without T the target is X.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity", seed=1)
+    >>> X = [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]
+    >>> bool(np.allclose(elm(shared, X, by="svd"), elm(shared, X, by="normal")))
+    True
+    """
+    if by == "normal":
+        return Stats.of(projection, X, T).solve(ridge=0.0).B  # M3
+    H = np.atleast_2d(projection.hidden(X))
+    targets = projection.grid.rows(X) if T is None else np.asarray(T, dtype=np.float64)
+    if by == "svd":
+        return np.asarray(np.linalg.pinv(H) @ targets)
+    if by == "qr":
+        return _solve_by_qr(H, targets)
+    raise SettingError(f"found by={by!r}, expected 'svd', 'qr' or 'normal'")
+
+
+def _solve_by_qr(H: Array, T: Array) -> Array:
+    if len(H) < H.shape[1]:
+        raise SolveError(
+            f"found {len(H)} samples for {H.shape[1]} hidden values: give at least as many, "
+            "or use by='svd'"
+        )
+    Q, R = qr(H, mode="economic")
+    if np.abs(np.diag(R)).min() <= len(H) * np.finfo(float).eps * np.abs(np.diag(R)).max():
+        raise SolveError("the hidden values of these samples are not independent: use by='svd'")
+    return np.asarray(solve_triangular(R, Q.T @ T))

@@ -11,8 +11,8 @@ from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.readout import Readout
 from edgemerge.core.stats import Stats
 
-LIMIT = 4.0  # four times as odd as usual
-WINDOW = 500
+DEFAULT_LIMIT = 4.0  # four times as odd as usual
+DEFAULT_WINDOW = 500
 
 
 class Threshold:
@@ -36,13 +36,13 @@ class Threshold:
         limit: float | None = None,
         quantile: float | None = None,
         sigmas: float | None = None,
-        window: int = WINDOW,
+        window: int = DEFAULT_WINDOW,
         votes: tuple[int, int] = (1, 1),
     ) -> None:
         """Choose the way; without any, the limit is 4 times the usual."""
-        _must_work(limit, quantile, sigmas, window, votes)
+        _check_settings(limit, quantile, sigmas, window, votes)
         fixed = quantile is None and sigmas is None
-        self._fixed = (LIMIT if limit is None else float(limit)) if fixed else None
+        self._fixed = (DEFAULT_LIMIT if limit is None else float(limit)) if fixed else None
         self._quantile, self._sigmas = quantile, sigmas
         self._recent = np.empty(0 if fixed else window)
         self._needed, self._votes = votes[0], deque[bool](maxlen=votes[1])
@@ -120,7 +120,7 @@ def fresh_loss(stats: Stats, readout: Readout) -> float:
     return max(stats.mean_loss(readout) / spare**2, floor)  # M10, M11
 
 
-def _must_work(
+def _check_settings(
     limit: float | None,
     quantile: float | None,
     sigmas: float | None,

@@ -4,8 +4,8 @@ Sums are exact, so the result is the same to the last bit, whatever the number o
 order in which they finish, and how often one of them dies and another does its work again.
 """
 
-from edgemerge.dask.lazily import delayed_stats
-from edgemerge.dask.local import local_client
+from edgemerge.dask.cluster import local_client
+from edgemerge.dask.tasks import delayed_stats
 from edgemerge.dask.tree import summed_up
 
 __all__ = ["delayed_stats", "local_client", "summed_up"]

@@ -1,4 +1,4 @@
-"""The demo as a picture: what devices see, and their scores before and after merging."""
+"""The demo's figure: spectra of the devices, and scores before and after merging."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from edgemerge.demo.outcome import THRESHOLD, Outcome, Row
-from edgemerge.demo.simulation import BAND_HZ, BANDS
+from edgemerge.demo.datasets import BAND_HZ, BANDS
+from edgemerge.demo.report import THRESHOLD, DeviceRow, Outcome
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers differ as well
-GROUPS = {
+GROUP_STYLES = {
     "own": ("#0072B2", "o"),
     "peers": ("#E69F00", "s"),
     "bearing": ("#D55E00", "^"),
@@ -27,8 +27,8 @@ LABELS = {
     "bearing": "bearing fault",
     "lying": "lying, which nobody learnt",
 }
-NORMAL = "#3A6EA5"
-INK, FAINT = "#333333", "#9A9A9A"
+NORMAL_COLOUR = "#3A6EA5"
+TEXT_COLOUR, LINE_COLOUR = "#333333", "#9A9A9A"
 
 
 def plot(outcome: Outcome, path: Path) -> None:
@@ -37,48 +37,53 @@ def plot(outcome: Outcome, path: Path) -> None:
     figure = Figure(figsize=(width, 5.8), dpi=150, layout=ConstrainedLayoutEngine(h_pad=0.08))
     if outcome.curves:
         parts: Any = figure.subfigures(1, 2, width_ratios=[1.0, 1.75], wspace=0.02)
-        _spectra(parts[0], outcome)
-        _scores(parts[1], outcome)
+        _plot_spectra(parts[0], outcome)
+        _plot_scores(parts[1], outcome)
     else:
-        _scores(figure, outcome)
+        _plot_scores(figure, outcome)
     figure.savefig(path)
 
 
-def _spectra(part: Any, outcome: Outcome) -> None:
+def _plot_spectra(part: Any, outcome: Outcome) -> None:
     hertz = (np.arange(BANDS) + 0.5) * BAND_HZ
     part.suptitle(
-        "What the pumps hear: spectra of vibration", fontsize=12, fontweight="bold", color=INK
+        "What the pumps hear: spectra of vibration",
+        fontsize=12,
+        fontweight="bold",
+        color=TEXT_COLOUR,
     )
     axes = part.subplots(len(outcome.curves), 1, sharex=True, sharey=True)
     for ax, (kind, (low, mean, high)) in zip(axes, outcome.curves.items(), strict=True):
-        colour = GROUPS[kind][0] if kind in outcome.odd else NORMAL
+        colour = GROUP_STYLES[kind][0] if kind in outcome.odd else NORMAL_COLOUR
         ax.fill_between(hertz, low, high, color=colour, alpha=0.22, linewidth=0)
         if kind in outcome.odd:
-            ax.plot(hertz, outcome.curves["running"][1], color=NORMAL, linewidth=0.9, ls=":")
+            ax.plot(hertz, outcome.curves["running"][1], color=NORMAL_COLOUR, linewidth=0.9, ls=":")
         ax.plot(hertz, mean, color=colour, linewidth=1.5)
         name = LABELS.get(kind, kind)
         label = f"{name}, running (dotted: without)" if kind in outcome.odd else name
         ax.text(0.985, 0.93, label, transform=ax.transAxes, ha="right", va="top", color=colour)
-        _plain(ax)
+        _style_axes(ax)
     axes[0].set(xlim=(0, BANDS * BAND_HZ), ylim=(-84, -12), yticks=[-80, -60, -40])
-    axes[len(axes) // 2].set_ylabel("level in dB re 1 g", color=INK)
-    axes[-1].set_xlabel("frequency in Hz", color=INK)
+    axes[len(axes) // 2].set_ylabel("level in dB re 1 g", color=TEXT_COLOUR)
+    axes[-1].set_xlabel("frequency in Hz", color=TEXT_COLOUR)
 
 
-def _scores(part: Any, outcome: Outcome) -> None:
-    part.suptitle("How odd each device finds it", fontsize=12, fontweight="bold", color=INK)
+def _plot_scores(part: Any, outcome: Outcome) -> None:
+    part.suptitle("How odd each device finds it", fontsize=12, fontweight="bold", color=TEXT_COLOUR)
     axes = part.subplots(1, 2, sharex=True, sharey=True)
     for ax, merged, title in zip(axes, (False, True), ("learnt alone", "merged once"), strict=True):
         rows = outcome.told(merged=merged)
         for place, row in enumerate(rows):
-            _device(ax, place, row)
-            ax.axhline(place + 0.5, color=FAINT, linewidth=0.5, alpha=0.5)
-        ax.axvline(THRESHOLD, color=INK, linewidth=1.0, linestyle="--")
+            _plot_device(ax, place, row)
+            ax.axhline(place + 0.5, color=LINE_COLOUR, linewidth=0.5, alpha=0.5)
+        ax.axvline(THRESHOLD, color=TEXT_COLOUR, linewidth=1.0, linestyle="--")
         ax.axvspan(THRESHOLD, 100.0, color="#000000", alpha=0.045, linewidth=0)
-        ax.text(THRESHOLD * 1.07, -0.62, f"alarm above {THRESHOLD:g}", color=INK, fontsize=9)
-        ax.set_title(title, fontsize=11, color=INK)
-        ax.set_xlabel("score: 1 is as usual; bars hold nine of ten", color=INK)
-        _plain(ax)
+        ax.text(
+            THRESHOLD * 1.07, -0.62, f"alarm above {THRESHOLD:g}", color=TEXT_COLOUR, fontsize=9
+        )
+        ax.set_title(title, fontsize=11, color=TEXT_COLOUR)
+        ax.set_xlabel("score: 1 is as usual; bars hold nine of ten", color=TEXT_COLOUR)
+        _style_axes(ax)
     names = [f"{row.device}\n{row.pattern}" for row in outcome.told(merged=False)]
     axes[0].set(xscale="log", xlim=(0.4, 60.0), ylim=(len(names) - 0.5, -0.8))
     axes[0].set_yticks(range(len(names)), names)
@@ -88,9 +93,9 @@ def _scores(part: Any, outcome: Outcome) -> None:
     part.legend(handles=_legend(groups), loc="outside lower center", ncols=4, frameon=False)
 
 
-def _device(ax: Any, place: int, row: Row) -> None:
+def _plot_device(ax: Any, place: int, row: DeviceRow) -> None:
     for offset, group in zip(np.linspace(-0.27, 0.27, len(row.scores)), row.scores, strict=True):
-        (colour, marker), scores, y = GROUPS[group], row.scores[group], place + offset
+        (colour, marker), scores, y = GROUP_STYLES[group], row.scores[group], place + offset
         ax.plot([scores.low, scores.high], [y, y], color=colour, linewidth=3.5, alpha=0.4)
         ax.plot(scores.mean, y, marker, color=colour, markersize=6.5, mec="white", mew=0.7)
 
@@ -106,11 +111,11 @@ def _legend(groups: list[str]) -> list[Line2D]:
             alpha=0.9,
             label=LABELS.get(group, group),
         )
-        for group, (colour, marker) in ((group, GROUPS[group]) for group in groups)
+        for group, (colour, marker) in ((group, GROUP_STYLES[group]) for group in groups)
     ]
 
 
-def _plain(ax: Any) -> None:
+def _style_axes(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(FAINT)
-    ax.tick_params(colors=INK, labelsize=9, length=3)
+    ax.spines[["left", "bottom"]].set_color(LINE_COLOUR)
+    ax.tick_params(colors=TEXT_COLOUR, labelsize=9, length=3)

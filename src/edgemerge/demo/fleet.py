@@ -1,4 +1,4 @@
-"""The fleet of the demo: a server and its agents as real processes, talking over loopback."""
+"""Processes of the demo: a server and one agent per device, connected over loopback."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.agent.control import ask
-from edgemerge.core.errors import AwayError, EdgemergeError
+from edgemerge.agent.control import send_command
+from edgemerge.core.errors import EdgemergeError, UnavailableError
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.hub import Hub
+from edgemerge.exchange.client import ServerClient
 
 Array = NDArray[np.float64]
 
-STARTING_S = 40.0
-ANSWER_S = 30.0
-STOPPING_S = 10.0
-FLEET = "demo"
+START_TIMEOUT_S = 40.0
+ANSWER_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+FLEET_NAME = "demo"
 
-CONFIG = """\
+CONFIG_TEMPLATE = """\
 device = "{device}"
 state = "{device}"
 
@@ -58,7 +58,7 @@ path = "-"
 """
 
 
-class Agent:
+class AgentProcess:
     """One agent: rows go in at its standard input, verdicts come out at its standard output."""
 
     def __init__(self, device: str, folder: Path) -> None:
@@ -66,7 +66,7 @@ class Agent:
         self.device, self.state = device, folder / device
         self.scores: list[float] = []
         self._log = (folder / f"{device}.log").open("wb")
-        self.process = start(
+        self.process = start_process(
             "agent",
             f"{device}.toml",
             folder=folder,
@@ -93,7 +93,9 @@ class Agent:
 
     def ask(self, command: str, **words: Any) -> dict[str, Any]:
         """Ask it over its control socket."""
-        found: dict[str, Any] = ask(self.state, {"command": command, **words}, ANSWER_S)
+        found: dict[str, Any] = send_command(
+            self.state, {"command": command, **words}, ANSWER_TIMEOUT_S
+        )
         if "error" in found:
             raise EdgemergeError(f"{self.device}: {found['error']}")
         return found
@@ -103,7 +105,7 @@ class Agent:
         while True:
             try:
                 self.ask("status")
-            except AwayError:
+            except UnavailableError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     raise EdgemergeError(
                         f"{self.device} did not start: its log is {self._log.name}"
@@ -125,8 +127,8 @@ class Agent:
         if self.process.stdin:
             with suppress(OSError):
                 self.process.stdin.close()
-        end(self.process)
-        self._listener.join(STOPPING_S)
+        stop_process(self.process)
+        self._listener.join(STOP_TIMEOUT_S)
         if self.process.stdout:
             self.process.stdout.close()
         self._log.close()
@@ -138,7 +140,7 @@ class Agent:
                 self.scores.append(found["score"])
 
 
-class Fleet:
+class FleetProcesses:
     """A server and one agent for each device; all of them end with the block."""
 
     def __init__(
@@ -153,7 +155,7 @@ class Fleet:
         """Say what is to be started, where its files lie, and how the inputs are called."""
         self.folder, self.projection, self.limit, self.inputs = folder, projection, limit, inputs
         self.devices = list(devices)
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentProcess] = {}
         self.server: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -165,8 +167,8 @@ class Fleet:
         port_file.unlink(missing_ok=True)
         options = ("serve", "--database", "fleet.sqlite", "--port", "0", "--port-file", "port")
         try:
-            with undisturbed():
-                self.server = start(*options, folder=self.folder, log=self._log)
+            with interrupts_blocked():
+                self.server = start_process(*options, folder=self.folder, log=self._log)
             self._start_agents(self.server, port_file)
         except BaseException:
             self.close()
@@ -183,10 +185,10 @@ class Fleet:
         self.close()
 
     @property
-    def operator(self) -> Hub:
+    def operator(self) -> ServerClient:
         """Give a connection that may administer."""
         token = (self.folder / "fleet.sqlite.operator-token").read_text(encoding="utf-8").strip()
-        return Hub(self.url, token)
+        return ServerClient(self.url, token)
 
     def feed(self, rows: Mapping[str, Array]) -> None:
         """Give every agent its rows, all at the same time."""
@@ -204,41 +206,41 @@ class Fleet:
         for agent in self.agents.values():
             agent.close()
         if self.server is not None:
-            end(self.server)
+            stop_process(self.server)
         self._log.close()
 
     def _start_agents(self, server: subprocess.Popen[bytes], port_file: Path) -> None:
-        deadline = time.monotonic() + STARTING_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
             if server.poll() is not None or time.monotonic() > deadline:
                 raise EdgemergeError(f"the server did not start: its log is {self._log.name}")
             time.sleep(0.02)
         self.url = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8').strip()}"
         hub = self.operator
-        hub.create_fleet(FLEET, self.projection)
+        hub.create_fleet(FLEET_NAME, self.projection)
         for device in self.devices:
             self._enrol(hub, device)
-            with undisturbed():
-                self.agents[device] = Agent(device, self.folder)
+            with interrupts_blocked():
+                self.agents[device] = AgentProcess(device, self.folder)
         for agent in self.agents.values():
             agent.wait_until_up(deadline)
             agent.tell([",".join(self.inputs)] if self.inputs else ())
 
-    def _enrol(self, hub: Hub, device: str) -> None:
-        invitation = hub.invite(FLEET, device)["token"]
-        token = Hub(self.url, invitation).enrol(FLEET, device)["token"]
+    def _enrol(self, hub: ServerClient, device: str) -> None:
+        invitation = hub.invite(FLEET_NAME, device)["token"]
+        token = ServerClient(self.url, invitation).enrol(FLEET_NAME, device)["token"]
         secret = self.folder / f"{device}.token"
         secret.touch(mode=0o600)
         secret.write_text(token + "\n", encoding="utf-8")
         header = str(bool(self.inputs)).lower()
-        words = CONFIG.format(
-            device=device, url=self.url, fleet=FLEET, limit=self.limit, header=header
+        words = CONFIG_TEMPLATE.format(
+            device=device, url=self.url, fleet=FLEET_NAME, limit=self.limit, header=header
         )
         (self.folder / f"{device}.toml").write_text(words, encoding="utf-8")
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Let Ctrl-C wait until a process that was started is known, so that it can be ended."""
     if os.name == "nt":
         yield
@@ -250,7 +252,9 @@ def undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start(*words: str, folder: Path, log: IO[bytes], **pipes: Any) -> subprocess.Popen[bytes]:
+def start_process(
+    *words: str, folder: Path, log: IO[bytes], **pipes: Any
+) -> subprocess.Popen[bytes]:
     """Start `edgemerge` in a process of its own, which Ctrl-C at the terminal does not reach."""
     command = [sys.executable, "-m", "edgemerge", *words]
     return subprocess.Popen(
@@ -258,11 +262,11 @@ def start(*words: str, folder: Path, log: IO[bytes], **pipes: Any) -> subprocess
     )
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def stop_process(process: subprocess.Popen[bytes]) -> None:
     """Ask a process to end; if it does not, kill it."""
     process.terminate()
     try:
-        process.wait(STOPPING_S)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,7 +1,7 @@
 """Exchange through a folder that several devices see: a network share, or a USB stick.
 
-One file for each device, incarnation and pattern, whole or not there. Nobody need be present when
-another comes by: carry the stick from device to device, twice around for all to know all.
+One file for each device, incarnation and pattern, whole or absent. Devices need not be present at
+the same time: carry the stick from device to device, twice around for all to know all.
 """
 
 from __future__ import annotations
@@ -13,22 +13,56 @@ from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
 from threading import Lock
+from time import monotonic, sleep
 
-from edgemerge.core.admission import admit
-from edgemerge.core.codec import encode, read
-from edgemerge.core.contribution import Contribution
-from edgemerge.core.errors import AwayError, DeniedError, EdgemergeError, RejectedError
-from edgemerge.core.parcel import LIMIT
+from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnavailableError
+from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
-from edgemerge.core.told import Told
-from edgemerge.exchange.locking import locked
-from edgemerge.exchange.naming import SUFFIX, file_name
-from edgemerge.exchange.newest import must_be_newer
-from edgemerge.exchange.once import Once
 from edgemerge.exchange.protocol import Wish
-from edgemerge.files import write
+from edgemerge.exchange.storage import SUFFIX, LogOnce, check_newer, file_name
+from edgemerge.files import write_atomically
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import MAX_BYTES, decode_with_form, encode
 
-MOST = 10_000  # files
+LOCK_POLL_S = 0.01
+
+try:
+    import fcntl
+except ImportError:  # Windows: then nobody is kept out
+    fcntl = None  # type: ignore[assignment]  # as the comment says
+
+
+@contextmanager
+def folder_lock(folder: Path, timeout_s: float) -> Iterator[None]:
+    """Keep others who lock the folder out; the lock ends with this process, however that ends."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        end = monotonic() + timeout_s
+        while not _try_lock(handle):
+            if monotonic() > end:
+                raise UnavailableError(
+                    f"{folder} is being written by another process: try again later"
+                )
+            sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # this file system has no locks
+        return True
+    return True
+
+
+MAX_FILES = 10_000  # files
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +89,22 @@ class FolderExchange:
         """Remember where the folder is; it may come later."""
         self.path, self.projection, self.timeout_s = Path(path), projection, timeout_s
         self._lock = Lock()
-        self._log = Once(logger, f"a file in {self.path} was left alone")
+        self._log = LogOnce(logger, f"a file in {self.path} was left alone")
 
     def push(self, contribution: Contribution) -> bool:
         """Leave a contribution; False if it was there already."""
         admit(contribution, projection=self.projection)
         path = self.path / file_name(contribution.key)
-        with self._reaching(), self._lock, locked(self.path, self.timeout_s):
+        with self._reaching(), self._lock, folder_lock(self.path, self.timeout_s):
             known = self._known(path)
-            if known and not must_be_newer(contribution, known):
+            if known and not check_newer(contribution, known):
                 return False
             for left in self.path.glob(f".{path.name}.*"):  # by one that lost power while writing
                 left.unlink(missing_ok=True)
-            write(encode(contribution), path, mode=self.path.stat().st_mode & 0o666)
+            write_atomically(encode(contribution), path, mode=self.path.stat().st_mode & 0o666)
             return True
 
-    def pull(self, wish: Wish) -> Told:
+    def pull(self, wish: Wish) -> Merged:
         """Sum up what others have left."""
         with self._reaching():
             notes = (self._known(path) for path in self._files())
@@ -88,9 +122,9 @@ class FolderExchange:
         with os.scandir(self.path) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
         names = sorted(name for name in names if not name.startswith("."))
-        if len(names) > MOST:
+        if len(names) > MAX_FILES:
             raise RejectedError(
-                f"{self}: found {len(names)} contributions, expected at most {MOST}: "
+                f"{self}: found {len(names)} contributions, expected at most {MAX_FILES}: "
                 "remove those of devices that are gone"
             )
         return [self.path / name for name in names]
@@ -106,7 +140,7 @@ class FolderExchange:
             return None
 
     def _read(self, path: Path) -> Contribution:
-        note, form = read(_bytes(path), projection=self.projection)
+        note, form = decode_with_form(_read_file(path), projection=self.projection)
         if not isinstance(note, Contribution):
             raise RejectedError(f"found {type(note).__name__}, expected Contribution")
         if path.name.lower() != file_name(note.key):
@@ -123,11 +157,13 @@ class FolderExchange:
         except PermissionError as error:
             raise DeniedError(f"{self}: {error.strerror}: let this user in") from error
         except OSError as error:
-            raise AwayError(f"{self} cannot be reached: {error.strerror or error}") from error
+            raise UnavailableError(
+                f"{self} cannot be reached: {error.strerror or error}"
+            ) from error
 
 
-def _bytes(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     if not S_ISREG(path.stat().st_mode):
         raise RejectedError("found something that is no plain file")
     with path.open("rb") as file:
-        return file.read(LIMIT + 1)  # one more than will be read
+        return file.read(MAX_BYTES + 1)  # one more than will be read

@@ -6,8 +6,6 @@ import os
 from collections import OrderedDict
 from threading import Lock
 
-from edgemerge.core.codec import decode, encode
-from edgemerge.core.contribution import Contribution
 from edgemerge.core.errors import (
     FormatError,
     MismatchError,
@@ -15,14 +13,16 @@ from edgemerge.core.errors import (
     SettingError,
     StaleError,
 )
+from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
-from edgemerge.core.told import Told
-from edgemerge.exchange.connection import LIMIT, Connection, Query, path
-from edgemerge.exchange.hub import BINARY, read_projection
+from edgemerge.exchange.client import BINARY_HEADERS, read_projection
+from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Query, Reply, url_path
 from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.reply import Reply
+from edgemerge.wire.codec import decode, encode
 
-REMEMBERED = 8  # wishes whose answers are kept, so that an unchanged one need not be sent again
+MAX_CACHED_PULLS = (
+    8  # wishes whose answers are kept, so that an unchanged one need not be sent again
+)
 
 
 class HttpExchange:
@@ -47,37 +47,39 @@ class HttpExchange:
         self.fleet = fleet
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
         self._projection = projection
-        self._told: OrderedDict[Wish, tuple[str, Told]] = OrderedDict()
+        self._told: OrderedDict[Wish, tuple[str, Merged]] = OrderedDict()
         self._lock = Lock()
 
     @property
     def projection(self) -> Projection:
         """What the fleet has agreed on; fetched from it if it was not given."""
         if self._projection is None:
-            reply = self._connection.ask("GET", path("fleets", self.fleet, "projection"))
+            reply = self._connection.ask("GET", url_path("fleets", self.fleet, "projection"))
             self._projection = read_projection(reply, self.fleet)
         return self._projection
 
     def push(self, contribution: Contribution) -> bool:
         """Leave a contribution; False if it was there already."""
         try:
-            where = path("fleets", self.fleet, "contributions", *contribution.key)
+            where = url_path("fleets", self.fleet, "contributions", *contribution.key)
         except SettingError as error:
             raise RejectedError(f"{contribution}: {error}") from error
-        reply = self._connection.ask("PUT", where, body=encode(contribution), headers=BINARY)
+        reply = self._connection.ask(
+            "PUT", where, body=encode(contribution), headers=BINARY_HEADERS
+        )
         if reply.status == 409:
-            raise StaleError(f"{contribution.device}: {reply.words}", _newest(reply))
+            raise StaleError(f"{contribution.device}: {reply.words}", _newest_revision(reply))
         return reply.must_be(200, 201).status == 201
 
-    def pull(self, wish: Wish) -> Told:
+    def pull(self, wish: Wish) -> Merged:
         """Fetch what others have left; what has not changed is not sent again."""
         if wish.devices == ():  # the address would mean all of them
-            return Told(self.projection)
+            return Merged(self.projection)
         with self._lock:
             tag, known = self._told.get(wish, ("", None))
         headers = {"If-None-Match": tag} if known else {}
-        where = path("fleets", self.fleet, "patterns" if wish.grouped else "total")
-        reply = self._connection.ask("GET", where, query=_query(wish), headers=headers)
+        where = url_path("fleets", self.fleet, "patterns" if wish.grouped else "total")
+        reply = self._connection.ask("GET", where, query=_pull_query(wish), headers=headers)
         if reply.status == 304 and known:
             return known
         told = self._read(reply.must_be(200), wish)
@@ -92,12 +94,12 @@ class HttpExchange:
         """Show where it leads."""
         return f"HttpExchange({self._connection.url}, {self.fleet})"
 
-    def _read(self, reply: Reply, wish: Wish) -> Told:
+    def _read(self, reply: Reply, wish: Wish) -> Merged:
         try:
-            told = decode(reply.body, limit=LIMIT, projection=self.projection)
+            told = decode(reply.body, limit=MAX_REPLY_BYTES, projection=self.projection)
         except FormatError as error:
             raise RejectedError(f"{self}: what it told cannot be read: {error}") from error
-        if not isinstance(told, Told):
+        if not isinstance(told, Merged):
             raise RejectedError(f"{self}: found {type(told).__name__}, expected Told")
         if told.projection != self.projection:
             raise MismatchError(
@@ -112,16 +114,16 @@ class HttpExchange:
             )
         return told
 
-    def _remember(self, wish: Wish, tag: str | None, told: Told) -> None:
+    def _remember(self, wish: Wish, tag: str | None, told: Merged) -> None:
         with self._lock:
             self._told.pop(wish, None)
             if tag:
                 self._told[wish] = tag, told
-            while len(self._told) > REMEMBERED:
+            while len(self._told) > MAX_CACHED_PULLS:
                 self._told.popitem(last=False)
 
 
-def _query(wish: Wish) -> Query:
+def _pull_query(wish: Wish) -> Query:
     return {
         "incarnation": wish.incarnation,
         "device": wish.devices,
@@ -131,7 +133,7 @@ def _query(wish: Wish) -> Query:
     }
 
 
-def _newest(reply: Reply) -> int:
+def _newest_revision(reply: Reply) -> int:
     found = reply.json()
     newest = found.get("newest") if isinstance(found, dict) else None
     if type(newest) is not int or not 0 <= newest < 2**63:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from threading import Lock
 
-from edgemerge.core.admission import admit
-from edgemerge.core.contribution import Contribution, Key
+from edgemerge.core.ledger import Contribution, Key, Merged
 from edgemerge.core.projection import Projection
-from edgemerge.core.told import Told
-from edgemerge.exchange.newest import must_be_newer
 from edgemerge.exchange.protocol import Wish
+from edgemerge.exchange.storage import check_newer
+from edgemerge.wire.admission import admit
 
 
 class MemoryExchange:
@@ -35,12 +34,12 @@ class MemoryExchange:
         admit(contribution, projection=self.projection)
         with self._lock:
             known = self._newest.get(contribution.key)
-            if known and not must_be_newer(contribution, known):
+            if known and not check_newer(contribution, known):
                 return False
             self._newest[contribution.key] = contribution
             return True
 
-    def pull(self, wish: Wish) -> Told:
+    def pull(self, wish: Wish) -> Merged:
         """Sum up what others have left."""
         with self._lock:
             notes = list(self._newest.values())

@@ -1,41 +1,198 @@
-"""Exchange between a few devices directly: each offers what it saw, and asks the others.
+"""Exchange between a few devices directly: each serves what it saw, and asks the others.
 
-It is kept in memory: after a restart a device offers nothing until it pushes again, and knows
-nothing of its peers until it pulls. Plain HTTP: for one machine, a trusted network or a tunnel.
+`GET /contributions` lists them as JSON, `GET /contributions/<device>/<incarnation>/<pattern>` gives
+the bytes of one; both need the token. It is kept in memory: after a restart a device serves nothing
+until it pushes again, and knows nothing of its peers until it pulls. Plain HTTP: for one machine, a
+trusted network or a tunnel.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from threading import Lock
-from typing import Any
+from hmac import compare_digest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
+from threading import BoundedSemaphore, Lock, Thread
+from typing import Any, NamedTuple
 
-from edgemerge.core.admission import admit
-from edgemerge.core.codec import encode, read
-from edgemerge.core.contribution import Contribution, Key, must_be_name
 from edgemerge.core.errors import (
-    AwayError,
     DeniedError,
     EdgemergeError,
     RejectedError,
     SettingError,
+    UnavailableError,
 )
+from edgemerge.core.ledger import Contribution, Key, Merged, must_be_name
 from edgemerge.core.projection import Projection
-from edgemerge.core.told import Told
-from edgemerge.exchange.connection import Connection
-from edgemerge.exchange.newest import must_be_newer
-from edgemerge.exchange.offering import LIST, Offer, Offering, address
-from edgemerge.exchange.once import Once
+from edgemerge.exchange.connection import (
+    BLOCK_BYTES,
+    Connection,
+    Deadline,
+    DeadlineReader,
+    authorization_header,
+    read_secret,
+)
 from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.secret import read_secret
+from edgemerge.exchange.storage import LogOnce, check_newer, topic_suffix
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode_with_form, encode
 
-MOST = 1000  # contributions of one peer
-LIST_LIMIT = 2**22  # bytes
+MAX_CONNECTIONS = 16
+POLL_S = 0.05
 
 logger = logging.getLogger(__name__)
+
+
+LIST_PATH = "/contributions"
+
+
+def contribution_path(key: Key) -> str:
+    """Where a contribution is offered."""
+    return f"{LIST_PATH}/{topic_suffix(key)}"
+
+
+class ServedContribution(NamedTuple):
+    """One contribution on offer; its bytes are made when they are asked for."""
+
+    device: str
+    incarnation: int
+    pattern: str
+    revision: int
+    data: Callable[[], bytes]
+
+    @property
+    def path(self) -> str:
+        """Where it can be fetched."""
+        return contribution_path((self.device, self.incarnation, self.pattern))
+
+
+class ContributionServer:
+    """A server in a thread of its own."""
+
+    def __init__(
+        self,
+        offers: Callable[[], list[ServedContribution]],
+        token: str,
+        listen: tuple[str, int],
+        timeout_s: float,
+    ) -> None:
+        """Listen from now on."""
+        try:
+            self._server = _Server(offers, token, listen, timeout_s)
+        except OSError as error:
+            raise SettingError(
+                f"cannot listen on {listen[0]}:{listen[1]} ({error.strerror}): choose another"
+            ) from error
+        self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 2 * MAX_CONNECTIONS
+
+    def __init__(
+        self,
+        offers: Callable[[], list[ServedContribution]],
+        token: str,
+        listen: tuple[str, int],
+        timeout_s: float,
+    ) -> None:
+        self.offers, self.timeout_s = offers, timeout_s
+        self.expected = authorization_header(token)["Authorization"].encode()
+        self._room = BoundedSemaphore(MAX_CONNECTIONS)
+        self.address_family = AF_INET6 if ":" in listen[0] else AF_INET
+        super().__init__(listen, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server what this host is called."""
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hand a connection to a thread, or close it if there are too many."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its signature
+        """Take a connection that broke as what it is."""
+        logger.debug("a peer hung up", extra={"values": {"peer": client_address[0]}})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version, sys_version = "edgemerge", ""
+
+    def setup(self) -> None:
+        """Give every wait its time."""
+        self.timing = Deadline(self.server.timeout_s)
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(DeadlineReader(self.connection, self.timing))
+
+    def do_GET(self) -> None:
+        """Give the list, or one contribution."""
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if not compare_digest(given, self.server.expected):
+            self._send(401, b'{"error": "the token is missing or wrong"}')
+            return
+        offers = self.server.offers()
+        if self.path == LIST_PATH:
+            self._send(200, json.dumps([offer[:4] for offer in offers]).encode())
+            return
+        data = next((offer.data() for offer in offers if offer.path == self.path), None)
+        if data is None:
+            self._send(404, b'{"error": "no such contribution"}')
+        else:
+            self._send(200, data, kind="application/octet-stream")
+
+    def _send(self, status: int, body: bytes, *, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        for start in range(0, len(body), BLOCK_BYTES):
+            self.connection.settimeout(self.timing.left())
+            self.wfile.write(body[start : start + BLOCK_BYTES])
+
+    def log_message(self, *_: Any) -> None:
+        """Keep what strangers send out of the log, except at its lowest level."""
+        logger.debug("asked", extra={"values": {"peer": self.client_address[0]}})
+
+
+MAX_CONTRIBUTIONS = 1000  # contributions of one peer
+MAX_LIST_BYTES = 2**22  # bytes
 
 
 class PeerExchange:
@@ -43,7 +200,7 @@ class PeerExchange:
 
     A peer that cannot be reached is named in the log, and what it told last is used; so what it
     once told stays until it withdraws it by pushing an empty contribution. If none can be reached
-    and none has told anything, that is an `AwayError`.
+    and none has told anything, that is an `UnavailableError`.
 
     >>> from edgemerge import Stats
     >>> shared = Projection(n_inputs=2, n_hidden=3)
@@ -73,15 +230,15 @@ class PeerExchange:
                 "found no address to listen on, expected a host and a port for peers"
             )
         self.projection = projection
-        token = _token(token, token_file)
+        token = _shared_token(token, token_file)
         self._own: dict[Key, Contribution] = {}
         self._lock = Lock()
         self._connect = partial(Connection, token=token, timeout_s=timeout_s)
         self._peers: list[_Peer] = []
-        self._log = Once(logger, "a peer was not asked")
+        self._log = LogOnce(logger, "a peer was not asked")
         for url in peers:
             self.meet(url)
-        self._offering = Offering(self._offers, token, listen, timeout_s)
+        self._offering = ContributionServer(self._offers, token, listen, timeout_s)
 
     @property
     def url(self) -> str:
@@ -97,12 +254,12 @@ class PeerExchange:
         admit(contribution, projection=self.projection)
         with self._lock:
             known = self._own.get(contribution.key)
-            if known and not must_be_newer(contribution, known):
+            if known and not check_newer(contribution, known):
                 return False
             self._own[contribution.key] = contribution
             return True
 
-    def pull(self, wish: Wish) -> Told:
+    def pull(self, wish: Wish) -> Merged:
         """Ask every peer what is new, and sum up what they and this device have told."""
         peers = self._peers
         errors = [error for peer in peers if (error := self._asked(peer)) is not None]
@@ -113,7 +270,7 @@ class PeerExchange:
                     found[key] = note
         if errors and len(errors) == len(peers) and not found:
             denied = all(isinstance(error, DeniedError) for error in errors)
-            kind: type[EdgemergeError] = DeniedError if denied else AwayError
+            kind: type[EdgemergeError] = DeniedError if denied else UnavailableError
             raise kind(f"no peer could be asked: {errors[0]}") from errors[0]
         with self._lock:
             found |= self._own
@@ -129,10 +286,12 @@ class PeerExchange:
         """Show where it is and how many it knows."""
         return f"PeerExchange({self.url}, {len(self._peers)} peers)"
 
-    def _offers(self) -> list[Offer]:
+    def _offers(self) -> list[ServedContribution]:
         with self._lock:
             notes = list(self._own.values())
-        return [Offer(*note.key, note.revision, lambda note=note: encode(note)) for note in notes]  # type: ignore[misc]  # its default is the note
+        return [
+            ServedContribution(*note.key, note.revision, partial(encode, note)) for note in notes
+        ]
 
     def _asked(self, peer: _Peer) -> EdgemergeError | None:
         try:
@@ -150,7 +309,7 @@ class _Peer:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.known: dict[Key, Contribution] = {}
-        self._log = Once(logger, f"a contribution offered by {connection.url} was left alone")
+        self._log = LogOnce(logger, f"a contribution offered by {connection.url} was left alone")
         self._lock = Lock()
 
     def ask(self, projection: Projection) -> None:
@@ -161,20 +320,22 @@ class _Peer:
                 if known and known.revision >= revision:
                     continue
                 note = self._fetch(key, projection)
-                if note and (known or len(self.known) < MOST):
+                if note and (known or len(self.known) < MAX_CONTRIBUTIONS):
                     self.known = self.known | {key: note}
 
     def _list(self) -> list[tuple[Key, int]]:
-        reply = self.connection.ask("GET", LIST, limit=LIST_LIMIT).must_be(200)
+        reply = self.connection.ask("GET", LIST_PATH, limit=MAX_LIST_BYTES).must_be(200)
         found = reply.json()
-        if not isinstance(found, list) or len(found) > MOST:
-            raise RejectedError(f"found no list of at most {MOST} offers: is this a peer?")
-        return [_offer(entry) for entry in found]
+        if not isinstance(found, list) or len(found) > MAX_CONTRIBUTIONS:
+            raise RejectedError(
+                f"found no list of at most {MAX_CONTRIBUTIONS} offers: is this a peer?"
+            )
+        return [_parse_entry(entry) for entry in found]
 
     def _fetch(self, key: Key, projection: Projection) -> Contribution | None:
-        reply = self.connection.ask("GET", address(key)).must_be(200)
+        reply = self.connection.ask("GET", contribution_path(key)).must_be(200)
         try:
-            note, form = read(reply.body, projection=projection)
+            note, form = decode_with_form(reply.body, projection=projection)
             if not isinstance(note, Contribution) or note.key != key:
                 raise RejectedError(f"found {note!r}, expected the contribution {key}")
             admit(note, projection=projection, form=form)
@@ -184,7 +345,7 @@ class _Peer:
         return note
 
 
-def _offer(entry: Any) -> tuple[Key, int]:
+def _parse_entry(entry: Any) -> tuple[Key, int]:
     try:
         device, incarnation, pattern, revision = entry
         sound = all(type(n) is int and 0 <= n < 2**63 for n in (incarnation, revision))
@@ -197,7 +358,7 @@ def _offer(entry: Any) -> tuple[Key, int]:
     return (device, incarnation, pattern), revision
 
 
-def _token(token: str | None, file: str | os.PathLike[str] | None) -> str:
+def _shared_token(token: str | None, file: str | os.PathLike[str] | None) -> str:
     if (token is None) == (file is None):
         raise SettingError(
             "found no token or two, expected token or token_file: all peers share it"

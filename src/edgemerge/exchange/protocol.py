@@ -1,4 +1,4 @@
-"""The exchange: push what one device saw, pull what others saw."""
+"""The exchange protocol: push what one device saw, pull what others saw."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgemerge.core.contribution import Contribution, Key
-from edgemerge.core.grouping import group
+from edgemerge.core.ledger import Contribution, Key, Merged, MergedPart, largest
 from edgemerge.core.projection import Projection
-from edgemerge.core.selection import largest
-from edgemerge.core.told import Part, Told
+from edgemerge.core.similarity import group
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Wish:
     grouped: bool = False
 
     @property
-    def is_picky(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether it leaves out more than the asker's own."""
         return bool(self.devices is not None or self.without or self.pattern is not None)
 
@@ -51,14 +49,14 @@ class Wish:
             and self.pattern in (None, pattern)
         )
 
-    def of(self, contributions: Iterable[Contribution], projection: Projection) -> Told:
+    def of(self, contributions: Iterable[Contribution], projection: Projection) -> Merged:
         """Sum up what is wanted."""
         chosen = self.choose(contributions)
         if self.grouped:
-            parts = [Part.of(found.members, projection) for found in group(chosen)]
+            parts = [MergedPart.of(found.members, projection) for found in group(chosen)]
         else:
-            parts = [Part.of(chosen, projection)] if chosen else []
-        return Told(projection, tuple(parts))
+            parts = [MergedPart.of(chosen, projection)] if chosen else []
+        return Merged(projection, tuple(parts))
 
     def _wants(self, note: Contribution) -> bool:
         return self.wants(note.key, note.stats.count)
@@ -79,6 +77,6 @@ class Exchange(Protocol):
         """
         ...
 
-    def pull(self, wish: Wish) -> Told:
+    def pull(self, wish: Wish) -> Merged:
         """Fetch what others have left."""
         ...

@@ -1,6 +1,6 @@
-"""The ClientApp: a device that gives what it saw and adopts what others saw.
+"""The ClientApp: contributes what the device saw and adopts what others saw.
 
-What it raises itself becomes an answer with words, so that the server can name the device.
+Errors become replies with a message, so that the server can name the device.
 """
 
 from __future__ import annotations
@@ -12,16 +12,28 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from edgemerge.core.codec import decode
 from edgemerge.core.errors import EdgemergeError, FormatError
 from edgemerge.core.projection import Projection
 from edgemerge.flower import device
 from edgemerge.flower.config import NodeConfig
-from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, data, filled, must_be_ours
+from edgemerge.flower.device import (
+    HistoryFile,
+    HistoryStore,
+    ReleaseHistory,
+    Samples,
+    decode_history,
+    encode_history,
+)
+from edgemerge.flower.fields import (
+    ADOPT,
+    CONTRIBUTE,
+    Fields,
+    bytes_field,
+    check_format,
+    with_format,
+)
 from edgemerge.flower.messages import RECORD, fields_of, reply
-from edgemerge.flower.releasing import Past
-from edgemerge.flower.remembering import Beside, Memory, past_of, to_bytes
-from edgemerge.flower.samples import Samples
+from edgemerge.wire.codec import decode
 
 Task = Callable[[NodeConfig, Fields], Fields]
 
@@ -30,19 +42,20 @@ def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = t
     """Make the app of a node: what it has seen is in its `state`, in its `data`, or in `samples`.
 
     `samples(partition, partitions)` gives the rows of a part of what there is. Settings of the
-    node, or of the run where it has none: `device`, `state`, `data`, `told`, `incarnation`, `gate`.
+    node, or of the run where it has none: `device`, `state`, `data`, `told`, `incarnation`,
+    `gate`.
     """
 
     def contribute(message: Message, context: Context) -> Message:
         def task(config: NodeConfig, fields: Fields) -> Fields:
-            memory = _memory(config, context.state)
-            return device.contribute(config, _projection(fields), samples, memory, clock)
+            memory = _history_store(config, context.state)
+            return device.contribute(config, _read_projection(fields), samples, memory, clock)
 
-        return _answered(message, context, task)
+        return _reply_to(message, context, task)
 
     def adopt(message: Message, context: Context) -> Message:
-        return _answered(
-            message, context, lambda config, it: device.adopt(config, data(it, "told"))
+        return _reply_to(
+            message, context, lambda config, it: device.adopt(config, bytes_field(it, "told"))
         )
 
     app = ClientApp()
@@ -51,44 +64,44 @@ def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = t
     return app
 
 
-class InRun:
+class RunHistory:
     """Keeps what left in Flower's own state of a node, for as long as the run goes on."""
 
     def __init__(self, state: RecordDict) -> None:
         """Keep it under our name."""
         self._state = state
 
-    def recall(self) -> Past:
+    def recall(self) -> ReleaseHistory:
         """Give what is remembered of this run."""
         record: Any = self._state.get(RECORD)
-        return Past() if record is None else past_of(record["past"])
+        return ReleaseHistory() if record is None else decode_history(record["past"])
 
-    def remember(self, past: Past) -> None:
+    def remember(self, past: ReleaseHistory) -> None:
         """Keep it."""
-        self._state[RECORD] = ConfigRecord({"past": to_bytes(past)})
+        self._state[RECORD] = ConfigRecord({"past": encode_history(past)})
 
 
-def _memory(config: NodeConfig, state: RecordDict) -> Memory:
-    return InRun(state) if config.file is None else Beside(config.file)
+def _history_store(config: NodeConfig, state: RecordDict) -> HistoryStore:
+    return RunHistory(state) if config.file is None else HistoryFile(config.file)
 
 
-def _projection(fields: Fields) -> Projection:
-    found = decode(data(fields, "projection"))
+def _read_projection(fields: Fields) -> Projection:
+    found = decode(bytes_field(fields, "projection"))
     if not isinstance(found, Projection):
         raise FormatError(f"found {type(found).__name__}, expected the projection of the run")
     return found
 
 
-def _answered(message: Message, context: Context, task: Task) -> Message:
+def _reply_to(message: Message, context: Context, task: Task) -> Message:
     name = ""
     try:
         fields = fields_of(message)
-        must_be_ours(fields)
+        check_format(fields)
         config = NodeConfig.of(context.node_config, context.run_config)
         name = config.device
-        return reply(message, filled(device=name, **task(config, fields)))
+        return reply(message, with_format(device=name, **task(config, fields)))
     except EdgemergeError as error:
-        return reply(message, filled(device=name, problem=str(error)))
+        return reply(message, with_format(device=name, problem=str(error)))
     except OSError as error:
         words = f"{error.strerror or error}: {error.filename or 'no file named'}"
-        return reply(message, filled(device=name, problem=words))
+        return reply(message, with_format(device=name, problem=words))

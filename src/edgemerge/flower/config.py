@@ -1,7 +1,7 @@
-"""Configuration: what stands in a run's and in a node's settings, checked with words.
+"""Settings of a run and of a node, checked; and the projection that a run's settings describe.
 
-A run's settings stand in `[tool.flwr.app.config]` of the app, and `flwr run --run-config` changes
-those that are there. A node's stand in `flower-supernode --node-config`, and come first.
+A run's settings are in `[tool.flwr.app.config]` of the app, and `flwr run --run-config` overrides
+them. A node's are in `flower-supernode --node-config`, and come first.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from edgemerge.core.contribution import must_be_name
 from edgemerge.core.errors import SettingError
-from edgemerge.exchange.naming import encoded
+from edgemerge.core.ledger import must_be_name
+from edgemerge.core.projection import Projection
+from edgemerge.exchange.storage import safe_name
+from edgemerge.files import load
 
 Config = Mapping[str, Any]
 
-GO_ON, STOP = "go-on", "stop"
-PLACES = ("device", "partition")  # what a path may name in braces
+CONTINUE, STOP = "go-on", "stop"
+PATH_FIELDS = ("device", "partition")  # what a path may name in braces
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ServerConfig:
     min_nodes: int = 1  # that are waited for before the first is asked
     min_answers: int = 1  # that count, in each round, or the run ends
     timeout_s: float = 60.0  # for each wait
-    on_failure: str = GO_ON
+    on_failure: str = CONTINUE
     devices: tuple[str, ...] | None = None
     growing: bool = False
     ledger: Path | None = None  # kept from run to run
@@ -43,11 +45,11 @@ class ServerConfig:
         for name in names:
             must_be_name("device", name)
         return cls(
-            rounds=_whole(config, "rounds", cls.rounds, least=1),
-            min_nodes=_whole(config, "min-nodes", cls.min_nodes, least=1),
-            min_answers=_whole(config, "min-answers", cls.min_answers, least=1),
+            rounds=_int(config, "rounds", cls.rounds, least=1),
+            min_nodes=_int(config, "min-nodes", cls.min_nodes, least=1),
+            min_answers=_int(config, "min-answers", cls.min_answers, least=1),
             timeout_s=_seconds(config, "timeout-s", cls.timeout_s),
-            on_failure=_one_of(config, "on-failure", (GO_ON, STOP)),
+            on_failure=_choice(config, "on-failure", (CONTINUE, STOP)),
             devices=names or None,
             growing=_flag(config, "growing"),
             ledger=_path(config, "ledger"),
@@ -77,7 +79,7 @@ class NodeConfig:
     def of(cls, node: Config, run: Config) -> NodeConfig:
         """Read the settings of a node, and those of the run where it has none."""
         config = {**run, **node}
-        partition = _maybe_whole(config, "partition-id")
+        partition = _optional_int(config, "partition-id")
         device = _device(config, partition)
         places = {"device": device, "partition": partition}
         found = {name: _path(config, name, places) for name in ("state", "data", "told")}
@@ -85,10 +87,10 @@ class NodeConfig:
             raise SettingError("found both `state` and `data`, expected one of both")
         return cls(
             device=device,
-            incarnation=_whole(config, "incarnation", cls.incarnation, least=0),
+            incarnation=_int(config, "incarnation", cls.incarnation, least=0),
             gate=_number(config, "gate", cls.gate),
             partition=partition,
-            partitions=_maybe_whole(config, "num-partitions"),
+            partitions=_optional_int(config, "num-partitions"),
             **found,
         )
 
@@ -112,18 +114,18 @@ def _text(config: Config, name: str) -> str:
     return value
 
 
-def _whole(config: Config, name: str, default: int, *, least: int) -> int:
+def _int(config: Config, name: str, default: int, *, least: int) -> int:
     value = config.get(name, default)
     if type(value) is not int or not least <= value < 2**63:
         raise SettingError(f"found {name} = {value!r}, expected a whole number of {least} or more")
     return value
 
 
-def _maybe_whole(config: Config, name: str) -> int | None:
+def _optional_int(config: Config, name: str) -> int | None:
     if name not in config:
         return None
     text = str(config[name])  # some of Flower's engines give it as text
-    return _whole({name: int(text) if text.isdecimal() else config[name]}, name, 0, least=0)
+    return _int({name: int(text) if text.isdecimal() else config[name]}, name, 0, least=0)
 
 
 def _number(config: Config, name: str, default: float) -> float:
@@ -147,7 +149,7 @@ def _flag(config: Config, name: str) -> bool:
     return value
 
 
-def _one_of(config: Config, name: str, words: tuple[str, ...]) -> str:
+def _choice(config: Config, name: str, words: tuple[str, ...]) -> str:
     value = _text(config, name) or words[0]
     if value not in words:
         raise SettingError(f"found {name} = {value!r}, expected one of {', '.join(words)}")
@@ -162,7 +164,46 @@ def _path(config: Config, name: str, places: Mapping[str, Any] | None = None) ->
         named = {field for _, field, _, _ in Formatter().parse(pattern) if field is not None}
     except ValueError:
         named = {pattern}
-    if named - set(PLACES) or ("partition" in named and places["partition"] is None):
+    if named - set(PATH_FIELDS) or ("partition" in named and places["partition"] is None):
         known = "{device}" if places["partition"] is None else "{device} and {partition}"
         raise SettingError(f"found {name} = {pattern!r}, in which only {known} can be named")
-    return Path(pattern.format(**{place: encoded(str(value)) for place, value in places.items()}))
+    return Path(pattern.format(**{place: safe_name(str(value)) for place, value in places.items()}))
+
+
+PROJECTION_SETTINGS = (
+    "n-inputs",
+    "n-hidden",
+    "seed",
+    "activation",
+    "low",
+    "high",
+    "width",
+    "grid-bits",
+)
+RANGE_SETTINGS = ("low", "high")  # one number, or one for each input with commas between
+
+
+def projection_from_settings(config: Mapping[str, Any]) -> Projection:
+    """Take the projection in the file that `projection` names, else build it from the settings."""
+    if path := config.get("projection"):
+        thing = load(str(path))
+        found: Projection = getattr(getattr(thing, "stats", thing), "projection", thing)
+        return found
+    given = {name.replace("-", "_"): config[name] for name in PROJECTION_SETTINGS if name in config}
+    if not given.get("n_inputs"):
+        raise SettingError(
+            "the run does not say what devices agree on: set `projection` to a file of any "
+            "device, or `n-inputs`, `low` and `high`"
+        )
+    return Projection(
+        **given | {end: _parse_range(end, given[end]) for end in RANGE_SETTINGS if end in given}
+    )
+
+
+def _parse_range(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError as error:
+        raise SettingError(f"found {name} = {value!r}, expected numbers with commas") from error

@@ -1,4 +1,4 @@
-"""Fields: what a message carries, as a plain dict, checked before anything in it is believed."""
+"""Fields of a message as a plain dict, with checked access; needs no Flower."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FORMAT = 1
 CONTRIBUTE, ADOPT = "contribute", "adopt"  # what a node is asked to do
 
 
-def filled(**values: Any) -> Fields:
+def with_format(**values: Any) -> Fields:
     """Give the fields of a message, with the number of their format."""
     return {"format": FORMAT, **values}
 
 
-def must_be_ours(fields: Mapping[str, Any]) -> None:
+def check_format(fields: Mapping[str, Any]) -> None:
     """Refuse fields of another program, or of another version of this one."""
     if fields.get("format") != FORMAT:
         raise FormatError(
@@ -27,33 +27,33 @@ def must_be_ours(fields: Mapping[str, Any]) -> None:
         )
 
 
-def text(fields: Mapping[str, Any], name: str) -> str:
+def text_field(fields: Mapping[str, Any], name: str) -> str:
     """Give a field that is text; "" if it is not there."""
-    return str(_of_kind(fields, name, str, ""))
+    return str(_typed_field(fields, name, str, ""))
 
 
-def number(fields: Mapping[str, Any], name: str) -> int:
+def int_field(fields: Mapping[str, Any], name: str) -> int:
     """Give a field that is a whole number; 0 if it is not there."""
-    value = _of_kind(fields, name, int, 0)
+    value = _typed_field(fields, name, int, 0)
     if not 0 <= value < 2**63:
         raise FormatError(f"found {name} {value}, expected 0 to 2⁶³ − 1")
     return int(value)
 
 
-def data(fields: Mapping[str, Any], name: str) -> bytes:
+def bytes_field(fields: Mapping[str, Any], name: str) -> bytes:
     """Give a field that is bytes."""
-    return bytes(_of_kind(fields, name, bytes, b""))
+    return bytes(_typed_field(fields, name, bytes, b""))
 
 
-def parcels(fields: Mapping[str, Any], name: str) -> list[bytes]:
+def bytes_list_field(fields: Mapping[str, Any], name: str) -> list[bytes]:
     """Give a field that is a list of bytes; none if it is not there."""
-    value = _of_kind(fields, name, list, [])
+    value = _typed_field(fields, name, list, [])
     if not all(type(each) is bytes for each in value):
         raise FormatError(f"found a list of other things in {name}, expected one of bytes")
     return list(value)
 
 
-def _of_kind(fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+def _typed_field(fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     value = fields.get(name, default)
     if type(value) is not kind:
         found = type(value).__name__

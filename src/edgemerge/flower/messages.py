@@ -1,4 +1,4 @@
-"""Messages: our fields in Flower's messages and back; bytes in them survive bit for bit."""
+"""Convert fields to Flower messages and back; bytes survive unchanged."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from edgemerge.core.errors import FormatError
 from edgemerge.flower.fields import Fields
 
 RECORD = "edgemerge"  # the name of ours among a message's records
-KIND = "query"  # of Flower's three, the one that says nothing about training
+MESSAGE_TYPE = "query"  # of Flower's three, the one that says nothing about training
 
 
 def request(node: int, task: str, fields: Fields, ttl_s: float) -> Message:
     """Ask a node to contribute or to adopt; after `ttl_s` it is not asked any more."""
-    return Message(_packed(fields), node, f"{KIND}.{task}", ttl=ttl_s)
+    return Message(_to_records(fields), node, f"{MESSAGE_TYPE}.{task}", ttl=ttl_s)
 
 
 def reply(message: Message, fields: Fields) -> Message:
     """Answer a message."""
-    return Message(_packed(fields), reply_to=message)
+    return Message(_to_records(fields), reply_to=message)
 
 
 def fields_of(message: Message) -> Fields:
@@ -30,6 +30,6 @@ def fields_of(message: Message) -> Fields:
     return dict(record)
 
 
-def _packed(fields: Fields) -> RecordDict:
+def _to_records(fields: Fields) -> RecordDict:
     full = {name: value for name, value in fields.items() if value != []}  # [] has no type there
     return RecordDict({RECORD: ConfigRecord(full)})

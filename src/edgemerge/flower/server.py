@@ -1,30 +1,122 @@
-"""The ServerApp: asks, admits, sums up, and answers each device with the sum of the others."""
+"""The ServerApp: request contributions, aggregate, and send each device the sum of the others.
+
+The SuperLink reports a dead node under its own id, after two missed heartbeats. So a reply belongs
+to the node whose message it answers, not to its sender.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from edgemerge.core.codec import encode
-from edgemerge.core.errors import AwayError, EdgemergeError, RejectedError, must_be
+from edgemerge.core.errors import (
+    EdgemergeError,
+    FormatError,
+    RejectedError,
+    UnavailableError,
+    must_be,
+)
 from edgemerge.core.ledger import Ledger
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.locking import locked
+from edgemerge.exchange.folder import folder_lock
 from edgemerge.files import load, save
-from edgemerge.flower.agreeing import projection_of
-from edgemerge.flower.asking import Timing, ask, nodes_of
-from edgemerge.flower.collecting import Answer, Heard, Rules, Taken, take
-from edgemerge.flower.config import STOP, ServerConfig
-from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, filled, text
-from edgemerge.flower.result import WELL, Result
-from edgemerge.flower.telling import tellings
+from edgemerge.flower.aggregate import (
+    COMPLETED,
+    AdmissionRules,
+    DeviceReply,
+    NodeReply,
+    RoundResult,
+    RunResult,
+    accept_replies,
+    sums_of_others,
+)
+from edgemerge.flower.config import STOP, ServerConfig, projection_from_settings
+from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, text_field, with_format
+from edgemerge.flower.messages import fields_of, request
+from edgemerge.wire.codec import encode
 
 logger = logging.getLogger("flwr.edgemerge")  # below Flower's own, so that `flwr log` shows it
+
+FIRST_POLL_S, MAX_POLL_S = 0.05, 1.0  # between two looks for answers
+TIMEOUT_CODES = (3, 4)  # Flower's errors of a message whose time is over
+ERROR_TEXTS = {1: "cannot load the app", 2: "raised an error", 5: "went away", 8: "crashed"}
+
+
+class Timing(NamedTuple):
+    """How long to wait, and by which clock."""
+
+    timeout_s: float
+    clock: Callable[[], float] = monotonic
+    sleep: Callable[[float], None] = sleep
+
+
+def request_all(
+    grid: Grid, task: str, fields: Iterable[tuple[int, Fields]], timing: Timing
+) -> list[NodeReply]:
+    """Ask each node, and give what came of it, in the order of the nodes."""
+    asked: dict[str, int] = {}
+    heard: dict[int, NodeReply] = {}
+    for node, each in fields:  # one at a time: then one is in memory, and no request is too large
+        pushed = list(grid.push_messages([request(node, task, each, timing.timeout_s)]))
+        if pushed and pushed[0]:
+            asked[pushed[0]] = node
+        else:
+            heard[node] = NodeReply(node, problem="could not be asked: the SuperLink refused")
+    for message in _replies(grid, set(asked), timing):
+        node = asked[message.metadata.reply_to_message_id]
+        if not (message.has_error() and message.error.code in TIMEOUT_CODES):
+            heard[node] = _node_reply(node, message)
+    silent = NodeReply(0, problem=f"no answer within {timing.timeout_s:g} s")
+    missing = {node: silent._replace(node=node) for node in asked.values() if node not in heard}
+    return [each for _, each in sorted((heard | missing).items())]
+
+
+def wait_for_nodes(grid: Grid, least: int, timing: Timing) -> list[int]:
+    """Wait until so many nodes are there, and give all that are."""
+    for _ in _poll_times(timing):
+        found = sorted(grid.get_node_ids())
+        if len(found) >= least:
+            return found
+    raise UnavailableError(
+        f"found {len(found)} nodes within {timing.timeout_s:g} s, expected {least} or more: "
+        "start the others, or lower min-nodes"
+    )
+
+
+def _replies(grid: Grid, left: set[str], timing: Timing) -> Iterator[Message]:
+    for _ in _poll_times(timing):
+        for message in grid.pull_messages(sorted(left)) if left else ():
+            if message.metadata.reply_to_message_id in left:
+                left.discard(message.metadata.reply_to_message_id)
+                yield message
+        if not left:
+            return
+
+
+def _poll_times(timing: Timing) -> Iterator[None]:
+    end, pause = timing.clock() + timing.timeout_s, FIRST_POLL_S
+    yield
+    while (left := end - timing.clock()) > 0:
+        timing.sleep(min(pause, left))
+        pause = min(2.0 * pause, MAX_POLL_S)
+        yield
+
+
+def _node_reply(node: int, message: Message) -> NodeReply:
+    if message.has_error():
+        error = message.error
+        words = ERROR_TEXTS.get(error.code, "gave no answer")
+        return NodeReply(node, problem=f"{words} (error {error.code} of Flower: {error.reason})")
+    try:
+        return NodeReply(node, fields_of(message))
+    except FormatError as error:
+        return NodeReply(node, problem=str(error))
 
 
 def server_app() -> ServerApp:
@@ -38,41 +130,41 @@ def server_app() -> ServerApp:
     return app
 
 
-def run(grid: Grid, settings: Any) -> Result:
+def run(grid: Grid, settings: Any) -> RunResult:
     """Go through all rounds and say what came of it; what ends it early is raised at the end."""
     config = ServerConfig.of(settings)
-    result = Result(_ledger(config, projection_of(settings)))
+    result = RunResult(_open_ledger(config, projection_from_settings(settings)))
     if config.out is not None:
         result.write(config.out)  # what an earlier run left there is not taken for this one's
     try:
         for _ in range(config.rounds):
             _round(grid, config, result)
-        result.ended = WELL
+        result.ended = COMPLETED
     except Exception as error:
         result.ended = str(error) or repr(error)
         raise
     finally:
-        _say(result, config)
+        _log_result(result, config)
     return result
 
 
-def _round(grid: Grid, config: ServerConfig, result: Result) -> None:
+def _round(grid: Grid, config: ServerConfig, result: RunResult) -> None:
     timing, ledger = Timing(config.timeout_s), result.ledger
-    shared = filled(projection=encode(ledger.projection))
-    nodes = nodes_of(grid, config.min_nodes, timing)
-    heard = ask(grid, CONTRIBUTE, ((node, shared) for node in nodes), timing)
-    taken = take(ledger, heard, Rules(config.devices, config.growing))
+    shared = with_format(projection=encode(ledger.projection))
+    nodes = wait_for_nodes(grid, config.min_nodes, timing)
+    heard = request_all(grid, CONTRIBUTE, ((node, shared) for node in nodes), timing)
+    taken = accept_replies(ledger, heard, AdmissionRules(config.devices, config.growing))
     result.took(taken.standings)
-    _must_suffice(taken, result, config)
-    _keep(ledger, config)
-    told = ask(grid, ADOPT, _told(ledger, taken.answers), timing)
+    _check_enough(taken, result, config)
+    _save_ledger(ledger, config)
+    told = request_all(grid, ADOPT, _adopt_requests(ledger, taken.answers), timing)
     result.not_adopted = {each.node: words for each in told if (words := _refusal(each))}
 
 
-def _ledger(config: ServerConfig, projection: Projection) -> Ledger:
+def _open_ledger(config: ServerConfig, projection: Projection) -> Ledger:
     if config.ledger is None or not config.ledger.exists():
         return Ledger(projection)
-    ledger = _kept(config.ledger)
+    ledger = _load_ledger(config.ledger)
     projection.must_equal(ledger.projection)
     allowed = ledger.devices if config.devices is None else config.devices
     for device in set(ledger.devices) - set(allowed):
@@ -81,39 +173,39 @@ def _ledger(config: ServerConfig, projection: Projection) -> Ledger:
     return ledger
 
 
-def _keep(ledger: Ledger, config: ServerConfig) -> None:
+def _save_ledger(ledger: Ledger, config: ServerConfig) -> None:
     """Keep the ledger, with what another run has put there meanwhile, if its sum is exact."""
     if config.ledger is None:
         return
-    with locked(config.ledger.parent, config.timeout_s):
-        ledger.merge(_ledger(config, ledger.projection))
+    with folder_lock(config.ledger.parent, config.timeout_s):
+        ledger.merge(_open_ledger(config, ledger.projection))
         ledger.total()
         save(ledger, config.ledger)
 
 
-def _kept(path: Path) -> Ledger:
+def _load_ledger(path: Path) -> Ledger:
     found = load(path)
     must_be(found, Ledger, f"{path} is not a ledger: name another file, which is then made")
     ledger: Ledger = found
     return ledger
 
 
-def _told(ledger: Ledger, answers: list[Answer]) -> Iterator[tuple[int, Fields]]:
-    for answer, told in tellings(ledger, answers):
-        yield answer.node, filled(told=encode(told))
+def _adopt_requests(ledger: Ledger, answers: list[DeviceReply]) -> Iterator[tuple[int, Fields]]:
+    for answer, told in sums_of_others(ledger, answers):
+        yield answer.node, with_format(told=encode(told))
 
 
-def _refusal(heard: Heard) -> str:
+def _refusal(heard: NodeReply) -> str:
     try:
-        return heard.problem or text(heard.fields, "problem")
+        return heard.problem or text_field(heard.fields, "problem")
     except EdgemergeError as error:
         return str(error)
 
 
-def _must_suffice(taken: Taken, result: Result, config: ServerConfig) -> None:
+def _check_enough(taken: RoundResult, result: RunResult, config: ServerConfig) -> None:
     failed = "; ".join(f"node {s.node} ({s.device or '?'}): {s.words}" for s in result.failed)
     if len(taken.answers) < config.min_answers:
-        raise AwayError(
+        raise UnavailableError(
             f"found {len(taken.answers)} answers that count, expected {config.min_answers} or "
             f"more by min-answers, so nobody was told anything. {failed}"
         )
@@ -121,7 +213,7 @@ def _must_suffice(taken: Taken, result: Result, config: ServerConfig) -> None:
         raise RejectedError(f"stopped by on-failure, so nobody was told anything. {failed}")
 
 
-def _say(result: Result, config: ServerConfig) -> None:
+def _log_result(result: RunResult, config: ServerConfig) -> None:
     for line in result.table().splitlines():
         logger.info(line)
     if config.out is not None:

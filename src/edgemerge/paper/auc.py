@@ -1,7 +1,8 @@
 """ROC-AUC of every pair of patterns: before and after merging, back-propagation, and ours.
 
 Rows are means over trials; those from "all" to "others" are means over all pairs off the diagonal,
-once over all trials of a method, and once over those that every method has.
+once over all trials of a method, and once over those that every method has. Samples are learnt once
+and in one order; learning them in chunks gives the same bits as one by one.
 """
 
 from __future__ import annotations
@@ -9,13 +10,179 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib.util import find_spec
+from math import isfinite, nan
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from edgemerge.paper import heatmaps, merged
+from edgemerge import Bank, Contribution, Detector, Projection, Stats, decode, encode
+from edgemerge.paper.dataset import SPLIT_SETTINGS, Array
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.settings import BANKS
+from edgemerge.paper.plotting import INK, LABELS, new_figure
+from edgemerge.paper.settings import BANKS, CHUNK_ROWS, LAYERS, Exchange
 from edgemerge.paper.trial import Trial
+
+BEFORE, AFTER = "before", "after"
+
+
+def merge_settings(dataset: str, method: str) -> str:
+    """Say what the rows of a method depend on."""
+    return f"{BANKS[method][dataset] if method in BANKS else LAYERS[dataset]}, {SPLIT_SETTINGS}"
+
+
+def merge_pairs(trial: Trial) -> Rows:
+    """Device-A before and after it took in what Device-B knows, for all pairs."""
+    layer = LAYERS[trial.data.name].projection(trial.data, trial.number("layer"))
+    known = [Stats.of(layer, trial.learnt(i)) for i in range(len(trial.data.patterns))]
+    return [
+        row
+        for a, stats in enumerate(known)
+        for row in (*_rows_before(trial, a, stats), *_rows_after(trial, a, known))
+    ]
+
+
+def _rows_before(trial: Trial, a: int, known: Stats) -> Rows:
+    kept = np.concatenate(trial.split.keep)
+    losses = np.zeros(len(trial.data.X))
+    losses[kept] = Detector.resume(known).loss(trial.data.X[kept])
+    exams = ((b, trial.eval_set(a, b).rows) for b in range(len(trial.data.patterns)))
+    return [trial.row(BEFORE, (a, b), losses[rows]) for b, rows in exams]
+
+
+def _rows_after(trial: Trial, a: int, known: list[Stats]) -> Rows:
+    """Give the pairs of a pattern and those behind it, both ways: a + b is b + a to the bit."""
+    found: Rows = []
+    for b in range(a, len(known)):
+        losses = Detector.resume(known[a], known[b]).loss(trial.data.X[trial.eval_set(a, b).rows])
+        found += [trial.row(AFTER, pair, losses) for pair in sorted({(a, b), (b, a)})]
+    return found
+
+
+def exchange_pairs(trial: Trial, method: str) -> Rows:
+    """Device-A with the patterns of Device-B beside its own, for all pairs."""
+    exchange = BANKS[method][trial.data.name]
+    layer = exchange.layer.projection(trial.data, trial.number("layer"))
+    banks = [train_bank(exchange, layer, trial.learnt(i)) for i in range(len(trial.data.patterns))]
+    notes = [encode_contributions(bank, exchange, f"device-{i}") for i, bank in enumerate(banks)]
+    found: Rows = []
+    for a, b in trial.pairs():
+        banks[a].adopt([] if a == b else decode_contributions(notes[b], layer))
+        readings = trial.data.X[trial.eval_set(a, b).rows]
+        found.append(trial.row(method, (a, b), banks[a].score(readings)))
+    return found
+
+
+def train_bank(exchange: Exchange, layer: Projection, readings: Array) -> Bank:
+    """Let a bank learn readings, each once, in their order."""
+    bank = exchange.bank(layer)
+    for start in range(0, len(readings), CHUNK_ROWS):
+        bank.learn(readings[start : start + CHUNK_ROWS])
+    return bank
+
+
+def encode_contributions(bank: Bank, exchange: Exchange, device: str) -> list[bytes]:
+    """Give what a device puts on the wire."""
+    return [encode(note, exchange.form) for note in bank.share(device, revision=1)]
+
+
+def decode_contributions(notes: list[bytes], layer: Projection) -> list[Contribution]:
+    """Read what came over the wire."""
+    return [decode(note, projection=layer) for note in notes]
+
+
+PAPER_METHODS = ("before", "after", "BP-NN3", "BP-NN5", "BP-NN3-FL")
+OUR_METHODS = ("bank", "ours")
+MAPS_PER_LINE = 4
+COLOUR_MIN = 0.5  # a guess
+WHITE_TEXT_BELOW = 0.8  # below, letters are white
+CAPTION = "ROC-AUC of each pair, and the mean off the diagonal"
+SHORT_NAMES = {
+    "walking": "walk",
+    "walking_upstairs": "up",
+    "walking_downstairs": "down",
+    "sitting": "sit",
+    "standing": "stand",
+    "laying": "lay",
+}
+TITLES = {"har": "HAR", "mnist": "MNIST"}
+Cells = dict[tuple[str, str], float]
+
+
+def pair_means(rows: Rows, dataset: str) -> dict[str, Cells]:
+    """Give the mean of each pair, by method."""
+    found: dict[str, Cells] = defaultdict(dict)
+    for row in rows:
+        if row["dataset"] == dataset and row["device_a"] != "all":
+            pair = str(row["device_a"]), str(row["device_b"])
+            found[str(row["method"])][pair] = float(row["auc"])
+    return found
+
+
+def plot_heatmaps(rows: Rows) -> dict[str, Figure]:
+    """Draw one figure for each data set, with one map for each method."""
+    found = {dataset: pair_means(rows, dataset) for dataset in TITLES}
+    return {dataset: _maps(dataset, maps, rows) for dataset, maps in found.items() if maps}
+
+
+def _maps(dataset: str, maps: dict[str, Cells], rows: Rows) -> Figure:
+    shown = [method for method in (*PAPER_METHODS, *OUR_METHODS) if method in maps]
+    patterns = list(dict.fromkeys(a for a, _ in maps[shown[0]]))
+    lines, size = -(-len(shown) // MAPS_PER_LINE), 0.34 * len(patterns) + 1.0  # inches
+    figure = new_figure(MAPS_PER_LINE * size + 0.6, lines * (size + 0.15) + 0.4)
+    every = list(figure.subplots(lines, MAPS_PER_LINE, squeeze=False).flat)
+    for axes, method in zip(every, shown, strict=False):
+        _map(axes, maps[method], patterns, _bold(maps, method))
+        axes.set_title(_title(rows, dataset, method), fontsize=10, color=INK)
+    for axes in every[len(shown) :]:
+        axes.set_visible(False)
+    figure.colorbar(every[0].images[0], ax=every, shrink=0.5, pad=0.01, label="ROC-AUC")
+    figure.suptitle(f"{TITLES[dataset]}: {CAPTION}", fontsize=12, color=INK)
+    return figure
+
+
+def _map(axes: Axes, map_: Cells, patterns: list[str], bold: set[tuple[str, str]]) -> None:
+    values = [[map_.get((a, b), nan) for b in patterns] for a in patterns]
+    axes.imshow(values, cmap="YlGnBu_r", vmin=COLOUR_MIN, vmax=1.0)
+    for i, a in enumerate(patterns):
+        for j, b in enumerate(patterns):
+            _cell(axes, (j, i), values[i][j], is_bold=(a, b) in bold)
+    names = [SHORT_NAMES.get(pattern, pattern) for pattern in patterns]
+    axes.set_xticks(range(len(names)), names, fontsize=8, color=INK)
+    axes.set_yticks(range(len(names)), names, fontsize=8, color=INK)
+    axes.set_xlabel("Device-B", fontsize=8, color=INK)
+    axes.set_ylabel("Device-A", fontsize=8, color=INK)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _cell(axes: Axes, place: tuple[int, int], value: float, *, is_bold: bool) -> None:
+    if isfinite(value):
+        colour = "white" if value < WHITE_TEXT_BELOW else INK
+        weight = "bold" if is_bold else "normal"
+        text = f"{value:.2f}".removeprefix("0")
+        axes.text(*place, text, ha="center", va="center", fontsize=7, color=colour, weight=weight)
+
+
+def _title(rows: Rows, dataset: str, method: str) -> str:
+    mean = [
+        r for r in rows if (r["dataset"], r["method"], r["device_b"]) == (dataset, method, "others")
+    ]
+    name = LABELS.get(method, method)
+    return f"{name}: {mean[0]['auc']:.3f}" if mean else name
+
+
+def _bold(maps: dict[str, Cells], method: str) -> set[tuple[str, str]]:
+    """Say where a method is best: of the paper's five, or, for ours, better than all five."""
+    five = [maps[name] for name in PAPER_METHODS if name in maps]
+    best = {pair: max(other.get(pair, 0.0) for other in five) for pair in maps[method]}
+    mine = maps[method].items()
+    return {
+        pair
+        for pair, auc in mine
+        if auc > best[pair] or (auc == best[pair] and method in PAPER_METHODS)
+    }
+
 
 NAME = "auc"
 TITLE = "ROC-AUC of every pair of patterns"
@@ -30,31 +197,34 @@ NOTE = (
     "BP-NN3-FL spreads BP-NN3's epochs over its rounds, the kindest reading that we found; on HAR "
     "it is still below what the paper tells of it."
 )
-MERGED = "OS-ELM"  # one job gives before and after
+OS_ELM = "OS-ELM"  # one job gives before and after
 BASELINES = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
 PATTERNS = {"har": 6, "mnist": 10}
-FRAME = {"har": (0.735, 0.892), "mnist": (0.720, 0.868)}  # known before and after, without ours
-AIM = {"har": 0.952, "mnist": 0.944}
+EARLIER_AUC = {
+    "har": (0.735, 0.892),
+    "mnist": (0.720, 0.868),
+}  # known before and after, without ours
+TARGET_AUC = {"har": 0.952, "mnist": 0.944}
 NOISE = 0.01  # between one projection, cut and drawing of odd samples and another
 ALL, OTHERS, SHARED = "all", "others", "others, trials that all have"
 
 Key = tuple[str, ...]  # data set, method, what Device-A and Device-B learnt
 Trials = dict[Key, dict[int, list[float]]]
 
-plot = heatmaps.plot
+plot = plot_heatmaps
 
 
 def run(plan: Plan) -> Rows:
     """Do all trials of all methods on both data sets."""
     names = [name for name in DATA if plan.scope.has(name)]
-    return summed_up(plan.rows(work, [job for name in names for job in jobs(plan, name)]))
+    return summarise(plan.rows(work, [job for name in names for job in jobs(plan, name)]))
 
 
 def jobs(plan: Plan, dataset: str) -> list[Job]:
     """One job for each trial; for back-propagation one for each pair of it, which takes as long."""
     quick = [
-        Job(NAME, dataset, method, trial, settings=merged.settings(dataset, method))
-        for method in (MERGED, *BANKS)
+        Job(NAME, dataset, method, trial, settings=merge_settings(dataset, method))
+        for method in (OS_ELM, *BANKS)
         for trial in plan.merging
     ]
     return quick + (training_jobs(plan, dataset) if find_spec("torch") else [])
@@ -62,11 +232,11 @@ def jobs(plan: Plan, dataset: str) -> list[Job]:
 
 def training_jobs(plan: Plan, dataset: str) -> list[Job]:
     """The jobs of back-propagation; the order within a pair does not matter there."""
-    from edgemerge.paper import trained  # noqa: PLC0415 (the rest runs without torch)
+    from edgemerge.paper import backprop  # noqa: PLC0415 (the rest runs without torch)
 
     patterns = range(PATTERNS[dataset])
     return [
-        Job(NAME, dataset, method, trial, f"{a}-{b}", trained.settings(dataset, method))
+        Job(NAME, dataset, method, trial, f"{a}-{b}", backprop.training_settings(dataset, method))
         for trial in plan.training
         for method in BASELINES
         for a in patterns
@@ -79,14 +249,14 @@ def work(job: Job, scope: Scope) -> Rows:
     """Do one trial of a method, or one pair of it."""
     trial = Trial(job, scope)
     if job.method in BASELINES:
-        from edgemerge.paper import trained  # noqa: PLC0415 (as in `training_jobs`)
+        from edgemerge.paper import backprop  # noqa: PLC0415 (as in `training_jobs`)
 
         a, b = map(int, job.part.split("-"))
-        return trained.rows(trial, job.method, a, b)
-    return merged.merged(trial) if job.method == MERGED else merged.exchanged(trial, job.method)
+        return backprop.baseline_rows(trial, job.method, a, b)
+    return merge_pairs(trial) if job.method == OS_ELM else exchange_pairs(trial, job.method)
 
 
-def summed_up(rows: Iterable[Row]) -> Rows:
+def summarise(rows: Iterable[Row]) -> Rows:
     """Give the mean and the spread over trials, of each pair and of all off the diagonal."""
     pairs: dict[Key, list[float]] = defaultdict(list)
     trials: Trials = defaultdict(lambda: defaultdict(list))
@@ -148,7 +318,7 @@ def _merging(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
     before, after = known["before"], known["after"]
     better, pairs = _improved(rows, dataset)
     numbers = f"{before:.3f} → {after:.3f}; better in {better} of {pairs} pairs"
-    then, now = FRAME[dataset]
+    then, now = EARLIER_AUC[dataset]
     near = abs(before - then) <= NOISE and abs(after - now) <= NOISE
     text = f"{dataset}: within {NOISE} of an earlier reproduction, {then:.3f} → {now:.3f}"
     return [
@@ -158,7 +328,7 @@ def _merging(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
 
 
 def _improved(rows: Rows, dataset: str) -> tuple[int, int]:
-    cells = heatmaps.cells(rows, dataset)
+    cells = pair_means(rows, dataset)
     pairs = [pair for pair in cells["after"] if pair[0] != pair[1]]
     return sum(cells["after"][pair] > cells["before"][pair] for pair in pairs), len(pairs)
 
@@ -167,7 +337,7 @@ def _ours(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
     same = means(rows, dataset, SHARED)
     trained = {method: same[method] for method in BASELINES if method in same}
     best = max(trained, key=trained.__getitem__, default="")
-    ours, aim = known.get("ours"), AIM[dataset]
+    ours, aim = known.get("ours"), TARGET_AUC[dataset]
     above = f"{dataset}: ours is above the best of {', '.join(BASELINES)}"
     reached = f"{dataset}: ours reaches {aim}"
     if ours is None:

@@ -1,26 +1,29 @@
-"""Autoencoders trained by back-propagation: the paper's BP-NN3, BP-NN5 and BP-NN3-FL, in PyTorch.
+"""Autoencoders trained by back-propagation in PyTorch: the paper's BP-NN3, BP-NN5 and BP-NN3-FL.
 
-Weights start as Glorot's uniform ones and biases at 0, which is what the paper's library does when
-nothing is said. X (k, n) are readings between 0 and 1, for the sigmoid at the end.
+Weights start as Glorot's uniform ones and biases at 0, the defaults of the paper's library. X (k,
+n) are readings between 0 and 1, for the sigmoid at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from time import process_time
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgemerge.paper.dataset import Array
-from edgemerge.paper.settings import LEARNING_RATE, Network
+from edgemerge.paper.dataset import SPLIT_SETTINGS, Array
+from edgemerge.paper.plan import Rows
+from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS, Network
+from edgemerge.paper.trial import Trial
 
 Readings = NDArray[np.floating]
 
 
-def one_thread() -> None:
+def use_one_thread() -> None:
     """Let torch use one thread: for layers of this size more of them wait for each other."""
     torch.set_num_threads(1)
 
@@ -72,7 +75,7 @@ def train(network: Network, parts: Sequence[Readings], seed: int) -> nn.Sequenti
     return net
 
 
-class Client:
+class FederatedClient:
     """One place of federated averaging: its samples, its network, and its optimiser's memory."""
 
     def __init__(self, network: Network, X: Readings, rounds: int, rng: torch.Generator) -> None:
@@ -85,13 +88,13 @@ class Client:
 
     def train(self, start: nn.Module, turn: int) -> None:
         """Go on from the shared network with this round's samples."""
-        average(self.net, [start], [1])
+        average_into(self.net, [start], [1])
         cuts = [len(self.batches) * i // self.rounds for i in (turn, turn + 1)]
         for batch in self.batches[slice(*cuts)]:
             step(self.net, self.optimiser, self.rows[batch])
 
 
-def train_apart(
+def train_federated(
     network: Network,
     parts: Sequence[Readings],
     *,
@@ -106,17 +109,17 @@ def train_apart(
     """
     rng = torch.Generator().manual_seed(seed)
     shared = build(network, parts[0].shape[1], rng)
-    clients = [Client(network, X, rounds, rng) for X in parts]
+    clients = [FederatedClient(network, X, rounds, rng) for X in parts]
     last = [rounds] * len(parts) if stay is None else stay
     for turn in range(rounds):
         here = [client for client, end in zip(clients, last, strict=True) if turn < end]
         for client in here:
             client.train(shared, turn)
-        average(shared, [client.net for client in here], [len(client.rows) for client in here])
+        average_into(shared, [client.net for client in here], [len(client.rows) for client in here])
     return shared
 
 
-def average(shared: nn.Module, others: Sequence[nn.Module], counts: Sequence[int]) -> None:
+def average_into(shared: nn.Module, others: Sequence[nn.Module], counts: Sequence[int]) -> None:
     """Set a network to the mean of others, each weighed by its count of samples."""
     weights = [count / sum(counts) for count in counts]
     found = [other.parameters() for other in others]
@@ -132,3 +135,35 @@ def losses(net: nn.Module, X: Readings) -> Array:
     rows = tensor(X)
     with torch.no_grad():
         return np.asarray(((net(rows) - rows) ** 2).mean(1), dtype=np.float64)
+
+
+METHODS = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
+
+
+def training_settings(dataset: str, method: str) -> str:
+    """Say what the rows of a method depend on."""
+    network = NETWORKS[dataset][method.removesuffix("-FL")]
+    rounds = f", {ROUNDS} rounds" if method.endswith("-FL") else ""
+    return f"{network}{rounds}, rate {LEARNING_RATE}, {SPLIT_SETTINGS}"
+
+
+def baseline_rows(trial: Trial, method: str, a: int, b: int) -> Rows:
+    """Learn a pair and pass its exam; the order of the two does not matter, so both are told."""
+    use_one_thread()
+    start = process_time()
+    net = train_pair(trial, method, a, b)
+    seconds = process_time() - start
+    readings = trial.data.between_0_and_1(trial.eval_set(a, b).rows)
+    found = losses(net, readings)
+    both = {(a, b), (b, a)}
+    return [{**trial.row(method, pair, found), "seconds": seconds} for pair in sorted(both)]
+
+
+def train_pair(trial: Trial, method: str, a: int, b: int) -> nn.Module:
+    """Train a network on the two patterns; a pattern with itself is one pattern."""
+    network = NETWORKS[trial.data.name][method.removesuffix("-FL")]
+    parts = [trial.data.between_0_and_1(trial.split.learn[i]) for i in (a, b)]
+    seed = trial.number(method, a, b)
+    if method.endswith("-FL"):
+        return train_federated(network, parts, rounds=ROUNDS, seed=seed)
+    return train(network, parts[:1] if a == b else parts, seed)

@@ -1,4 +1,4 @@
-"""Bytes on the wire: what a pair of devices exchanges in each form, and federated averaging."""
+"""Bytes on the wire: one exchange of a pair in each form, against federated averaging."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgemerge import Contribution, decode, encode
-from edgemerge.paper.drawing import COLOURS, INK, LABELS, canvas, plain, titled
-from edgemerge.paper.learners import Device, adopt, makers, oddness, settings, share
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.settings import NETWORKS, ROUNDS
+from edgemerge.paper.plotting import COLOURS, INK, LABELS, hide_frame, new_figure, set_titles
+from edgemerge.paper.settings import (
+    NETWORKS,
+    ROUNDS,
+    Device,
+    adopt_all,
+    anomaly_scores,
+    device_factories,
+    device_settings,
+    shared_by,
+)
 
 if TYPE_CHECKING:
     from edgemerge.paper.trial import Trial
+
 
 NAME = "bytes"
 TITLE = "Bytes on the wire for one pair"
@@ -33,9 +42,9 @@ NOTE = (
 FORMS = ("exact", "float32", "root16")
 DATASETS = ("har", "mnist", "driving")
 METHODS, FL = ("after", "bank", "ours"), "BP-NN3-FL"
-LEGS = 4  # two devices, up and down
-FEWER = 100  # times, that ours is to stay below BP-NN3-FL's bytes
-LOST = 0.005  # of AUC, that a narrower form may cost
+MESSAGES_PER_PAIR = 4  # two devices, up and down
+TARGET_FACTOR = 100  # times, that ours is to stay below BP-NN3-FL's bytes
+MAX_AUC_LOSS = 0.005  # of AUC, that a narrower form may cost
 
 Sent = Sequence[Sequence[Contribution]]  # what each device sends
 
@@ -43,7 +52,7 @@ Sent = Sequence[Sequence[Contribution]]  # what each device sends
 def run(plan: Plan) -> Rows:
     """Weigh the exchange of each data set that is there."""
     names = [name for name in DATASETS if name in DATA or plan.scope.has(name)]
-    words = {name: f"{settings(name)}, {NETWORKS.get(name)}, {FORMS}" for name in names}
+    words = {name: f"{device_settings(name)}, {NETWORKS.get(name)}, {FORMS}" for name in names}
     return plan.rows(work, [Job(NAME, name, "all", 0, settings=words[name]) for name in names])
 
 
@@ -53,11 +62,11 @@ def work(job: Job, scope: Scope) -> Rows:
 
     trial = Trial(job, scope)
     federated, found = _federated(trial.data.name, trial.data.n_inputs), []
-    for method, make in makers(trial).items():
+    for method, make in device_factories(trial).items():
         devices = [make() for _ in trial.data.patterns]
         for pattern, device in enumerate(devices):
             device.learn(trial.learnt(pattern))
-        sent = [share(device, f"device-{i}") for i, device in enumerate(devices)]
+        sent = [shared_by(device, f"device-{i}") for i, device in enumerate(devices)]
         for form in FORMS:
             row = _row(trial.data.name, method, form, _lengths(sent, form), federated)
             auc = _auc(trial, devices, _received(sent, form), quick=scope.quick)
@@ -76,7 +85,7 @@ def _row(dataset: str, method: str, form: str, lengths: Sequence[int], federated
     up = float(np.mean(lengths))
     names: Row = {"dataset": dataset, "method": method, "form": form}
     of_fl = {"of_fl": up / federated} if federated else {}
-    return {**names, "up": up, "down": up, "pair": LEGS * up, **of_fl}
+    return {**names, "up": up, "down": up, "pair": MESSAGES_PER_PAIR * up, **of_fl}
 
 
 def _lengths(sent: Sent, form: str) -> list[int]:
@@ -92,8 +101,8 @@ def _auc(trial: Trial, devices: Sequence[Device], received: Sent, *, quick: bool
     for a, b in trial.pairs():
         near = b == (a + 1) % len(devices)
         if a != b and (near or not quick):  # a quick run takes each pattern and its next
-            adopt(devices[a], received[b])
-            judged = oddness(devices[a], trial.data.X[trial.exam(a, b).rows])
+            adopt_all(devices[a], received[b])
+            judged = anomaly_scores(devices[a], trial.data.X[trial.eval_set(a, b).rows])
             found.append(float(trial.row("", (a, b), judged)["auc"]))
     return float(np.mean(found))
 
@@ -101,11 +110,13 @@ def _auc(trial: Trial, devices: Sequence[Device], received: Sent, *, quick: bool
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw a panel for each data set."""
     names = list(dict.fromkeys(str(row["dataset"]) for row in rows))
-    figure = canvas(5.8 * len(names), 0.27 * len(rows) / len(names) + 1.3)
+    figure = new_figure(5.8 * len(names), 0.27 * len(rows) / len(names) + 1.3)
     panels = figure.subplots(1, len(names), squeeze=False, sharex=True)[0]
     for name, axes in zip(names, panels, strict=True):
         _bars(axes, [row for row in rows if row["dataset"] == name])
-        titled(axes, f"One exchange of a pair, {name.upper()}", x="bytes, both devices, both ways")
+        set_titles(
+            axes, f"One exchange of a pair, {name.upper()}", x="bytes, both devices, both ways"
+        )
     return {"": figure}
 
 
@@ -116,7 +127,7 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(1e5, max(sizes) * 30.0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    plain(axes)
+    hide_frame(axes)
     for place, row, size in zip(places, rows, sizes, strict=True):
         axes.text(size * 1.12, place, _number(row), va="center", fontsize=8, color=INK)
 
@@ -139,7 +150,11 @@ def claims(rows: Rows) -> list[Claim]:
     """Hold ours against BP-NN3-FL's bytes, and narrow forms against exact ones."""
     compared = [row for row in rows if "of_fl" in row and row["method"] != FL]
     if not compared:
-        return [Claim(f"Ours sends at most 1/{FEWER} of BP-NN3-FL's bytes", None, "not measured")]
+        return [
+            Claim(
+                f"Ours sends at most 1/{TARGET_FACTOR} of BP-NN3-FL's bytes", None, "not measured"
+            )
+        ]
     names = list(dict.fromkeys(str(row["dataset"]) for row in compared))
     return [
         *(_few(compared, name, method, FORMS[-1]) for name in names for method in METHODS),
@@ -148,7 +163,10 @@ def claims(rows: Rows) -> list[Claim]:
 
 
 def _few(rows: Rows, dataset: str, method: str, form: str) -> Claim:
-    text = f"{dataset}, {LABELS[method]}, {form}: at most 1/{FEWER} of BP-NN3-FL's bytes in float32"
+    text = (
+        f"{dataset}, {LABELS[method]}, {form}: at most 1/{TARGET_FACTOR} of "
+        "BP-NN3-FL's bytes in float32"
+    )
     shares = {
         str(row["form"]): float(row["of_fl"])
         for row in rows
@@ -157,13 +175,13 @@ def _few(rows: Rows, dataset: str, method: str, form: str) -> Claim:
     if form not in shares:
         return Claim(text, None, "not measured")
     found = ", ".join(f"{which} 1/{1.0 / share_of:.0f}" for which, share_of in shares.items())
-    far = FEWER * shares[form]
+    far = TARGET_FACTOR * shares[form]
     missed = "" if far <= 1.0 else f"; missed by a factor of {far:.3g}"
     return Claim(text, far <= 1.0, found + missed)
 
 
 def _harmless(rows: Rows, dataset: str, form: str) -> Claim:
-    text = f"{dataset}: {form} costs at most {LOST} of AUC against exact"
+    text = f"{dataset}: {form} costs at most {MAX_AUC_LOSS} of AUC against exact"
     aucs = {(row["method"], row["form"]): row["auc"] for row in rows if row["dataset"] == dataset}
     lost = {
         str(method): float(auc) - float(aucs[method, form])
@@ -173,4 +191,4 @@ def _harmless(rows: Rows, dataset: str, form: str) -> Claim:
     if not lost:
         return Claim(text, None, "not measured")
     found = ", ".join(f"{LABELS[method]} {-far:+.4f}" for method, far in lost.items())
-    return Claim(text, max(lost.values()) <= LOST, found)
+    return Claim(text, max(lost.values()) <= MAX_AUC_LOSS, found)

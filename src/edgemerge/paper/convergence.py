@@ -10,13 +10,59 @@ from matplotlib.figure import Figure
 
 from edgemerge import Detector, Stats
 from edgemerge.paper.dataset import Array
-from edgemerge.paper.drawing import BLUE, FAINT, INK, RED, canvas, plain
-from edgemerge.paper.loss_bars import log_axis
-from edgemerge.paper.mean_losses import MOST, number
+from edgemerge.paper.loss_figures import (
+    BAND_QUANTILES,
+    DEVICE_A,
+    DEVICE_B,
+    TwoDevices,
+    all_stats,
+    log_axis,
+    two_digits,
+)
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import BLUE, FAINT, INK, RED, hide_frame, new_figure
 from edgemerge.paper.settings import LAYERS
-from edgemerge.paper.two_devices import A, B, TwoDevices, known
-from edgemerge.paper.update_times import LEARN, MERGE, SCORED, seconds
+from edgemerge.paper.timing import TimedCall, best_times, call_each
+
+UPDATE_TIME, SCORED_UPDATE_TIME, MERGE_TIME = (
+    "seconds, one update",
+    "seconds, one update scored",
+    "seconds, one merge",
+)
+UPDATES_PER_TURN = 200  # updates timed together, and merges, as one is short for a clock
+MERGES_PER_TURN = 20
+TIMING_S = 1.0
+
+
+def time_updates(own: Stats, told: Stats, X: Array) -> dict[str, float]:
+    """Time a device that knows `own`, as it learns rows X one by one, or is `told` at once.
+
+    One update is timed in two ways: the sums alone, as a device learns when nobody asks in between;
+    and with a score of each sample before it is learnt, which keeps the output layer fresh.
+    """
+    rows = X[:UPDATES_PER_TURN]
+    learner, scorer, merger = (Detector.resume(own) for _ in range(3))
+
+    def learn() -> None:
+        call_each(learner.learn, rows)
+        learner.loss(rows[0])  # a loss needs the output layer, so it is solved
+
+    def score() -> None:
+        call_each(scorer.learn_and_score, rows)
+
+    def merge() -> None:
+        for _ in range(MERGES_PER_TURN):
+            merger.adopt(told)
+            merger.loss(rows[0])
+
+    ways = {
+        UPDATE_TIME: (learn, len(rows)),
+        SCORED_UPDATE_TIME: (score, len(rows)),
+        MERGE_TIME: (merge, MERGES_PER_TURN),
+    }
+    contestants = [TimedCall("update", way, run, units) for way, (run, units) in ways.items()]
+    return dict(zip(ways, best_times(contestants, TIMING_S), strict=True))
+
 
 NAME = "convergence"
 TITLE = "Merging at once against learning one by one"
@@ -30,16 +76,19 @@ NOTE = (
 
 LAYING, WALKING = "laying", "walking"
 MERGED, ONE_BY_ONE, SAME_SUMS = "loss, merged", "loss, one by one", "same sums"
-STEP = 50  # updates from one look at the loss to the next
-NEAR = 0.05  # the lines have met when the loss is within this of the merged one
+UPDATES_PER_POINT = 50  # updates from one look at the loss to the next
+TOLERANCE = 0.05  # the lines have met when the loss is within this of the merged one
 TRIALS = 10  # are enough: the lines hardly differ
-PAPER, PAPER_RANGE = 650, (550, 750)  # where the paper's lines meet, and what counts as about that
-HUNDREDS = 200
+PAPER_UPDATES, PAPER_RANGE = (
+    650,
+    (550, 750),
+)  # where the paper's lines meet, and what counts as about that
+MIN_UPDATES = 200
 
 
 def run(plan: Plan) -> Rows:
     """Learn and merge in each trial; measure the times once, all in one job."""
-    settings = f"{LAYERS['har']}, {LAYING} and {WALKING}, every {STEP}"
+    settings = f"{LAYERS['har']}, {LAYING} and {WALKING}, every {UPDATES_PER_POINT}"
     trials = plan.merging[:TRIALS]
     jobs = [Job(NAME, "har", "lines", trial, "", settings) for trial in trials]
     return plan.rows(work, [*jobs, Job(NAME, "har", "times", 0, "", settings)])
@@ -49,24 +98,24 @@ def work(job: Job, scope: Scope) -> Rows:
     """Do one trial, or measure the times."""
     devices = TwoDevices(job, scope, (LAYING, WALKING))
     if job.method == "times":
-        a, b = (devices.devices[name].own for name in (A, B))
-        times = seconds(b, a, devices.learnt(LAYING))
+        a, b = (devices.devices[name].own for name in (DEVICE_A, DEVICE_B))
+        times = time_updates(b, a, devices.learnt(LAYING))
         return [_row(job, what, 1, value) for what, value in times.items()]
     return _lines(job, devices)
 
 
 def _lines(job: Job, devices: TwoDevices) -> Rows:
-    device, X = devices.devices[B], devices.learnt(LAYING)
+    device, X = devices.devices[DEVICE_B], devices.learnt(LAYING)
     kept = Stats.of(devices.layer, devices.kept(LAYING))
     alone = Detector.resume(device.own)
     devices.exchange()
     rows = [_row(job, MERGED, len(X), kept.mean_loss(device.readout))]
-    for start in range(0, len(X), STEP):
+    for start in range(0, len(X), UPDATES_PER_POINT):
         rows.append(_row(job, ONE_BY_ONE, start, kept.mean_loss(alone.readout)))
-        for x in X[start : start + STEP]:
+        for x in X[start : start + UPDATES_PER_POINT]:
             alone.learn(x)
     rows.append(_row(job, ONE_BY_ONE, len(X), kept.mean_loss(alone.readout)))
-    return [*rows, _row(job, SAME_SUMS, len(X), int(known(alone) == known(device)))]
+    return [*rows, _row(job, SAME_SUMS, len(X), int(all_stats(alone) == all_stats(device)))]
 
 
 def _row(job: Job, what: str, updates: int, value: float) -> Row:
@@ -74,7 +123,7 @@ def _row(job: Job, what: str, updates: int, value: float) -> Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class LossCurves:
     """The lines of all trials: losses one by one (trials, k) after `updates` (k,), and merged."""
 
     updates: Array
@@ -82,7 +131,7 @@ class Lines:
     merged: Array
 
     @classmethod
-    def of(cls, rows: Rows) -> Lines:
+    def of(cls, rows: Rows) -> LossCurves:
         """Gather them from the rows."""
         found: dict[object, list[Row]] = {}
         for row in _of(rows, ONE_BY_ONE):
@@ -98,30 +147,30 @@ class Lines:
         return bool(self.losses.size and self.merged.size)
 
     @property
-    def meetings(self) -> Array:
+    def crossings(self) -> Array:
         """The updates after which each trial's line is first near the merged loss."""
-        near = self.losses <= (1.0 + NEAR) * self.merged[:, None]
+        near = self.losses <= (1.0 + TOLERANCE) * self.merged[:, None]
         near[:, -1] = True  # at the latest where all is learnt
         return np.asarray(self.updates[near.argmax(axis=1)])
 
     @property
-    def meeting(self) -> float:
+    def median_crossing(self) -> float:
         """The median of the meetings."""
-        return float(np.median(self.meetings))
+        return float(np.median(self.crossings))
 
     def above(self, updates: float) -> float:
         """Give how many times the merged loss a trial still has after so many updates, median."""
         losses = self.losses[:, np.searchsorted(self.updates, updates)]
         return float(np.median(losses / self.merged))
 
-    def fitting(self, updates: float) -> float:
+    def samples_to_cross_at(self, updates: float) -> float:
         """Give the samples that Device-A would have if the lines met after so many updates.
 
         Merging a device with fewer samples is where the line stands after that many updates.
         """
         line = np.median(self.losses, axis=0)
         reached = line[np.searchsorted(self.updates, updates)]
-        return float(self.updates[np.flatnonzero(reached <= (1.0 + NEAR) * line)[-1]])
+        return float(self.updates[np.flatnonzero(reached <= (1.0 + TOLERANCE) * line)[-1]])
 
 
 def _of(rows: Rows, what: str) -> Rows:
@@ -130,7 +179,7 @@ def _of(rows: Rows, what: str) -> Rows:
 
 def table(rows: Rows) -> Rows:
     """Show where each trial starts, meets and ends; the two ends are equal in every digit."""
-    lines, same = Lines.of(rows), _of(rows, SAME_SUMS)
+    lines, same = LossCurves.of(rows), _of(rows, SAME_SUMS)
     if not lines.measured:
         return []
     return [
@@ -143,27 +192,27 @@ def table(rows: Rows) -> Rows:
             "updates until within 5 %": int(meeting),
         }
         for row, losses, merged, meeting in zip(
-            same, lines.losses, lines.merged, lines.meetings, strict=True
+            same, lines.losses, lines.merged, lines.crossings, strict=True
         )
     ]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw the line that falls, the line that is low at once, and where they meet."""
-    lines = Lines.of(rows)
-    figure = canvas(8.0, 4.6)
+    lines = LossCurves.of(rows)
+    figure = new_figure(8.0, 4.6)
     axes = figure.subplots()
     _band(axes, lines.updates, lines.losses, colour=BLUE, label="learning one by one", marker="o")
     flat = np.repeat(lines.merged[:, None], len(lines.updates), axis=1)
     _band(axes, lines.updates, flat, colour=RED, label="merging, once")
     low, high = float(lines.merged.min()), float(lines.losses.max())
     log_axis(axes, low / 2.0, high * 1.5)
-    plain(axes)
-    _mark(axes, lines.meeting, f"within 5 % after {lines.meeting:.0f} updates")
-    if lines.updates[-1] >= PAPER:
-        here = f"(here {lines.above(PAPER):.2f} times the red line)"
-        _mark(axes, PAPER, f"the paper: about {PAPER}\n{here}")
-    axes.set_xlabel(f"updates of {B} with samples of {LAYING}", color=INK)
+    hide_frame(axes)
+    _mark(axes, lines.median_crossing, f"within 5 % after {lines.median_crossing:.0f} updates")
+    if lines.updates[-1] >= PAPER_UPDATES:
+        here = f"(here {lines.above(PAPER_UPDATES):.2f} times the red line)"
+        _mark(axes, PAPER_UPDATES, f"the paper: about {PAPER_UPDATES}\n{here}")
+    axes.set_xlabel(f"updates of {DEVICE_B} with samples of {LAYING}", color=INK)
     axes.set_ylabel(f"mean loss of kept samples of {LAYING} (log axis)", color=INK)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return {"": figure}
@@ -172,7 +221,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
 def _band(
     axes: Axes, x: Array, losses: Array, *, colour: str, label: str, marker: str = ""
 ) -> None:
-    low, high = np.quantile(losses, MOST, axis=0)
+    low, high = np.quantile(losses, BAND_QUANTILES, axis=0)
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     middle = np.median(losses, axis=0)
     axes.plot(x, middle, color=colour, label=label, linewidth=1.6, marker=marker, markersize=3)
@@ -188,46 +237,51 @@ def _mark(axes: Axes, updates: float, text: str) -> None:
 
 def claims(rows: Rows) -> list[Claim]:
     """Say what merging saves, and that nothing is lost by it."""
-    lines = Lines.of(rows)
+    lines = LossCurves.of(rows)
     return [_at_once(lines), _hundreds(lines), _as_in_the_paper(lines), _same(rows), _faster(rows)]
 
 
-def _at_once(lines: Lines) -> Claim:
-    text = f"merging lowers the loss of {LAYING} at {B} at once"
+def _at_once(lines: LossCurves) -> Claim:
+    text = f"merging lowers the loss of {LAYING} at {DEVICE_B} at once"
     if not lines.measured:
         return Claim(text, None, "not measured")
     before, after = float(np.median(lines.losses[:, 0])), float(np.median(lines.merged))
-    found = f"{number(before)} → {number(after)}, {before / after:.0f} times lower"
+    found = f"{two_digits(before)} → {two_digits(after)}, {before / after:.0f} times lower"
     return Claim(text, after < before, found)
 
 
-def _hundreds(lines: Lines) -> Claim:
+def _hundreds(lines: LossCurves) -> Claim:
     text = "one by one it takes hundreds of updates to come within 5 % of that"
     if not lines.measured:
         return Claim(text, None, "not measured")
-    low, high = lines.meetings.min(), lines.meetings.max()
+    low, high = lines.crossings.min(), lines.crossings.max()
     found = (
-        f"{lines.meeting:.0f} updates ({low:.0f} to {high:.0f} in {len(lines.merged)} trials), "
-        f"of {lines.updates[-1]:.0f} samples that {A} learnt"
+        f"{lines.median_crossing:.0f} updates ({low:.0f} to {high:.0f} in "
+        f"{len(lines.merged)} trials), "
+        f"of {lines.updates[-1]:.0f} samples that {DEVICE_A} learnt"
     )
-    return Claim(text, lines.meeting >= HUNDREDS, found)
+    return Claim(text, lines.median_crossing >= MIN_UPDATES, found)
 
 
-def _as_in_the_paper(lines: Lines) -> Claim:
-    text = f"the lines meet after about {PAPER} updates, as in the paper"
-    if not lines.measured or lines.updates[-1] < PAPER:
-        return Claim(text, None, f"not measured: {A} has too few samples")
+def _as_in_the_paper(lines: LossCurves) -> Claim:
+    text = f"the lines meet after about {PAPER_UPDATES} updates, as in the paper"
+    if not lines.measured or lines.updates[-1] < PAPER_UPDATES:
+        return Claim(text, None, f"not measured: {DEVICE_A} has too few samples")
     low, high = PAPER_RANGE
     found = (
-        f"they meet after {lines.meeting:.0f}; after {PAPER} the loss is still "
-        f"{lines.above(PAPER):.2f} times the merged one; {PAPER} would fit if {A} had learnt "
-        f"about {lines.fitting(PAPER):.0f} samples"
+        f"they meet after {lines.median_crossing:.0f}; after {PAPER_UPDATES} the loss is still "
+        f"{lines.above(PAPER_UPDATES):.2f} times the merged one; {PAPER_UPDATES} "
+        f"would fit if {DEVICE_A} had learnt "
+        f"about {lines.samples_to_cross_at(PAPER_UPDATES):.0f} samples"
     )
-    return Claim(text, low <= lines.meeting <= high, found)
+    return Claim(text, low <= lines.median_crossing <= high, found)
 
 
 def _same(rows: Rows) -> Claim:
-    text = f"having learnt all of {A}'s samples is the same as having merged it, to the last bit"
+    text = (
+        f"having learnt all of {DEVICE_A}'s samples is the same as having merged it, "
+        "to the last bit"
+    )
     found = table(rows)
     same = sum(
         row["same sums"] == "yes" and row["merged"] == row["all one by one"] for row in found
@@ -238,13 +292,15 @@ def _same(rows: Rows) -> Claim:
 
 def _faster(rows: Rows) -> Claim:
     text = "one merge takes less time than learning one by one until the lines meet"
-    lines, times = Lines.of(rows), {row["what"]: float(row["value"]) for row in rows}
-    if not lines.measured or MERGE not in times:
+    lines, times = LossCurves.of(rows), {row["what"]: float(row["value"]) for row in rows}
+    if not lines.measured or MERGE_TIME not in times:
         return Claim(text, None, "not measured")
-    merge, learn, scored = (1e3 * times[what] for what in (MERGE, LEARN, SCORED))
-    updates = lines.meeting
+    merge, learn, scored = (
+        1e3 * times[what] for what in (MERGE_TIME, UPDATE_TIME, SCORED_UPDATE_TIME)
+    )
+    updates = lines.median_crossing
     found = (
-        f"one merge {number(merge)} ms; {updates:.0f} updates {updates * learn:.0f} ms, "
+        f"one merge {two_digits(merge)} ms; {updates:.0f} updates {updates * learn:.0f} ms, "
         f"{updates * learn / merge:.0f} times as long ({updates * scored:.0f} ms with a score of "
         "each sample); the paper: 21.8 ms and 516 ms, 24 times"
     )

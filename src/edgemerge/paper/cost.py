@@ -1,4 +1,4 @@
-"""What N costs and what it buys: time, bytes, memory and AUC of a detector against its N."""
+"""Time, bytes, memory and ROC-AUC of a detector against its number of hidden values N."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from edgemerge import Detector, Projection, Stats, encode, save
 from edgemerge.paper.dataset import Array
-from edgemerge.paper.drawing import (
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import (
     BLACK,
     BLUE,
     COLOURS,
@@ -25,16 +26,16 @@ from edgemerge.paper.drawing import (
     ORANGE,
     PINK,
     SKY,
-    canvas,
-    plain,
-    titled,
+    hide_frame,
+    new_figure,
+    set_titles,
 )
-from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.settings import Layer
-from edgemerge.paper.stopwatch import Contestant, each, race
+from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 if TYPE_CHECKING:
     from edgemerge.paper.trial import Trial
+
 
 NAME = "cost"
 TITLE = "Cost against the number of hidden values"
@@ -49,8 +50,8 @@ NOTE = (
 SIZES = (16, 32, 64, 128, 256)
 TRIALS = 3
 QUICK_S, FULL_S = 1.0, 20.0  # of timing
-SINGLES = 64  # samples one by one in a turn
-ROWS = 512  # together
+SAMPLES_PER_TURN = 64  # samples one by one in a turn
+BLOCK_ROWS = 512  # together
 FORMS = ("exact", "float32", "root16")
 OWN, PEER = "sitting", "laying"
 
@@ -78,13 +79,13 @@ AUCS = {
 def run(plan: Plan) -> Rows:
     """Measure all N in one job, and AUC in one for each N and trial; give a row for each N."""
     trials = range(1 if plan.scope.quick else min(plan.trials, TRIALS))
-    settings = f"identity, N {SIZES}, {SINGLES} singles, {ROWS} rows"
+    settings = f"identity, N {SIZES}, {SAMPLES_PER_TURN} singles, {BLOCK_ROWS} rows"
     measured = plan.rows(work, [Job(NAME, "har", "measured", 0, settings=settings)])
     jobs = [Job(NAME, "har", "auc", t, str(N), "identity") for N in SIZES for t in trials]
-    return joined(measured, plan.rows(work, jobs))
+    return join_aucs(measured, plan.rows(work, jobs))
 
 
-def joined(measured: Rows, aucs: Rows) -> Rows:
+def join_aucs(measured: Rows, aucs: Rows) -> Rows:
     """Put the mean AUC of all trials beside what was measured at the same N."""
     return [
         {**row, **_means([a for a in aucs if a["hidden"] == row["hidden"]])} for row in measured
@@ -101,18 +102,18 @@ def work(job: Job, scope: Scope) -> Rows:
     if job.method == "auc":
         from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
 
-        return [exams(Trial(job, scope), int(job.part))]
+        return [pair_aucs(Trial(job, scope), int(job.part))]
     data = scope.dataset("har")
     X, Y = (data.X[data.rows(pattern)] for pattern in (OWN, PEER))
     layers = [Layer("identity", N).projection(data, scope.seed) for N in SIZES]
-    times = timed(layers, X, Y, seconds=QUICK_S if scope.quick else FULL_S)
+    times = measure_times(layers, X, Y, seconds=QUICK_S if scope.quick else FULL_S)
     return [
-        {"hidden": layer.n_hidden, **times[layer.n_hidden], **weighed(layer, X, Y)}
+        {"hidden": layer.n_hidden, **times[layer.n_hidden], **measure_bytes(layer, X, Y)}
         for layer in layers
     ]
 
 
-def exams(trial: Trial, N: int) -> Row:
+def pair_aucs(trial: Trial, N: int) -> Row:
     """Give AUC before and after merging, as means over the pairs of different patterns."""
     layer = Layer("identity", N).projection(trial.data, trial.number("layer"))
     devices = [Detector(layer) for _ in trial.data.patterns]
@@ -121,7 +122,7 @@ def exams(trial: Trial, N: int) -> Row:
     found: dict[str, list[float]] = {key: [] for key in AUCS}
     for a, b in trial.pairs():
         if a != b:
-            readings = trial.data.X[trial.exam(a, b).rows]
+            readings = trial.data.X[trial.eval_set(a, b).rows]
             for key, told in zip(AUCS, (Stats.empty(layer), devices[b].own), strict=True):
                 devices[a].adopt(told)
                 row = trial.row(key, (a, b), devices[a].loss(readings))
@@ -129,18 +130,20 @@ def exams(trial: Trial, N: int) -> Row:
     return {"hidden": N, **{key: float(np.mean(values)) for key, values in found.items()}}
 
 
-def timed(layers: Sequence[Projection], X: Array, Y: Array, *, seconds: float) -> dict[int, Row]:
+def measure_times(
+    layers: Sequence[Projection], X: Array, Y: Array, *, seconds: float
+) -> dict[int, Row]:
     """Give the microseconds of every job at every N, in turn."""
     contestants = [c for layer in layers for c in _contestants(layer, X, Y)]
     found: dict[int, Row] = {layer.n_hidden: {} for layer in layers}
-    for contestant, time in zip(contestants, race(contestants, seconds), strict=True):
+    for contestant, time in zip(contestants, best_times(contestants, seconds), strict=True):
         found[int(contestant.way)][contestant.job] = 1e6 * time
     return found
 
 
-def _contestants(layer: Projection, X: Array, Y: Array) -> list[Contestant]:
-    rows, told, way = list(X[:SINGLES]), Stats.of(layer, Y), str(layer.n_hidden)
-    one, many, still, fourth, fifth = (taught(layer, X) for _ in range(5))
+def _contestants(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
+    rows, told, way = list(X[:SAMPLES_PER_TURN]), Stats.of(layer, Y), str(layer.n_hidden)
+    one, many, still, fourth, fifth = (trained_detector(layer, X) for _ in range(5))
     still.score(X[0])  # leaves P at hand, as every device has it that learns as it goes
 
     def learn(x: Array) -> None:
@@ -151,19 +154,19 @@ def _contestants(layer: Projection, X: Array, Y: Array) -> list[Contestant]:
         device.adopt(told)
         ask(X[0])
 
-    block = X[:ROWS]
+    block = X[:BLOCK_ROWS]
     runs: Mapping[str, tuple[Callable[[], object], int]] = {
-        "learn_us": (partial(each, learn, rows), len(rows)),
+        "learn_us": (partial(call_each, learn, rows), len(rows)),
         "learn_rows_us": (partial(many.learn, block), len(block)),
-        "loss_us": (partial(each, still.loss, rows), len(rows)),
-        "score_us": (partial(each, still.score, rows), len(rows)),
+        "loss_us": (partial(call_each, still.loss, rows), len(rows)),
+        "score_us": (partial(call_each, still.score, rows), len(rows)),
         "merge_loss_us": (partial(merge, fourth, fourth.loss), 1),
         "merge_score_us": (partial(merge, fifth, fifth.score), 1),
     }
-    return [Contestant(job, way, run, units) for job, (run, units) in runs.items()]
+    return [TimedCall(job, way, run, units) for job, (run, units) in runs.items()]
 
 
-def taught(layer: Projection, X: Array) -> Detector:
+def trained_detector(layer: Projection, X: Array) -> Detector:
     """Give a detector that has learnt X and is ready for a loss."""
     detector = Detector(layer)
     detector.learn(X)
@@ -171,9 +174,9 @@ def taught(layer: Projection, X: Array) -> Detector:
     return detector
 
 
-def weighed(layer: Projection, X: Array, Y: Array) -> Row:
+def measure_bytes(layer: Projection, X: Array, Y: Array) -> Row:
     """Give the bytes of a contribution in each form, of a detector's file, and of its memory."""
-    note = taught(layer, X).share("device-a", revision=1)
+    note = trained_detector(layer, X).share("device-a", revision=1)
     forms: Row = {f"{form}_bytes": len(encode(note, form)) for form in FORMS}
     return {**forms, "file_bytes": _file_bytes(layer, X, Y), "memory_bytes": _memory(layer, X, Y)}
 
@@ -181,7 +184,7 @@ def weighed(layer: Projection, X: Array, Y: Array) -> Row:
 def _file_bytes(layer: Projection, X: Array, Y: Array) -> int:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "detector"
-        save(_told(layer, X, Y), path)
+        save(_merged_detector(layer, X, Y), path)
         return path.stat().st_size
 
 
@@ -190,7 +193,7 @@ def _memory(layer: Projection, X: Array, Y: Array) -> int:
     tracemalloc.start()
     try:
         same = replace(layer)  # built again, so that its weights are counted
-        device = _told(same, X, Y)
+        device = _merged_detector(same, X, Y)
         device.score(X[0])
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
@@ -198,24 +201,24 @@ def _memory(layer: Projection, X: Array, Y: Array) -> int:
         tracemalloc.stop()
 
 
-def _told(layer: Projection, X: Array, Y: Array) -> Detector:
-    device = taught(layer, X)
+def _merged_detector(layer: Projection, X: Array, Y: Array) -> Detector:
+    device = trained_detector(layer, X)
     device.adopt(Stats.of(layer, Y))
     return device
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw time, bytes and AUC against N."""
-    figure = canvas(13.5, 4.2)
+    figure = new_figure(13.5, 4.2)
     times, sizes, aucs = figure.subplots(1, 3)
     _lines(times, rows, TIMES, 1.0)
     _lines(sizes, rows, SIZES_SHOWN, 1e-3)
     _lines(aucs, rows, AUCS, 1.0)
     for axes in (times, sizes):
         axes.set_yscale("log")
-    titled(times, "Time", x="hidden values N", y="µs of CPU")
-    titled(sizes, "Bytes", x="hidden values N", y="kB")
-    titled(aucs, "Accuracy", x="hidden values N", y="ROC-AUC, mean of pairs")
+    set_titles(times, "Time", x="hidden values N", y="µs of CPU")
+    set_titles(sizes, "Bytes", x="hidden values N", y="kB")
+    set_titles(aucs, "Accuracy", x="hidden values N", y="ROC-AUC, mean of pairs")
     return {"": figure}
 
 
@@ -227,7 +230,7 @@ def _lines(axes: Axes, rows: Rows, shown: Mapping[str, tuple[str, str]], unit: f
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(N) for N in sizes])
     axes.legend(fontsize=8, frameon=False)
-    plain(axes)
+    hide_frame(axes)
 
 
 def claims(rows: Rows) -> list[Claim]:

@@ -1,8 +1,13 @@
-"""A data set: readings X (k, n), the pattern y (k,) of each, and whom it came from."""
+"""A data set, its splits into training and held-out samples, and evaluation sets.
+
+X (k, n) are readings, y (k,) the pattern of each, origin (k,) the person or trip it came from.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +45,7 @@ class Dataset:
         """Give the places of a pattern's samples."""
         return np.flatnonzero(self.y == self.patterns.index(pattern))
 
-    def fewer(self, most: int, seed: int) -> Dataset:
+    def subsample(self, most: int, seed: int) -> Dataset:
         """Keep at most so many samples of each pattern, chosen by the seed, in their order."""
         rng = np.random.default_rng(seed)
         kept = [rng.permutation(self.rows(pattern))[:most] for pattern in self.patterns]
@@ -60,3 +65,70 @@ class Dataset:
         origins = len(np.unique(self.origin))
         patterns = f"{len(self.patterns)} patterns, {origins} origins"
         return f"Dataset({self.name}, {k} samples of {n} inputs, {patterns})"
+
+
+TRAIN_SHARE = 0.8  # of each pattern's samples
+ANOMALY_RATIO = 0.1  # odd samples in an exam, relative to normal ones
+SPLIT_SETTINGS = f"{TRAIN_SHARE} learnt, {ANOMALY_RATIO} odd"
+
+
+def rng_for(seed: int, *words: object) -> np.random.Generator:
+    """Give the random numbers of one purpose, which no other purpose shares.
+
+    >>> rng_for(7, "har", 3).random() == rng_for(7, "har", 3).random()
+    True
+    """
+    return np.random.default_rng([seed, *(crc32(str(word).encode()) for word in words)])
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """For each pattern the places of the samples to learn, and of those kept for exams."""
+
+    learn: tuple[Ints, ...]
+    keep: tuple[Ints, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class EvalSet:
+    """Samples to be told apart: their places, normal ones first, and which are odd."""
+
+    rows: Ints
+    odd: NDArray[np.bool_]
+
+
+Splitter = Callable[[Dataset, np.random.Generator], Split]
+
+
+def split_by_sample(dataset: Dataset, rng: np.random.Generator) -> Split:
+    """Cut each pattern's samples at random, as the paper does; neighbours may be on both sides."""
+    shuffled = [rng.permutation(dataset.rows(pattern)) for pattern in dataset.patterns]
+    cuts = [round(TRAIN_SHARE * len(rows)) for rows in shuffled]
+    return Split(
+        tuple(rows[:cut] for rows, cut in zip(shuffled, cuts, strict=True)),
+        tuple(rows[cut:] for rows, cut in zip(shuffled, cuts, strict=True)),
+    )
+
+
+def split_by_origin(dataset: Dataset, rng: np.random.Generator) -> Split:
+    """Cut each pattern between whole persons or trips, so that nothing leaks between windows."""
+    learn, keep = [], []
+    for pattern in dataset.patterns:
+        rows = rng.permutation(dataset.rows(pattern))
+        kept = np.isin(dataset.origin[rows], _held_out_origins(dataset, rows, rng))
+        learn.append(rows[~kept])
+        keep.append(rows[kept])
+    return Split(tuple(learn), tuple(keep))
+
+
+def _held_out_origins(dataset: Dataset, rows: Ints, rng: np.random.Generator) -> Ints:
+    origins = rng.permutation(np.unique(dataset.origin[rows]))
+    return origins[: max(1, round((1.0 - TRAIN_SHARE) * len(origins)))]
+
+
+def eval_set(split: Split, normal: Collection[int], rng: np.random.Generator) -> EvalSet:
+    """Ask for all kept samples of the `normal` patterns, and a tenth as many of the others."""
+    rows = np.concatenate([split.keep[i] for i in sorted(set(normal))])
+    others = [kept for i, kept in enumerate(split.keep) if i not in normal]
+    odd = rng.permutation(np.concatenate(others))[: max(1, round(ANOMALY_RATIO * len(rows)))]
+    return EvalSet(np.concatenate([rows, odd]), np.arange(len(rows) + len(odd)) >= len(rows))

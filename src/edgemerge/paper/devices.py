@@ -1,4 +1,4 @@
-"""AUC against the number of devices that merged: 1 to 30 people of HAR, each with one activity."""
+"""ROC-AUC against the number of merged devices: 1 to 30 people of HAR, one activity each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from edgemerge import Bank, Stats
 from edgemerge.paper import fleet
-from edgemerge.paper.drawing import BLACK, COLOURS, GREY, SKY, canvas, titled
 from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import BLACK, COLOURS, GREY, SKY, new_figure, set_titles
 from edgemerge.paper.settings import LAYERS, NETWORKS, ROUNDS
 
 NAME = "devices"
@@ -32,12 +32,14 @@ POINTS = (1, 2, 3, 5, 8, 12, 20, 30)
 FEW_POINTS = (2, 8, 30)  # of federated averaging, which takes long
 QUICK_POINTS = (2, 5)
 APART, CENTRAL = "apart", "central"
-IN_ONE_PLACE, TOGETHER = "BP-NN3", NETWORKS["har"]["BP-NN3"]
-AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, {FEW_POINTS} devices, {TOGETHER}"
-LEAST = 0.1  # AUC that 30 devices must gain on one
-SLACK = 0.02  # AUC that keeping and sending sums may cost, against one bank that sees every row
+IN_ONE_PLACE, CENTRAL_NETWORK = "BP-NN3", NETWORKS["har"]["BP-NN3"]
+AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, {FEW_POINTS} devices, {CENTRAL_NETWORK}"
+MIN_GAIN = 0.1  # AUC that 30 devices must gain on one
+MAX_AUC_LOSS = (
+    0.02  # AUC that keeping and sending sums may cost, against one bank that sees every row
+)
 
-LOOKS = {
+STYLES = {
     OURS: ("ours: like patterns added", COLOURS[OURS], "-"),
     APART: ("ours: every device a pattern", SKY, ":"),
     MERGED: ("the paper's way: one sum", COLOURS[MERGED], "-"),
@@ -73,7 +75,7 @@ def _sums(people: Fleet, points: list[int]) -> Rows:
     for count in points:
         stats = fleet.ledger_of(notes[:count], shared).total()
         central = Stats.of(shared, people.data.X[np.concatenate(people.parts[:count])])
-        auc = people.auc(fleet.merged(stats).loss(people.readings))
+        auc = people.auc(fleet.merged_detector(stats).loss(people.readings))
         rows.append(_row(MERGED, count, auc) | {"same": int(stats == central)})
     return rows
 
@@ -85,7 +87,7 @@ def _banks(people: Fleet, points: list[int]) -> Rows:
         ledger = fleet.ledger_of([note for told in notes[:count] for note in told], shared)
         apart = Bank(shared)
         apart.adopt(ledger)
-        for method, newcomer in ((OURS, fleet.exchanged(ledger)), (APART, apart)):
+        for method, newcomer in ((OURS, fleet.merged_bank(ledger)), (APART, apart)):
             row = _row(method, count, people.auc(newcomer.score(people.readings)))
             rows.append(row | {"patterns": len(newcomer)})
     return rows
@@ -106,14 +108,16 @@ def averaged(people: Fleet, points: Sequence[int]) -> Rows:
     """Train the first devices of a fleet by federated averaging; and the last time in one place."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
-    backprop.one_thread()
-    parts, readings = people.networks()
+    backprop.use_one_thread()
+    parts, readings = people.network_inputs()
     rows: Rows = []
     for count in (count for count in points if count <= len(parts)):
-        net = backprop.train_apart(fleet.NETWORK, parts[:count], rounds=ROUNDS, seed=people.seed)
+        net = backprop.train_federated(
+            fleet.NETWORK, parts[:count], rounds=ROUNDS, seed=people.seed
+        )
         rows.append(_row(AVERAGED, count, people.auc(backprop.losses(net, readings))))
     if len(parts) in points:
-        net = backprop.train(TOGETHER, parts, people.seed)
+        net = backprop.train(CENTRAL_NETWORK, parts, people.seed)
         rows.append(_row(IN_ONE_PLACE, len(parts), people.auc(backprop.losses(net, readings))))
     return rows
 
@@ -125,18 +129,18 @@ def _row(method: str, devices: int, auc: float) -> Row:
 def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each number of devices."""
     counts = sorted({int(row["devices"]) for row in rows})
-    return [{"devices": count, **fleet.means(rows, LOOKS, devices=count)} for count in counts]
+    return [{"devices": count, **fleet.means(rows, STYLES, devices=count)} for count in counts]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw AUC against the number of devices."""
-    figure = canvas(7.5, 4.6)
+    figure = new_figure(7.5, 4.6)
     axes = figure.subplots()
     axes.set_xscale("log")
-    fleet.draw(axes, rows, "devices", LOOKS)
+    fleet.draw_curves(axes, rows, "devices", STYLES)
     axes.set_xticks(POINTS, [str(count) for count in POINTS])
     axes.set_xticks([], minor=True)
-    titled(axes, TITLE, x="devices that merged", y="ROC-AUC")
+    set_titles(axes, TITLE, x="devices that merged", y="ROC-AUC")
     return {"": figure}
 
 
@@ -148,7 +152,12 @@ def claims(rows: Rows) -> list[Claim]:
         _beats(rows, MERGED, 0.0, "Ours is above adding all up into one sum"),
         _beats(rows, AVERAGED, 0.0, "Ours is above BP-NN3-FL"),
         _beats(rows, IN_ONE_PLACE, 0.0, "Ours is above BP-NN3, which sees all rows in one place"),
-        _beats(rows, CENTRAL, -SLACK, f"Ours is within {SLACK} AUC of one bank that saw all rows"),
+        _beats(
+            rows,
+            CENTRAL,
+            -MAX_AUC_LOSS,
+            f"Ours is within {MAX_AUC_LOSS} AUC of one bank that saw all rows",
+        ),
         _same(rows),
     ]
 
@@ -156,22 +165,22 @@ def claims(rows: Rows) -> list[Claim]:
 def _rises(rows: Rows, method: str) -> Claim:
     counts = [count for count in (1, 2, 8, 30) if fleet.aucs(rows, method, devices=count)]
     means = [fleet.mean(fleet.aucs(rows, method, devices=count)) for count in counts]
-    text = f"AUC rises with the number of devices ({LOOKS[method][0]})"
+    text = f"AUC rises with the number of devices ({STYLES[method][0]})"
     found = ", ".join(f"{n}: {auc:.3f}" for n, auc in zip(counts, means, strict=True))
     return Claim(text, all(a < b for a, b in pairwise(means)) if len(means) > 1 else None, found)
 
 
 def _gains(rows: Rows) -> Claim:
     one, most = fleet.aucs(rows, OURS, devices=1), fleet.aucs(rows, OURS, devices=POINTS[-1])
-    text = f"{POINTS[-1]} devices beat the mean single one by {LEAST} AUC or more"
-    return fleet.told(text, LEAST, fleet.gain(most, one))
+    text = f"{POINTS[-1]} devices beat the mean single one by {MIN_GAIN} AUC or more"
+    return fleet.gain_claim(text, MIN_GAIN, fleet.mean_gain(most, one))
 
 
 def _beats(rows: Rows, method: str, least: float, text: str) -> Claim:
     most = max((int(row["devices"]) for row in rows if row["method"] == method), default=0)
     ours, theirs = (fleet.aucs(rows, which, devices=most) for which in (OURS, method))
     where = f" ({most} devices)" if most else ""
-    return fleet.told(f"{text}{where}", least, fleet.gain(ours, theirs))
+    return fleet.gain_claim(f"{text}{where}", least, fleet.mean_gain(ours, theirs))
 
 
 def _same(rows: Rows) -> Claim:

@@ -1,4 +1,4 @@
-"""Drop-out: what is lost when some of 30 devices leave before they have told what they know."""
+"""ROC-AUC when some of 30 devices drop out before sharing, and the time to remove them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 
 from edgemerge import Contribution, Ledger, Stats
 from edgemerge.paper import fleet
-from edgemerge.paper.dataset import Array
-from edgemerge.paper.drawing import COLOURS, canvas, titled
+from edgemerge.paper.dataset import Array, rng_for
 from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import COLOURS, new_figure, set_titles
 from edgemerge.paper.settings import ROUNDS
-from edgemerge.paper.splits import chance
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 NAME = "drop-out"
 TITLE = "AUC when devices drop out"
@@ -31,13 +31,13 @@ NOTE = (
     "what was merged, and to train again without them."
 )
 
-SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+DROP_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 FEW_SHARES = (0.0, 0.5, 0.9)  # of federated averaging, which takes long
 TIMED, TIMED_SHARE = "time", 0.3
-COST = 0.02  # AUC that may be lost with 30 % of the devices
+MAX_AUC_LOSS = 0.02  # AUC that may be lost with 30 % of the devices
 AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, shares {FEW_SHARES}"
 
-LOOKS = {
+STYLES = {
     OURS: ("ours: like patterns added", COLOURS[OURS], "-"),
     MERGED: ("the paper's way: one sum", COLOURS[MERGED], "-"),
     AVERAGED: ("BP-NN3-FL, left at some round", COLOURS[AVERAGED], "-"),
@@ -58,12 +58,12 @@ def run(plan: Plan) -> Rows:
 def work(job: Job, scope: Scope) -> Rows:
     """Measure one fleet."""
     people = Fleet.for_job(job, scope)
-    rows = {OURS: exchanged, AVERAGED: averaged, TIMED: timed}[job.method](people)
+    rows = {OURS: exchanged, AVERAGED: averaged, TIMED: time_removal}[job.method](people)
     a, b = (people.data.patterns[int(i)] for i in job.part.split("-"))
     return [{"trial": job.trial, "pair": f"{a}, {b}", **row} for row in rows]
 
 
-def left(people: Fleet, share: float) -> int:
+def remaining(people: Fleet, share: float) -> int:
     """Count the devices that are left; the last ones of a fleet drop out, as chance put them."""
     return max(1, len(people.names) - round(share * len(people.names)))
 
@@ -73,18 +73,18 @@ def exchanged(people: Fleet) -> Rows:
     banks = [note for sent in people.banks() for note in sent]
     sums, readings = people.sums(), people.readings
     rows: Rows = []
-    for share in SHARES:
-        gone = people.names[left(people, share) :]
-        few = without(banks, gone)
-        score = fleet.exchanged(few).score(readings)
+    for share in DROP_SHARES:
+        gone = people.names[remaining(people, share) :]
+        few = ledger_without(banks, gone)
+        score = fleet.merged_bank(few).score(readings)
         rows.append(_row(OURS, share, people.auc(score), same=int(is_exact(banks, gone, few))))
-        few = without(sums, gone)
-        loss = fleet.merged(few.total()).loss(readings)
+        few = ledger_without(sums, gone)
+        loss = fleet.merged_detector(few.total()).loss(readings)
         rows.append(_row(MERGED, share, people.auc(loss), same=int(is_exact(sums, gone, few))))
     return rows
 
 
-def without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
+def ledger_without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
     """Hear all, then drop those that are gone."""
     ledger = fleet.ledger_of(notes, notes[0].stats.projection)
     for device in gone:
@@ -107,43 +107,43 @@ def averaged(people: Fleet) -> Rows:
     """Train a fleet by federated averaging; some leave at a round by chance."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
-    parts, readings = people.networks()
+    parts, readings = people.network_inputs()
     rows: Rows = []
     for share in FEW_SHARES:
         stay = last_rounds(people, share)
-        losses = backprop.losses(train_apart(parts, stay, people.seed), readings)
+        losses = backprop.losses(train_federated(parts, stay, people.seed), readings)
         rows.append(_row(AVERAGED, share, people.auc(losses)))
     return rows
 
 
 def last_rounds(people: Fleet, share: float) -> list[int]:
     """Say how many rounds each device takes part in: all, or for those that leave, some."""
-    stay, leave = left(people, share), len(people.names) - left(people, share)
-    rng = chance(people.seed, "leave", share)
+    stay, leave = remaining(people, share), len(people.names) - remaining(people, share)
+    rng = rng_for(people.seed, "leave", share)
     return [ROUNDS] * stay + [int(turn) for turn in rng.integers(0, ROUNDS, leave)]
 
 
-def train_apart(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:
+def train_federated(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:
     """Train by federated averaging where each client takes part in so many rounds."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
-    backprop.one_thread()
-    return backprop.train_apart(fleet.NETWORK, parts, rounds=ROUNDS, seed=seed, stay=stay)
+    backprop.use_one_thread()
+    return backprop.train_federated(fleet.NETWORK, parts, rounds=ROUNDS, seed=seed, stay=stay)
 
 
-def timed(people: Fleet) -> Rows:
+def time_removal(people: Fleet) -> Rows:
     """Take devices out of what was merged, and train a network again without them."""
     notes = [note for sent in people.banks() for note in sent]
-    count = left(people, TIMED_SHARE)
+    count = remaining(people, TIMED_SHARE)
     ledger = fleet.ledger_of(notes, notes[0].stats.projection)
-    parts = people.networks()[0][:count]
-    train_apart(parts[:1], [ROUNDS], people.seed)  # torch starts here, not in what is timed
+    parts = people.network_inputs()[0][:count]
+    train_federated(parts[:1], [ROUNDS], people.seed)  # torch starts here, not in what is timed
     start = process_time()
     for device in people.names[count:]:
         ledger.drop(device)
-    fleet.exchanged(ledger).score(people.readings[:1])
+    fleet.merged_bank(ledger).score(people.readings[:1])
     between = process_time()
-    train_apart(parts, [ROUNDS] * count, people.seed)
+    train_federated(parts, [ROUNDS] * count, people.seed)
     end = process_time()
     return [_time(OURS, between - start), _time(AVERAGED, end - between)]
 
@@ -160,17 +160,18 @@ def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each share."""
     shares = sorted({float(row["share"]) for row in rows if "auc" in row})
     return [
-        {"dropped out": f"{share:.0%}", **fleet.means(rows, LOOKS, share=share)} for share in shares
+        {"dropped out": f"{share:.0%}", **fleet.means(rows, STYLES, share=share)}
+        for share in shares
     ]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw AUC against the share of devices that dropped out."""
-    figure = canvas(7.5, 4.6)
+    figure = new_figure(7.5, 4.6)
     axes = figure.subplots()
-    fleet.draw(axes, rows, "share", LOOKS)
-    axes.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
-    titled(axes, TITLE, x="devices that dropped out", y="ROC-AUC")
+    fleet.draw_curves(axes, rows, "share", STYLES)
+    axes.set_xticks(DROP_SHARES, [f"{share:.0%}" for share in DROP_SHARES])
+    set_titles(axes, TITLE, x="devices that dropped out", y="ROC-AUC")
     return {"": figure}
 
 
@@ -186,16 +187,16 @@ def claims(rows: Rows) -> list[Claim]:
 
 def _costs(rows: Rows, method: str) -> Claim:
     few, whole = (fleet.aucs(rows, method, share=share) for share in (0.3, 0.0))
-    text = f"Losing 30 % of the devices costs at most {COST} AUC ({LOOKS[method][0]})"
-    return fleet.told(text, -COST, fleet.gain(few, whole))
+    text = f"Losing 30 % of the devices costs at most {MAX_AUC_LOSS} AUC ({STYLES[method][0]})"
+    return fleet.gain_claim(text, -MAX_AUC_LOSS, fleet.mean_gain(few, whole))
 
 
 def _above(rows: Rows) -> Claim:
     shares = [share for share in FEW_SHARES if fleet.aucs(rows, AVERAGED, share=share)]
     text = "Ours stays above BP-NN3-FL, though that has heard those that left for some rounds"
     pairs = [[fleet.aucs(rows, way, share=s) for way in (OURS, AVERAGED)] for s in shares]
-    gains = [gain for ours, theirs in pairs if (gain := fleet.gain(ours, theirs)) is not None]
-    return fleet.told(text, 0.0, float(np.min(gains)) if gains else None)
+    gains = [gain for ours, theirs in pairs if (gain := fleet.mean_gain(ours, theirs)) is not None]
+    return fleet.gain_claim(text, 0.0, float(np.min(gains)) if gains else None)
 
 
 def _same(rows: Rows) -> Claim:

@@ -1,9 +1,9 @@
-"""A fleet: each of HAR's 30 people is a device that saw one of two activities, and only its own.
+"""A fleet of 30 devices: each of HAR's 30 people saw one of two activities.
 
 This is the paper's pair of patterns with 30 devices in place of two. A device learns the first 80 %
-of its windows, in the order in which they were made; in the exam the last ones of all people and
-both activities are normal, and a tenth as many windows of the other four activities are odd.
-Windows overlap by half, so one is left out between what is learnt and what is kept.
+of its windows in their order; in the evaluation set the last windows of all people and both
+activities are normal, and a tenth as many windows of the other four activities are anomalies.
+Windows overlap by half, so one is left out between training and held-out windows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats, group
-from edgemerge.paper.dataset import Array, Dataset, Ints
-from edgemerge.paper.drawing import plain
+from edgemerge.paper.dataset import (
+    ANOMALY_RATIO,
+    SPLIT_SETTINGS,
+    TRAIN_SHARE,
+    Array,
+    Dataset,
+    EvalSet,
+    Ints,
+    rng_for,
+)
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import hide_frame
 from edgemerge.paper.settings import LAYERS, ROUNDS, Layer, Network
-from edgemerge.paper.splits import LEARNT, ODD, SHARES, Exam, chance
 
 MERGED, OURS, AVERAGED = "after", "ours", "BP-NN3-FL"
 PAIRS = tuple(combinations(range(6), 2))
@@ -28,7 +36,7 @@ FEW_PAIRS = ((0, 5), (1, 3), (2, 4))  # in a quick run: each activity once
 TRIALS, BASELINE_TRIALS = 10, 3  # of a plan for each round here, which goes through all pairs
 LAYER = Layer("identity", 64)  # ours; merged is the paper's
 NETWORK = Network((256,), 8, ROUNDS)  # the paper's, but one epoch in each round of averaging
-SETTINGS = f"{LAYER}, {LAYERS['har']}, {SHARES}"
+SETTINGS = f"{LAYER}, {LAYERS['har']}, {SPLIT_SETTINGS}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +47,7 @@ class Fleet:
     seed: int
     names: tuple[str, ...]
     parts: tuple[Ints, ...]
-    exam: Exam
+    eval_set: EvalSet
 
     @classmethod
     def of(cls, data: Dataset, pair: tuple[int, int], rng: np.random.Generator) -> Fleet:
@@ -47,21 +55,21 @@ class Fleet:
         seed = int(rng.integers(2**31))
         people = rng.permutation(np.unique(data.origin))
         saw = rng.choice(pair, len(people))
-        parts = [cut(data, who, what)[0] for who, what in zip(people, saw, strict=True)]
+        parts = [split_person(data, who, what)[0] for who, what in zip(people, saw, strict=True)]
         names = tuple(f"person-{who:02d}" for who in people)
-        return cls(data, seed, names, tuple(parts), _exam(data, pair, rng))
+        return cls(data, seed, names, tuple(parts), _eval_set(data, pair, rng))
 
     @classmethod
     def for_job(cls, job: Job, scope: Scope) -> Fleet:
         """Give the fleet of a job; a quick run has fewer fleets, none with fewer samples."""
         data = replace(scope, quick=False).dataset(job.dataset)
         a, b = map(int, job.part.split("-"))
-        return cls.of(data, (a, b), chance(scope.seed, "fleet", job.trial, job.part))
+        return cls.of(data, (a, b), rng_for(scope.seed, "fleet", job.trial, job.part))
 
     @property
     def readings(self) -> Array:
         """The samples of the exam."""
-        return self.data.X[self.exam.rows]
+        return self.data.X[self.eval_set.rows]
 
     def learnt(self, i: int) -> Array:
         """Give what a device learns."""
@@ -75,12 +83,12 @@ class Fleet:
         """Say how well odd samples were told from normal ones."""
         from sklearn.metrics import roc_auc_score  # noqa: PLC0415 (slow to import)
 
-        return float(roc_auc_score(self.exam.odd, oddness))
+        return float(roc_auc_score(self.eval_set.odd, oddness))
 
-    def networks(self) -> tuple[list[Array], Array]:
+    def network_inputs(self) -> tuple[list[Array], Array]:
         """Give what each device learns, and the exam, as networks want them."""
         scaled = self.data.between_0_and_1
-        return [scaled(part) for part in self.parts], scaled(self.exam.rows)
+        return [scaled(part) for part in self.parts], scaled(self.eval_set.rows)
 
     def banks(self) -> list[list[Contribution]]:
         """Let each device learn with a bank, and give what it shares."""
@@ -101,29 +109,29 @@ class Fleet:
         return sent
 
 
-def cut(data: Dataset, who: int, what: int) -> tuple[Ints, Ints]:
+def split_person(data: Dataset, who: int, what: int) -> tuple[Ints, Ints]:
     """Cut a person's windows of an activity in two: what is learnt, and what is kept for exams."""
     rows = np.flatnonzero((data.origin == who) & (data.y == what))
-    learn = round(LEARNT * len(rows))
+    learn = round(TRAIN_SHARE * len(rows))
     return rows[:learn], rows[learn + 1 :]
 
 
-def _exam(data: Dataset, pair: tuple[int, int], rng: np.random.Generator) -> Exam:
+def _eval_set(data: Dataset, pair: tuple[int, int], rng: np.random.Generator) -> EvalSet:
     people = np.unique(data.origin)
-    rows = np.concatenate([cut(data, who, what)[1] for what in pair for who in people])
+    rows = np.concatenate([split_person(data, who, what)[1] for what in pair for who in people])
     others = np.flatnonzero(~np.isin(data.y, pair))
-    odd = rng.permutation(others)[: max(1, round(ODD * len(rows)))]
-    return Exam(np.concatenate([rows, odd]), np.arange(len(rows) + len(odd)) >= len(rows))
+    odd = rng.permutation(others)[: max(1, round(ANOMALY_RATIO * len(rows)))]
+    return EvalSet(np.concatenate([rows, odd]), np.arange(len(rows) + len(odd)) >= len(rows))
 
 
-def merged(stats: Stats) -> Detector:
+def merged_detector(stats: Stats) -> Detector:
     """Give a newcomer that takes in the sum of all, as the paper does."""
     newcomer = Detector(stats.projection)
     newcomer.adopt(stats)
     return newcomer
 
 
-def exchanged(ledger: Ledger) -> Bank:
+def merged_bank(ledger: Ledger) -> Bank:
     """Give a newcomer that takes in a fleet's patterns; like ones were added up, as servers do."""
     newcomer = Bank(ledger.projection)
     newcomer.adopt([replace(found.members[0], stats=found.stats) for found in group(ledger)])
@@ -162,7 +170,7 @@ def aucs(rows: Rows, method: str, **where: float) -> dict[str, float]:
     }
 
 
-def gain(better: dict[str, float], worse: dict[str, float]) -> float | None:
+def mean_gain(better: dict[str, float], worse: dict[str, float]) -> float | None:
     """Give by how much AUC is higher on average, over the fleets that both have."""
     both = better.keys() & worse.keys()
     return sum(better[i] - worse[i] for i in both) / len(both) if both else None
@@ -179,14 +187,14 @@ def means(rows: Rows, methods: Iterable[str], **where: float) -> Row:
     return {method: round(mean(each), 3) for method, each in found.items() if each}
 
 
-def told(text: str, least: float, gained: float | None) -> Claim:
+def gain_claim(text: str, least: float, gained: float | None) -> Claim:
     """Claim that a gain is at least so much, if it was measured."""
     if gained is None:
         return Claim(text, None, "not measured")
     return Claim(text, gained >= least, f"{gained:+.3f}")
 
 
-def draw(axes: Axes, rows: Rows, key: str, looks: dict[str, tuple[str, str, str]]) -> None:
+def draw_curves(axes: Axes, rows: Rows, key: str, looks: dict[str, tuple[str, str, str]]) -> None:
     """Draw each method's mean AUC against a column, with the middle half of the fleets around it.
 
     `looks` has the label, the colour and the style of the line for each method.
@@ -203,4 +211,4 @@ def draw(axes: Axes, rows: Rows, key: str, looks: dict[str, tuple[str, str, str]
             axes.fill_between(places, low, high, color=colour, alpha=0.12, lw=0)
     if axes.lines:
         axes.legend(fontsize=9, frameon=False, loc="best")
-    plain(axes)
+    hide_frame(axes)

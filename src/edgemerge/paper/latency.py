@@ -1,39 +1,140 @@
-"""How long training, prediction and merging take: the paper's table with ours, and a whole pair.
+"""Latency of training, prediction and merging: the paper's table with ours, and a whole pair.
 
-All times of a run come from one job in which the methods take turns, for the sake of ratios.
+All times of a run come from one job in which the methods take turns, so that their ratios are fair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgemerge.paper.dataset import Dataset
-from edgemerge.paper.learners import settings
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.settings import NETWORKS, ROUNDS, Layer
-from edgemerge.paper.time_bars import pair_bars, step_bars
-from edgemerge.paper.timed import (
+from edgemerge.paper.plotting import COLOURS, GREY, INK, LABELS, hide_frame, new_figure, set_titles
+from edgemerge.paper.settings import NETWORKS, ROUNDS, Layer, device_settings
+from edgemerge.paper.timing import (
     ALL_ROUNDS,
+    EPOCH_PER_ROUND,
+    EPOCHS_IN_ALL,
     FL,
-    IN_ALL,
-    LOSS,
+    IN_CHUNKS,
     MERGE,
+    ONE_BY_ONE,
     OURS,
-    OWN_SUMS,
     PAIR,
-    PER_ROUND,
+    PAPER_MS,
     PREDICT,
-    PRINTED,
-    ROWS,
-    SCORE,
-    SINGLY,
-    STYLE,
+    PUBLISHED,
+    READY_FOR_LOSS,
+    READY_FOR_SCORE,
+    SUMS_KEPT,
     TEXTBOOK,
     TRAIN,
     Step,
 )
+
+METHOD_COLOURS = {
+    OURS: COLOURS["ours"],
+    PUBLISHED: GREY,
+    TEXTBOOK: "#BDBDBD",
+    FL: COLOURS["BP-NN3-FL"],
+}
+METHOD_LABELS = {OURS: "ours", PUBLISHED: "published style", TEXTBOOK: "NumPy by the book", FL: FL}
+JOB_TITLES = {TRAIN: "Train on one sample", PREDICT: "Predict one sample", MERGE: "Merge one peer"}
+DIAMOND: dict[str, Any] = {"color": "white", "edgecolors": INK, "marker": "D", "s": 22, "zorder": 3}
+AT_THE_RIGHT: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8, "color": INK}
+LEGEND: dict[str, Any] = {"loc": "outside upper right", "fontsize": 8, "frameon": False}
+AXIS_MARGIN = 25.0  # the axis ends at so many times the longest bar: numbers stand there
+
+
+def step_bars(rows: Rows) -> Figure:
+    """Draw a panel for each job and N; diamonds are what the paper printed."""
+    steps = [row for row in rows if row["job"] in JOB_TITLES]
+    jobs = [job for job in JOB_TITLES if any(row["job"] == job for row in steps)]
+    sizes = sorted({int(row["hidden"]) for row in steps})
+    lines = [sum(row["job"] == job for row in steps) for job in jobs]
+    figure = new_figure(6.2 * len(sizes), 0.27 * sum(lines) / len(sizes) + 0.8 * len(jobs) + 0.5)
+    panels = figure.subplots(
+        *(len(jobs), len(sizes)), squeeze=False, sharex="row", sharey="row", height_ratios=lines
+    )
+    for job, across in zip(jobs, panels, strict=True):
+        for N, axes in zip(sizes, across, strict=True):
+            found = [row for row in steps if (row["job"], row["hidden"]) == (job, N)]
+            _bars(axes, found, _step_label, METHOD_COLOURS)
+            _printed(axes, found)
+            set_titles(
+                axes,
+                f"{JOB_TITLES[job]}, N = {N}",
+                x="ms of CPU (in brackets: as a share of BP-NN3-FL)" if job == jobs[-1] else "",
+            )
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), **LEGEND)
+    return figure
+
+
+def pair_bars(rows: Rows) -> Figure:
+    """Draw all training of a pair, a panel for each data set."""
+    pairs = [row for row in rows if row["job"] == PAIR]
+    names = list(dict.fromkeys(str(row["dataset"]) for row in pairs))
+    figure = new_figure(6.2 * len(names), 0.27 * len(pairs) / len(names) + 1.2)
+    panels = figure.subplots(1, len(names), squeeze=False, sharey=True, sharex=True)[0]
+    for name, axes in zip(names, panels, strict=True):
+        found = [row for row in pairs if row["dataset"] == name]
+        _bars(axes, found, _pair_label, COLOURS)
+        set_titles(
+            axes,
+            f"All training of one pair, {name.upper()}",
+            x="ms of CPU, both devices (in brackets: as a share of BP-NN3-FL)",
+        )
+    return figure
+
+
+def _bars(
+    axes: Axes, rows: Sequence[Row], label: Callable[[Row], str], colours: dict[str, str]
+) -> None:
+    places, times = range(len(rows)), [float(row["ms"]) for row in rows]
+    axes.barh(places, times, color=[colours[str(row["method"])] for row in rows], height=0.7)
+    axes.set_yticks(places, [label(row) for row in rows])
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ends = [
+        max(time, float(row.get("paper_ms", 0.0))) for time, row in zip(times, rows, strict=True)
+    ]
+    axes.set_xlim(min(low, min(times) / 3.0), max(high, max(ends) * AXIS_MARGIN))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    hide_frame(axes)
+    for place, row in zip(places, rows, strict=True):
+        axes.text(0.99, place, _number(row), **AT_THE_RIGHT, transform=axes.get_yaxis_transform())
+
+
+def _number(row: Row) -> str:
+    time, share = float(row["ms"]), float(row["of_fl"])
+    shown = f"{time:,.0f} ms" if time >= 100.0 else f"{time:.3g} ms"
+    if share == 1.0:
+        return shown
+    return shown + (f"  (1/{1.0 / share:.3g})" if share < 1.0 else f"  ({share:.3g}×)")
+
+
+def _printed(axes: Axes, rows: Sequence[Row]) -> None:
+    there = [(i, row["paper_ms"]) for i, row in enumerate(rows) if "paper_ms" in row]
+    if there:
+        places, times = zip(*there, strict=True)
+        axes.scatter(times, places, label="the paper's, on its own machine", **DIAMOND)
+
+
+def _step_label(row: Row) -> str:
+    method = METHOD_LABELS[str(row["method"])]
+    plainly = row["method"] != OURS and row["job"] != MERGE
+    what = str(row["what"]).removeprefix("ready for " if row["job"] == PREDICT else "")
+    return method if plainly else f"{method}, {what}"
+
+
+def _pair_label(row: Row) -> str:
+    method = str(row["method"])
+    return f"{LABELS.get(method, method)}, {row['what']}"
+
 
 NAME = "latency"
 TITLE = "Training, prediction and merging latency"
@@ -49,14 +150,14 @@ NOTE = (
 
 SIZES = (64, 128)
 PAIRS = {"har": ("sitting", "laying"), "mnist": ("0", "1")}
-FASTER = 20  # times, that ours is to be faster than BP-NN3-FL over all training of a pair
-WORDS = {
-    (TRAIN, LOSS): "Training, ready for a loss,",
-    (TRAIN, SCORE): "Training, ready for a score,",
-    (PREDICT, LOSS): "Predicting a loss",
-    (PREDICT, SCORE): "Predicting a score",
-    (MERGE, LOSS): "Merging, ready for a loss,",
-    (MERGE, SCORE): "Merging, ready for a score,",
+TARGET_SPEEDUP = 20  # times, that ours is to be faster than BP-NN3-FL over all training of a pair
+CLAIM_SUBJECTS = {
+    (TRAIN, READY_FOR_LOSS): "Training, ready for a loss,",
+    (TRAIN, READY_FOR_SCORE): "Training, ready for a score,",
+    (PREDICT, READY_FOR_LOSS): "Predicting a loss",
+    (PREDICT, READY_FOR_SCORE): "Predicting a score",
+    (MERGE, READY_FOR_LOSS): "Merging, ready for a loss,",
+    (MERGE, READY_FOR_SCORE): "Merging, ready for a score,",
 }
 COLUMNS = {
     "ms": "ms",
@@ -64,39 +165,39 @@ COLUMNS = {
     "of_published": "of published style",
     "paper_ms": "paper's ms",
 }
-READINGS = (IN_ALL, PER_ROUND)  # of how long the clients train
+FL_READINGS = (EPOCHS_IN_ALL, EPOCH_PER_ROUND)  # of how long the clients train
 
 # what the others are compared with, for each job: BP-NN3-FL, and the published style
-AGAINST: dict[str, tuple[Step, ...]] = {
-    TRAIN: (Step(TRAIN, FL), Step(TRAIN, STYLE)),
-    PREDICT: (Step(PREDICT, FL), Step(PREDICT, STYLE)),
-    MERGE: (Step(MERGE, FL, ALL_ROUNDS), Step(MERGE, STYLE, OWN_SUMS)),
-    PAIR: (Step(PAIR, FL, IN_ALL),),
+COMPARED_WITH: dict[str, tuple[Step, ...]] = {
+    TRAIN: (Step(TRAIN, FL), Step(TRAIN, PUBLISHED)),
+    PREDICT: (Step(PREDICT, FL), Step(PREDICT, PUBLISHED)),
+    MERGE: (Step(MERGE, FL, ALL_ROUNDS), Step(MERGE, PUBLISHED, SUMS_KEPT)),
+    PAIR: (Step(PAIR, FL, EPOCHS_IN_ALL),),
 }
 
 
 def run(plan: Plan) -> Rows:
     """Time everything in one job; MNIST's pair is there if MNIST is."""
     names = [name for name in PAIRS if name in DATA or plan.scope.has(name)]
-    used = [f"{PAIRS[n]}: {settings(n)}, {NETWORKS[n]['BP-NN3']}" for n in names]
+    used = [f"{PAIRS[n]}: {device_settings(n)}, {NETWORKS[n]['BP-NN3']}" for n in names]
     words = f"N {SIZES}, {'; '.join(used)}, {ROUNDS} rounds"
     return plan.rows(work, [Job(NAME, "har", "all", 0, "-".join(names), words)])
 
 
 def work(job: Job, scope: Scope) -> Rows:
     """Race the methods: single steps on HAR at both N, then all training of a pair."""
-    from edgemerge.paper import one_step, pair_time  # noqa: PLC0415 (these need torch)
+    from edgemerge.paper import latency_steps  # noqa: PLC0415 (these need torch)
     from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
 
     data, found, seconds = scope.dataset("har"), [], 1.0 if scope.quick else 20.0
     X, Y = (data.X[data.rows(pattern)] for pattern in PAIRS["har"])
     for N in SIZES:
         layer = Layer("identity", N).projection(data, scope.seed)
-        found += rows_of(data, one_step.measure(layer, X, Y, seconds), hidden=N)
+        found += rows_of(data, latency_steps.measure_steps(layer, X, Y, seconds), hidden=N)
     for name in job.part.split("-"):
         trial = Trial(Job(NAME, name, "all", job.trial), scope)
         a, b = map(trial.data.patterns.index, PAIRS[name])
-        times = pair_time.measure(trial, a, b, 0.0 if scope.quick else 20.0)
+        times = latency_steps.measure_pair(trial, a, b, 0.0 if scope.quick else 20.0)
         found += rows_of(trial.data, times)
     return found
 
@@ -108,9 +209,9 @@ def rows_of(data: Dataset, times: Mapping[Step, float], **sizes: int) -> Rows:
 
 
 def _row(step: Step, times: Mapping[Step, float], N: int) -> Row:
-    others = zip(("of_fl", "of_published"), AGAINST[step.job], strict=False)
+    others = zip(("of_fl", "of_published"), COMPARED_WITH[step.job], strict=False)
     shares = {key: times[step] / times[other] for key, other in others}
-    printed = {"paper_ms": PRINTED[step, N]} if (step, N) in PRINTED else {}
+    printed = {"paper_ms": PAPER_MS[step, N]} if (step, N) in PAPER_MS else {}
     return {**step._asdict(), "ms": 1e3 * times[step], **shares, **printed}
 
 
@@ -144,18 +245,18 @@ def claims(rows: Rows) -> list[Claim]:
         _at_both(f"Prediction takes less than {against}", rows, Step(PREDICT, OURS)),
         _at_both(f"One merge takes less than {against} {ROUNDS} rounds", rows, Step(MERGE, OURS)),
     ]
-    for (job, what), words in WORDS.items():
+    for (job, what), words in CLAIM_SUBJECTS.items():
         text, mine = f"{words} takes no longer than the published style", Step(job, OURS, what)
-        found.append(_at_both(text, rows, mine, AGAINST[job][1]))
+        found.append(_at_both(text, rows, mine, COMPARED_WITH[job][1]))
     for job in (TRAIN, PREDICT):
-        text = f"{WORDS[job, LOSS]} takes no longer than NumPy by the book"
+        text = f"{CLAIM_SUBJECTS[job, READY_FOR_LOSS]} takes no longer than NumPy by the book"
         found.append(_at_both(text, rows, Step(job, OURS), Step(job, TEXTBOOK)))
     datasets = dict.fromkeys(str(row["dataset"]) for row in rows if row["job"] == PAIR)
-    return found + [_pair(rows, name, reading) for name in datasets for reading in READINGS]
+    return found + [_pair(rows, name, reading) for name in datasets for reading in FL_READINGS]
 
 
 def _at_both(text: str, rows: Rows, mine: Step, other: Step | None = None) -> Claim:
-    other = other or AGAINST[mine.job][0]
+    other = other or COMPARED_WITH[mine.job][0]
     ratios = {N: ratio for N in SIZES if (ratio := _ratio(rows, mine, other, hidden=N))}
     if not ratios:
         return Claim(text, None, "not measured")
@@ -164,18 +265,18 @@ def _at_both(text: str, rows: Rows, mine: Step, other: Step | None = None) -> Cl
 
 
 def _pair(rows: Rows, dataset: str, reading: str) -> Claim:
-    of = f"1/{FASTER} of BP-NN3-FL's time, {reading}"
-    text = f"{dataset}: ours, {ROWS}, trains a pair in at most {of}"
+    of = f"1/{TARGET_SPEEDUP} of BP-NN3-FL's time, {reading}"
+    text = f"{dataset}: ours, {IN_CHUNKS}, trains a pair in at most {of}"
     other = Step(PAIR, FL, reading)
     ratios = {
         what: ratio
-        for what in (ROWS, SINGLY)
+        for what in (IN_CHUNKS, ONE_BY_ONE)
         if (ratio := _ratio(rows, Step(PAIR, "ours", what), other, dataset=dataset))
     }
-    if ROWS not in ratios:
+    if IN_CHUNKS not in ratios:
         return Claim(text, None, "not measured")
     found = ", ".join(f"{what} 1/{1.0 / ratio:.3g}" for what, ratio in ratios.items())
-    far = FASTER * ratios[ROWS]
+    far = TARGET_SPEEDUP * ratios[IN_CHUNKS]
     missed = "" if far <= 1.0 else f"; missed by a factor of {far:.3g}"
     return Claim(text, far <= 1.0, found + missed)
 

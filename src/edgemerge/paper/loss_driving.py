@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from edgemerge.paper import loss_bars, mean_losses
-from edgemerge.paper.drawing import INK, canvas, titled
+from edgemerge.paper import loss_figures
+from edgemerge.paper.dataset import split_by_origin, split_by_sample
+from edgemerge.paper.loss_figures import DEVICE_A, DEVICE_B, TwoDevices
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import INK, new_figure, set_titles
 from edgemerge.paper.settings import LAYERS
-from edgemerge.paper.splits import by_origin, by_sample
-from edgemerge.paper.two_devices import A, B, TwoDevices
 
 NAME = "loss-driving"
 TITLE = "Loss before and after merging, driving"
@@ -22,9 +22,9 @@ NOTE = (
 )
 
 NORMAL, AGGRESSIVE = "normal", "aggressive"
-CUTS = {"window": by_sample, "trip": by_origin}
+CUTS = {"window": split_by_sample, "trip": split_by_origin}
 PANELS = {"window": "cut by window, as in the paper", "trip": "cut by trip: nothing leaks"}
-LOOKS = loss_bars.devices(NORMAL, AGGRESSIVE)
+STYLES = loss_figures.device_styles(NORMAL, AGGRESSIVE)
 
 
 def run(plan: Plan) -> Rows:
@@ -45,7 +45,7 @@ def work(job: Job, scope: Scope) -> Rows:
     return [head | row for row in devices.rows()]
 
 
-def of_cut(rows: Rows, cut: str) -> Rows:
+def rows_of_cut(rows: Rows, cut: str) -> Rows:
     """Choose the rows of one cut."""
     return [row for row in rows if row["cut"] == cut]
 
@@ -54,34 +54,40 @@ def table(rows: Rows) -> Rows:
     """Put the means beside each other."""
     return [
         {"cut": f"by {cut}", **row}
-        for cut in mean_losses.column(rows, "cut")
-        for row in mean_losses.table(of_cut(rows, cut), LOOKS)
+        for cut in loss_figures.distinct_values(rows, "cut")
+        for row in loss_figures.mean_loss_table(rows_of_cut(rows, cut), STYLES)
     ]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw a panel for each cut, with the same axis."""
-    cuts = mean_losses.column(rows, "cut")
-    figure = canvas(1.0 + 4.5 * len(cuts), 4.6)
+    cuts = loss_figures.distinct_values(rows, "cut")
+    figure = new_figure(1.0 + 4.5 * len(cuts), 4.6)
     axes = figure.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
     for one, cut in zip(axes, cuts, strict=True):
-        loss_bars.draw(one, of_cut(rows, cut), LOOKS)
-        loss_bars.log_axis(one, *loss_bars.limits(rows))
-        titled(one, PANELS[cut])
+        loss_figures.draw_bars(one, rows_of_cut(rows, cut), STYLES)
+        loss_figures.log_axis(one, *loss_figures.axis_limits(rows))
+        set_titles(one, PANELS[cut])
     axes[0].set_ylabel("mean loss of kept windows (log axis)", color=INK)
-    loss_bars.legend(figure, axes[0])
+    loss_figures.draw_legend(figure, axes[0])
     return {"": figure}
 
 
 def claims(rows: Rows) -> list[Claim]:
     """Say for each cut whether each device took in the other's way of driving and kept its own."""
-    found = [claim for cut in CUTS for claim in _claims_of(of_cut(rows, cut), cut)]
-    return [*found, mean_losses.identical(rows)]
+    found = [claim for cut in CUTS for claim in _claims_of(rows_of_cut(rows, cut), cut)]
+    return [*found, loss_figures.claim_identical(rows)]
 
 
 def _claims_of(rows: Rows, cut: str) -> list[Claim]:
     both = [
-        *(mean_losses.falls(rows, AGGRESSIVE, A), mean_losses.stays_low(rows, NORMAL, A)),
-        *(mean_losses.falls(rows, NORMAL, B), mean_losses.stays_low(rows, AGGRESSIVE, B)),
+        *(
+            loss_figures.claim_falls(rows, AGGRESSIVE, DEVICE_A),
+            loss_figures.claim_stays_low(rows, NORMAL, DEVICE_A),
+        ),
+        *(
+            loss_figures.claim_falls(rows, NORMAL, DEVICE_B),
+            loss_figures.claim_stays_low(rows, AGGRESSIVE, DEVICE_B),
+        ),
     ]
     return [Claim(f"by {cut}: {one.text}", one.holds, one.found) for one in both]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgemerge.paper import loss_bars, mean_losses
+from edgemerge.paper import loss_figures
 from edgemerge.paper.dataset import Array
-from edgemerge.paper.drawing import FAINT, GREY, INK, canvas
-from edgemerge.paper.mean_losses import spread
+from edgemerge.paper.loss_figures import (
+    AFTER_MERGE,
+    DEVICE_A,
+    DEVICE_B,
+    TwoDevices,
+    summarise_losses,
+)
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
+from edgemerge.paper.plotting import FAINT, GREY, INK, new_figure
 from edgemerge.paper.settings import LAYERS, NETWORKS
-from edgemerge.paper.two_devices import MERGED, A, B, TwoDevices
 
 NAME = "loss-har"
 TITLE = "Loss before and after merging, human activities"
@@ -24,11 +29,11 @@ NOTE = (
 
 SITTING, LAYING, STANDING = "sitting", "laying", "standing"
 WALKING = ("walking", "walking_upstairs", "walking_downstairs")
-BP = "BP-NN3"
-CLOSE = 2.0  # a loss within this factor of another is relatively close to it
-ODD = 10.0  # a loss so many times that of what was learnt is anomalous
-AGREES = 0.8  # rank correlation, of at most 1
-LOOKS = loss_bars.devices(SITTING, LAYING)
+BP_NN3 = "BP-NN3"
+CLOSE_FACTOR = 2.0  # a loss within this factor of another is relatively close to it
+ANOMALY_FACTOR = 10.0  # a loss so many times that of what was learnt is anomalous
+MIN_RANK_CORRELATION = 0.8  # rank correlation, of at most 1
+STYLES = loss_figures.device_styles(SITTING, LAYING)
 
 
 def run(plan: Plan) -> Rows:
@@ -38,7 +43,8 @@ def run(plan: Plan) -> Rows:
         Job(NAME, "har", "merging", trial, "", f"{LAYERS['har']}, {pair}") for trial in plan.merging
     ]
     training = [
-        Job(NAME, "har", BP, trial, "", f"{NETWORKS['har'][BP]}, {pair}") for trial in plan.training
+        Job(NAME, "har", BP_NN3, trial, "", f"{NETWORKS['har'][BP_NN3]}, {pair}")
+        for trial in plan.training
     ]
     return plan.rows(work, merging + training)
 
@@ -46,7 +52,7 @@ def run(plan: Plan) -> Rows:
 def work(job: Job, scope: Scope) -> Rows:
     """Do one trial of merging, or of BP-NN3 on the same samples."""
     devices = TwoDevices(job, scope, (SITTING, LAYING))
-    return _trained(devices) if job.method == BP else devices.rows()
+    return _trained(devices) if job.method == BP_NN3 else devices.rows()
 
 
 def _trained(devices: TwoDevices) -> Rows:
@@ -55,42 +61,45 @@ def _trained(devices: TwoDevices) -> Rows:
     data, split = devices.data, devices.split
     pair = [data.patterns.index(pattern) for pattern in (SITTING, LAYING)]
     learnt = [data.between_0_and_1(split.learn[i]) for i in pair]
-    backprop.one_thread()
-    net = backprop.train(NETWORKS["har"][BP], learnt, devices.trial.number(BP, *pair))
+    backprop.use_one_thread()
+    net = backprop.train(NETWORKS["har"][BP_NN3], learnt, devices.trial.number(BP_NN3, *pair))
     return [
-        devices.row(BP, pattern, backprop.losses(net, data.between_0_and_1(rows)))
+        devices.row(BP_NN3, pattern, backprop.losses(net, data.between_0_and_1(rows)))
         for pattern, rows in zip(data.patterns, split.keep, strict=True)
     ]
 
 
 def table(rows: Rows) -> Rows:
     """Put the means beside each other."""
-    return mean_losses.table(rows, [*LOOKS, BP])
+    return loss_figures.mean_loss_table(rows, [*STYLES, BP_NN3])
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw the devices' bars on the left axis and BP-NN3's on the right one."""
-    figure = canvas(10.0, 4.8)
+    figure = new_figure(10.0, 4.8)
     left = figure.subplots()
-    loss_bars.draw(left, rows, LOOKS, of=4)
-    low, high = loss_bars.limits([row for row in rows if row["method"] != BP])
-    loss_bars.log_axis(left, low, high)
+    loss_figures.draw_bars(left, rows, STYLES, of=4)
+    low, high = loss_figures.axis_limits([row for row in rows if row["method"] != BP_NN3])
+    loss_figures.log_axis(left, low, high)
     left.set_ylabel("mean loss of kept samples (log axis)", color=INK)
     right = left.twinx()
-    loss_bars.draw(right, rows, {BP: ("BP-NN3 (right axis)", GREY)}, first=3, of=4)
+    loss_figures.draw_bars(right, rows, {BP_NN3: ("BP-NN3 (right axis)", GREY)}, first=3, of=4)
     shift = _shift(rows)
-    loss_bars.log_axis(right, low * shift, high * shift)
+    loss_figures.log_axis(right, low * shift, high * shift)
     right.spines["right"].set_visible(True)
     right.spines["right"].set_color(FAINT)
     right.set_ylabel("mean loss of BP-NN3 (log axis)", color=INK)
-    loss_bars.legend(figure, left, right)
+    loss_figures.draw_legend(figure, left, right)
     return {"": figure}
 
 
 def _shift(rows: Rows) -> float:
     """How far the right axis is from the left one, so that bars of both stand at one height."""
-    patterns = mean_losses.column(rows, "pattern")
-    found = [(spread(rows, BP, p), spread(rows, MERGED[A], p)) for p in patterns]
+    patterns = loss_figures.distinct_values(rows, "pattern")
+    found = [
+        (summarise_losses(rows, BP_NN3, p), summarise_losses(rows, AFTER_MERGE[DEVICE_A], p))
+        for p in patterns
+    ]
     ratios = [bp.mean / ours.mean for bp, ours in found if bp and ours]
     return float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
 
@@ -98,59 +107,80 @@ def _shift(rows: Rows) -> float:
 def claims(rows: Rows) -> list[Claim]:
     """Say whether the devices took in what the other learnt, and nothing else."""
     return [
-        mean_losses.falls(rows, SITTING, B),
-        mean_losses.falls(rows, LAYING, A),
-        mean_losses.stays_low(rows, SITTING, A),
-        mean_losses.stays_low(rows, LAYING, B),
-        _close(rows),
-        _odd(rows),
-        _together(rows),
-        _order(rows),
-        mean_losses.identical(rows),
+        loss_figures.claim_falls(rows, SITTING, DEVICE_B),
+        loss_figures.claim_falls(rows, LAYING, DEVICE_A),
+        loss_figures.claim_stays_low(rows, SITTING, DEVICE_A),
+        loss_figures.claim_stays_low(rows, LAYING, DEVICE_B),
+        _walking_unchanged(rows),
+        _still_anomalous(rows),
+        _standing_follows_sitting(rows),
+        _same_order(rows),
+        loss_figures.claim_identical(rows),
     ]
 
 
-def _close(rows: Rows) -> Claim:
+def _walking_unchanged(rows: Rows) -> Claim:
     text = (
         f"the losses of the three ways of walking, which nobody learnt, change little: by less "
-        f"than a factor of {CLOSE:g} at both devices"
+        f"than a factor of {CLOSE_FACTOR:g} at both devices"
     )
-    pairs = [(spread(rows, d, p), spread(rows, MERGED[d], p)) for d in MERGED for p in WALKING]
+    pairs = [
+        (summarise_losses(rows, d, p), summarise_losses(rows, AFTER_MERGE[d], p))
+        for d in AFTER_MERGE
+        for p in WALKING
+    ]
     ratios = [before.mean / after.mean for before, after in pairs if before and after]
     if len(ratios) < len(pairs):
         return Claim(text, None, "not measured")
-    holds = min(ratios) > 1.0 / CLOSE and max(ratios) < CLOSE
+    holds = min(ratios) > 1.0 / CLOSE_FACTOR and max(ratios) < CLOSE_FACTOR
     return Claim(text, holds, f"before / after is {min(ratios):.2f} to {max(ratios):.2f}")
 
 
-def _odd(rows: Rows) -> Claim:
-    text = f"after merging they are still anomalous: {ODD:g} times the loss of sitting and laying"
-    walking = [one.mean for p in WALKING if (one := spread(rows, MERGED[B], p))]
-    learnt = [one.mean for p in (SITTING, LAYING) if (one := spread(rows, MERGED[B], p))]
+def _still_anomalous(rows: Rows) -> Claim:
+    text = (
+        f"after merging they are still anomalous: {ANOMALY_FACTOR:g} times the loss "
+        "of sitting and laying"
+    )
+    walking = [
+        one.mean for p in WALKING if (one := summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
+    ]
+    learnt = [
+        one.mean
+        for p in (SITTING, LAYING)
+        if (one := summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
+    ]
     if not walking or not learnt:
         return Claim(text, None, "not measured")
     least = min(walking) / max(learnt)
-    return Claim(text, least > ODD, f"at least {least:.0f} times")
+    return Claim(text, least > ANOMALY_FACTOR, f"at least {least:.0f} times")
 
 
-def _together(rows: Rows) -> Claim:
-    sitting, standing = (mean_losses.falls(rows, p, B) for p in (SITTING, STANDING))
-    text = f"{STANDING}, which nobody learnt, is like {SITTING}: its loss at {B} falls with it"
+def _standing_follows_sitting(rows: Rows) -> Claim:
+    sitting, standing = (loss_figures.claim_falls(rows, p, DEVICE_B) for p in (SITTING, STANDING))
+    text = (
+        f"{STANDING}, which nobody learnt, is like {SITTING}: its loss at {DEVICE_B} falls with it"
+    )
     if sitting.holds is None or standing.holds is None:
         return Claim(text, None, "not measured")
     found = f"{STANDING} {standing.found}; {SITTING} {sitting.found}"
     return Claim(text, sitting.holds and standing.holds, found)
 
 
-def _order(rows: Rows) -> Claim:
-    text = f"BP-NN3 orders the activities as merging does (rank correlation above {AGREES:g})"
-    patterns = mean_losses.column(rows, "pattern")
-    found = [(spread(rows, BP, p), spread(rows, MERGED[B], p)) for p in patterns]
+def _same_order(rows: Rows) -> Claim:
+    text = (
+        "BP-NN3 orders the activities as merging does (rank correlation above "
+        f"{MIN_RANK_CORRELATION:g})"
+    )
+    patterns = loss_figures.distinct_values(rows, "pattern")
+    found = [
+        (summarise_losses(rows, BP_NN3, p), summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
+        for p in patterns
+    ]
     pairs = [(bp.mean, ours.mean) for bp, ours in found if bp and ours]
     if len(pairs) < 3:
         return Claim(text, None, "not measured")
     value = rank_correlation(*map(np.array, zip(*pairs, strict=True)))
-    return Claim(text, value > AGREES, f"{value:.2f} over {len(pairs)} activities")
+    return Claim(text, value > MIN_RANK_CORRELATION, f"{value:.2f} over {len(pairs)} activities")
 
 
 def rank_correlation(x: Array, y: Array) -> float:

@@ -1,4 +1,4 @@
-"""What a run of the evaluation is given and gives: a plan, jobs, rows and claims."""
+"""What a run of the evaluation takes and returns: scope, plan, jobs, rows and claims."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _dataset(folder: Path, name: str, most: int, seed: int) -> Dataset:
     from edgemerge.paper.data import load  # noqa: PLC0415 (a job that needs no data reads none)
 
     found = load(name, folder)
-    return found.fewer(most, seed) if most else found
+    return found.subsample(most, seed) if most else found
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Job:
     settings: str = ""
 
 
-Work = Callable[[Job, Scope], Rows]
-Spread = Callable[[Work, Sequence[Job], Scope], Iterator[Rows]]
+JobFunction = Callable[[Job, Scope], Rows]
+JobRunner = Callable[[JobFunction, Sequence[Job], Scope], Iterator[Rows]]
 
 
-def one_by_one(work: Work, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:
+def run_in_order(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:
     """Do the jobs here and now, and keep nothing."""
     return (work(job, scope) for job in jobs)
 
@@ -75,7 +75,7 @@ class Plan:
     scope: Scope
     trials: int = 50
     baseline_trials: int = 3
-    spread: Spread = one_by_one
+    spread: JobRunner = run_in_order
 
     @property
     def merging(self) -> range:
@@ -88,7 +88,7 @@ class Plan:
         trials = self.baseline_trials
         return range(min(trials, QUICK_BASELINE_TRIALS) if self.scope.quick else trials)
 
-    def rows(self, work: Work, jobs: Sequence[Job]) -> Rows:
+    def rows(self, work: JobFunction, jobs: Sequence[Job]) -> Rows:
         """Do the jobs and give all their rows, in the order of the jobs."""
         return [row for rows in self.spread(work, jobs, self.scope) for row in rows]
 

@@ -1,14 +1,15 @@
-"""All results of the evaluation, in the order of the report: the paper's, then others."""
+"""The results of the evaluation by name, in the order of the report."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # so that the command line can list the names without waiting for more
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from edgemerge.paper.plan import Claim, Plan, Rows
+
 
 NAMES = (
     *("loss-driving", "loss-har", "auc", "latency", "convergence"),  # the paper's section 5
@@ -37,7 +38,7 @@ class Result(Protocol):
         """Say what the rows were to show, and whether they do."""
 
 
-def result(name: str) -> Result:
+def load_result(name: str) -> Result:
     """Import a result; `loss-har` is in loss_har.py."""
     module: Result = import_module(f"edgemerge.paper.{name.replace('-', '_')}")
     return module

@@ -1,16 +1,24 @@
-"""The paper's settings: which layers, batches and epochs were used on which data set."""
+"""The paper's settings for each data set, and the detectors and banks built from them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from edgemerge import Bank, Projection
-from edgemerge.paper.dataset import Dataset
+import numpy as np
+
+from edgemerge import Bank, Contribution, Detector, Projection, Stats
+from edgemerge.paper.dataset import Array, Dataset
+
+if TYPE_CHECKING:
+    from edgemerge.paper.trial import Trial
+
 
 ROUNDS = 50  # of federated averaging
-STRIP = 512  # samples that a device is handed together; the bits are those of one by one
+CHUNK_ROWS = 512  # samples that a device is handed together; the bits are those of one by one
 LEARNING_RATE = 0.001  # Adam's usual one; the paper names none
 
 
@@ -78,13 +86,60 @@ NETWORKS = {
     "mnist": {"BP-NN3": Network((64,), 32, 5), "BP-NN5": Network((64, 32, 64), 8, 10)},
 }
 
-SAME_N = {  # one instance for each pattern, kept apart, and our score: what differs from the paper
+# One instance for each pattern, kept apart, and our score: what differs from the paper.
+SAME_SIZE_BANKS = {
     dataset: Exchange(layer, max_patterns=1, form="exact") for dataset, layer in LAYERS.items()
 }
 
-BEST = {  # within a hundredth of the bytes of federated averaging, and HAR a twentieth of its time
+# Within a hundredth of the bytes of federated averaging, and HAR a twentieth of its time.
+BEST_BANKS = {
     "har": Exchange(Layer("identity", 64), max_patterns=8, form="root16"),
     "mnist": Exchange(Layer("sigmoid", 56, low=-1.0, width=0.5), max_patterns=4, form="root16"),
 }
 
-BANKS = {"bank": SAME_N, "ours": BEST}
+BANKS = {"bank": SAME_SIZE_BANKS, "ours": BEST_BANKS}
+
+
+# The devices of a pair that are timed and weighed: a detector at the paper's N, or a bank (ours).
+#
+# Both share, adopt and judge, so that what is measured of one can be measured of the other.
+
+Device = Detector | Bank
+DeviceFactory = Callable[[], Device]
+
+
+def device_factories(trial: Trial) -> dict[str, DeviceFactory]:
+    """Give what makes a device of each method; all devices of a method share a projection."""
+    data, seed = trial.data, trial.number("layer")
+    found: dict[str, DeviceFactory] = {
+        "after": partial(Detector, LAYERS[data.name].projection(data, seed))
+    }
+    for method, exchanges in BANKS.items():
+        if exchange := exchanges.get(data.name):
+            found[method] = partial(exchange.bank, exchange.layer.projection(data, seed))
+    return found
+
+
+def device_settings(dataset: str) -> str:
+    """Say what the devices of a data set depend on."""
+    banks = [exchanges.get(dataset) for exchanges in BANKS.values()]
+    return f"{LAYERS[dataset]}, banks {banks}"
+
+
+def shared_by(device: Device, name: str) -> list[Contribution]:
+    """Give what a device sends: one contribution, or one for each pattern of a bank."""
+    sent = device.share(name, revision=1)
+    return [sent] if isinstance(sent, Contribution) else sent
+
+
+def adopt_all(device: Device, told: Sequence[Contribution]) -> None:
+    """Let a device take in what came; whatever was told before is forgotten."""
+    if isinstance(device, Bank):
+        device.adopt(told)
+    else:
+        device.adopt(Stats.total(device.projection, [note.stats for note in told]))
+
+
+def anomaly_scores(device: Device, X: Array) -> Array:
+    """Say how unusual samples are: the paper's loss, or our score."""
+    return np.asarray(device.score(X) if isinstance(device, Bank) else device.loss(X))

@@ -1,7 +1,8 @@
-"""One trial of the paper's ROC-AUC protocol: a cut of the data set, and the exam of each pair.
+"""One trial of the paper's ROC-AUC protocol: a split, and the evaluation set of each pair.
 
-Device-A learns one pattern, Device-B another, 80 % of each; the rest of both is normal in the exam,
-and a tenth as many samples of all other patterns are odd. All methods get the same cuts and exams.
+Device-A learns one pattern, Device-B another, 80 % of each. The held-out samples of both are normal
+in the evaluation set; a tenth as many samples of all other patterns are anomalies. All methods get
+the same splits.
 """
 
 from __future__ import annotations
@@ -12,28 +13,27 @@ from itertools import product
 from numpy.random import Generator
 from sklearn.metrics import roc_auc_score
 
-from edgemerge.paper.dataset import Array
+from edgemerge.paper.dataset import Array, EvalSet, Splitter, eval_set, rng_for, split_by_sample
 from edgemerge.paper.plan import Job, Row, Scope
-from edgemerge.paper.splits import Cut, Exam, by_sample, chance, exam
 
 
 class Trial:
     """Samples to learn and exams to pass, as the seed and the number of the trial say."""
 
-    def __init__(self, job: Job, scope: Scope, cut: Cut = by_sample) -> None:
+    def __init__(self, job: Job, scope: Scope, cut: Splitter = split_by_sample) -> None:
         """Cut the data set."""
         self.job, self.seed = job, scope.seed
         self.data = scope.dataset(job.dataset)
-        self.split = cut(self.data, self.chance("cut"))
-        self._exams: dict[tuple[int, int], Exam] = {}
+        self.split = cut(self.data, self.rng_for("cut"))
+        self._exams: dict[tuple[int, int], EvalSet] = {}
 
-    def chance(self, *words: object) -> Generator:
+    def rng_for(self, *words: object) -> Generator:
         """Give random numbers of this trial for one purpose."""
-        return chance(self.seed, self.job.dataset, self.job.trial, *words)
+        return rng_for(self.seed, self.job.dataset, self.job.trial, *words)
 
     def number(self, *words: object) -> int:
         """Give a seed of this trial for one purpose."""
-        return int(self.chance(*words).integers(2**31))
+        return int(self.rng_for(*words).integers(2**31))
 
     def learnt(self, pattern: int) -> Array:
         """Give the readings of a pattern that are to be learnt."""
@@ -44,16 +44,16 @@ class Trial:
         patterns = range(len(self.data.patterns))
         return product(patterns, patterns)
 
-    def exam(self, a: int, b: int) -> Exam:
+    def eval_set(self, a: int, b: int) -> EvalSet:
         """Give the exam of a pair, whichever of the two comes first."""
         pair = min(a, b), max(a, b)
         if pair not in self._exams:
-            self._exams[pair] = exam(self.split, pair, self.chance("exam", *pair))
+            self._exams[pair] = eval_set(self.split, pair, self.rng_for("exam", *pair))
         return self._exams[pair]
 
     def row(self, method: str, pair: tuple[int, int], oddness: Array) -> Row:
         """Write down how well a method told the samples of a pair's exam apart."""
         a, b = (self.data.patterns[i] for i in pair)
-        auc = float(roc_auc_score(self.exam(*pair).odd, oddness))
+        auc = float(roc_auc_score(self.eval_set(*pair).odd, oddness))
         names: Row = {"dataset": self.job.dataset, "method": method, "trial": self.job.trial}
         return {**names, "device_a": a, "device_b": b, "auc": auc}

@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class PatternSamples:
     """A pattern as its learner has it now; it has the same `life` while samples only enter it."""
 
     life: object
@@ -24,7 +24,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Track:
+class ReleaseTrack:
     """What the gate remembers of a pattern."""
 
     fresh: int = 0  # samples since its last release, or since samples moved
@@ -56,25 +56,25 @@ class Gate:
     """Follows patterns from release to release; `state` and `Gate.of` let it survive.
 
     >>> gate = Gate()
-    >>> gate.look({"normal": Seen("a", 100, 100.0)})
+    >>> gate.look({"normal": PatternSamples("a", 100, 100.0)})
     >>> gate.decide(128).held
     ('normal: 100 of 128 samples',)
-    >>> gate.look({"normal": Seen("a", 128, 128.0)})
+    >>> gate.look({"normal": PatternSamples("a", 128, 128.0)})
     >>> gate.decide(128).released
     ('normal',)
     """
 
     def __init__(self) -> None:
         """Know no pattern."""
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, ReleaseTrack] = {}
         self.gone: set[str] = set()  # released once, and no pattern any more
-        self._last: dict[str, Seen] = {}
+        self._last: dict[str, PatternSamples] = {}
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], patterns: Mapping[str, Seen]) -> Gate:
+    def of(cls, state: Mapping[str, Any], patterns: Mapping[str, PatternSamples]) -> Gate:
         """Go on from what `state` gave, with the patterns as they were then."""
         gate = cls()
-        gate.tracks = {name: Track(*entry) for name, entry in state["tracks"].items()}
+        gate.tracks = {name: ReleaseTrack(*entry) for name, entry in state["tracks"].items()}
         gate.gone = set(state["gone"])
         gate._last = {name: patterns[name] for name in gate.tracks}
         return gate
@@ -84,7 +84,7 @@ class Gate:
         entries = {n: [t.fresh, t.count, t.moved, t.released] for n, t in self.tracks.items()}
         return {"tracks": entries, "gone": sorted(self.gone)}
 
-    def look(self, patterns: Mapping[str, Seen]) -> None:
+    def look(self, patterns: Mapping[str, PatternSamples]) -> None:
         """Take note of what has become of the patterns since the last look."""
         new = {name for name, seen in patterns.items() if not self._goes_on(name, seen)}
         ended = {name for name in self.tracks if name in new or name not in patterns}
@@ -110,24 +110,24 @@ class Gate:
         withdrawn = sorted(self.gone) if ready and not short else []
         return Decision(tuple(ready), tuple(withdrawn), tuple(filter(None, held)))
 
-    def passed(self, decision: Decision) -> None:
+    def record_release(self, decision: Decision) -> None:
         """Count afresh from a release, once it is sure to happen."""
         for name in decision.released:
-            self.tracks[name] = Track(0, self.tracks[name].count, moved=False, released=True)
+            self.tracks[name] = ReleaseTrack(0, self.tracks[name].count, moved=False, released=True)
         self.gone -= set(decision.withdrawn)
 
-    def _goes_on(self, name: str, seen: Seen) -> bool:
+    def _goes_on(self, name: str, seen: PatternSamples) -> bool:
         return name in self.tracks and self._last[name].life is seen.life
 
-    def _grown(self, name: str, seen: Seen) -> Track:
+    def _grown(self, name: str, seen: PatternSamples) -> ReleaseTrack:
         track = self.tracks[name]
         fresh = track.fresh + seen.learnt - self._last[name].learnt
         return replace(track, fresh=fresh, count=seen.count)
 
-    def _begun(self, name: str, seen: Seen, moving: bool) -> Track:  # noqa: FBT001 - private
+    def _begun(self, name: str, seen: PatternSamples, moving: bool) -> ReleaseTrack:  # noqa: FBT001 - private
         known = name in self.gone or (name in self.tracks and self.tracks[name].released)
         fresh = seen.learnt if moving else int(seen.count)
-        return Track(fresh, seen.count, moved=moving or known, released=known)
+        return ReleaseTrack(fresh, seen.count, moved=moving or known, released=known)
 
     def _words(self, name: str, least: float, short: list[str]) -> str:
         track = self.tracks[name]

@@ -5,9 +5,8 @@
 (True, 6)
 """
 
-from edgemerge.scale.outcome import Outcome
 from edgemerge.scale.plan import Plan
 from edgemerge.scale.report import record
-from edgemerge.scale.simulation import simulate
+from edgemerge.scale.simulation import Outcome, simulate
 
 __all__ = ["Outcome", "Plan", "record", "simulate"]

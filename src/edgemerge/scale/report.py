@@ -1,17 +1,80 @@
-"""The report of a simulation: plain numbers for machines, and the same for people."""
+"""The report: results as plain numbers, and the bytes one device sends in a day.
+
+Message lengths are those of messages that were really encoded.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from edgemerge.scale.cost import WAYS, Device, message_bytes
-from edgemerge.scale.outcome import Outcome
+import numpy as np
+
+from edgemerge.core.ledger import Contribution
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats, exact_limit
 from edgemerge.scale.plan import Plan
+from edgemerge.scale.simulation import Outcome
+from edgemerge.wire.codec import encode
+
+FLOAT32_BYTES = 4
+DIRECTIONS = 2  # what goes up comes down
+
+
+@cache
+def message_bytes(n_inputs: int, n_hidden: int, form: str = "exact") -> int:
+    """Give the length of a contribution on the wire; it does not depend on what was seen.
+
+    >>> [message_bytes(561, 128, form) for form in ("exact", "float32", "root16")]
+    [650176, 325432, 166113]
+    """
+    shared = Projection(n_inputs=n_inputs, n_hidden=n_hidden, seed=7)
+    rows = np.random.default_rng(7).uniform(-1.0, 1.0, (2 * n_hidden, n_inputs))
+    return len(encode(Contribution("device-0000001", Stats.of(shared, rows), 1), form))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTraffic:
+    """One device of a fleet: what it sees in a day, and how often it shares."""
+
+    n_inputs: int
+    n_hidden: int
+    samples: float
+    shares: float
+    value_bytes: int = FLOAT32_BYTES  # of one input, sent raw
+
+    def sums(self, form: str = "exact") -> float:
+        """Bytes of a day by sums: a contribution up and the sum of the others down."""
+        return DIRECTIONS * self.shares * message_bytes(self.n_inputs, self.n_hidden, form)
+
+    def averaging(self, rounds: float) -> float:
+        """Bytes of a day by federated averaging of an autoencoder n, N, n, in float32."""
+        weights = 2 * self.n_inputs * self.n_hidden + self.n_hidden + self.n_inputs
+        return DIRECTIONS * rounds * FLOAT32_BYTES * weights
+
+    def raw(self) -> float:
+        """Bytes of a day by sending every sample up; what comes back is not counted."""
+        return self.samples * self.n_inputs * self.value_bytes
+
+    def break_even(self, form: str = "exact") -> float:
+        """Samples between two shares, below which raw samples are fewer bytes than sums."""
+        sums = DIRECTIONS * message_bytes(self.n_inputs, self.n_hidden, form)
+        return sums / (self.n_inputs * self.value_bytes)
+
+
+def max_samples(grid_bits: int) -> float:
+    """Give the samples, with values in [−1, 1], after which the range of exact sums is full.
+
+    >>> f"{max_samples(12):.2g}"
+    '5.4e+08'
+    """
+    return exact_limit(2.0 ** (-2 * grid_bits))
+
 
 DAY_S = 86400.0
 TIERS = ("device to site", "site to region", "region to top")
-FORMS = ("exact", "float32", "root16")
+WIRE_FORMS = ("exact", "float32", "root16")
 
 Record = dict[str, Any]
 
@@ -20,24 +83,24 @@ def record(outcome: Outcome, *, interval_s: float = 3600.0, latency_s: float = 0
     """Write everything down; sharing happens once an interval, and a link takes the latency."""
     gathered = outcome.gathered
     return {
-        "sizes": sizes(outcome.plan),
+        "sizes": size_record(outcome.plan),
         "stopped": outcome.stopped,
         "exact": outcome.exact,
         "checks": [check._asdict() for check in outcome.checks],
         "samples": gathered.total.count,
         "digest": gathered.total.digest,
-        "speed": speed(outcome),
+        "speed": speed_record(outcome),
         "memory": {
             "peak_bytes": gathered.peak_bytes,
             "stats_bytes": outcome.plan.memory(outcome.workers),
         },
-        "tiers": tiers(outcome),
-        "device_day": device_day(outcome.plan, interval_s),
-        "change": change(outcome, latency_s),
+        "tiers": tier_records(outcome),
+        "device_day": device_day_record(outcome.plan, interval_s),
+        "change": change_record(outcome, latency_s),
     }
 
 
-def sizes(plan: Plan) -> Record:
+def size_record(plan: Plan) -> Record:
     """Write down what is simulated."""
     return {
         **asdict(plan),
@@ -47,7 +110,7 @@ def sizes(plan: Plan) -> Record:
     }
 
 
-def speed(outcome: Outcome) -> Record:
+def speed_record(outcome: Outcome) -> Record:
     """Write down how fast it went, and how fast the machine can go."""
     gathered = outcome.gathered
     messages = gathered.up[0].messages
@@ -69,7 +132,7 @@ def speed(outcome: Outcome) -> Record:
     }
 
 
-def tiers(outcome: Outcome) -> list[Record]:
+def tier_records(outcome: Outcome) -> list[Record]:
     """Write down what passed between tiers: up as heard, down as told on one path, times places."""
     gathered, spreading = outcome.gathered, outcome.spreading
     found = []
@@ -83,15 +146,17 @@ def tiers(outcome: Outcome) -> list[Record]:
     return found
 
 
-def device_day(plan: Plan, interval_s: float) -> Record:
+def device_day_record(plan: Plan, interval_s: float) -> Record:
     """Write down the bytes of one device in a day, both ways, for each form of the wire."""
     shares = DAY_S / interval_s
-    device = Device(n_inputs=plan.n_inputs, n_hidden=plan.n_hidden, samples=0.0, shares=shares)
-    both = {form: device.sums(form) for form in FORMS}
-    return {"interval_s": interval_s, "shares": shares, "ways": WAYS, "bytes": both}
+    device = DeviceTraffic(
+        n_inputs=plan.n_inputs, n_hidden=plan.n_hidden, samples=0.0, shares=shares
+    )
+    both = {form: device.sums(form) for form in WIRE_FORMS}
+    return {"interval_s": interval_s, "shares": shares, "ways": DIRECTIONS, "bytes": both}
 
 
-def change(outcome: Outcome, latency_s: float) -> Record | None:
+def change_record(outcome: Outcome, latency_s: float) -> Record | None:
     """Write down how long a change takes to reach all."""
     if outcome.spreading is None:
         return None

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
-from edgemerge.failpoints import passing
-from edgemerge.server.store.database import BrokenError, Transaction
+from edgemerge.failpoints import failpoint
+from edgemerge.server.db.base import DatabaseDamagedError, Transaction
 
-START = "0" * 64
-COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
+GENESIS_HASH = "0" * 64
+AUDIT_COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ def append(
 ) -> None:
     """Add an entry in the transaction of what it tells about: both happen, or neither."""
     tx.lock("audit")
-    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, START)
+    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, GENESIS_HASH)
     text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
     entry = Entry(last[0] + 1, at, actor, action, fleet, subject, text, last[1], "")
     values = (*tuple(asdict(entry).values())[:-1], entry.seal())
-    passing("server-before-audit")
-    tx.run(f"insert into audit ({COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+    failpoint("server-before-audit")
+    tx.run(f"insert into audit ({AUDIT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
 
 
 def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> list[Entry]:
     """Give entries in their order; of one fleet only, the chain has gaps."""
     where, values = ("", ()) if fleet is None else (" and fleet = ?", (fleet,))
     rows = tx.rows(
-        f"select {COLUMNS} from audit where seq > ?{where} order by seq limit ?",
+        f"select {AUDIT_COLUMNS} from audit where seq > ?{where} order by seq limit ?",
         after,
         *values,
         limit,
@@ -61,7 +61,7 @@ def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> li
     return [Entry(*row) for row in rows]
 
 
-def newest(
+def latest_entries(
     tx: Transaction, *, fleet: str, before: int, limit: int, action: str, subject: str
 ) -> list[Entry]:
     """Give entries of a fleet, newest first; of one action, or of all but "-action"; "" is any."""
@@ -74,11 +74,11 @@ def newest(
         where += " and (subject like ? escape '!' or lower(subject) like ? escape '!')"
         sought = "%" + re.sub("([!%_])", r"!\1", subject) + "%"
         values += [sought, sought.lower()]  # SQLite knows the lower case of ASCII only
-    sql = f"select {COLUMNS} from audit where {where} order by seq desc limit ?"
+    sql = f"select {AUDIT_COLUMNS} from audit where {where} order by seq desc limit ?"
     return [Entry(*row) for row in tx.rows(sql, *values, limit)]
 
 
-def count(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:
+def count_entries(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:
     """Count the entries about a subject."""
     sql = "select count(*) from audit where fleet = ? and subject = ? and action = ?"
     row = tx.one(sql, fleet, subject, action)
@@ -87,10 +87,10 @@ def count(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:
 
 def verify(tx: Transaction) -> int:
     """Go through the whole chain; give its length, or say where it was broken."""
-    previous, seq = START, 0
+    previous, seq = GENESIS_HASH, 0
     while found := entries(tx, fleet=None, after=seq, limit=1000):
         for entry in found:
             if entry.previous != previous or entry.seal() != entry.hash or entry.seq != seq + 1:
-                raise BrokenError(f"the audit log was changed at entry {entry.seq}")
+                raise DatabaseDamagedError(f"the audit log was changed at entry {entry.seq}")
             previous, seq = entry.hash, entry.seq
     return seq

@@ -1,22 +1,43 @@
-"""Fleets: devices that share one projection, fixed when the fleet is made."""
+"""Fleets: devices that share one projection, fixed at creation; and allowed names."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from edgemerge.core.codec import decode
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
+from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
-from edgemerge.server.store.database import DamagedError, Transaction
+from edgemerge.server.db.base import Transaction, ValueDamagedError
+from edgemerge.wire.codec import decode
 
-COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
-READS = ("totals", "contributions")
-TABLES = (
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def must_be_plain_name(word: str, value: str) -> None:
+    """Refuse the name of a fleet or device that is not plain."""
+    if not re.fullmatch(NAME_PATTERN, value):
+        raise SettingError(
+            f"found {word} {value[:120]!r}, expected 1 to 100 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        )
+
+
+def must_be_pattern_name(value: str) -> None:
+    """Refuse the name of a pattern that cannot be part of an address."""
+    must_be_name("pattern", value)
+    if "/" in value or "\\" in value or not value.strip("."):
+        raise SettingError(f"found pattern {value!r}, expected one without slashes, not only dots")
+
+
+FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
+READ_MODES = ("totals", "contributions")
+FLEET_TABLES = (
     *("alarms", "choices", "contributions", "devices", "invitations", "merges", "minutes"),
     *("reports", "rings", "totals", "fleets"),
 )
-HEADER = 65_536  # bytes of a contribution beside its numbers
+MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
 
 
 class ExistsError(SettingError):
@@ -49,7 +70,7 @@ class Fleet:
     @property
     def limit(self) -> int:
         """The bytes that one contribution may have."""
-        return self.numbers + len(self.body) + HEADER
+        return self.numbers + len(self.body) + MAX_HEADER_BYTES
 
     def same(self, other: Fleet) -> bool:
         """Say whether both have agreed on the same."""
@@ -74,7 +95,7 @@ def create(tx: Transaction, fleet: Fleet) -> bool:
     known = find(tx, fleet.fleet)
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
-            f"insert into fleets ({COLUMNS}) values (?, ?, ?, ?, ?,"
+            f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
             " (select coalesce(max(seq), 0) from audit), ?)",
             fleet.fleet,
             fleet.body,
@@ -94,8 +115,8 @@ def create(tx: Transaction, fleet: Fleet) -> bool:
 
 def find(tx: Transaction, name: str) -> Fleet | None:
     """Give a fleet, or None."""
-    row = tx.one(f"select {COLUMNS} from fleets where fleet = ?", name)
-    return _sound(_fleet(row)) if row else None
+    row = tx.one(f"select {FLEET_COLUMNS} from fleets where fleet = ?", name)
+    return _readable(_fleet_from_row(row)) if row else None
 
 
 def get(tx: Transaction, name: str) -> Fleet:
@@ -106,9 +127,12 @@ def get(tx: Transaction, name: str) -> Fleet:
     return found
 
 
-def every(tx: Transaction) -> list[Fleet]:
+def all_fleets(tx: Transaction) -> list[Fleet]:
     """Give all fleets in order of their names."""
-    return [_sound(_fleet(row)) for row in tx.rows(f"select {COLUMNS} from fleets order by fleet")]
+    return [
+        _readable(_fleet_from_row(row))
+        for row in tx.rows(f"select {FLEET_COLUMNS} from fleets order by fleet")
+    ]
 
 
 def delete(tx: Transaction, name: str) -> None:
@@ -121,7 +145,7 @@ def delete(tx: Transaction, name: str) -> None:
         name,
         name,
     )
-    for table in TABLES:
+    for table in FLEET_TABLES:
         tx.run(f"delete from {table} where fleet = ?", name)
 
 
@@ -134,18 +158,18 @@ def next_epoch(tx: Transaction, name: str) -> int:
     return int(row[0])
 
 
-def _sound(fleet: Fleet) -> Fleet:
+def _readable(fleet: Fleet) -> Fleet:
     """Give a stored fleet, whose projection must be readable: it was when it was stored."""
     try:
         _ = fleet.projection
     except EdgemergeError as error:
-        raise DamagedError(
+        raise ValueDamagedError(
             f"the projection of {fleet.fleet} is damaged: restore the database from a backup"
         ) from error
     return fleet
 
 
-def _fleet(row: tuple[object, ...]) -> Fleet:
+def _fleet_from_row(row: tuple[object, ...]) -> Fleet:
     name, body, reads, least, growing, epoch, created = row
     return Fleet(
         str(name),

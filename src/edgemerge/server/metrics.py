@@ -1,4 +1,4 @@
-"""Metrics in the text form that Prometheus reads; no name of a fleet or device is in them."""
+"""Prometheus metrics; no fleet or device name is in them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from edgemerge.core.errors import EdgemergeError
-from edgemerge.server.reports.glimpses import STATES
-from edgemerge.server.reports.history import History
-from edgemerge.server.reports.reception import OftenError
-from edgemerge.server.reports.report_forms import ReportAsked
-from edgemerge.server.reports.states import states
-from edgemerge.server.store.database import Transaction
-from edgemerge.server.store.writer import Writer
+from edgemerge.server.auth import TooManyReportsError
+from edgemerge.server.db.base import Transaction
+from edgemerge.server.db.writer import Writer
+from edgemerge.server.reports.history import History, count_device_states
+from edgemerge.server.reports.model import DEVICE_STATES
+from edgemerge.server.schemas import ReportAsked
 
-TYPE = CONTENT_TYPE_PLAIN_0_0_4
-SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-CONTRIBUTIONS = ("new", "same", "stale", "equivocation", "refused")
-REPORTS = ("kept", "too many", "refused")
-LOOKED_UP = {  # at each scrape, in tables that are small or have an index for it
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+DURATION_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+CONTRIBUTION_OUTCOMES = ("new", "same", "stale", "equivocation", "refused")
+REPORT_OUTCOMES = ("kept", "too many", "refused")
+GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index for it
     "edgemerge_fleets": ("Fleets.", "select count(*) from fleets"),
     "edgemerge_devices": (
         "Devices let in.",
@@ -59,7 +58,7 @@ class Metrics:
             "edgemerge_request_seconds",
             "Time from a request to its answer; event streams are left out.",
             ["method", "route"],
-            buckets=SECONDS,
+            buckets=DURATION_BUCKETS,
             registry=self.registry,
         )
         self.received = self._counter(
@@ -74,7 +73,9 @@ class Metrics:
         self.alarms = self._counter("edgemerge_alarms", "Alarms that devices reported.")
         self.merges = self._counter("edgemerge_merges", "Merges that devices reported.")
         self.watching = self._gauge("edgemerge_watching", "Event streams open: pages looked at.")
-        self._looked_up = {name: self._gauge(name, LOOKED_UP[name][0]) for name in LOOKED_UP}
+        self._looked_up = {
+            name: self._gauge(name, GAUGE_QUERIES[name][0]) for name in GAUGE_QUERIES
+        }
         self._states = self._gauge("edgemerge_device_states", "Devices by state.", "state")
         self._unwritten = self._gauge(
             "edgemerge_history_unwritten_seconds",
@@ -91,7 +92,7 @@ class Metrics:
         try:
             yield
         except EdgemergeError as error:
-            many = isinstance(error, OftenError)
+            many = isinstance(error, TooManyReportsError)
             self.reports.labels("too many" if many else "refused").inc()
             raise
 
@@ -104,12 +105,12 @@ class Metrics:
     def text(self, tx: Transaction, history: History, now: float) -> bytes:
         """Give everything as text."""
         for name, gauge in self._looked_up.items():
-            row = tx.one(LOOKED_UP[name][1])
+            row = tx.one(GAUGE_QUERIES[name][1])
             gauge.set(row[0] if row else 0)
-        found = states(tx, history, now)
-        for state in STATES:
+        found = count_device_states(tx, history, now)
+        for state in DEVICE_STATES:
             self._states.labels(state).set(found[state])
-        self._unwritten.set(history.unwritten_s())
+        self._unwritten.set(history.oldest_unwritten_s())
         return generate_latest(self.registry)
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
@@ -120,6 +121,9 @@ class Metrics:
 
     def _start_at_zero(self) -> None:
         """Show every outcome from the start: a rate needs the value before the first."""
-        for counter, outcomes in ((self.contributions, CONTRIBUTIONS), (self.reports, REPORTS)):
+        for counter, outcomes in (
+            (self.contributions, CONTRIBUTION_OUTCOMES),
+            (self.reports, REPORT_OUTCOMES),
+        ):
             for outcome in outcomes:
                 counter.labels(outcome)

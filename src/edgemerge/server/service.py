@@ -1,4 +1,4 @@
-"""The service: everything that the server can do, without a word of HTTP."""
+"""Everything the server can do, without HTTP: fleets, devices, contributions, pulls."""
 
 from __future__ import annotations
 
@@ -10,34 +10,31 @@ from math import inf
 from time import monotonic, time
 from typing import Any, TypeVar
 
-from edgemerge.core.contribution import Key
 from edgemerge.core.errors import DeniedError, UnknownError
+from edgemerge.core.ledger import Key
 from edgemerge.exchange.protocol import Wish
-from edgemerge.server import audit, contributions, fleets, kept, tokens
+from edgemerge.server import audit, auth, contributions, fleets, totals
 from edgemerge.server.audit import Entry as Recorded
-from edgemerge.server.contributions import Entry
-from edgemerge.server.fleets import Fleet
-from edgemerge.server.merges.choices import Rules
-from edgemerge.server.merges.merging import Merging
+from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
+from edgemerge.server.choices.operator import ChoiceService
+from edgemerge.server.choices.rules import Rules
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
+from edgemerge.server.db.writer import Writer
+from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
-from edgemerge.server.names import must_be_plain
 from edgemerge.server.reports.history import History
-from edgemerge.server.reports.reception import Reception
-from edgemerge.server.sessions import Sessions
-from edgemerge.server.store.database import DamagedError, Database, FullError
-from edgemerge.server.store.writer import Writer
-from edgemerge.server.telling import Answer, Teller
-from edgemerge.server.tokens import Caller, Device
+from edgemerge.server.totals import PullResult, PullService
 
 T = TypeVar("T")
-FULL_S = 10.0  # how long a full disk is remembered: small changes may still fit
-CHECKED_S = 1.0  # for which a check holds
+DISK_FULL_S = 10.0  # how long a full disk is remembered: small changes may still fit
+CHECK_VALID_S = 1.0  # for which a check holds
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Counts:
+class FleetCounts:
     """How much is in a fleet."""
 
     devices: int
@@ -52,17 +49,17 @@ class Service:
         """Start on a database that has its tables."""
         self.database, self.clock = database, clock
         self.writer = Writer(database)
-        self.teller = Teller(database, self.writer)
+        self.pull_service = PullService(database, self.writer)
         self.metrics = Metrics(self.writer)
         self.history = History(database, self.writer, clock=clock)
-        self.reception = Reception()
-        self.merging = Merging(
+        self.reception = ReportLimiter()
+        self.merging = ChoiceService(
             database,
             self.writer,
-            self.teller,
+            self.pull_service,
             clock=clock,
-            glimpse=self.history.glimpse,
-            asked=self.history.asks_for_patterns,
+            latest=self.history.latest,
+            asked=self.history.last_pull_was_grouped,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
@@ -76,26 +73,26 @@ class Service:
     def caller(self, token: str) -> Caller:
         """Say whose token it is."""
         with self.database.reading() as tx:
-            return tokens.caller(tx, token)
+            return auth.find_caller(tx, token)
 
     def sender(self, token: str, fleet: str) -> tuple[Caller, Fleet | None]:
         """Say whose token it is, and what its fleet has agreed on; one look for both."""
         with self.database.reading() as tx:
-            caller = tokens.caller(tx, token)
+            caller = auth.find_caller(tx, token)
             return caller, fleets.get(tx, fleet) if caller.fleet == fleet else None
 
     def let_in(self, token: str, name: str) -> None:
         """Let an operator in."""
-        self.writer.write(lambda tx: tokens.add_operator(tx, token, name, self.clock()))
+        self.writer.write(lambda tx: auth.add_operator(tx, token, name, self.clock()))
 
     def has_operator(self) -> bool:
         """Say whether anybody can administer this server."""
         with self.database.reading() as tx:
-            return tokens.has_operator(tx)
+            return auth.has_operator(tx)
 
     def create(self, fleet: Fleet, caller: Caller) -> bool:
         """Make a fleet; False if the same is there already."""
-        must_be_plain("fleet", fleet.fleet)
+        must_be_plain_name("fleet", fleet.fleet)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
@@ -124,11 +121,11 @@ class Service:
         with self.database.reading() as tx:
             return fleets.get(tx, name)
 
-    def fleets(self, caller: Caller) -> list[tuple[Fleet, Counts]]:
+    def fleets(self, caller: Caller) -> list[tuple[Fleet, FleetCounts]]:
         """Give the fleets that the caller may see, and how much is in each."""
         with self.database.reading() as tx:
-            seen = fleets.every(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
-            return [(fleet, _counts(tx, fleet.fleet)) for fleet in seen]
+            seen = fleets.all_fleets(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
+            return [(fleet, _fleet_counts(tx, fleet.fleet)) for fleet in seen]
 
     def invite(
         self, name: str, device: str | None, valid_s: float, caller: Caller
@@ -139,7 +136,7 @@ class Service:
         def change(tx: Any) -> str:
             fleets.get(tx, name)
             self._record(tx, caller, "invite", name, device or "any device", expires=expires)
-            return tokens.invite(tx, name, device, expires)
+            return auth.invite(tx, name, device, expires)
 
         return self.writer.write(change), expires
 
@@ -147,7 +144,7 @@ class Service:
         """Let a device in that has an invitation; give its token."""
 
         def change(tx: Any) -> tuple[str, Fleet]:
-            token = tokens.enrol(tx, invitation, name, device, self.clock())
+            token = auth.enrol(tx, invitation, name, device, self.clock())
             self._record(tx, Caller(device, name), "enrol", name, device)
             return token, fleets.get(tx, name)
 
@@ -159,7 +156,7 @@ class Service:
         """Let a device in no more."""
 
         def change(tx: Any) -> None:
-            tokens.revoke(tx, name, device, self.clock())
+            auth.revoke_device(tx, name, device, self.clock())
             self._record(tx, caller, "revoke", name, device)
 
         self.writer.write(change)
@@ -169,28 +166,30 @@ class Service:
         """Give the devices of a fleet."""
         with self.database.reading() as tx:
             fleets.get(tx, name)
-            return tokens.devices(tx, name)
+            return auth.devices_of(tx, name)
 
-    def contributions(self, name: str, caller: Caller) -> tuple[Fleet, list[Entry]]:
+    def contributions(self, name: str, caller: Caller) -> tuple[Fleet, list[StoredContribution]]:
         """Give the contributions that the caller may see, without their numbers."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
             only = None if caller.is_operator or fleet.reads == "contributions" else caller.name
-            found = contributions.every(tx, name, only)
-            rules = self.teller.ruling.rules(tx, name)
+            found = contributions.list_stored(tx, name, only)
+            rules = self.pull_service.rules_cache.rules(tx, name)
             return fleet, [entry for entry in found if _may_see(caller, entry.key, rules)]
 
-    def contribution(self, name: str, key: Key, caller: Caller) -> tuple[Entry, bytes]:
+    def contribution(self, name: str, key: Key, caller: Caller) -> tuple[StoredContribution, bytes]:
         """Give a single contribution, where the fleet allows it."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
             mine = key[0] == caller.name and not caller.is_operator
             if not (caller.is_operator or mine or fleet.reads == "contributions"):
                 raise DeniedError(f"{name} tells only totals: single contributions are not read")
-            entry = contributions.find(tx, name, key)
-            if entry is None or not _may_see(caller, key, self.teller.ruling.rules(tx, name)):
+            entry = contributions.find_stored(tx, name, key)
+            if entry is None or not _may_see(
+                caller, key, self.pull_service.rules_cache.rules(tx, name)
+            ):
                 raise UnknownError(f"no contribution {key} in {name}")
-            return entry, contributions.data_of(tx, entry)
+            return entry, contributions.read_bytes(tx, entry)
 
     def drop(self, name: str, device: str, caller: Caller) -> int:
         """Forget all that a device contributed, as if it had never been heard."""
@@ -200,18 +199,18 @@ class Service:
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
-            found = contributions.drop(tx, name, device)
+            found = contributions.drop_device(tx, name, device)
             if not found:
                 raise UnknownError(f"no contribution of {device} in {name}")
             fleets.next_epoch(tx, name)
             self._record(tx, caller, "drop", name, device, contributions=found)
-            with suppress(DamagedError):  # of another device: its words come when it is read
-                kept.fold(tx, fleets.get(tx, name), found)
+            with suppress(ValueDamagedError):  # of another device: its words come when it is read
+                totals.count_changes(tx, fleets.get(tx, name), found)
             return found
 
         return self._make_room(change)
 
-    def tell(self, name: str, wish: Wish, caller: Caller, known: str | None) -> Answer:
+    def tell(self, name: str, wish: Wish, caller: Caller, known: str | None) -> PullResult:
         """Tell the sum, or the patterns, that a caller may have."""
         fleet = self.fleet(name)
         least = 1 if caller.is_operator else fleet.least
@@ -219,7 +218,7 @@ class Service:
         picks = picks or (least > 1 and wish.pattern is not None)  # answers can be subtracted
         if picks and not caller.is_operator and fleet.reads == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
-        tell = self.teller.patterns if wish.grouped else self.teller.total
+        tell = self.pull_service.patterns if wish.grouped else self.pull_service.total
         answer = tell(name, wish, least, known)
         if not caller.is_operator:
             size = len(answer.data or b"")
@@ -231,21 +230,21 @@ class Service:
         with self.database.reading() as tx:
             return audit.entries(tx, fleet=fleet, after=after, limit=limit)
 
-    def audit_back(
+    def audit_newest_first(
         self, fleet: str, before: int, limit: int, *, action: str = "", subject: str = ""
     ) -> list[Recorded]:
         """Give a stretch of the audit log of a fleet, newest first; see `audit.newest`."""
         with self.database.reading() as tx:
             fleets.get(tx, fleet)
-            return audit.newest(
+            return audit.latest_entries(
                 tx, fleet=fleet, before=before, limit=limit, action=action, subject=subject
             )
 
     def check(self) -> None:
         """See that the database can be read and written, and took all that came of late."""
-        if monotonic() - self.writer.full_at < FULL_S:
-            raise FullError("the disk is full: free some space, or drop devices")
-        if monotonic() - self._checked_at < CHECKED_S:
+        if monotonic() - self.writer.disk_full_at < DISK_FULL_S:
+            raise DiskFullError("the disk is full: free some space, or drop devices")
+        if monotonic() - self._checked_at < CHECK_VALID_S:
             return  # anybody may ask, and asking must not cost a write each time
         with self.database.reading() as tx:
             tx.one("select count(*) from fleets")
@@ -256,13 +255,13 @@ class Service:
         """Make a change that frees space, even when the disk is full."""
         try:
             found = self.writer.write(change)
-        except FullError:
+        except DiskFullError:
             log.warning("the disk is full: the reserve is given up so that dropping works")
             self.database.make_room()
             found = self.writer.write(change)
             if not self.database.restore_reserve():
                 log.warning("the disk is still nearly full: there is no reserve")
-        self.writer.full_at = -inf
+        self.writer.disk_full_at = -inf
         return found
 
     def _record(
@@ -281,14 +280,14 @@ class Service:
 
 def _may_see(caller: Caller, key: Key, rules: Rules) -> bool:
     """Say whether choices let a caller see a single contribution; its own it always may."""
-    return caller.is_operator or key[0] == caller.name or rules.let(key, caller.name)
+    return caller.is_operator or key[0] == caller.name or rules.allows(key, caller.name)
 
 
-def _counts(tx: Any, name: str) -> Counts:
+def _fleet_counts(tx: Any, name: str) -> FleetCounts:
     devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
     sums = tx.one(
         "select count(*), coalesce(sum(samples), 0) from contributions"
         " where fleet = ? and body is not null",
         name,
     )
-    return Counts(devices[0], sums[0], float(sums[1]))
+    return FleetCounts(devices[0], sums[0], float(sums[1]))

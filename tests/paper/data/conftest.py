@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgemerge.paper.data.fetching import Manners
+from edgemerge.paper.data.download import RetryPolicy
 
 
 @pytest.fixture
@@ -14,4 +14,4 @@ def pauses(monkeypatch):
 
 @pytest.fixture
 def manners(pauses):
-    return Manners(timeout_s=5.0, delay_s=2.0, pause=pauses.append)
+    return RetryPolicy(timeout_s=5.0, delay_s=2.0, pause=pauses.append)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgemerge.paper.data import har, mnist
-from edgemerge.paper.data.digests import digest
-from edgemerge.paper.data.known import Known
+from edgemerge.paper.data.files import Manifest, digest
 
 
 def har_arrays(seed=0, train=9, test=5):
@@ -45,7 +44,7 @@ def har_known(arrays, compact=b"", addresses=()):
     texts = har_texts(arrays)
     kinds = {name: "git" if "X_" in name else "sha256" for name in texts}
     digests = {name: digest(data, kinds[name]) for name, data in texts.items()}
-    return Known(digests | {har.COMPACT: digest(compact, "sha256")}, tuple(addresses))
+    return Manifest(digests | {har.COMPACT: digest(compact, "sha256")}, tuple(addresses))
 
 
 def zipped(files):
@@ -89,8 +88,8 @@ def packed(files):
 def mnist_known(files, addresses=()):
     every = files | packed(files)
     digests = {name: digest(data, "sha256") for name, data in every.items()}
-    assert set(digests) == set(mnist.KNOWN.digests)
-    return Known(digests, tuple(addresses))
+    assert set(digests) == set(mnist.MANIFEST.digests)
+    return Manifest(digests, tuple(addresses))
 
 
 def put(folder, files):

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from edgemerge.paper.data import FetchError
-from edgemerge.paper.data.digests import digest, must_match
-from edgemerge.paper.data.download import silent
-from edgemerge.paper.data.fetching import Manners, fetch_one
-from edgemerge.paper.data.known import Remote
+from edgemerge.paper.data.download import RetryPolicy, fetch_file, no_progress
+from edgemerge.paper.data.files import RemoteFile, digest, verify_digest
 from tests.paper.data.serving import serving
 from tests.paper.data.small import put
 
@@ -20,15 +18,15 @@ WHOLE = "file.bin"
 
 def remote(*addresses):
     def check(path):
-        must_match(path.read_bytes(), digest(DATA, "sha256"), path=path, part="", name="har")
+        verify_digest(path.read_bytes(), digest(DATA, "sha256"), path=path, part="", name="har")
 
-    return Remote(addresses, SIZE, check)
+    return RemoteFile(addresses, SIZE, check)
 
 
-def brought(served, place, pauses, *, timeout_s=5.0, progress=silent):
+def brought(served, place, pauses, *, timeout_s=5.0, progress=no_progress):
     one = remote(f"{served.url}/{WHOLE}")
-    return fetch_one(
-        one, place, progress=progress, manners=Manners(timeout_s=timeout_s, pause=pauses.append)
+    return fetch_file(
+        one, place, progress=progress, manners=RetryPolicy(timeout_s=timeout_s, pause=pauses.append)
     )
 
 
@@ -140,12 +138,12 @@ def test_a_server_that_hangs_is_left_after_the_timeout(tmp_path, pauses, act, ke
 
 
 def test_a_server_that_trickles_is_left_when_the_time_for_the_whole_is_over(tmp_path, pauses):
-    slow = Manners(whole_s=-1.0, pause=pauses.append)
+    slow = RetryPolicy(whole_s=-1.0, pause=pauses.append)
     with (
         serving({f"/{WHOLE}": DATA}) as served,
         pytest.raises(FetchError, match=r"still not whole after"),
     ):
-        fetch_one(remote(f"{served.url}/{WHOLE}"), tmp_path, progress=silent, manners=slow)
+        fetch_file(remote(f"{served.url}/{WHOLE}"), tmp_path, progress=no_progress, manners=slow)
 
 
 def test_nobody_listening_is_told(tmp_path, pauses):
@@ -159,7 +157,9 @@ def test_nobody_listening_is_told(tmp_path, pauses):
 def test_after_a_refusal_the_next_mirror_is_asked_at_once(tmp_path, pauses, act):
     with serving({f"/a/{WHOLE}": DATA, f"/b/{WHOLE}": DATA}, act) as served:
         one = remote(f"{served.url}/a/{WHOLE}", f"{served.url}/b/{WHOLE}")
-        path = fetch_one(one, tmp_path, progress=silent, manners=Manners(pause=pauses.append))
+        path = fetch_file(
+            one, tmp_path, progress=no_progress, manners=RetryPolicy(pause=pauses.append)
+        )
     assert path.read_bytes() == DATA
     assert served.asked == [(f"/a/{WHOLE}", None), (f"/b/{WHOLE}", None)]
     assert pauses == []
@@ -168,7 +168,7 @@ def test_after_a_refusal_the_next_mirror_is_asked_at_once(tmp_path, pauses, act)
 def test_a_mirror_goes_on_where_another_stopped(tmp_path, pauses):
     with serving({f"/a/{WHOLE}": DATA, f"/b/{WHOLE}": DATA}, "cut", "404") as served:
         one = remote(f"{served.url}/a/{WHOLE}", f"{served.url}/b/{WHOLE}")
-        fetch_one(one, tmp_path, progress=silent, manners=Manners(pause=pauses.append))
+        fetch_file(one, tmp_path, progress=no_progress, manners=RetryPolicy(pause=pauses.append))
     assert served.asked[-1] == (f"/b/{WHOLE}", f"bytes={SIZE // 2}-")
 
 

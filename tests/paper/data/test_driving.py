@@ -12,10 +12,9 @@ from edgemerge.paper.data import (
     IncompleteDataError,
     MissingDataError,
     driving,
-    gps,
     load,
 )
-from edgemerge.paper.data.about import UAH_PAGE
+from edgemerge.paper.data.catalog import UAH_PAGE
 from tests.paper.data.small import put, zipped
 from tests.paper.driving import GPS, ROOT, gps_text, trip_names, write_trips
 from tests.services.missing import NO_DRIVES
@@ -156,26 +155,29 @@ def test_a_malformed_row_is_told_by_file_and_line(tmp_path, line, words):
 def test_blanks_and_line_ends_do_not_matter():
     plain = lines(range(3), [10, 20, 30])
     odd = plain.replace(" \n", "   \r\n") + " \r\n\n"
-    assert (gps.rows(odd.encode(), path=Path()) == gps.rows(plain.encode(), path=Path())).all()
+    assert (
+        driving.parse_gps(odd.encode(), path=Path())
+        == driving.parse_gps(plain.encode(), path=Path())
+    ).all()
 
 
 def test_rows_that_repeat_when_the_clock_jumps_back_are_dropped():
     text = lines(range(20), range(40, 60)).splitlines(keepends=True)
     jumped = [*text[:15], *text[6:15], *text[15:]]
-    found = gps.rows("".join(jumped).encode(), path=Path())
-    assert (found == gps.rows("".join(text).encode(), path=Path())).all()
-    assert gps.follows(found[:, 0]).all()
+    found = driving.parse_gps("".join(jumped).encode(), path=Path())
+    assert (found == driving.parse_gps("".join(text).encode(), path=Path())).all()
+    assert driving.is_next_second(found[:, 0]).all()
 
 
 def test_rows_keep_their_order_when_the_clock_starts_again():
     text = lines([7, 8, 9, 0, 1], [50, 51, 52, 53, 54])
-    found = gps.rows(text.encode(), path=Path())
+    found = driving.parse_gps(text.encode(), path=Path())
     assert found[:, 1].tolist() == [50, 51, 52, 53, 54]
-    assert gps.follows(found[:, 0]).tolist() == [True, True, False, True]
+    assert driving.is_next_second(found[:, 0]).tolist() == [True, True, False, True]
 
 
 def test_equal_readings_at_other_times_are_kept():
-    assert len(gps.rows(lines(range(5), [50] * 5).encode(), path=Path())) == 5
+    assert len(driving.parse_gps(lines(range(5), [50] * 5).encode(), path=Path())) == 5
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_equal_readings_at_other_times_are_kept():
     ],
 )
 def test_only_a_step_of_about_a_second_counts(step, counts):
-    assert gps.follows(np.array([30.0, 30.0 + step])).tolist() == [counts]
+    assert driving.is_next_second(np.array([30.0, 30.0 + step])).tolist() == [counts]
 
 
 def test_a_gap_in_a_trip_takes_away_one_transition(tmp_path):

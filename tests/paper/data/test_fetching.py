@@ -14,7 +14,7 @@ from edgemerge.paper.data import (
     mnist,
 )
 from edgemerge.paper.data import fetch as public_fetch
-from edgemerge.paper.data.fetching import fetch
+from edgemerge.paper.data.download import fetch
 from tests.paper.data.serving import serving
 from tests.paper.data.small import (
     har_arrays,
@@ -101,7 +101,7 @@ def test_driving_is_not_fetched_but_told_where(tmp_path):
 
 
 def test_every_address_is_one_of_the_makers_or_a_known_mirror_by_https():
-    addresses = [*har.KNOWN.addresses, *mnist.KNOWN.addresses]
+    addresses = [*har.MANIFEST.addresses, *mnist.MANIFEST.addresses]
     assert all(address.startswith("https://") for address in addresses)
     assert [one.addresses[0].rpartition("/")[2] for one in mnist.remotes()] == [
         "train-images-idx3-ubyte.gz",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edgemerge.paper.data import DamagedDataError, IncompleteDataError, MissingDataError, har, load
-from edgemerge.paper.data.digests import must_match
-from edgemerge.paper.data.known import Known
+from edgemerge.paper.data.files import Manifest, verify_digest
 from tests.paper.data.small import (
     har_archive,
     har_arrays,
@@ -148,7 +147,7 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path, change, words):
     compact = har_npz(arrays)
     put(tmp_path, {"har.npz": compact})
     with pytest.raises(DamagedDataError, match=words):
-        loaded(tmp_path, Known(KNOWN.digests | har_known(ARRAYS, compact).digests, ()))
+        loaded(tmp_path, Manifest(KNOWN.digests | har_known(ARRAYS, compact).digests, ()))
 
 
 @pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
@@ -170,4 +169,4 @@ def test_the_makers_own_small_texts_have_the_fingerprints_we_expect():
         pytest.skip("the texts are not beside the compact file")
     for name in there:
         data = (folder / Path(name).name).read_bytes()
-        must_match(data, har.KNOWN.digests[name], path=folder, part=name, name="har")
+        verify_digest(data, har.MANIFEST.digests[name], path=folder, part=name, name="har")

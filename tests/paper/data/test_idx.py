@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edgemerge.paper.data import DamagedDataError
-from edgemerge.paper.data.idx import parse
+from edgemerge.paper.data.mnist import parse_idx
 from tests.paper.data.small import idx
 
 PATH = Path("some-idx-ubyte")
@@ -19,7 +19,7 @@ contents = shapes.flatmap(lambda shape: arrays.arrays(np.uint8, shape))
 
 @given(contents)
 def test_what_was_written_is_read(array):
-    found = parse(idx(array), n_dims=array.ndim, path=PATH)
+    found = parse_idx(idx(array), n_dims=array.ndim, path=PATH)
     assert found.shape == array.shape
     assert (found == array).all()
 
@@ -29,13 +29,13 @@ def test_a_byte_less_or_more_is_refused(array, change):
     data = idx(array)
     wrong = data + bytes(change) if change > 0 else data[:change]
     with pytest.raises(DamagedDataError, match="--fetch mnist"):
-        parse(wrong, n_dims=array.ndim, path=PATH)
+        parse_idx(wrong, n_dims=array.ndim, path=PATH)
 
 
 @given(st.binary(max_size=40), st.integers(1, 3))
 def test_any_bytes_are_read_whole_or_refused(data, n_dims):
     try:
-        found = parse(data, n_dims=n_dims, path=PATH)
+        found = parse_idx(data, n_dims=n_dims, path=PATH)
     except DamagedDataError:
         return
     assert idx(found) == data
@@ -54,4 +54,4 @@ def test_any_bytes_are_read_whole_or_refused(data, n_dims):
 )
 def test_the_refusal_says_what_was_found(data, words):
     with pytest.raises(DamagedDataError, match=words):
-        parse(data, n_dims=1, path=PATH)
+        parse_idx(data, n_dims=1, path=PATH)

@@ -102,7 +102,7 @@ def test_what_is_not_gzip_or_too_long_is_refused(tmp_path, monkeypatch):
     for data in (b"no", packed({"a": b"12345678"})["a.gz"][:-9]):
         with pytest.raises(DamagedDataError, match="no gzip file"):
             mnist._unpacked(data, path)
-    monkeypatch.setattr(mnist, "MOST", 7)
+    monkeypatch.setattr(mnist, "MAX_FILE_BYTES", 7)
     with pytest.raises(DamagedDataError, match="unpacks to more than 7 bytes"):
         mnist._unpacked(packed({"a": b"12345678"})["a.gz"], path)
 

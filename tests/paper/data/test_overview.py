@@ -1,7 +1,7 @@
 """The overview: what is there, what is not, and what to do about it, without raising."""
 
 from edgemerge.paper.data import status as public_status
-from edgemerge.paper.data.overview import status
+from edgemerge.paper.data.download import status
 from tests.paper.data.small import (
     har_archive,
     har_arrays,

@@ -7,8 +7,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.features.transitions import Transitions
-from edgemerge.paper.data.transitions import LEVELS, STEP_S, WINDOW_S, levels, table, windows
+from edgemerge.agent.features import Transitions
+from edgemerge.paper.data.driving import (
+    LEVELS,
+    STEP_S,
+    WINDOW_S,
+    speed_levels,
+    transition_table,
+    transition_windows,
+)
 
 ROUNDING = 1e-12  # a row adds fifteen shares in float64
 
@@ -22,7 +29,7 @@ def parted(drive):
 
 
 def matrix(speed, follows):
-    return table(levels(speed), follows).reshape(LEVELS, LEVELS)
+    return transition_table(speed_levels(speed), follows).reshape(LEVELS, LEVELS)
 
 
 @given(drives)
@@ -47,7 +54,7 @@ def test_the_table_agrees_with_counting_by_hand(drive):
 @given(st.lists(st.integers(0, 199), min_size=2, max_size=60))
 def test_the_agent_makes_the_same_table_of_readings_without_gaps(whole):
     speed = np.array(whole) + 0.5  # in the middle: on the edges rounding decides
-    ours = table(levels(speed), np.ones(len(speed) - 1, dtype=bool))
+    ours = transition_table(speed_levels(speed), np.ones(len(speed) - 1, dtype=bool))
     assert (ours == Transitions().of(speed[:, None])[0]).all()
 
 
@@ -69,12 +76,14 @@ def test_only_the_level_counts(drive, shift):
 def test_windows_start_every_few_seconds_and_are_whole(seconds):
     rng = np.random.default_rng(seconds)
     speed, follows = rng.uniform(0, 150, seconds), rng.random(seconds - 1) < 0.9
-    found = windows(speed, follows)
+    found = transition_windows(speed, follows)
     starts = [s for s in range(0, seconds, STEP_S) if s + WINDOW_S <= seconds]
     assert found.shape == (len(starts), LEVELS**2)
     for row, s in zip(found, starts, strict=True):
         within = slice(s, s + WINDOW_S)
-        assert (row == table(levels(speed)[within], follows[within][: WINDOW_S - 1])).all()
+        assert (
+            row == transition_table(speed_levels(speed)[within], follows[within][: WINDOW_S - 1])
+        ).all()
 
 
 def test_a_step_across_a_gap_is_in_no_window():
@@ -82,7 +91,7 @@ def test_a_step_across_a_gap_is_in_no_window():
     speed[60:] = 85.0
     follows = np.ones(129, dtype=bool)
     follows[59] = False  # from level 4 to level 8
-    T = windows(speed, follows).reshape(-1, LEVELS, LEVELS)
+    T = transition_windows(speed, follows).reshape(-1, LEVELS, LEVELS)
     assert len(T) == 2
     assert (T[:, 4, 4] == 1.0).all()
     assert (T[:, 8, 8] == 1.0).all()

@@ -10,19 +10,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgemerge.paper.data.about import NAMES, must_be_known, terms
-from edgemerge.paper.data.errors import (
+from edgemerge.paper.data.catalog import (
+    NAMES,
     DamagedDataError,
     DataError,
     FetchError,
     IncompleteDataError,
     MissingDataError,
+    check_name,
+    folder_of,
+    terms,
 )
-from edgemerge.paper.data.places import folder_of
 
 if TYPE_CHECKING:
-    from edgemerge.paper.data.download import Progress
-    from edgemerge.paper.data.overview import Status
+    from edgemerge.paper.data.download import DatasetStatus, Progress
     from edgemerge.paper.dataset import Dataset
 
 __all__ = [
@@ -45,7 +46,7 @@ def load(name: str, folder: Path | None, *, partial: bool = False) -> Dataset:
 
     With `partial`, driving makes do with the trips there are; the others are whole or refused.
     """
-    must_be_known(name)
+    check_name(name)
     home = import_module(f"{__name__}.{name}")
     find = home.find_some if partial and name == "driving" else home.find
     data: Dataset = home.read_all(find(folder_of(folder)))
@@ -58,13 +59,13 @@ def fetch(name: str, folder: Path | None, *, progress: Progress | None = None) -
     `progress` is called with the file's name, the bytes so far, and the bytes in all or None.
     Driving is not fetched: its makers want to be asked, and the error says where.
     """
-    download = import_module(f"{__name__}.fetching")
+    download = import_module(f"{__name__}.download")
     options = {} if progress is None else {"progress": progress}
     paths: list[Path] = download.fetch(name, folder_of(folder), **options)
     return paths
 
 
-def status(folder: Path | None) -> list[Status]:
+def status(folder: Path | None) -> list[DatasetStatus]:
     """Look at every data set; nothing is raised, what is wrong stands in its `advice`."""
-    rows: list[Status] = import_module(f"{__name__}.overview").status(folder_of(folder))
+    rows: list[DatasetStatus] = import_module(f"{__name__}.download").status(folder_of(folder))
     return rows

@@ -13,11 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from edgemerge.paper.data.about import again, missing
-from edgemerge.paper.data.digests import must_match
-from edgemerge.paper.data.errors import DamagedDataError, IncompleteDataError
-from edgemerge.paper.data.known import Found, Known, Remote
-from edgemerge.paper.data.sources import OnDisk, Source, Zipped, read
+from edgemerge.paper.data.catalog import (
+    DamagedDataError,
+    IncompleteDataError,
+    fetch_advice,
+    missing_error,
+)
+from edgemerge.paper.data.files import (
+    FolderSource,
+    Manifest,
+    RemoteFile,
+    Source,
+    VerifiedFiles,
+    ZipSource,
+    read_limited,
+    verify_digest,
+)
 from edgemerge.paper.dataset import Dataset, Ints
 
 PATTERNS = (
@@ -28,10 +39,10 @@ N_INPUTS = 561
 COMPACT = "har.npz"
 HALVES = ("train", "test")
 TEXTS = tuple(f"{half}/{part}_{half}.txt" for half, part in product(HALVES, ("X", "y", "subject")))
-MOST = 2**27  # bytes of any one file; the greatest has half of it
+MAX_FILE_BYTES = 2**27  # bytes of any one file; the greatest has half of it
 ARCHIVES = ("*HAR*.zip", "har.zip", "*[-_]har.zip", "*[Hh]uman*[Aa]ctivity*.zip")
 DEPTHS = ("", "*/", "*/*/")
-KNOWN = Known(
+MANIFEST = Manifest(
     digests={
         COMPACT: "sha256:968e8228390f97a683d6441fa013b8fdaa87358e678c84b015f908c322d87cc9",
         "train/X_train.txt": "git:b06f3e4c7cddf435f2f2b102b4824f51ee8a6298",
@@ -57,64 +68,64 @@ KNOWN = Known(
 )
 
 
-def find(folder: Path, *, known: Known = KNOWN) -> Found:
+def find(folder: Path, *, known: Manifest = MANIFEST) -> VerifiedFiles:
     """Give the verified files, in the first of their forms that the folder holds."""
     for path in (folder / "har" / COMPACT, folder / COMPACT):
         if path.is_file():
-            data = read(path, most=MOST)
-            must_match(data, known.digests[COMPACT], path=path, part="", name="har")
-            return Found(path, {COMPACT: data})
+            data = read_limited(path, most=MAX_FILE_BYTES)
+            verify_digest(data, known.digests[COMPACT], path=path, part="", name="har")
+            return VerifiedFiles(path, {COMPACT: data})
     for source in _sources(folder):
-        return Found(source.where, _texts(source, known.digests))
-    raise missing("har", folder)
+        return VerifiedFiles(source.where, _texts(source, known.digests))
+    raise missing_error("har", folder)
 
 
-def remotes(known: Known = KNOWN) -> tuple[Remote, ...]:
+def remotes(known: Manifest = MANIFEST) -> tuple[RemoteFile, ...]:
     """Give what to fetch: the archive as it is; what counts is what it holds."""
 
     def check(path: Path) -> None:
         _texts(_innermost(path), known.digests)
 
-    return (Remote(known.addresses, MOST, check),)
+    return (RemoteFile(known.addresses, MAX_FILE_BYTES, check),)
 
 
-def labels(found: Found) -> Ints:
+def labels(found: VerifiedFiles) -> Ints:
     """Give the place among PATTERNS of each sample's activity."""
     y = _both(found, "y").astype(np.intp) - 1
     if not np.isin(y, np.arange(len(PATTERNS))).all():
-        raise _odd(found, f"activities {np.unique(y + 1)}", f"1 to {len(PATTERNS)}")
+        raise _content_error(found, f"activities {np.unique(y + 1)}", f"1 to {len(PATTERNS)}")
     return np.asarray(y)
 
 
-def read_all(found: Found) -> Dataset:
+def read_all(found: VerifiedFiles) -> Dataset:
     """Give the makers' train rows, then their test rows; the origin is the person."""
     X, y = _both(found, "X").astype(np.float64), labels(found)
     subject = _both(found, "subject").astype(np.intp)
     if X.shape != (len(y), N_INPUTS) or subject.shape != y.shape:
         shapes = f"X {X.shape}, y {y.shape}, subject {subject.shape}"
-        raise _odd(found, shapes, f"(k, {N_INPUTS}), (k,) and (k,)")
+        raise _content_error(found, shapes, f"(k, {N_INPUTS}), (k,) and (k,)")
     if not (np.abs(X) <= 1.0).all():
-        raise _odd(found, "features that are not in [-1, 1]", "none")
+        raise _content_error(found, "features that are not in [-1, 1]", "none")
     return Dataset("har", X, y, PATTERNS, subject, -1.0, 1.0)
 
 
 def _sources(folder: Path) -> Iterator[Source]:
     for depth, text in product(DEPTHS, TEXTS):
         for path in sorted(folder.glob(depth + text)):
-            yield OnDisk(path.parent.parent)
+            yield FolderSource(path.parent.parent)
     for depth, archive in product(DEPTHS, ARCHIVES):
         for path in sorted(folder.glob(depth + archive)):
             if _text_names(source := _innermost(path)):
                 yield source
 
 
-def _innermost(path: Path) -> Zipped:
+def _innermost(path: Path) -> ZipSource:
     """Open an archive, or the one archive inside it: UCI wraps the makers' in another."""
-    outer = Zipped(path)
+    outer = ZipSource(path)
     inner = [name for name in outer.names() if name.endswith(".zip")]
     if _text_names(outer) or len(inner) != 1:
         return outer
-    return Zipped(path, outer.read(inner[0], most=MOST))
+    return ZipSource(path, outer.read(inner[0], most=MAX_FILE_BYTES))
 
 
 def _text_names(source: Source) -> dict[str, str]:
@@ -128,24 +139,24 @@ def _texts(source: Source, digests: Mapping[str, str]) -> dict[str, bytes]:
     if lost := [text for text in TEXTS if text not in names]:
         raise IncompleteDataError(
             f"har in {source.where} lacks {', '.join(lost)}",
-            f"unpack the makers' archive again, or delete it and {again('har')}",
+            f"unpack the makers' archive again, or delete it and {fetch_advice('har')}",
             source.where,
         )
-    texts = {text: source.read(names[text], most=MOST) for text in TEXTS}
+    texts = {text: source.read(names[text], most=MAX_FILE_BYTES) for text in TEXTS}
     for text, data in texts.items():
-        must_match(data, digests[text], path=source.where, part=text, name="har")
+        verify_digest(data, digests[text], path=source.where, part=text, name="har")
     return texts
 
 
-def _both(found: Found, part: str) -> Any:
+def _both(found: VerifiedFiles, part: str) -> Any:
     """Read one part of both halves, one below the other."""
     try:
         return np.concatenate([_half(found, part, half) for half in HALVES])
     except (ValueError, KeyError) as error:
-        raise _odd(found, str(error), f"numbers in the {part} files") from error
+        raise _content_error(found, str(error), f"numbers in the {part} files") from error
 
 
-def _half(found: Found, part: str, half: str) -> Any:
+def _half(found: VerifiedFiles, part: str, half: str) -> Any:
     if COMPACT in found.files:
         with np.load(BytesIO(found.files[COMPACT]), allow_pickle=False) as arrays:
             return arrays[f"{part}_{half}"]
@@ -153,9 +164,9 @@ def _half(found: Found, part: str, half: str) -> Any:
     return np.loadtxt(text, ndmin=2 if part == "X" else 1)
 
 
-def _odd(found: Found, what: str, expected: str) -> DamagedDataError:
+def _content_error(found: VerifiedFiles, what: str, expected: str) -> DamagedDataError:
     return DamagedDataError(
         f"{found.where}: found {what}, expected {expected}",
-        f"delete it and {again('har')}",
+        f"delete it and {fetch_advice('har')}",
         found.where,
     )

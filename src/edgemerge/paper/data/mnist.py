@@ -1,22 +1,63 @@
-"""MNIST: 70 000 handwritten digits of 28 × 28 pixels, as the four idx files, packed or not."""
+"""MNIST: 70 000 handwritten digits of 28 × 28 pixels, as the four idx files, packed or not.
+
+An idx file is a magic number, the sizes, then one byte for each entry.
+"""
 
 from __future__ import annotations
 
 import gzip
 import zlib
 from io import BytesIO
+from math import prod
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.paper.data.about import again, missing
-from edgemerge.paper.data.digests import must_match
-from edgemerge.paper.data.errors import DamagedDataError, IncompleteDataError
-from edgemerge.paper.data.idx import parse
-from edgemerge.paper.data.known import Found, Known, Remote
-from edgemerge.paper.data.sources import read
+from edgemerge.paper.data.catalog import (
+    DamagedDataError,
+    IncompleteDataError,
+    fetch_advice,
+    missing_error,
+)
+from edgemerge.paper.data.files import (
+    Manifest,
+    RemoteFile,
+    VerifiedFiles,
+    read_limited,
+    verify_digest,
+)
 from edgemerge.paper.dataset import Dataset, Ints
+
+UINT8_CODE = 8  # the format's code for entries of one byte without sign
+
+
+def parse_idx(data: bytes, *, n_dims: int, path: Path) -> NDArray[np.uint8]:
+    """Read an array of so many dimensions; anything that is not exactly that is refused.
+
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), n_dims=1, path=Path("labels"))
+    array([7, 9], dtype=uint8)
+    """
+    magic = bytes([0, 0, UINT8_CODE, n_dims])
+    if data[:4] != magic:
+        raise _idx_error(path, f"the first bytes {data[:4].hex(' ') or 'missing'}", magic.hex(" "))
+    start = 4 + 4 * n_dims
+    if len(data) < start:
+        raise _idx_error(path, f"{len(data)} bytes", f"a header of {start}")
+    sizes = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
+    if len(data) != start + prod(sizes):
+        said = " × ".join(map(str, sizes))
+        raise _idx_error(path, f"{len(data)} bytes", f"{start + prod(sizes)} for {said} entries")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+
+
+def _idx_error(path: Path, found: str, expected: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{path} is no whole idx file: found {found}, expected {expected}",
+        f"delete it and {fetch_advice('mnist')}",
+        path,
+    )
+
 
 PATTERNS = tuple("0123456789")
 SIDE = 28  # pixels
@@ -25,9 +66,9 @@ FILES = tuple(
     f"{half}-{kind}" for half in HALVES for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
 )
 PLACES = ("mnist", "", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw")
-MOST = 2**26  # bytes of any one file, unpacked; the greatest has two thirds of it
-MOST_PACKED = 2**24
-KNOWN = Known(
+MAX_FILE_BYTES = 2**26  # bytes of any one file, unpacked; the greatest has two thirds of it
+MAX_PACKED_BYTES = 2**24
+MANIFEST = Manifest(
     digests={
         "train-images-idx3-ubyte.gz": (
             "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
@@ -61,38 +102,40 @@ KNOWN = Known(
 )
 
 
-def find(folder: Path, *, known: Known = KNOWN) -> Found:
+def find(folder: Path, *, known: Manifest = MANIFEST) -> VerifiedFiles:
     """Give the four verified files, unpacked, from the first place that holds them all."""
     there = {place: _paths(folder / place) for place in PLACES}
     for place, paths in there.items():
         if len(paths) == len(FILES):
-            return Found(folder / place, {name: _content(paths[name], known) for name in FILES})
+            return VerifiedFiles(
+                folder / place, {name: _content(paths[name], known) for name in FILES}
+            )
     for place, paths in there.items():
         if paths:
             raise _incomplete(folder, place, paths)
-    raise missing("mnist", folder)
+    raise missing_error("mnist", folder)
 
 
-def remotes(known: Known = KNOWN) -> tuple[Remote, ...]:
+def remotes(known: Manifest = MANIFEST) -> tuple[RemoteFile, ...]:
     """Give what to fetch: the four packed files."""
 
     def check(path: Path) -> None:
         name = path.name.removesuffix(".part")
-        must_match(path.read_bytes(), known.digests[name], path=path, part="", name="mnist")
+        verify_digest(path.read_bytes(), known.digests[name], path=path, part="", name="mnist")
 
     names = [f"{name}.gz" for name in FILES]
     return tuple(
-        Remote(tuple(start + name for start in known.addresses), MOST_PACKED, check)
+        RemoteFile(tuple(start + name for start in known.addresses), MAX_PACKED_BYTES, check)
         for name in names
     )
 
 
-def labels(found: Found) -> Ints:
+def labels(found: VerifiedFiles) -> Ints:
     """Give each sample's digit."""
     return np.asarray(np.concatenate([_labels(found, half) for half in HALVES]), dtype=np.intp)
 
 
-def read_all(found: Found) -> Dataset:
+def read_all(found: VerifiedFiles) -> Dataset:
     """Give the train digits (origin 0), then the test digits (origin 1), pixels in [0, 1]."""
     halves = [_images(found, half) for half in HALVES]
     origin = np.repeat(np.arange(len(halves)), [len(half) for half in halves])
@@ -110,49 +153,53 @@ def _incomplete(folder: Path, place: str, paths: dict[str, Path]) -> IncompleteD
     lost = [name for name in FILES if name not in paths]
     return IncompleteDataError(
         f"mnist in {folder / place} lacks {', '.join(lost)} (.gz or unpacked)",
-        again("mnist"),
+        fetch_advice("mnist"),
         folder / "mnist" / f"{lost[0]}.gz",  # where it will be
     )
 
 
-def _content(path: Path, known: Known) -> bytes:
+def _content(path: Path, known: Manifest) -> bytes:
     """Read a file, verify it, and unpack what is packed."""
-    data = read(path, most=MOST)
-    must_match(data, known.digests[path.name], path=path, part="", name="mnist")
+    data = read_limited(path, most=MAX_FILE_BYTES)
+    verify_digest(data, known.digests[path.name], path=path, part="", name="mnist")
     return _unpacked(data, path) if path.suffix == ".gz" else data
 
 
 def _unpacked(data: bytes, path: Path) -> bytes:
     try:
         with gzip.GzipFile(fileobj=BytesIO(data)) as file:
-            content = file.read(MOST + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DamagedDataError(f"{path} is no gzip file ({error})", again("mnist"), path) from error
-    if len(content) > MOST:
-        raise DamagedDataError(f"{path} unpacks to more than {MOST} bytes", again("mnist"), path)
+        raise DamagedDataError(
+            f"{path} is no gzip file ({error})", fetch_advice("mnist"), path
+        ) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise DamagedDataError(
+            f"{path} unpacks to more than {MAX_FILE_BYTES} bytes", fetch_advice("mnist"), path
+        )
     return content
 
 
-def _images(found: Found, half: str) -> NDArray[np.uint8]:
+def _images(found: VerifiedFiles, half: str) -> NDArray[np.uint8]:
     name = f"{half}-images-idx3-ubyte"
-    images = parse(found.files[name], n_dims=3, path=found.where / name)
+    images = parse_idx(found.files[name], n_dims=3, path=found.where / name)
     if images.shape != (len(_labels(found, half)), SIDE, SIDE):
         expected = f"({len(_labels(found, half))}, {SIDE}, {SIDE}): one image for each label"
-        raise _odd(found, f"{half} images {images.shape}", expected)
+        raise _content_error(found, f"{half} images {images.shape}", expected)
     return images.reshape(len(images), SIDE**2)
 
 
-def _labels(found: Found, half: str) -> NDArray[np.uint8]:
+def _labels(found: VerifiedFiles, half: str) -> NDArray[np.uint8]:
     name = f"{half}-labels-idx1-ubyte"
-    digits = parse(found.files[name], n_dims=1, path=found.where / name)
+    digits = parse_idx(found.files[name], n_dims=1, path=found.where / name)
     if (digits >= len(PATTERNS)).any():
-        raise _odd(found, f"the label {digits.max()}", "0 to 9")
+        raise _content_error(found, f"the label {digits.max()}", "0 to 9")
     return digits
 
 
-def _odd(found: Found, what: str, expected: str) -> DamagedDataError:
+def _content_error(found: VerifiedFiles, what: str, expected: str) -> DamagedDataError:
     return DamagedDataError(
         f"{found.where}: found {what}, expected {expected}",
-        f"delete it and {again('mnist')}",
+        f"delete it and {fetch_advice('mnist')}",
         found.where,
     )

@@ -8,37 +8,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgemerge.paper.plan import Claim
-from edgemerge.paper.reporting import summary, telling
-from edgemerge.paper.reporting.report import (
+from edgemerge.paper.reporting import content
+from edgemerge.paper.reporting.content import (
     ABOUT,
     MARKS,
-    TITLE,
-    WORDS,
-    Absent,
+    REPORT_TITLE,
+    VERDICTS,
+    AbsentResult,
     Report,
     Section,
-    how,
-    verdict,
+    Table,
+    count_verdicts,
+    how_to_run,
 )
-from edgemerge.paper.reporting.tables import Table
-from edgemerge.paper.running import keeping
-from edgemerge.paper.running.whole import write
+from edgemerge.paper.running import storage
+from edgemerge.paper.running.storage import write_atomic
 
 ORIGIN = "<!-- Made by `edgemerge paper report --markdown`; changes belong into what it reads. -->"
 
 
-def save(report: Report, path: Path, folder: Path) -> None:
+def save_markdown(report: Report, path: Path, folder: Path) -> None:
     """Write the page, and its pictures to images/ beside it; `folder` holds the rows."""
     pictures = Path("images") / path.stem
     for section in report.sections:
-        keeping.draw(path.parent / pictures, section.name, section.figures)
+        storage.save_figures(path.parent / pictures, section.name, section.figures)
     rows = Path(os.path.relpath(folder, path.parent))
-    write(page(report, pictures=pictures.as_posix(), rows=rows.as_posix()).encode(), path)
+    write_atomic(
+        render_markdown(report, pictures=pictures.as_posix(), rows=rows.as_posix()).encode(), path
+    )
 
 
-def page(report: Report, *, pictures: str, rows: str) -> str:
+def render_markdown(report: Report, *, pictures: str, rows: str) -> str:
     """Write the page; `pictures` and `rows` are the folders of both, as seen from it."""
-    blocks = [f"# {TITLE}", ORIGIN, lines(ABOUT), *_summary(report)]
+    blocks = [f"# {REPORT_TITLE}", ORIGIN, sentence_per_line(ABOUT), *_summary(report)]
     for section in report.sections:
         blocks += _section(section, pictures, rows)
     if report.absent:
@@ -49,28 +51,28 @@ def page(report: Report, *, pictures: str, rows: str) -> str:
 
 def _summary(report: Report) -> Iterator[str]:
     yield "## Summary"
-    yield "\n".join(map(text, telling.remarks(report)))
-    means = summary.means(report)
+    yield "\n".join(map(escape_markdown, content.remarks(report)))
+    means = content.mean_auc_table(report)
     if means:
-        yield f"{text(means.title)}:"
-        yield grid(means)
-    yield f"{verdict(report)}\nThose that do not hold come first:"
-    yield grid(summary.claims(report))
+        yield f"{escape_markdown(means.title)}:"
+        yield markdown_table(means)
+    yield f"{count_verdicts(report)}\nThose that do not hold come first:"
+    yield markdown_table(content.claims_table(report))
 
 
 def _section(section: Section, pictures: str, rows: str) -> Iterator[str]:
-    yield f"## {text(section.title)}"
+    yield f"## {escape_markdown(section.title)}"
     if section.note:
-        yield lines(text(section.note))
+        yield sentence_per_line(escape_markdown(section.note))
     for end in section.figures:
-        name = keeping.file_name(section.name, end)
-        yield f"![{text(section.named(end))}]({pictures}/{name})"
+        name = storage.figure_name(section.name, end)
+        yield f"![{escape_markdown(section.named(end))}]({pictures}/{name})"
     yield "\n".join(map(_claim, section.claims))
     if section.table:
-        yield grid(section.table)
+        yield markdown_table(section.table)
     yield "\n".join(
-        f"- {word}: {_linked(section, rows) if word == 'Rows' else text(words)}"
-        for word, words in telling.facts(section.record).items()
+        f"- {word}: {_linked(section, rows) if word == 'Rows' else escape_markdown(words)}"
+        for word, words in content.record_facts(section.record).items()
     )
 
 
@@ -79,33 +81,44 @@ def _linked(section: Section, rows: str) -> str:
 
 
 def _claim(claim: Claim) -> str:
-    return f"- {MARKS[claim.holds]} {WORDS[claim.holds]}: {text(claim.text)} ({text(claim.found)})"
+    return (
+        f"- {MARKS[claim.holds]} {VERDICTS[claim.holds]}: "
+        f"{escape_markdown(claim.text)} ({escape_markdown(claim.found)})"
+    )
 
 
-def _absent(absent: Absent) -> str:
-    return f"### {text(absent.title)}\n\n{lines(text(f'{absent.why} {how(absent.name)}'))}"
+def _absent(absent: AbsentResult) -> str:
+    words = escape_markdown(f"{absent.why} {how_to_run(absent.name)}")
+    return f"### {escape_markdown(absent.title)}\n\n{sentence_per_line(words)}"
 
 
 def _machines(report: Report) -> str:
-    found = telling.machines(report).items()
-    return "\n".join(f"- {text(names)}: {text(words)}" for names, words in found)
+    found = content.machines(report).items()
+    return "\n".join(
+        f"- {escape_markdown(names)}: {escape_markdown(words)}" for names, words in found
+    )
 
 
-def grid(table: Table) -> str:
+def markdown_table(table: Table) -> str:
     """Write a table."""
     bold = {*table.bold}
     rules = ["---:" if number else "---" for number in table.numbers]
     body = [
-        [f"**{text(cell)}**" if (i, j) in bold else text(cell) for j, cell in enumerate(line)]
+        [
+            f"**{escape_markdown(cell)}**" if (i, j) in bold else escape_markdown(cell)
+            for j, cell in enumerate(line)
+        ]
         for i, line in enumerate(table.lines)
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [[*map(text, table.head)], rules, *body])
+    return "\n".join(
+        f"| {' | '.join(line)} |" for line in [[*map(escape_markdown, table.head)], rules, *body]
+    )
 
 
-def text(words: str) -> str:
+def escape_markdown(words: str) -> str:
     r"""Escape what Markdown would take for its own; code stays code.
 
-    >>> text("a*b | `x_y`")
+    >>> escape_markdown("a*b | `x_y`")
     'a\\*b \\| `x_y`'
     """
     parts = re.split(r"(`[^`]*`)", words)
@@ -115,10 +128,10 @@ def text(words: str) -> str:
     )
 
 
-def lines(words: str) -> str:
+def sentence_per_line(words: str) -> str:
     r"""Put each sentence on a line of its own.
 
-    >>> lines("One, e.g. this. Two? Three.")
+    >>> sentence_per_line("One, e.g. this. Two? Three.")
     'One, e.g. this.\nTwo?\nThree.'
     """
     return re.sub(r"(?<=[.!?]) +(?=[A-Z`])", "\n", words)

@@ -1,4 +1,4 @@
-"""Processes that do jobs, one job after the other; they end with the one that started them."""
+"""Worker processes that run jobs; they end with the process that started them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from time import perf_counter
 from typing import Self
 
 from edgemerge import EdgemergeError
-from edgemerge.daemon import deaf_to_interrupts
-from edgemerge.paper.plan import Job, Rows, Scope, Work
+from edgemerge.daemon import ignore_interrupts
+from edgemerge.paper.plan import Job, JobFunction, Rows, Scope
 
-PATIENCE_S = 5.0  # for a process that was told to end
+STOP_TIMEOUT_S = 5.0  # for a process that was told to end
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedJob:
     """A job, its rows, and how long it took; None: nobody knows."""
 
     job: Job
@@ -32,7 +32,7 @@ class Done:
     seconds: float | None
 
 
-Do = Callable[[Work, Sequence[Job], Scope], Iterator[Done]]
+JobExecutor = Callable[[JobFunction, Sequence[Job], Scope], Iterator[FinishedJob]]
 
 
 class JobError(EdgemergeError, RuntimeError):
@@ -43,12 +43,12 @@ class BrokenJobError(RuntimeError):
     """A job that failed by a mistake of ours; the message holds its stack trace."""
 
 
-def here(work: Work, jobs: Sequence[Job], scope: Scope) -> Iterator[Done]:
+def run_here(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[FinishedJob]:
     """Do the jobs in this process."""
     for job in jobs:
         start = perf_counter()
         rows = work(job, scope)
-        yield Done(job, rows, perf_counter() - start)
+        yield FinishedJob(job, rows, perf_counter() - start)
 
 
 class Workers:
@@ -67,17 +67,17 @@ class Workers:
         """End them all, whatever they are doing."""
         self.end()
 
-    def do(self, work: Work, jobs: Sequence[Job], scope: Scope) -> Iterator[Done]:
+    def do(self, work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[FinishedJob]:
         """Give each job with its rows as soon as it is done, whichever comes first."""
         waiting, busy = deque(jobs), dict[Connection, Job]()
         self._start(min(self.count, len(jobs)))
         for pipe in list(self._all)[: len(jobs)]:
-            busy[pipe] = _hand(pipe, work, waiting.popleft(), scope)
+            busy[pipe] = _send(pipe, work, waiting.popleft(), scope)
         while busy:
             for pipe in _ready(busy):
                 done = self._answer(pipe, busy.pop(pipe))
                 if waiting:
-                    busy[pipe] = _hand(pipe, work, waiting.popleft(), scope)
+                    busy[pipe] = _send(pipe, work, waiting.popleft(), scope)
                 yield done
 
     def end(self) -> None:
@@ -86,7 +86,7 @@ class Workers:
             process.terminate()
         for pipe, process in self._all.items():
             pipe.close()
-            process.join(PATIENCE_S)
+            process.join(STOP_TIMEOUT_S)
             if process.is_alive():
                 process.kill()
         self._all.clear()
@@ -94,43 +94,43 @@ class Workers:
     def _start(self, count: int) -> None:
         while len(self._all) < count:
             ours, theirs = get_context("spawn").Pipe()
-            process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-            with deaf_to_interrupts():
+            process = get_context("spawn").Process(target=_worker_loop, args=(theirs,), daemon=True)
+            with ignore_interrupts():
                 process.start()
             theirs.close()
             self._all[ours] = process
 
-    def _answer(self, pipe: Connection, job: Job) -> Done:
+    def _answer(self, pipe: Connection, job: Job) -> FinishedJob:
         try:
             rows, seconds, fault, known = pipe.recv()
         except (EOFError, OSError) as error:
             raise JobError(self._death(pipe, job)) from error
         if known:
-            raise JobError(f"{named(job)}: {fault}")
+            raise JobError(f"{job_label(job)}: {fault}")
         if fault:
-            raise BrokenJobError(f"{named(job)} failed:\n{fault}")
-        return Done(job, rows, seconds)
+            raise BrokenJobError(f"{job_label(job)} failed:\n{fault}")
+        return FinishedJob(job, rows, seconds)
 
     def _death(self, pipe: Connection, job: Job) -> str:
         process = self._all[pipe]
-        process.join(PATIENCE_S)
+        process.join(STOP_TIMEOUT_S)
         code = process.exitcode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         why = "; probably memory ran out: use fewer --jobs" if code == -signal.SIGKILL else ""
-        return f"the process that did {named(job)} {how}{why}. What is done is kept"
+        return f"the process that did {job_label(job)} {how}{why}. What is done is kept"
 
 
-def named(job: Job) -> str:
+def job_label(job: Job) -> str:
     """Say which job it is.
 
-    >>> named(Job("auc", "har", "BP-NN3", 2, "0-1"))
+    >>> job_label(Job("auc", "har", "BP-NN3", 2, "0-1"))
     'auc har BP-NN3 trial 2 0-1'
     """
     words = (job.result, job.dataset, job.method, f"trial {job.trial}", job.part)
     return " ".join(filter(None, words))
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -140,13 +140,13 @@ def _ready(pipes: Iterable[Connection]) -> list[Connection]:
     return [pipe for pipe in pipes if pipe in found]
 
 
-def _hand(pipe: Connection, work: Work, job: Job, scope: Scope) -> Job:
+def _send(pipe: Connection, work: JobFunction, job: Job, scope: Scope) -> Job:
     with suppress(BrokenPipeError):  # whoever waits for the answer will notice, and says more
         pipe.send((work, job, scope))
     return job
 
 
-def _serve(pipe: Connection) -> None:
+def _worker_loop(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -154,10 +154,10 @@ def _serve(pipe: Connection) -> None:
             task = pipe.recv()
         except EOFError:
             return
-        pipe.send(_done(*task))
+        pipe.send(_run_job(*task))
 
 
-def _done(work: Work, job: Job, scope: Scope) -> tuple[Rows, float, str, bool]:
+def _run_job(work: JobFunction, job: Job, scope: Scope) -> tuple[Rows, float, str, bool]:
     start = perf_counter()
     try:
         return work(job, scope), perf_counter() - start, "", False

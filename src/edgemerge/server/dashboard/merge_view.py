@@ -1,31 +1,477 @@
-"""What the merge page shows of a fleet, gathered from the service; no word of HTTP."""
+"""What the merge page shows: choices, similarity, preview, contributions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite, log
+from typing import Protocol
+from urllib.parse import urlencode
 
-from edgemerge.core.contribution import Key
 from edgemerge.core.errors import UnknownError
-from edgemerge.server.contributions import Entry
-from edgemerge.server.dashboard.choice_view import ChoiceView, choices_of, words_of
-from edgemerge.server.dashboard.matrix_view import Matrix, matrix_of
-from edgemerge.server.dashboard.merge_asked import Wanted
-from edgemerge.server.dashboard.preview_view import PreviewView, preview_of
-from edgemerge.server.merges.merging import TARGETS, Choice
+from edgemerge.core.ledger import Key
+from edgemerge.server.auth import Caller
+from edgemerge.server.choices.operator import MAX_TARGETS
+from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
+from edgemerge.server.choices.rules import Choice
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.dashboard.formatting import counted, factor, join_names
+from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.service import Service
-from edgemerge.server.tokens import Caller
 
-MANY = 60  # devices in a matrix
-ROWS = 50  # contributions on a page
-CHOICES = 50  # newest choices on the page
+TARGET_OPTIONS = ("selected", "all")
+MAX_SEARCH_CHARS = 200  # characters of what is searched for
+
+
+class QueryParams(Protocol):
+    """Names with their values, as they stand in an address."""
+
+    def get(self, key: str, default: str) -> str:
+        """Give one value."""
+        ...
+
+    def getlist(self, key: str) -> Sequence[str]:
+        """Give all values."""
+        ...
+
+
+@dataclass(frozen=True)
+class MergeQuery:
+    """The selection, and which part of the page is looked at."""
+
+    sources: tuple[str, ...] = ()
+    to: str = "selected"
+    find: str = ""
+    page: int = 1
+    done: int = 0
+    previewing: bool = False
+    at_once: bool = False  # the matrix in the page itself, for browsers without scripts
+
+    @classmethod
+    def of(cls, query: QueryParams) -> MergeQuery:
+        """Read an address."""
+        sources = tuple(dict.fromkeys(query.getlist("source")))
+        to, only = query.get("to", ""), query.get("only", "")
+        return cls(
+            sources=sources,
+            to=to if to in TARGET_OPTIONS else TARGET_OPTIONS[0],
+            find=search_text(query.get("find", "")),
+            page=parse_number(query.get("page", "")) or 1,
+            done=parse_number(query.get("done", "")),
+            previewing=bool(sources) and to in TARGET_OPTIONS and only != "matrix",
+            at_once=query.get("matrix", "") == "now",
+        )
+
+    @property
+    def search(self) -> str:
+        """Give what leads back to this selection."""
+        asked = [("source", source) for source in self.sources]
+        return urlencode(asked + [("find", self.find)] * bool(self.find))
+
+
+def search_text(text: str) -> str:
+    """Give a text to search for, without what no name can have."""
+    return "".join(letter for letter in text if letter.isprintable())[:MAX_SEARCH_CHARS].strip()
+
+
+def parse_number(text: str) -> int:
+    """Give a number that may stand in an address; 0 if it is none.
+
+    >>> parse_number("12"), parse_number("-1"), parse_number("٣"), parse_number("9" * 40)
+    (12, 0, 0, 0)
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        return 0
+    return int(text)
+
+
+def parse_key(text: str) -> Key:
+    """Read device/incarnation/pattern.
+
+    >>> parse_key("pump-1/0/full load")
+    ('pump-1', 0, 'full load')
+    """
+    device, _, rest = text.partition("/")
+    incarnation, _, pattern = rest.partition("/")
+    if not (device and pattern and (parse_number(incarnation) or incarnation == "0")):
+        raise UnknownError(
+            f"found {search_text(text)!r}, expected device/incarnation/pattern: "
+            "take it from the table"
+        )
+    return device, parse_number(incarnation), pattern
+
+
+FOLLOW_UP_S = 3600.0  # for which it is said who has followed an undoing
+
+LatestReports = Mapping[str, LatestReport]
+
+
+@dataclass(frozen=True)
+class ChoiceView:
+    """A choice in words; `state` is "in force", "replaced" or "undone"."""
+
+    number: int
+    at: float
+    actor: str
+    words: str
+    state: str
+    undone: float | None
+    following: str
+
+
+def choice_views(
+    choices: Sequence[Choice], latest_reports: LatestReports, devices: Sequence[str], now: float
+) -> list[ChoiceView]:
+    """Prepare what is shown, newest first as they come; `devices` are those of the fleet."""
+    ruled: set[str] = set()  # by newer choices: for these an older one counts no more
+    shown = []
+    for choice in choices:
+        concerned = _concerned(choice, devices, ruled)
+        state = _state(choice, concerned)
+        since = choice.at if choice.undone is None else choice.undone
+        told = bool(concerned) and (state == "in force" or now - since < FOLLOW_UP_S)
+        following = describe_followers(since, latest_reports, concerned) if told else ""
+        shown.append(_view(choice, state, following))
+        ruled |= set() if choice.undone is not None else set(choice.targets or ())
+    return shown
+
+
+def describe_choice(choice: Choice) -> str:
+    """Say what was chosen."""
+    if choice.key is not None:
+        return f"{describe_key(choice.key)} is told to nobody"
+    sources, targets = list(choice.sources or ()), list(choice.targets or ())
+    verb = "is" if len(targets) == 1 else "are"
+    if not sources or sources == targets == sources[:1]:
+        return f"{join_names(targets)} {verb} told nothing of others"
+    if set(sources) == set(targets):
+        return f"{join_names(sources)} are told only each other's sums"
+    return f"{join_names(targets)} {verb} told only the sums of {join_names(sources)}"
+
+
+def describe_key(key: tuple[str, int, str]) -> str:
+    """Name a contribution; the incarnation only if it is not the first.
+
+    >>> describe_key(("pump-1", 0, "normal")), describe_key(("pump-1", 2, "normal"))
+    ('what pump-1 saw of normal', 'what pump-1 saw of normal (incarnation 2)')
+    """
+    device, incarnation, pattern = key
+    return f"what {device} saw of {pattern}" + (f" (incarnation {incarnation})" * (incarnation > 0))
+
+
+def _concerned(choice: Choice, devices: Sequence[str], ruled: set[str]) -> list[str]:
+    if choice.key is None:
+        return [name for name in choice.targets or () if name not in ruled]
+    return [name for name in devices if name != choice.key[0]]
+
+
+def _state(choice: Choice, concerned: Sequence[str]) -> str:
+    if choice.undone is not None:
+        return "undone"
+    return "in force" if concerned or choice.key is not None else "replaced"
+
+
+def _view(choice: Choice, state: str, following: str) -> ChoiceView:
+    words = describe_choice(choice)
+    return ChoiceView(
+        choice.number, choice.at, choice.actor, words, state, choice.undone, following
+    )
+
+
+def describe_followers(
+    since: float, latest_reports: LatestReports, concerned: Sequence[str]
+) -> str:
+    """Say how many have taken it up since, as far as they report."""
+    found = [latest_reports.get(name) for name in concerned]
+    heard = [glimpse for glimpse in found if glimpse is not None and glimpse.heard > since]
+    merged = sum(glimpse.merge is not None and glimpse.merge.at > since for glimpse in heard)
+    silent = len(concerned) - len(heard)
+    words = [f"{merged:,} of {counted(len(concerned), 'device')} merged anew since"]
+    kept = len(heard) - merged
+    if kept:
+        words.append(f"{kept:,} reported and kept what {'it' if kept == 1 else 'they'} had")
+    if silent:
+        words.append(f"{silent:,} {'has' if silent == 1 else 'have'} not reported since")
+    return "; ".join(words)
+
+
+COLOUR_STEPS = (
+    1.1,
+    1.3,
+    1.6,
+    2.0,
+    2.5,
+    4.0,
+    6.0,
+    10.0,
+    25.0,
+    60.0,
+    150.0,
+)  # twelve steps of colour
+MAX_DEVICES_WITH_TEXT = 24  # devices up to which a cell has room for its number
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """How well one explains the other; `first`: a group begins here."""
+
+    step: str
+    text: str
+    first: bool
+    own: bool
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A device: how well its readout explains the data of each."""
+
+    device: str
+    samples: float
+    cells: tuple[MatrixCell, ...]
+
+
+@dataclass(frozen=True)
+class MatrixGroup:
+    """Devices that explain each other's data."""
+
+    number: int
+    rows: tuple[MatrixRow, ...]
+
+    @property
+    def devices(self) -> list[str]:
+        """Name them."""
+        return [row.device for row in self.rows]
+
+    @property
+    def words(self) -> str:
+        """Say how many there are."""
+        count = len(self.rows)
+        return f"group {self.number}: {count} device{'s' if count > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Devices × devices, like ones beside each other."""
+
+    groups: tuple[MatrixGroup, ...]
+    left_out: int
+
+    @property
+    def devices(self) -> list[str]:
+        """Name the devices in the order of rows and columns."""
+        return [row.device for group in self.groups for row in group.rows]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is room for a number in each cell."""
+        return len(self.devices) <= MAX_DEVICES_WITH_TEXT
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Give each step of colour and what it stands for."""
+        words = [f"≤ {edge:g}" for edge in COLOUR_STEPS] + [f"> {COLOUR_STEPS[-1]:g}"]
+        return [(f"m{step}", word) for step, word in enumerate(words)]
+
+
+def make_matrix(likeness: DeviceSimilarity, *, left_out: int) -> Matrix:
+    """Prepare what is shown; the groups are numbered in the order in which they appear."""
+    firsts = _group_starts(likeness.groups)
+    rows = [_matrix_row(likeness, index, firsts) for index in range(len(likeness.devices))]
+    runs = groupby(range(len(rows)), key=lambda index: likeness.groups[index])
+    groups = (
+        MatrixGroup(number, tuple(rows[index] for index in run))
+        for number, (_, run) in enumerate(runs, 1)
+    )
+    return Matrix(tuple(groups), left_out)
+
+
+def colour_class(ratio: float) -> str:
+    """Give the class of colour of a ratio.
+
+    >>> colour_class(0.98), colour_class(2.4), colour_class(1e6), colour_class(float("nan"))
+    ('m0', 'm4', 'm11', 'none')
+    """
+    return f"m{bisect_left(COLOUR_STEPS, ratio)}" if ratio == ratio else "none"  # noqa: PLR0124 - NaN
+
+
+def short_ratio(ratio: float) -> str:
+    """Write a ratio in at most five characters.
+
+    >>> [short_ratio(ratio) for ratio in (0.984, 1.0, 12.34, 345.6, 45_678.0, 3e9, float("inf"))]
+    ['0.98', '1.00', '12.3', '346', '46k', '> 1M', '> 1M']
+    """
+    if ratio != ratio:  # noqa: PLR0124 - NaN
+        return UNKNOWN
+    if not isfinite(ratio) or ratio >= 999_500:
+        return "> 1M"
+    if ratio >= 999.5:
+        return f"{ratio / 1000:.{0 if ratio >= 9950 else 1}f}k"
+    return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f}"
+
+
+def _matrix_row(likeness: DeviceSimilarity, index: int, firsts: frozenset[int]) -> MatrixRow:
+    ratios = [float(ratio) for ratio in likeness.ratios[index]]
+    cells = (
+        MatrixCell(colour_class(ratio), short_ratio(ratio), column in firsts, column == index)
+        for column, ratio in enumerate(ratios)
+    )
+    return MatrixRow(likeness.devices[index], likeness.samples[index], tuple(cells))
+
+
+def _group_starts(groups: Iterable[int]) -> frozenset[int]:
+    """Give the places at which a group begins, but for the very first."""
+    listed = list(groups)
+    return frozenset(k for k in range(1, len(listed)) if listed[k] != listed[k - 1])
+
+
+MAX_CALM_SHIFT, MAX_ACCEPTED_SHIFT = (
+    1.2,
+    2.0,
+)  # shifts up to which nothing is said, and above which devices refuse
+FULL_BAR_SHIFT = 8.0  # the shift at which a bar is full
+MAX_PREVIEW_ROWS = 200  # rows of a preview; those that rise most come first
+SHIFT_WORDS = {
+    "good": "hardly changes",
+    "warn": "rises",
+    "bad": "the device will refuse it unless sync.max_shift allows it",
+    "none": "has no level of its own yet",
+}
+
+
+@dataclass(frozen=True)
+class PreviewRow:
+    """What adopting does to one pattern of one device."""
+
+    device: str
+    pattern: str
+    samples: float
+    joined: float
+    alone: float
+    before: float
+    after: float
+    shift: float
+    kind: str
+
+    @property
+    def words(self) -> str:
+        """Say what the shift means."""
+        falls = self.kind == "good" and self.shift < 1.0 / MAX_CALM_SHIFT
+        return "falls: it is explained better" if falls else SHIFT_WORDS[self.kind]
+
+    @property
+    def bar(self) -> int:
+        """Give the length of its bar, in percent: 0 at no change."""
+        part = log(self.shift) / log(FULL_BAR_SHIFT) if self.shift > 1.0 else 0.0
+        return round(100 * min(part, 1.0))
+
+
+@dataclass(frozen=True)
+class PreviewView:
+    """A preview: what would happen, in words and in rows."""
+
+    sources: list[str]
+    to: str
+    happens: str
+    summary: str
+    worst: str
+    rows: list[PreviewRow]
+    more: int  # rows that are not shown
+    unseen: int  # devices that were not looked at
+
+
+def make_preview_view(
+    found: Sequence[PatternPreview], *, sources: list[str], targets: list[str], to: str, looked: int
+) -> PreviewView:
+    """Prepare what is shown, what rises most first; `looked` is how many targets it is about."""
+    rows = sorted(
+        (_preview_row(each) for each in found), key=lambda row: (-_sort_shift(row), row.device)
+    )
+    return PreviewView(
+        sources=sources,
+        to=to,
+        happens=describe_adoption(sources, targets, to),
+        summary=_summary(rows),
+        worst=rows[0].kind if rows else "none",
+        rows=rows[:MAX_PREVIEW_ROWS],
+        more=max(len(rows) - MAX_PREVIEW_ROWS, 0),
+        unseen=len(targets) - looked,
+    )
+
+
+def shift_kind(shift: float, *, ready: bool = True) -> str:
+    """Sort a shift: "good", "warn", "bad", or "none" if there is no level that could rise.
+
+    >>> shift_kind(1.2), shift_kind(2.0), shift_kind(2.1), shift_kind(1.0, ready=False)
+    ('good', 'warn', 'bad', 'none')
+    """
+    if not ready or not isfinite(shift):
+        return "none"
+    return "good" if shift <= MAX_CALM_SHIFT else "warn" if shift <= MAX_ACCEPTED_SHIFT else "bad"
+
+
+def describe_adoption(sources: Sequence[str], targets: Sequence[str], to: str) -> str:
+    """Say what adopting means, before and after it is done.
+
+    >>> describe_adoption(["a", "b"], ["a", "b"], "selected")
+    "a and b will be told only each other's sums"
+    """
+    if to == "all":
+        whom = f"{'all ' if len(targets) > 1 else ''}{counted(len(targets), 'device')}"
+        return f"{whom} will be told only the sums of {join_names(sources)}"
+    if len(sources) == 1:
+        return f"{sources[0]} will be told nothing of others"
+    return f"{join_names(sources)} will be told only each other's sums"
+
+
+def _preview_row(each: PatternPreview) -> PreviewRow:
+    return PreviewRow(
+        each.device,
+        each.pattern,
+        each.samples,
+        each.joined,
+        each.alone,
+        each.before,
+        each.after,
+        each.shift,
+        shift_kind(each.shift, ready=each.ready),
+    )
+
+
+def _sort_shift(row: PreviewRow) -> float:
+    return row.shift if row.kind != "none" else 0.0
+
+
+def _summary(rows: Sequence[PreviewRow]) -> str:
+    levels = [row for row in rows if row.kind != "none"]
+    if not levels:
+        return "None of them has a level of its own yet that could change."
+    top, refused = levels[0], sorted({row.device for row in levels if row.kind == "bad"})
+    if refused:
+        share = f"{len(refused):,} of {counted(len({row.device for row in rows}), 'device')}"
+        return (
+            f"{share} would refuse it: {join_names(refused)}. "
+            f"The most: {top.device}, {top.pattern}, {factor(top.shift)}."
+        )
+    if top.shift < 1.0 / MAX_CALM_SHIFT:
+        least = f"{top.device}, {top.pattern}, {factor(top.shift)}"
+        return f"Every level falls: all are explained better than now. The least: {least}."
+    calm = "No level rises above ×1.2" if top.kind == "good" else "Some levels rise, none above ×2"
+    return f"{calm}. The most: {top.device}, {top.pattern}, {factor(top.shift)}."
+
+
+MATRIX_DEVICES = 60  # devices in a matrix
+CONTRIBUTIONS_PER_PAGE = 50  # contributions on a page
+SHOWN_CHOICES = 50  # newest choices on the page
 
 
 @dataclass(frozen=True)
 class ContributionView:
     """A contribution; `revoked` is the number of the choice by which nobody is told it, or 0."""
 
-    entry: Entry
+    entry: StoredContribution
     revoked: int
 
 
@@ -43,55 +489,60 @@ class MergeView:
     notice: str
 
 
-def merge_view(service: Service, fleet: str, caller: Caller, wanted: Wanted) -> MergeView:
+def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery) -> MergeView:
     """Gather what is shown."""
-    devices = told_devices(service, fleet)
+    devices = active_devices(service, fleet)
     _, entries = service.contributions(fleet, caller)
     choices = service.merging.choices(fleet)
     revoked = {choice.key: choice.number for choice in choices if _revokes(choice)}
-    found = [entry for entry in entries if _fits(entry, wanted.find)]
-    pages = max(1, -(-len(found) // ROWS))
-    start = ROWS * (min(wanted.page, pages) - 1)
-    shown = [ContributionView(e, revoked.get(e.key, 0)) for e in found[start : start + ROWS]]
-    views = choices_of(choices, service.history.glimpses(fleet), devices, service.clock())
+    found = [entry for entry in entries if _matches_search(entry, wanted.find)]
+    pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
+    start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
+    shown = [
+        ContributionView(e, revoked.get(e.key, 0))
+        for e in found[start : start + CONTRIBUTIONS_PER_PAGE]
+    ]
+    views = choice_views(choices, service.history.latest_reports(fleet), devices, service.clock())
     return MergeView(
         devices=devices,
         contributing=by_samples(entries),
         contributions=shown,
         found=len(found),
         pages=pages,
-        choices=views[:CHOICES],
-        older=max(len(views) - CHOICES, 0),
+        choices=views[:SHOWN_CHOICES],
+        older=max(len(views) - SHOWN_CHOICES, 0),
         notice=notice_of(choices, wanted.done),
     )
 
 
-def told_devices(service: Service, fleet: str) -> list[str]:
+def active_devices(service: Service, fleet: str) -> list[str]:
     """Name the devices that can be told something: those that are let in."""
     return [device.device for device in service.devices(fleet) if device.revoked is None]
 
 
-def matrix_view(service: Service, fleet: str, caller: Caller, wanted: Wanted) -> Matrix:
+def matrix_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery) -> Matrix:
     """Compute the matrix of the devices that are looked for, of many those with most samples."""
     _, entries = service.contributions(fleet, caller)
     known = by_samples(entries)
     fitting = [name for name in known if wanted.find.lower() in name.lower()]
-    likeness = service.merging.likeness(fleet, fitting[:MANY])
-    return matrix_of(likeness, left_out=len(fitting) - len(likeness.devices))
+    likeness = service.merging.likeness(fleet, fitting[:MATRIX_DEVICES])
+    return make_matrix(likeness, left_out=len(fitting) - len(likeness.devices))
 
 
-def preview_view(service: Service, fleet: str, wanted: Wanted) -> PreviewView:
+def preview_view(service: Service, fleet: str, wanted: MergeQuery) -> PreviewView:
     """Compute what adopting the selection would do."""
     sources = list(wanted.sources)
     targets = targets_of(service, fleet, sources, wanted.to)
     looked = _largest(service, fleet, targets)
     found = service.merging.preview(fleet, sources, looked)
-    return preview_of(found, sources=sources, targets=targets, to=wanted.to, looked=len(looked))
+    return make_preview_view(
+        found, sources=sources, targets=targets, to=wanted.to, looked=len(looked)
+    )
 
 
 def targets_of(service: Service, fleet: str, sources: list[str], to: str) -> list[str]:
     """Name those who would be told: the selected themselves, or all."""
-    return told_devices(service, fleet) if to == "all" else sources
+    return active_devices(service, fleet) if to == "all" else sources
 
 
 def contribution_view(service: Service, fleet: str, key: Key, caller: Caller) -> ContributionView:
@@ -106,13 +557,13 @@ def contribution_view(service: Service, fleet: str, key: Key, caller: Caller) ->
 
 def _largest(service: Service, fleet: str, targets: list[str]) -> list[str]:
     """Give the targets that a preview can look at: of too many, those with most samples."""
-    if len(targets) <= TARGETS:
+    if len(targets) <= MAX_TARGETS:
         return targets
     samples = {device.device: device.samples for device in service.devices(fleet)}
-    return sorted(targets, key=lambda name: (-samples.get(name, 0.0), name))[:TARGETS]
+    return sorted(targets, key=lambda name: (-samples.get(name, 0.0), name))[:MAX_TARGETS]
 
 
-def by_samples(entries: Sequence[Entry]) -> list[str]:
+def by_samples(entries: Sequence[StoredContribution]) -> list[str]:
     """Name the devices that have contributed samples, those with most first."""
     sums: dict[str, float] = {}
     for entry in entries:
@@ -127,12 +578,15 @@ def notice_of(choices: Sequence[Choice], number: int) -> str:
         return ""
     if choice.undone is not None:
         return f"Choice {number} is undone: it is as if it had never been."
-    return f"Choice {number} is in force: {words_of(choice)}. Devices hear of it when they report."
+    return (
+        f"Choice {number} is in force: {describe_choice(choice)}. Devices hear of it "
+        "when they report."
+    )
 
 
 def _revokes(choice: Choice) -> bool:
     return choice.kind == "revoke" and choice.undone is None
 
 
-def _fits(entry: Entry, find: str) -> bool:
+def _matches_search(entry: StoredContribution, find: str) -> bool:
     return find.lower() in f"{entry.device} {entry.pattern}".lower()

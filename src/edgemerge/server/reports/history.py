@@ -1,24 +1,411 @@
-"""History: what devices report, kept within bounds; it never makes a share wait."""
+"""Reports in memory, bounded, and the thread that writes them to the database."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from math import inf
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 from edgemerge.core.errors import EdgemergeError
-from edgemerge.server.reports import history_rows
-from edgemerge.server.reports.fresh import ALARMS, MERGES, Fresh
-from edgemerge.server.reports.glimpses import Glimpse, Minute, Traffic
-from edgemerge.server.reports.historian import ALONE_S, EVERY_S, Historian
-from edgemerge.server.reports.minutes import DAY, joined, number
-from edgemerge.server.reports.report_forms import AlarmAsked, MergeAsked, ReportAsked
-from edgemerge.server.reports.tracks import MOST, Track, Tracks, Who
-from edgemerge.server.store.database import Database, Transaction
-from edgemerge.server.store.writer import Writer
+from edgemerge.server.db.base import Database, Transaction
+from edgemerge.server.db.writer import Writer
+from edgemerge.server.reports import storage
+from edgemerge.server.reports.model import (
+    MAX_STORED_ALARMS,
+    MAX_STORED_MERGES,
+    MINUTES_PER_DAY,
+    NO_POINTS,
+    ONLINE_S,
+    LatestReport,
+    MinuteSummary,
+    PendingHistory,
+    PointSequence,
+    PointTable,
+    Traffic,
+    device_state,
+    drop_future,
+    merge_minutes,
+    merge_points,
+    minute_of,
+    new_points,
+    to_server_clock,
+    without_origins,
+)
+from edgemerge.server.reports.storage import WHERE_DEVICE, DeviceUpdate, StoredReport, WriteResult
+from edgemerge.server.schemas import AlarmAsked, MergeAsked, ReportAsked
+
+MAX_RECORDS = 10_000  # devices
+TARGET_REPORTS_PER_S = 50.0  # reports of all devices together
+RATE_MAX_AGE_S = 1.0  # for which a count of those that report holds
+
+
+class DeviceId(NamedTuple):
+    """A device and its fleet."""
+
+    fleet: str
+    device: str
+
+
+@dataclass
+class DeviceRecord:
+    """What is remembered of a device; of that, `fresh` waits and `in_flight` is being written."""
+
+    points: PointTable = field(default_factory=lambda: NO_POINTS)
+    latest: LatestReport | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    merged: int = 0
+    version: int = 0  # of its row, if all that is in there is known here
+    fresh: PendingHistory | None = None
+    in_flight: PendingHistory | None = None
+
+    @property
+    def last_events(self) -> tuple[AlarmAsked | None, MergeAsked | None]:
+        """The newest alarm and the newest merge, as far as there are any."""
+        return (self.latest.alarm, self.latest.merge) if self.latest else (None, None)
+
+    @property
+    def unwritten(self) -> list[PendingHistory]:
+        """What the database may not have yet, oldest first."""
+        return [fresh for fresh in (self.in_flight, self.fresh) if fresh is not None]
+
+    def is_due(self, minute: int) -> bool:
+        """Say whether something can be written before this minute is over."""
+        return self.in_flight is None and self.fresh is not None and self.fresh.is_due(minute)
+
+
+class DeviceRecords:
+    """The tracks of all devices; any thread may call, and none is held up for long."""
+
+    def __init__(self, most: int = MAX_RECORDS) -> None:
+        """Start with none."""
+        self._tracks: OrderedDict[DeviceId, DeviceRecord] = (
+            OrderedDict()
+        )  # the longest unheard first
+        self._waiting: dict[DeviceId, None] = {}
+        self._lock, self._most = Lock(), most
+        self._every, self._counted = 1.0, -inf
+        self.seq = 0
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def take(self, name: DeviceId, report: ReportAsked, now: float) -> None:
+        """Remember what a device reports."""
+        told = to_server_clock(report, now)
+        with self._lock:
+            track = self._track(name)
+            track.points = drop_future(track.points, now)
+            last_alarm, last_merge = track.last_events
+            merge = told.merge if _is_new_merge(told.merge, last_merge) else None
+            self._wait(
+                name, track, PendingHistory.of(told, new_points(track.points, told.points), merge)
+            )
+            track.points = merge_points(track.points, told.points)
+            track.merged += merge is not None
+            seen = LatestReport(
+                device=name.device,
+                heard=now,
+                every_s=self._every_s(now),
+                left=told.left,
+                status=told.status,
+                points=(),
+                alarm=max(told.alarms, key=lambda alarm: alarm.at, default=last_alarm),
+                merge=without_origins(merge) if merge else last_merge,
+                seq=0,
+            )
+            self._show(track, seen)
+
+    def count(self, name: DeviceId, traffic: Traffic) -> None:
+        """Count what a device pushed or pulled."""
+        with self._lock:
+            track = self._track(name)
+            track.traffic += traffic
+            self._wait(name, track, PendingHistory(since=traffic.last, traffic=traffic))
+
+    def every_s(self, now: float) -> float:
+        """Say how often each device may report, so that all together are not too many."""
+        with self._lock:
+            return self._every_s(now)
+
+    def find(self, name: DeviceId) -> DeviceRecord:
+        """Give a copy of what is remembered of a device: nothing, if it is not known."""
+        with self._lock:
+            return replace(self._tracks.get(name) or DeviceRecord())
+
+    def every(self) -> dict[DeviceId, DeviceRecord]:
+        """Give all tracks, to be read only."""
+        with self._lock:
+            return dict(self._tracks)
+
+    def of(self, fleet: str) -> dict[str, DeviceRecord]:
+        """Give the tracks of a fleet, to be read only."""
+        with self._lock:
+            return {name.device: one for name, one in self._tracks.items() if name.fleet == fleet}
+
+    def collect(self, limit: int, now: float, *, over: bool = False) -> list[DeviceUpdate]:
+        """Give what some devices have to be written; with `over`, as if this minute were."""
+        minute = minute_of(now) + over
+        with self._lock:
+            due = (name for name in self._waiting if self._tracks[name].is_due(minute))
+            return [self._part(name, minute, now) for name in sorted(islice(due, limit))]
+
+    def written(self, results: Iterable[WriteResult]) -> None:
+        """Remember what is in the database, and forget devices that are unknown there."""
+        with self._lock:
+            for done in results:
+                name = DeviceId(done.fleet, done.device)
+                track = self._tracks.get(name)
+                if track is None:
+                    continue
+                if done.version is None:
+                    self._drop(name)
+                track.in_flight = None
+                if done.version == track.version + 1:  # else another server wrote meanwhile
+                    track.version = done.version
+
+    def restore_pending(self, sheets: Iterable[DeviceUpdate]) -> None:
+        """Keep what could not be written for later, as far as the bounds allow."""
+        with self._lock:
+            for sheet in sheets:
+                name = DeviceId(sheet.fleet, sheet.device)
+                track = self._tracks.get(name)
+                if track is not None and track.in_flight is sheet.fresh:
+                    track.in_flight = None
+                    track.fresh = sheet.fresh + track.fresh if track.fresh else sheet.fresh
+                    self._waiting[name] = None
+
+    def learn(self, name: DeviceId, row: StoredReport) -> None:
+        """Take in what is in the database; there may be more in it than fits here."""
+        with self._lock:
+            if name not in self._tracks and len(self._tracks) >= self._most:
+                return
+            track = self._track(name)
+            track.traffic = sum((fresh.traffic for fresh in track.unwritten), row.traffic)
+            track.merged = row.merged + sum(fresh.merged for fresh in track.unwritten)
+            track.points, track.version = merge_points(track.points, row.points), row.version
+            found = [one for one in (row.latest, track.latest) if one is not None]
+            if found:
+                self._show(track, max(found, key=lambda one: one.heard))
+
+    def versions(self) -> dict[DeviceId, int]:
+        """Give the version of each row as far as it is known here."""
+        with self._lock:
+            return {name: track.version for name, track in self._tracks.items()}
+
+    def forget(self, fleet: str) -> None:
+        """Forget all devices of a fleet."""
+        with self._lock:
+            for name in [name for name in self._tracks if name.fleet == fleet]:
+                self._drop(name)
+
+    def oldest(self) -> float | None:
+        """Say since when something waits to be written."""
+        with self._lock:
+            waiting = (fresh for one in self._tracks.values() for fresh in one.unwritten)
+            return min((fresh.since for fresh in waiting), default=None)
+
+    def _track(self, name: DeviceId) -> DeviceRecord:
+        track = self._tracks.get(name)
+        if track is None:
+            if len(self._tracks) >= self._most:
+                self._drop(next(iter(self._tracks)))
+            track = self._tracks[name] = DeviceRecord()
+        self._tracks.move_to_end(name)
+        return track
+
+    def _drop(self, name: DeviceId) -> None:
+        del self._tracks[name]
+        self._waiting.pop(name, None)
+
+    def _wait(self, name: DeviceId, track: DeviceRecord, fresh: PendingHistory) -> None:
+        track.fresh = track.fresh + fresh if track.fresh else fresh
+        self._waiting[name] = None
+
+    def _part(self, name: DeviceId, minute: int, now: float) -> DeviceUpdate:
+        track = self._tracks[name]
+        assert track.fresh is not None  # noqa: S101 - it is due
+        track.in_flight, track.fresh = track.fresh.parted(minute, now)
+        if track.fresh is None:
+            del self._waiting[name]
+        return DeviceUpdate(name.fleet, name.device, track.latest, track.in_flight)
+
+    def _show(self, track: DeviceRecord, latest: LatestReport) -> None:
+        self.seq += 1
+        track.latest = replace(latest, points=PointSequence(track.points), seq=self.seq)
+
+    def _every_s(self, now: float) -> float:
+        if not 0.0 <= now - self._counted < RATE_MAX_AGE_S:
+            some = sum(_is_reporting(track.latest, now) for track in self._tracks.values())
+            self._every, self._counted = max(1.0, some / TARGET_REPORTS_PER_S), now
+        return self._every
+
+
+def _is_new_merge(merge: MergeAsked | None, last: MergeAsked | None) -> bool:
+    """Say whether a merge is another than the last one: devices repeat it when they start."""
+    return merge is not None and (last is None or last.digest != merge.digest)
+
+
+def _is_reporting(latest: LatestReport | None, now: float) -> bool:
+    """Say whether a device is one of those that report now."""
+    if latest is None or latest.left:
+        return False
+    return now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s)
+
+
+# The historian: a thread that writes the history down, whenever nobody waits for the writer.
+#
+# On the way it reads what other servers on the same database wrote, and deletes what is too old.
+
+SHARED_INTERVAL_S = 5.0  # where several servers share a database and read what the others wrote
+SINGLE_INTERVAL_S = 60.0  # where one has it for itself: a disk should not be worn out for pictures
+DEVICES_PER_WRITE = 32  # devices in one change
+MAX_WAIT_S = 10.0  # after which one change is made although others wait
+QUEUE_POLL_S = 0.02  # how often it is looked whether somebody waits
+DISK_FULL_PAUSE_S = 60.0  # for which nothing is written after the disk was full
+CLOSE_TIMEOUT_S = 5.0
+FIRST_KEY = ("", "")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+class HistoryWriter:
+    """Brings tracks and database together, every few seconds."""
+
+    def __init__(
+        self,
+        tracks: DeviceRecords,
+        database: Database,
+        writer: Writer,
+        *,
+        clock: Callable[[], float],
+        every_s: float = SHARED_INTERVAL_S,
+    ) -> None:
+        """Read what is there, and start the thread."""
+        self._tracks, self._database, self._writer, self._clock = tracks, database, writer, clock
+        self._fleets: dict[str, float] = {}
+        self._swept, self._every_s = FIRST_KEY, every_s
+        self._troubled = False
+        self._stopping, self._turn = Event(), Lock()
+        self._guarded(self.read)
+        self._thread = Thread(target=self._work, name="historian", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is left, within a bounded time, and stop."""
+        self._stopping.set()
+        self._thread.join(timeout=CLOSE_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._guarded(self.flush)
+
+    def forget(self, fleet: str) -> None:
+        """Forget a fleet that was deleted here."""
+        self._fleets.pop(fleet, None)  # one of the same name that is made now is another
+        self._tracks.forget(fleet)
+
+    def flush(self) -> None:
+        """Write all that waits now, also the minute that has only begun."""
+        end = monotonic() + CLOSE_TIMEOUT_S
+        while monotonic() < end and self._written(over=True, timeout_s=CLOSE_TIMEOUT_S):
+            pass
+
+    def write(self) -> None:
+        """Write what waits, in small changes; each when no other change waits, if it can be."""
+        while self._may_write() and self._written(over=False):
+            pass
+
+    def read(self) -> None:
+        """Take in what other servers wrote, and forget fleets that are gone."""
+        with self._database.reading() as tx:
+            self._forget_fleets(dict(tx.rows("select fleet, created from fleets")))
+            known = self._tracks.versions()
+            for key, version in storage.report_versions(tx).items():
+                name = DeviceId(*key)
+                row = None if known.get(name) == version else storage.read_report(tx, *name)
+                if row is not None:
+                    self._tracks.learn(name, row)
+
+    def sweep(self) -> None:
+        """Delete minutes that are too old of the next few devices, also if those are silent."""
+        least = minute_of(self._clock()) - MINUTES_PER_DAY
+        with self._database.reading() as tx:
+            sql = "select fleet, device from reports where (fleet, device) > (?, ?)"
+            some = tx.rows(f"{sql} order by fleet, device limit {DEVICES_PER_WRITE}", *self._swept)
+            old = f"select 1 from minutes {WHERE_DEVICE} and minute < ? limit 1"
+            found = [key for key in some if tx.one(old, *key, least)]
+        self._swept = some[-1] if some else FIRST_KEY
+        if found and self._may_write():
+            self._change(lambda tx: _delete_old_minutes(tx, found, least))
+
+    def pause_s(self) -> float:
+        """Say how long to wait: a large fleet reports once, so rows side by side go together."""
+        reporting = self._tracks.every_s(self._clock())
+        return reporting if reporting > max(SHARED_INTERVAL_S, self._every_s) else self._every_s
+
+    def _work(self) -> None:
+        while not self._stopping.wait(self.pause_s()):
+            for step in (self.write, self.read, self.sweep):
+                self._guarded(step)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Do a step; trouble with the database is logged when it begins and when it is over."""
+        try:
+            step()
+        except EdgemergeError as error:
+            if not self._troubled:
+                log.warning("history stays in memory", extra={"values": {"problem": str(error)}})
+            self._troubled = True
+        except Exception:
+            log.exception("history could not be kept")
+
+    def _may_write(self) -> bool:
+        """Wait for a moment in which no other change waits, but not for ever."""
+        if monotonic() - self._writer.disk_full_at < DISK_FULL_PAUSE_S:
+            return False
+        end = monotonic() + MAX_WAIT_S
+        while self._writer.waiting and monotonic() < end:
+            if self._stopping.wait(QUEUE_POLL_S):
+                return False
+        return not self._stopping.is_set()
+
+    def _written(self, *, over: bool, timeout_s: float = 30.0) -> bool:
+        """Write what some devices have; False if there was nothing."""
+        with self._turn:
+            sheets = self._tracks.collect(DEVICES_PER_WRITE, self._clock(), over=over)
+            try:
+                if sheets:
+                    write = partial(storage.write_updates, sheets=sheets)
+                    self._tracks.written(self._change(write, timeout_s))
+            finally:
+                self._tracks.restore_pending(
+                    sheets
+                )  # of what was written nothing is left to put back
+        return bool(sheets)
+
+    def _change(self, change: Callable[[Transaction], T], timeout_s: float = 30.0) -> T:
+        found = self._writer.write(change, timeout_s)
+        if self._troubled:
+            log.info("history is written again")
+        self._troubled = False
+        return found
+
+    def _forget_fleets(self, found: dict[str, float]) -> None:
+        for fleet, created in self._fleets.items():
+            if found.get(fleet) != created:  # deleted by another server, or made anew
+                self._tracks.forget(fleet)
+        self._fleets = found
+
+
+def _delete_old_minutes(tx: Transaction, keys: list[tuple[str, str]], least: int) -> None:
+    for fleet, device in keys:
+        tx.run(f"delete from minutes {WHERE_DEVICE} and minute < ?", fleet, device, least)
 
 
 class History:
@@ -31,13 +418,13 @@ class History:
         *,
         clock: Callable[[], float],
         every_s: float | None = None,
-        most: int = MOST,
+        most: int = MAX_RECORDS,
     ) -> None:
         """Start with what is in the database; write to it every `every_s`, by default as suits."""
-        often = EVERY_S if database.is_shared else ALONE_S
+        often = SHARED_INTERVAL_S if database.is_shared else SINGLE_INTERVAL_S
         self._database, self._clock = database, clock
-        self._tracks = Tracks(most)
-        self._historian = Historian(
+        self._tracks = DeviceRecords(most)
+        self._historian = HistoryWriter(
             self._tracks, database, writer, clock=clock, every_s=every_s or often
         )
 
@@ -47,7 +434,7 @@ class History:
 
     def take(self, fleet: str, device: str, report: ReportAsked, now: float) -> None:
         """Take a report in; nothing is waited for."""
-        self._tracks.take(Who(fleet, device), report, now)
+        self._tracks.take(DeviceId(fleet, device), report, now)
 
     def every_s(self, now: float) -> float:
         """Say how often each device may report, so that all together are not too many."""
@@ -58,61 +445,65 @@ class History:
         """The number of the newest change."""
         return self._tracks.seq
 
-    def glimpses(self, fleet: str) -> dict[str, Glimpse]:
+    def latest_reports(self, fleet: str) -> dict[str, LatestReport]:
         """Give the newest of every device of a fleet that has ever reported."""
         tracks = self._tracks.of(fleet)
-        return {name: one.glimpse for name, one in tracks.items() if one.glimpse is not None}
+        return {name: one.latest for name, one in tracks.items() if one.latest is not None}
 
-    def glimpse(self, fleet: str, device: str) -> Glimpse | None:
+    def latest(self, fleet: str, device: str) -> LatestReport | None:
         """Give the newest of a device."""
-        return self._tracks.find(Who(fleet, device)).glimpse
+        return self._tracks.find(DeviceId(fleet, device)).latest
 
-    def changed(self, fleet: str, since: int) -> list[Glimpse]:
+    def changed(self, fleet: str, since: int) -> list[LatestReport]:
         """Give what has changed since a number, in the order of the changes."""
-        newer = (one for one in self.glimpses(fleet).values() if one.seq > since)
+        newer = (one for one in self.latest_reports(fleet).values() if one.seq > since)
         return sorted(newer, key=lambda one: one.seq)
 
-    def minutes(self, fleet: str, device: str, *, since: float) -> list[Minute]:
+    def minutes(self, fleet: str, device: str, *, since: float) -> list[MinuteSummary]:
         """Give the minutes of a device, of the last day at most, oldest first.
 
         A minute that is being written at this very moment may be missing, or be counted twice.
         """
-        first = max(number(since), number(self._clock()) - DAY)
-        stored = self._stored(lambda tx: history_rows.minutes_of(tx, fleet, device, first)) or {}
+        first = max(minute_of(since), minute_of(self._clock()) - MINUTES_PER_DAY)
+        stored = self._stored(lambda tx: storage.read_minutes(tx, fleet, device, first)) or {}
         for fresh in self._unwritten(fleet, device):
-            stored = joined(stored, fresh.minutes.items())
+            stored = merge_minutes(stored, fresh.minutes.items())
         return [stored[minute] for minute in sorted(stored) if minute >= first]
 
-    def alarms(self, fleet: str, device: str, *, limit: int = ALARMS) -> list[AlarmAsked]:
+    def alarms(
+        self, fleet: str, device: str, *, limit: int = MAX_STORED_ALARMS
+    ) -> list[AlarmAsked]:
         """Give the newest alarms of a device, newest first."""
         fresh = [alarm for some in self._unwritten(fleet, device) for alarm in some.alarms]
-        stored = self._stored(lambda tx: history_rows.alarms_of(tx, fleet, device, limit)) or []
+        stored = self._stored(lambda tx: storage.read_alarms(tx, fleet, device, limit)) or []
         both = {(alarm.at, alarm.sample): alarm for alarm in [*stored, *fresh]}
-        return [both[key] for key in sorted(both, reverse=True)][: min(limit, ALARMS)]
+        return [both[key] for key in sorted(both, reverse=True)][: min(limit, MAX_STORED_ALARMS)]
 
-    def merges(self, fleet: str, device: str, *, limit: int = MERGES) -> list[MergeAsked]:
+    def merges(
+        self, fleet: str, device: str, *, limit: int = MAX_STORED_MERGES
+    ) -> list[MergeAsked]:
         """Give the newest merges of a device, newest first; that one has all its origins.
 
         Of those before it a long list of origins is left out.
         """
         fresh = [merge for some in self._unwritten(fleet, device) for merge in some.merges]
-        stored = self._stored(lambda tx: history_rows.merges_of(tx, fleet, device, limit)) or []
+        stored = self._stored(lambda tx: storage.read_merges(tx, fleet, device, limit)) or []
         both = {merge.at: merge for merge in [*fresh, *stored]}
-        return [both[at] for at in sorted(both, reverse=True)][: min(limit, MERGES)]
+        return [both[at] for at in sorted(both, reverse=True)][: min(limit, MAX_STORED_MERGES)]
 
     def pushed(self, fleet: str, device: str, size: int) -> None:
         """Count a contribution that was kept, and its bytes."""
         traffic = Traffic(pushes=1, pushed_bytes=size, last=self._clock())
-        self._tracks.count(Who(fleet, device), traffic)
+        self._tracks.count(DeviceId(fleet, device), traffic)
 
     def pulled(self, fleet: str, device: str, size: int, *, grouped: bool) -> None:
         """Count sums that were told, and their bytes: 0 if the device had them already."""
         traffic = Traffic(pulls=1, pulled_bytes=size, last=self._clock(), grouped=grouped)
-        self._tracks.count(Who(fleet, device), traffic)
+        self._tracks.count(DeviceId(fleet, device), traffic)
 
-    def asks_for_patterns(self, fleet: str, device: str) -> bool | None:
+    def last_pull_was_grouped(self, fleet: str, device: str) -> bool | None:
         """Say whether a device asked for patterns last: a bank does, a detector does not."""
-        return self._tracks.find(Who(fleet, device)).traffic.grouped
+        return self._tracks.find(DeviceId(fleet, device)).traffic.grouped
 
     def traffic(self, fleet: str) -> dict[str, Traffic]:
         """Give what every device of a fleet has pushed and pulled."""
@@ -126,7 +517,7 @@ class History:
         """Forget a fleet that was deleted."""
         self._historian.forget(fleet)
 
-    def everywhere(self) -> dict[Who, Track]:
+    def all_records(self) -> dict[DeviceId, DeviceRecord]:
         """Give what is remembered of all devices of all fleets, to be read only."""
         return self._tracks.every()
 
@@ -138,13 +529,13 @@ class History:
         """Take in now what other servers on the same database wrote."""
         self._historian.read()
 
-    def unwritten_s(self) -> float:
+    def oldest_unwritten_s(self) -> float:
         """Say for how long the oldest that is not in the database has waited."""
         oldest = self._tracks.oldest()
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
 
-    def _unwritten(self, fleet: str, device: str) -> list[Fresh]:
-        return self._tracks.find(Who(fleet, device)).unwritten
+    def _unwritten(self, fleet: str, device: str) -> list[PendingHistory]:
+        return self._tracks.find(DeviceId(fleet, device)).unwritten
 
     def _stored(self, read: Callable[[Transaction], T]) -> T | None:
         """Read what is stored; if the database is broken, there is what is in memory."""
@@ -154,3 +545,14 @@ class History:
         except EdgemergeError as error:
             log.warning("history cannot be read", extra={"values": {"problem": str(error)}})
             return None
+
+
+def count_device_states(tx: Transaction, history: History, now: float) -> Counter[str]:
+    """Count the devices of all fleets by their state."""
+    found: Counter[str] = Counter()
+    tracks, unknown = history.all_records(), DeviceRecord()
+    for fleet, device, seen, revoked in tx.rows("select fleet, device, seen, revoked from devices"):
+        track = tracks.get(DeviceId(fleet, device), unknown)
+        last = max(seen or 0.0, track.traffic.last) or None
+        found[device_state(now, latest=track.latest, seen=last, revoked=revoked)] += 1
+    return found

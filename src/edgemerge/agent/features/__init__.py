@@ -1,1 +1,0 @@
-"""How readings become samples."""

@@ -1,0 +1,88 @@
+"""Interfaces of an agent's exchangeable parts: readings, verdicts, sources, features and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the sensors said at one time, (k,); `position` is where to go on after it.
+
+    The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
+    names are those of the values, where the source knows them.
+    """
+
+    values: Array
+    at: float | None = None
+    position: Any = None
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the agent makes of one sample; `why` names the inputs that carry an alarm.
+
+    `carried` has some more of them, each with how many times its loss is what is usual for it.
+    """
+
+    device: str
+    index: int
+    at: float
+    score: float
+    limit: float
+    alarm: bool
+    pattern: str | None = None
+    why: tuple[str, ...] = ()
+    carried: tuple[tuple[str, float], ...] = ()
+
+
+class Source(Protocol):
+    """Where readings come from."""
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
+        """Give readings from a position on, until there are no more or `stop` is set.
+
+        Whoever waits for more looks at `stop` at least five times a second.
+        """
+        ...
+
+
+class Features(Protocol):
+    """Turns readings into samples."""
+
+    def push(self, values: Array) -> Array | None:
+        """Take in a reading (k,); give a sample (n,) when one is complete."""
+        ...
+
+    def state(self) -> Any:
+        """Give what is needed to go on, as plain JSON."""
+        ...
+
+    def resume(self, state: Any) -> None:
+        """Go on from there."""
+        ...
+
+
+class Sink(Protocol):
+    """Where verdicts go. Trouble outside is logged and counted; it never stops detection."""
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Tell what was found, without waiting for the network."""
+        ...
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Tell how the agent is doing, as plain JSON."""
+        ...
+
+    def close(self) -> None:
+        """Tell what is left to tell within a second or two, and let go."""
+        ...

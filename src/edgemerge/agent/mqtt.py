@@ -1,0 +1,420 @@
+"""MQTT for an agent: the connection, the source, the sink and Home Assistant discovery.
+
+Needs the extra `mqtt`, so it is imported only when the configuration asks for it. One thread drives
+each connection; every reconnect makes a new client, so that nothing queues up inside the library.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+
+from edgemerge.agent.interfaces import Reading, Verdict
+from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
+from edgemerge.agent.sinks import DiskQueue, to_json_line, to_plain_json, verdict_to_dict
+from edgemerge.core.errors import SettingError
+
+NETWORK_POLL_S = 0.05
+CONNECT_TIMEOUT_S = 3.0  # for one attempt to connect
+KEEPALIVE_S = 30
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where a broker is, and what it asks for; `retry_s` is the first and the longest delay."""
+
+    host: str = "127.0.0.1"
+    port: int = 1883
+    username: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    retry_s: tuple[float, float] = (0.5, 30.0)
+
+    def client(self) -> Client:
+        """Make an object that is not connected yet."""
+        client = Client(CallbackAPIVersion.VERSION2)
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        if self.username is not None:
+            client.username_pw_set(self.username, self._password())
+        if self.ca_file is not None:
+            client.tls_set(ca_certs=str(self.ca_file))
+        return client
+
+    def _password(self) -> str | None:
+        if self.password_file is None:
+            return None
+        try:
+            return self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise SettingError(f"password_file {self.password_file}: {error.strerror}") from error
+
+
+@dataclass
+class BrokerConnection:
+    """Keeps a connection up; all the callbacks run in its thread, `tick` at least every 50 ms."""
+
+    broker: Broker
+    greet: Callable[[Client], None]
+    tick: Callable[[Client], None] = lambda _: None
+    hear: Callable[[MQTTMessage], None] = lambda _: None
+    last: Callable[[Client], None] = lambda _: None
+    will: tuple[str, bytes] | None = None
+    connected: bool = False
+    _stop: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def open(self) -> None:
+        """Start to connect; what the broker asks for is read now, so that mistakes show."""
+        self.broker.client()
+        self._thread = Thread(target=self._run, name="mqtt", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 2.5) -> None:
+        """Let `last` say what is left to say, and end the connection."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        delay_s = self.broker.retry_s[0]
+        while not self._stop.is_set():
+            if self._once():
+                delay_s = self.broker.retry_s[0]
+            if self._stop.wait(delay_s * random.uniform(0.5, 1.0)):
+                return
+            delay_s = min(2.0 * delay_s, self.broker.retry_s[1])
+
+    def _once(self) -> bool:
+        """Connect and stay so for as long as it lasts; say whether it was up at all."""
+        client = self._prepared()
+        try:
+            client.connect(self.broker.host, self.broker.port, keepalive=KEEPALIVE_S)
+            was_up = self._serve(client)
+        except (OSError, ValueError) as error:
+            self._tell("the broker is away", str(error))
+            return False
+        finally:
+            self.connected = False
+        self._tell("the connection to the broker has ended", "")
+        return was_up
+
+    def _prepared(self) -> Client:
+        client = self.broker.client()
+        if self.will is not None:
+            client.will_set(self.will[0], self.will[1], qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_message = lambda _client, _data, message: self.hear(message)
+        return client
+
+    def _serve(self, client: Client) -> bool:
+        was_up = False
+        while client.loop(NETWORK_POLL_S) == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            was_up = was_up or self.connected
+            if self.connected:
+                self.tick(client)
+            if self._stop.is_set():
+                self._leave(client)
+                break
+        return was_up
+
+    def _leave(self, client: Client) -> None:
+        if self.connected:
+            self.last(client)
+        client.disconnect()
+        client.loop(NETWORK_POLL_S)
+
+    def _on_connect(
+        self, client: Client, _data: Any, _flags: ConnectFlags, reason: Any, _properties: Any
+    ) -> None:
+        if reason.is_failure:
+            self._tell("the broker does not let us in", str(reason))
+            return
+        self.connected = True
+        self._tell("connected to the broker", "")
+        self.greet(client)
+
+    def _tell(self, words: str, why: str) -> None:
+        values = {"host": self.broker.host, "port": self.broker.port, "why": why}
+        logger.info(words, extra={"values": {k: v for k, v in values.items() if v != ""}})
+
+
+QUEUE_POLL_S = 0.2
+
+
+class MqttSource:
+    """Each message is a row; when `room` of them wait, the oldest makes way for the newest."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        form: RowFormat,
+        *,
+        qos: int = 0,
+        room: int = 1000,
+        longest: int = MAX_LINE_BYTES,
+    ) -> None:
+        """Listen to that topic, which may have wildcards."""
+        self._broker, self._topic, self._qos, self._longest = broker, topic, qos, longest
+        self._reader = RowReader(form)
+        self._waiting: Queue[bytes | None] = Queue(room)
+        self.dropped = 0
+
+    @property
+    def skipped(self) -> int:
+        """The messages that were no rows."""
+        return self._reader.skipped
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
+        """Give readings until `stop` is set."""
+        link = BrokerConnection(self._broker, greet=self._subscribe, hear=self._hear)
+        link.open()
+        try:
+            while not stop.is_set():
+                try:
+                    row = self._reader.row(self._waiting.get(timeout=QUEUE_POLL_S))
+                except Empty:
+                    continue
+                if row is not None:
+                    yield Reading(row.values, row.at, names=row.names)
+        finally:
+            link.close()
+
+    def _subscribe(self, client: Client) -> None:
+        client.subscribe(self._topic, self._qos)
+
+    def _hear(self, message: MQTTMessage) -> None:
+        if message.retain:
+            return  # said long ago, and maybe heard before
+        fits = len(message.payload) <= self._longest
+        if self._waiting.full():
+            self._drop()
+        self._waiting.put_nowait(bytes(message.payload) if fits else None)  # nobody else puts
+
+    def _drop(self) -> None:
+        with suppress(Empty):  # somebody read it just now
+            self._waiting.get_nowait()
+            self.dropped += 1
+
+
+HOME_ASSISTANT_STATUS = "homeassistant/status"
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one device: `<prefix>/<site>/<device>/` and status, score, alarm, cmd."""
+
+    prefix: str
+    site: str
+    device: str
+
+    def __getitem__(self, name: str) -> str:
+        """Give one of them."""
+        return f"{self.prefix}/{self.site}/{self.device}/{name}"
+
+    @property
+    def id(self) -> str:
+        """Give a name for the device made of letters, digits, "_" and "-" only."""
+        name = f"{self.prefix}_{self.site}_{self.device}"
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        return plain if plain == name else f"{plain}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def discovery_message(topics: Topics, version: str) -> tuple[str, dict[str, Any]]:
+    """Give the topic and the message by which Home Assistant learns of the device."""
+    up = {"availability": [{"topic": topics["status"], "value_template": "{{ value_json.state }}"}]}
+    components: dict[str, dict[str, Any]] = {
+        "score": {
+            "p": "sensor",
+            "name": "Score",
+            "state_topic": topics["score"],
+            "state_class": "measurement",
+            "value_template": "{{ value_json.score }}",
+        }
+        | up,
+        "alarm": {
+            "p": "binary_sensor",
+            "name": "Alarm",
+            "device_class": "problem",
+            "state_topic": topics["alarm"],
+            "value_template": "{{ 'ON' if value_json.alarm else 'OFF' }}",
+        }
+        | up,
+        "status": {
+            "p": "sensor",
+            "name": "Status",
+            "state_topic": topics["status"],
+            "value_template": "{{ value_json.state }}",
+        },
+    }
+    for name, component in components.items():
+        component["unique_id"] = f"{topics.id}_{name}"
+    return f"homeassistant/device/{topics.id}/config", {
+        "dev": {"ids": topics.id, "name": topics.device},
+        "o": {"name": "edgemerge", "sw": version},
+        "cmps": components,
+    }
+
+
+COMMANDS = ("sync", "undo", "save")
+MAX_QUEUED_COMMANDS = 16  # commands that may wait
+FINAL_SEND_TIMEOUT_S = 1.5  # for what is left to say at the end
+
+
+class MqttSink:
+    """Tells `status` and `alarm` (retained, at least once) and the newest `score` now and then.
+
+    An alarm is told when it begins and when it ends, and at the first verdict. While the broker is
+    away, those wait on disk, the newest 1000 of them; of scores only the newest is kept.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: Topics,
+        spool: Path,
+        *,
+        scores_per_s: float = 1.0,
+        discovered: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Start to connect."""
+        self._topics, self._spool = topics, DiskQueue(spool)
+        self._gap_s, self._clock, self._discovered = 1.0 / scores_per_s, clock, discovered
+        self._alarm: bool | None = None
+        self._score: Verdict | None = None  # the newest
+        self._told: Verdict | None = None  # the newest that was told
+        self._score_sent: MQTTMessageInfo | None = None
+        self._score_due = -1e300
+        self._status: dict[str, Any] = {}
+        self._due: set[str] = set()  # of status and discovery
+        self._sent: tuple[MQTTMessageInfo, str | None] | None = None
+        self._commands: deque[str] = deque()
+        will = (topics["status"], to_json_line({"state": "offline"}).encode())
+        self._link = BrokerConnection(broker, self._greet, self._tick, self._hear, self._last, will)
+        self._link.open()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker is there now."""
+        return self._link.connected
+
+    @property
+    def waiting(self) -> int:
+        """The alarms that have not been told yet."""
+        return len(self._spool)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Remember it to be told; an alarm that begins or ends is on disk when this returns."""
+        self._score = verdict
+        if verdict.alarm != self._alarm:
+            self._alarm = verdict.alarm
+            self._spool.add(to_json_line(verdict_to_dict(verdict)))
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Remember it to be told."""
+        self._status = to_plain_json(status)
+        self._due.add("status")
+
+    def commands(self) -> list[str]:
+        """Give the commands that have come in since the last time: sync, undo or save."""
+        return [self._commands.popleft() for _ in range(len(self._commands))]
+
+    def close(self) -> None:
+        """Tell what is left within a second or two, then that we are gone."""
+        self._link.close(timeout_s=FINAL_SEND_TIMEOUT_S + 1.0)
+
+    def _greet(self, client: Client) -> None:
+        self._sent = self._score_sent = None
+        self._due |= {"status", "discovery"} if self._discovered else {"status"}
+        client.subscribe(self._topics["cmd"], qos=1)
+        if self._discovered:
+            client.subscribe(HOME_ASSISTANT_STATUS, qos=1)
+
+    def _hear(self, message: MQTTMessage) -> None:
+        words = bytes(message.payload[:100]).decode(errors="replace").strip()
+        if message.topic == HOME_ASSISTANT_STATUS:
+            if words == "online":
+                self._due |= {"discovery", "status"}
+        elif not message.retain:  # what somebody once left there would be done at every connection
+            self._command(words)
+
+    def _command(self, words: str) -> None:
+        if words in COMMANDS and len(self._commands) < MAX_QUEUED_COMMANDS:
+            self._commands.append(words)
+        else:
+            why = "too many wait" if words in COMMANDS else f"known are {', '.join(COMMANDS)}"
+            values = {"command": words, "why": why}
+            logger.warning("a command was not taken", extra={"values": values})
+
+    def _tick(self, client: Client) -> None:
+        """Send what is due, each after the one before has left, so that nothing piles up."""
+        if self._sent is not None and _is_sent(self._sent[0]):
+            if self._sent[1] is not None:
+                self._spool.done(self._sent[1])
+            self._sent = None
+        if self._sent is None:
+            self._sent = self._next(client)
+        self._tick_score(client)
+
+    def _tick_score(self, client: Client) -> None:
+        newest, now = self._score, self._clock()
+        if newest is None or newest is self._told or now < self._score_due:
+            return
+        if self._score_sent is None or _is_sent(self._score_sent):
+            told = verdict_to_dict(newest)
+            del told["why"]  # flat, for programs that draw curves
+            self._score_sent = client.publish(self._topics["score"], to_json_line(told), qos=0)
+            self._told, self._score_due = newest, now + self._gap_s
+
+    def _next(self, client: Client) -> tuple[MQTTMessageInfo, str | None] | None:
+        if "discovery" in self._due:
+            self._due.discard("discovery")
+            topic, told = discovery_message(self._topics, version("edgemerge"))
+            return client.publish(topic, to_json_line(told), qos=1, retain=True), None
+        if "status" in self._due:
+            self._due.discard("status")
+            told = self._status | {"state": "online"}
+            return client.publish(
+                self._topics["status"], to_json_line(told), qos=1, retain=True
+            ), None
+        alarm = self._spool.first()
+        if alarm is None:
+            return None
+        return client.publish(self._topics["alarm"], alarm, qos=1, retain=True), alarm
+
+    def _last(self, client: Client) -> None:
+        end = self._clock() + FINAL_SEND_TIMEOUT_S
+        self._score_due = -1e300
+        while self._clock() < end:
+            self._tick(client)
+            if self._sent is None and not self._spool:
+                break
+            client.loop(NETWORK_POLL_S)
+        gone = client.publish(
+            self._topics["status"], to_json_line({"state": "offline"}), 1, retain=True
+        )
+        while not _is_sent(gone) and self._clock() < end + NETWORK_POLL_S:
+            client.loop(NETWORK_POLL_S)
+
+
+def _is_sent(message: MQTTMessageInfo) -> bool:
+    """Say whether it was sent, and answered if it asks for an answer; never if that failed."""
+    return message.rc == MQTTErrorCode.MQTT_ERR_SUCCESS and message.is_published()

@@ -1,0 +1,432 @@
+"""Reports to the server: which verdicts to include, what a report says, when it is sent.
+
+Everything but the sending runs in the loop's thread and takes microseconds. A report that was sent
+and not answered is dropped, except what is held of others: that is repeated until it is answered.
+Times come from a monotonic clock; a report gives them as time of day.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
+from typing import Any, NamedTuple, Protocol
+
+from edgemerge.agent.background import ReportOutcome, ReportWorker
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.learner import NORMAL
+from edgemerge.agent.schedule import ReportSchedule
+from edgemerge.agent.state import AgentState, merged_digest
+from edgemerge.agent.sync import Clocks, Synchronizer
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import DeniedError, EdgemergeError, UnavailableError, UnknownError
+from edgemerge.exchange.client import ReportAnswer, was_not_sent
+
+MAX_POINTS = 240  # scores that wait
+MAX_ALARMS = 20
+RECENT_VERDICTS = 1000  # verdicts among which patterns are counted
+SLOTS_PER_REPORT = 10  # points between two reports
+MIN_SLOT_S, MAX_SLOT_S = 0.1, 15.0  # of a slot
+ALARM_SLOT_S = 1.0  # of a slot of alarms: an alarm that lasts is told of once a second
+
+
+class TimedVerdict(NamedTuple):
+    """A verdict, and when it was given."""
+
+    at: float
+    verdict: Verdict
+
+    @property
+    def weight(self) -> tuple[bool, float]:
+        """What counts when only one can be kept: an alarm first, then the score."""
+        return self.verdict.alarm, self.verdict.score
+
+
+class ReportBatch(NamedTuple):
+    """What goes into a report, oldest first."""
+
+    points: tuple[TimedVerdict, ...] = ()
+    alarms: tuple[TimedVerdict, ...] = ()
+
+
+class ReportBuffer:
+    """Keeps what weighs most in each slot of time; when there is no room, the oldest makes way."""
+
+    def __init__(self) -> None:
+        """Have nothing to tell."""
+        self._points: deque[TimedVerdict] = deque(maxlen=MAX_POINTS)
+        self._alarms: deque[TimedVerdict] = deque(maxlen=MAX_ALARMS)
+        self._slot_s = MIN_SLOT_S
+        self._slots = (-1.0, -1.0)  # the newest of points and of alarms
+        self._recent: deque[str | None] = deque(maxlen=RECENT_VERDICTS)
+        self._used: Counter[str | None] = Counter()
+        self._newest: Verdict | None = None
+
+    def add(self, verdict: Verdict, now: float) -> bool:
+        """Take in a verdict, in microseconds; say whether an alarm begins with it."""
+        begins = verdict.alarm and not (self._newest is not None and self._newest.alarm)
+        self._newest = verdict
+        self._count(verdict.pattern)
+        judged, slots = TimedVerdict(now, verdict), (now // self._slot_s, now // ALARM_SLOT_S)
+        _put_in_slot(self._points, judged, same=slots[0] == self._slots[0])
+        if verdict.alarm:
+            _put_in_slot(self._alarms, judged, same=slots[1] == self._slots[1])
+            self._slots = slots
+        else:
+            self._slots = slots[0], self._slots[1]
+        return begins
+
+    def space(self, every_s: float) -> None:
+        """Keep so few that ten fit between two reports, and those of an hour into one."""
+        self._slot_s = min(max(every_s / SLOTS_PER_REPORT, MIN_SLOT_S), MAX_SLOT_S)
+
+    def take(self) -> ReportBatch:
+        """Give what waits, and forget it."""
+        taken = ReportBatch(tuple(self._points), tuple(self._alarms))
+        self._points.clear()
+        self._alarms.clear()
+        return taken
+
+    def requeue(self, taken: ReportBatch) -> None:
+        """Put back what could not be told, before what has come since, as far as there is room."""
+        self._points = deque([*taken.points, *self._points], maxlen=MAX_POINTS)
+        self._alarms = deque([*taken.alarms, *self._alarms], maxlen=MAX_ALARMS)
+
+    def used(self, pattern: str | None) -> int:
+        """Count the recent verdicts by a pattern."""
+        return self._used[pattern]
+
+    @property
+    def newest(self) -> Verdict | None:
+        """The last verdict."""
+        return self._newest
+
+    def __len__(self) -> int:
+        """Count the points that wait."""
+        return len(self._points)
+
+    def _count(self, pattern: str | None) -> None:
+        if len(self._recent) == RECENT_VERDICTS:
+            old = self._recent[0]
+            self._used[old] -= 1
+            if not self._used[old]:
+                del self._used[old]
+        self._recent.append(pattern)
+        self._used[pattern] += 1
+
+
+def _put_in_slot(kept: deque[TimedVerdict], judged: TimedVerdict, *, same: bool) -> None:
+    """Add to those kept; in the same slot as the newest of them, the weightier one stays."""
+    if not (same and kept):
+        kept.append(judged)
+    elif judged.weight > kept[-1].weight:
+        kept[-1] = judged
+
+
+MAX_NAME_CHARS, MAX_TEXT_CHARS = 200, 500  # characters
+MAX_PATTERNS = 64
+MAX_REASONS = 8
+MAX_ORIGINS = 2000
+MAX_NUMBER = 1e300
+MAX_TIMESTAMP = 1e11  # seconds since 1970
+STATUS_COUNTS = ("samples", "alarms", "skipped", "learning", "incarnation", "revision")
+
+JsonObject = dict[str, Any]
+
+
+def describe_status(
+    memory: AgentState, points: ReportBuffer, status: Mapping[str, Any], synced: float | None
+) -> JsonObject:
+    """Say how the device is doing, from what its status says and what it remembers."""
+    patterns = _patterns(memory, points)
+    found = {name: status[name] for name in STATUS_COUNTS}
+    found["learnt"] = sum(each["own"] for each in patterns)
+    found["pattern"] = (
+        None if points.newest is None else pattern_name(memory, points.newest.pattern)
+    )
+    patterns.sort(key=lambda each: each["own"] + each["told"], reverse=True)
+    found["patterns"] = [each for each in patterns if each["pattern"]][:MAX_PATTERNS]
+    found |= {
+        name: printable(str(status.get(name, "")), MAX_TEXT_CHARS) for name in ("exchange", "told")
+    }
+    found["synced"] = None if synced is None else timestamp(synced)
+    return found | {"saved": printable(str(status["saved"]), MAX_TEXT_CHARS)}
+
+
+def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
+    """Say what is held of others; this reads all that was told, so ask when it has changed."""
+    told = memory.decode_merged(memory.told)
+    origins = told.origins
+    return {
+        "digest": merged_digest(memory.told),
+        "samples": rounded(sum(part.stats.count for part in told.parts)),
+        "devices": len({origin.device for origin in origins}),
+        "shift": None if shift is None else rounded(shift),
+        "origins": _origins(origin._asdict() for origin in origins[:MAX_ORIGINS]),
+    }
+
+
+def describe_point(judged: TimedVerdict, at: float) -> JsonObject:
+    """Give a score; what is not said is no threshold, and no alarm."""
+    verdict = judged.verdict
+    found: JsonObject = {"at": timestamp(at), "score": rounded(verdict.score)}
+    if isfinite(verdict.limit):
+        found["threshold"] = rounded(verdict.limit)
+    return found | ({"alarm": True} if verdict.alarm else {})
+
+
+def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonObject:
+    """Give an alarm, and what carries it."""
+    verdict = judged.verdict
+    why = [
+        (printable(name, MAX_NAME_CHARS), rounded(factor))
+        for name, factor in verdict.carried[:MAX_REASONS]
+    ]
+    return {
+        **describe_point(judged, at),
+        "sample": verdict.index,
+        "pattern": pattern_name(memory, verdict.pattern),
+        "why": [{"input": name, "factor": factor} for name, factor in why if name],
+    }
+
+
+def pattern_name(memory: AgentState, pattern: str | None) -> str | None:
+    """Name a pattern as it is shown: that of a detector has a name, too."""
+    if pattern is None and isinstance(memory.learner.thing, Detector):
+        return NORMAL
+    return printable(pattern or "", MAX_NAME_CHARS) or None
+
+
+def printable(text: str, most: int) -> str:
+    r"""Cut text to what can be printed, and to so many characters.
+
+    >>> printable("pump\x1b[2J\ud800 3", 8)
+    'pump[2J '
+    """
+    return "".join(filter(str.isprintable, text[: 10 * most]))[:most]
+
+
+def rounded(number: float) -> float:
+    """Give a number with six digits, from 0 to the highest that is taken.
+
+    >>> rounded(1.23456789), rounded(-1.0), rounded(float("inf")), rounded(float("nan"))
+    (1.23457, 0.0, 1e+300, 0.0)
+    """
+    return float(f"{min(max(0.0, number), MAX_NUMBER):.6g}")
+
+
+def timestamp(at: float) -> float:
+    """Give a time of day to the millisecond, as far as the clock makes sense.
+
+    >>> timestamp(1000.12345), timestamp(-5.0), timestamp(1e30) < 1e11
+    (1000.123, 0.0, True)
+    """
+    return round(min(max(0.0, at), MAX_TIMESTAMP - 1.0), 3)
+
+
+def _patterns(memory: AgentState, points: ReportBuffer) -> list[JsonObject]:
+    thing = memory.learner.thing
+    if isinstance(thing, Detector):
+        return [_pattern(NORMAL, thing, points.used(None))]
+    return [_pattern(name, thing[name], points.used(name)) for name in thing]
+
+
+def _pattern(name: str, detector: Detector, used: int) -> JsonObject:
+    told = detector.known.told
+    own = detector.count - told * detector.known.frame
+    return {
+        "pattern": printable(name, MAX_NAME_CHARS),
+        "own": rounded(own),
+        "told": rounded(told),
+        "used": used,
+    }
+
+
+def _origins(origins: Iterable[JsonObject]) -> list[JsonObject]:
+    """Cut names; an origin without one that can be shown is left out."""
+    cut = [
+        {
+            **each,
+            "device": printable(each["device"], MAX_NAME_CHARS),
+            "pattern": printable(each["pattern"], MAX_NAME_CHARS),
+        }
+        for each in origins
+    ]
+    return [each for each in cut if each["device"] and each["pattern"]]
+
+
+LASTING_ERROR_DELAYS_S: dict[type[EdgemergeError], float] = {  # until it may be worth another try
+    DeniedError: 600.0,  # the server does not let us
+    UnknownError: 3600.0,  # it is an older one, that knows no reports
+}
+FOLLOW_RETRY_S = 60.0  # until an exchange that the operator's choice asks for is tried again
+FINAL_REPORT_TIMEOUT_S = 0.9  # for the last report
+
+logger = logging.getLogger(__name__)
+
+StatusFunction = Callable[[], dict[str, Any]]
+
+
+class ReportOptions(Protocol):
+    """The part of [report] that says how often, and whether to follow."""
+
+    @property
+    def every_s(self) -> float:
+        """Seconds from one report to the next."""
+        ...
+
+    @property
+    def follow(self) -> bool:
+        """Whether to exchange when the operator has chosen."""
+        ...
+
+
+class DeviceReporter:
+    """Reports what is new, when it is due; it never waits, but for the very last report."""
+
+    def __init__(
+        self,
+        memory: AgentState,
+        syncing: Synchronizer | None,
+        reporter: ReportWorker,
+        said: ReportOptions,
+        *,
+        clocks: Clocks,
+    ) -> None:
+        """Have nothing to tell yet but what is held of others."""
+        self._memory, self._syncing, self._reporter = memory, syncing, reporter
+        self._said, self._clocks = said, clocks
+        self._points, self._schedule = ReportBuffer(), ReportSchedule(said.every_s, memory.device)
+        self._points.space(said.every_s)
+        self._held: bytes | None = None  # what was told, when we last looked
+        self._merge: tuple[float, dict[str, Any]] | None = None  # not heard by the server yet
+        self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
+        self._trouble: type[EdgemergeError] | None = None
+        self._followed, self._follow_due = 0, 0.0
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Take in a verdict, to be told later."""
+        if self._points.add(verdict, self._clocks.steady()):
+            self._schedule.mark_urgent()
+
+    def tend(self, status: StatusFunction) -> None:
+        """Hear the answer, and send the next report, if it is time."""
+        self._look()
+        outcome = self._reporter.outcome()
+        if outcome is not None:
+            self._handle_outcome(outcome)
+        if not self._reporter.busy and self._schedule.due(self._clocks.steady()):
+            self._send(status)
+
+    def leave(self, status: StatusFunction) -> None:
+        """Say that the device leaves; wait for less than a second, and not if it is of no use."""
+        end = self._clocks.steady() + FINAL_REPORT_TIMEOUT_S
+        outcome = self._reporter.outcome(FINAL_REPORT_TIMEOUT_S)
+        if outcome is not None:
+            self._handle_outcome(outcome)
+        if not self._reporter.busy and self._trouble not in LASTING_ERROR_DELAYS_S:
+            self._look()
+            self._send(status, leaving=True)
+            self._reporter.outcome(max(0.0, end - self._clocks.steady()))
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._reporter.close()
+
+    def _look(self) -> None:
+        """Take note of what is held of others, if it has changed since the last look."""
+        held, first = self._memory.told, self._held is None
+        if held is self._held:
+            return
+        self._held = held
+        merge = describe_merge(self._memory, self._syncing.shift if self._syncing else None)
+        if merge["samples"] or not first:
+            self._merge = self._clocks.steady(), merge
+
+    def _send(self, status: StatusFunction, *, leaving: bool = False) -> None:
+        now, sent = self._clocks.steady(), self._clocks.wall()
+        last = self._syncing.last if self._syncing else None
+        report: dict[str, Any] = {
+            "sent": timestamp(sent),
+            "status": describe_status(self._memory, self._points, status(), last),
+        }
+        if not self._schedule.failures:  # else see first whether anybody is there
+            report |= self._news(sent - now)
+        self._reporter.send(report | ({"leaving": True} if leaving else {}))
+        self._schedule.begun(now)
+
+    def _news(self, shift_s: float) -> dict[str, Any]:
+        """Take what has not been told yet; `shift_s` makes a time of day of a time."""
+        taken = self._points.take()
+        self._in_flight = taken, self._merge
+        found: dict[str, Any] = {
+            "points": [describe_point(each, each.at + shift_s) for each in taken.points],
+            "alarms": [
+                describe_alarm(each, each.at + shift_s, self._memory) for each in taken.alarms
+            ],
+        }
+        if self._merge is not None:
+            found["merge"] = {"at": timestamp(self._merge[0] + shift_s), **self._merge[1]}
+        return found
+
+    def _handle_outcome(self, outcome: ReportOutcome) -> None:
+        (taken, merge), self._in_flight = self._in_flight, (ReportBatch(), None)
+        if outcome.error is None:
+            self._went_well(outcome.heard)
+            if merge is self._merge:
+                self._merge = None
+        else:
+            self._failed(outcome.error, taken)
+        self._points.space(self._schedule.every_s)
+
+    def _went_well(self, heard: ReportAnswer) -> None:
+        self._schedule.succeeded(self._clocks.steady(), heard.every_s)
+        if self._trouble is not None:
+            self._trouble = None
+            logger.info("the server takes reports again")
+        if heard.choice is not None and self._said.follow:
+            self._follow(heard.choice)
+
+    def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:
+        if was_not_sent(error):
+            self._points.requeue(taken)
+        now = self._clocks.steady()
+        if _error_kind(error) in LASTING_ERROR_DELAYS_S:
+            self._schedule.pause(now, LASTING_ERROR_DELAYS_S[_error_kind(error)])
+        else:
+            self._schedule.failed(
+                now, error.retry_s if isinstance(error, UnavailableError) else None
+            )
+        self._log_trouble(error)
+
+    def _log_trouble(self, error: EdgemergeError) -> None:
+        """Log trouble when it begins, or when it is of another kind than before."""
+        kind = _error_kind(error)
+        if self._trouble is kind:
+            return
+        self._trouble = kind
+        values = {"values": {"why": error}}
+        if isinstance(error, UnknownError):
+            logger.info("the server knows no reports, so none are sent", extra=values)
+        else:
+            logger.warning("a report did not reach the server", extra=values)
+
+    def _follow(self, choice: int) -> None:
+        """Exchange, as the operator has chosen; again after a while if that did not work."""
+        now = self._clocks.steady()
+        if choice == self._followed or self._syncing is None or now < self._follow_due:
+            return
+        self._follow_due = now + FOLLOW_RETRY_S
+        self._syncing.begin(lambda found: self._exchanged(found, choice))
+
+    def _exchanged(self, found: dict[str, Any], choice: int) -> None:
+        if found["exchange"] == "ok":
+            self._followed, self._follow_due = choice, 0.0
+
+
+def _error_kind(error: EdgemergeError) -> type[EdgemergeError]:
+    """Give the kind of trouble: those that last, and everything else."""
+    return next(
+        (kind for kind in LASTING_ERROR_DELAYS_S if isinstance(error, kind)), EdgemergeError
+    )

@@ -1,0 +1,501 @@
+"""Build an agent from its configuration, run it, and take it down again.
+
+Parts that need an extra are imported only when the configuration asks for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol, cast
+
+from edgemerge.agent.background import ExchangeWorker, ReadAhead, ReportWorker
+from edgemerge.agent.config import Config, ExchangeConfig, FeaturesConfig, SinkConfig, SourceConfig
+from edgemerge.agent.control import ControlSocket
+from edgemerge.agent.features import Raw, SlidingWindow, Spectrum, Statistics, Transitions
+from edgemerge.agent.interfaces import Features, Sink, Source
+from edgemerge.agent.judge import Judge
+from edgemerge.agent.learner import as_learner
+from edgemerge.agent.loop import Agent, Loop
+from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
+from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
+from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
+from edgemerge.agent.state import AgentState, StateFolder, StateSaver, resume_threshold
+from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
+from edgemerge.core.bank import Bank
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import MismatchError, RejectedError, SettingError, UnavailableError
+from edgemerge.core.ledger import Merged
+from edgemerge.core.projection import Projection
+from edgemerge.core.threshold import Threshold
+from edgemerge.daemon import notify
+from edgemerge.exchange.client import ReportClient, ServerClient
+from edgemerge.exchange.protocol import Exchange
+from edgemerge.wire.codec import encode
+
+
+class NamedFeatures(Features, Protocol):
+    """Features that also say what their samples look like."""
+
+    def n_outputs(self, n_readings: int) -> int:
+        """Give the length of a sample from readings of that length."""
+        ...
+
+    def names(self, readings: Sequence[str]) -> tuple[str, ...]:
+        """Name the inputs of a sample."""
+        ...
+
+
+def make_source(config: Config, projection: Projection | None = None) -> Source:
+    """Make the source; raw readings without `columns` are found by the projection's names."""
+    said, columns, width = config.source, config.source.columns, None
+    shared = projection or config.projection
+    if shared is not None:
+        width = shared.n_inputs // _features(config.features).n_outputs(1)
+        if config.features.kind == "raw":
+            columns = columns or tuple(shared.names or ())
+    source = _source(said, _row_format(said, columns, width))
+    return source if said.rate_hz is None else RateLimitedSource(source, said.rate_hz)
+
+
+def _row_format(said: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
+    if said.kind == "mqtt":
+        return PayloadRows(columns, time=said.time, width=width)
+    if said.kind == "jsonl" or (said.kind != "csv" and said.format == "jsonl"):
+        return JsonRows(columns, time=said.time, width=width)
+    header = True if said.header is None and _has_named_columns(said, columns) else said.header
+    return CsvRows(columns, time=said.time, header=header, delimiter=said.delimiter, width=width)
+
+
+def _has_named_columns(said: SourceConfig, columns: Sequence[Column]) -> bool:
+    """Say whether columns are named in a file of which the first line must then be a header."""
+    return said.kind == "csv" and any(isinstance(each, str) for each in (*columns, said.time))
+
+
+def _source(said: SourceConfig, form: RowFormat) -> Source:
+    if said.kind == "stdin":
+        return StdinSource(form, longest=said.longest_line)
+    if said.kind == "mqtt":
+        mqtt = import_module("edgemerge.agent.mqtt")
+        topic = _required("source", said, "topic")
+        options = {"qos": said.qos, "room": said.queue, "longest": said.longest_line}
+        return cast("Source", mqtt.MqttSource(_broker(said), topic, form, **options))
+    path = _required("source", said, "path")
+    if said.kind == "tail":
+        return TailSource(path, form, longest=said.longest_line, at_end=said.start == "end")
+    return FileSource(path, form, longest=said.longest_line)
+
+
+def make_features(config: Config, projection: Projection | None = None) -> NamedFeatures:
+    """Make the features; refuse those whose samples do not fit the projection."""
+    features = _features(config.features)
+    shared = projection or config.projection
+    if shared is not None:
+        each = features.n_outputs(1)
+        k = len(config.source.columns) or max(1, shared.n_inputs // each)
+        if k * each != shared.n_inputs:
+            raise MismatchError(
+                f"{k} columns and {config.features.kind} features give samples of {k * each} "
+                f"values, expected {shared.n_inputs} for {shared}: "
+                "change [source] columns, [features] or [projection]"
+            )
+    return features
+
+
+def _features(said: FeaturesConfig) -> NamedFeatures:
+    if said.kind == "raw":
+        return Raw()
+    if said.kind == "window":
+        return SlidingWindow(Statistics(said.statistics), said.length, said.step)
+    if said.kind == "transitions":
+        table = Transitions(states=said.states, low=said.low, high=said.high)
+        return SlidingWindow(table, said.length, said.step)
+    spectrum = Spectrum(
+        length=said.length,
+        rate_hz=_required("features", said, "rate_hz"),
+        bands=said.bands,
+        low_hz=said.low_hz,
+        high_hz=said.high_hz,
+    )
+    return SlidingWindow(spectrum, said.length, said.step)
+
+
+def input_names(
+    config: Config, projection: Projection, read: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Name each input of a sample: as the projection does, or after the columns, or by number.
+
+    `read` are the names that the source has read, such as those in the first line of a CSV file.
+    """
+    if projection.names:
+        return tuple(projection.names)
+    features = _features(config.features)
+    columns = list(read or map(str, config.source.columns))
+    k = len(columns) or projection.n_inputs // features.n_outputs(1)
+    names = features.names(columns or [str(i) for i in range(k)])
+    whole = len(names) == projection.n_inputs
+    return names if whole else tuple(str(i) for i in range(projection.n_inputs))
+
+
+def make_learner(config: Config, projection: Projection) -> Detector | Bank:
+    """Make the detector or bank, which has learnt nothing yet."""
+    said = config.learner
+    options: dict[str, Any] = {"ridge": said.ridge, "forgetting": said.forgetting}
+    if said.reject_above is not None:
+        options["reject_above"] = None if said.reject_above == "never" else said.reject_above
+    if said.kind == "detector":
+        return Detector(projection, **options)
+    return Bank(projection, max_patterns=said.max_patterns, **options)
+
+
+def make_threshold(config: Config) -> Threshold:
+    """Make the threshold."""
+    said = config.threshold
+    return Threshold(
+        limit=said.limit,
+        quantile=said.quantile,
+        sigmas=said.sigmas,
+        window=said.window,
+        votes=(said.votes[0], said.votes[1]),
+    )
+
+
+def make_sinks(config: Config) -> list[Sink]:
+    """Make the sinks; should one fail, those made before it are closed again."""
+    sinks: list[Sink] = []
+    try:
+        for number, said in enumerate(config.sinks):
+            sinks.append(_sink(config, said, number))
+    except Exception:
+        for sink in sinks:
+            sink.close()
+        raise
+    return sinks
+
+
+def _sink(config: Config, said: SinkConfig, number: int) -> Sink:
+    if said.kind == "mqtt":
+        mqtt = import_module("edgemerge.agent.mqtt")
+        topics = mqtt.Topics(said.prefix, said.site, config.device)
+        spool = config.state / f"alarms-{number}.jsonl"
+        options = {"scores_per_s": said.scores_per_s, "discovered": said.discovery}
+        return cast("Sink", mqtt.MqttSink(_broker(said), topics, spool, **options))
+    name = f"sinks.{number}"
+    path = _required(name, said, "path")
+    try:
+        if said.kind == "file":
+            return RotatingFileSink(path, largest=said.largest, keep=said.keep)
+        return JsonLinesSink(path)
+    except OSError as error:
+        raise SettingError(f"{name}.path {path}: {error.strerror}") from error
+
+
+def make_exchange(config: Config, projection: Projection | None) -> Exchange | None:
+    """Make the exchange, or None; without a projection, that of HTTP asks the fleet for it."""
+    said, options = config.exchange, dict[str, Any]()
+    if said.kind == "none":
+        return None
+    if said.kind == "http":
+        must = [_required("exchange", said, name) for name in ("url", "fleet")]
+        token = read_token(_required("exchange", said, "token_file"))
+        options = {"projection": projection, "ca_file": _path_text(said.ca_file)}
+        return _exchange("http", "HttpExchange", *must, token, **options)
+    if projection is None:
+        raise SettingError(f'exchange.kind = "{said.kind}" needs [projection]: say it there')
+    if said.kind == "folder":
+        return _exchange(
+            "folder", "FolderExchange", _required("exchange", said, "path"), projection
+        )
+    if said.kind == "mqtt":
+        options = {name: getattr(said, name) for name in ("prefix", "username")}
+        files = {name: getattr(said, name) for name in ("password_file", "ca_file")}
+        options |= {"fleet": _required("exchange", said, "fleet"), "projection": projection}
+        return _exchange("mqtt", "MqttExchange", said.host, said.port, **options, **files)
+    listen = _address(_required("exchange", said, "listen"))
+    token = read_token(_required("exchange", said, "token_file"))
+    options = {"listen": listen, "peers": list(said.peers), "token": token}
+    return _exchange("peer", "PeerExchange", projection, **options)
+
+
+def make_reports(config: Config) -> ReportClient | None:
+    """Make what reports go through, or None: they go to a server, and may be turned off."""
+    said = config.exchange
+    if said.kind != "http" or not config.report.every_s:
+        return None
+    url, fleet = (_required("exchange", said, name) for name in ("url", "fleet"))
+    token = read_token(_required("exchange", said, "token_file"))
+    return ReportClient(url, fleet, config.device, token, ca_file=_path_text(said.ca_file))
+
+
+def _exchange(module: str, name: str, *values: Any, **options: Any) -> Exchange:
+    make = getattr(import_module(f"edgemerge.exchange.{module}"), name)
+    return cast("Exchange", make(*values, **options))
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Take "host:port" apart.
+
+    >>> _address("[::1]:8471")
+    ('::1', 8471)
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingError(f'found exchange.listen = "{text}", expected "host:port"')
+    return host.strip("[]"), int(port)
+
+
+def read_token(path: Path) -> str:
+    """Read a token from its file."""
+    try:
+        found = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingError(f"token_file {path}: {error.strerror}") from error
+    if not found or len(found.split()) != 1:
+        raise SettingError(f"{path} does not hold one token and nothing else")
+    return found
+
+
+def _broker(said: SourceConfig | SinkConfig) -> Any:
+    broker = import_module("edgemerge.agent.mqtt")
+    return broker.Broker(said.host, said.port, said.username, said.password_file, said.ca_file)
+
+
+def _required(table: str, said: Any, name: str) -> Any:
+    """Give a setting that this kind cannot do without."""
+    found = getattr(said, name)
+    if found is None:
+        raise SettingError(f'{table}.kind = "{said.kind}" needs {table}.{name}: say it')
+    return found
+
+
+def _path_text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+GATE_TOTALS, GATE_CONTRIBUTIONS = (
+    2.0,
+    16.0,
+)  # times N samples; the second where peers see each contribution
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # between two questions
+
+
+logger = logging.getLogger(__name__)
+
+
+def known_projection(
+    config: Config, folder: StateFolder, memory: AgentState | None
+) -> Projection | None:
+    """Give the projection that the state, the configuration or the folder knows, in this order."""
+    if memory is None:
+        return config.projection or folder.projection()
+    if config.projection is not None and config.projection != memory.projection:
+        raise SettingError(
+            f"{folder.path} holds what was learnt with {memory.projection}, and the configuration "
+            f"says {config.projection}: say the same again, or choose another state folder"
+        )
+    return memory.projection
+
+
+def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | None:
+    """Ask the fleet, for as long as it takes; None if we are to stop before it answers."""
+    wait = FIRST_RETRY_S
+    while not stop.is_set():
+        try:
+            found: Projection = exchange.projection  # type: ignore[union-attr] # HTTP has it
+        except UnavailableError as error:
+            values = {"why": error, "retry_s": wait}
+            logger.warning("the fleet does not tell its projection", extra={"values": values})
+            stop.wait(wait)
+            wait = min(2.0 * wait, MAX_RETRY_S)
+        else:
+            return found
+    return None
+
+
+def new_state(config: Config, projection: Projection, clock: Callable[[], float]) -> AgentState:
+    """Begin a new incarnation that has seen nothing."""
+    learner = as_learner(make_learner(config, projection))
+    now = max(0, int(clock() * MS_PER_S))
+    memory = AgentState(config.device, now, learner, told=encode(Merged(projection)))
+    values = {"device": memory.device, "incarnation": memory.incarnation}
+    logger.info("a new incarnation begins", extra={"values": values})
+    return memory
+
+
+def check_state(memory: AgentState, config: Config) -> None:
+    """Refuse the state of another device or another kind of learner; tell of other settings."""
+    thing = memory.learner.thing
+    kind = "detector" if isinstance(thing, Detector) else "bank"
+    for word, found, expected in (
+        ("device", memory.device, config.device),
+        ("learner.kind", kind, config.learner.kind),
+    ):
+        if found != expected:
+            raise SettingError(
+                f"{config.state} holds the state of {word} {found!r}, and the configuration says "
+                f"{expected!r}: change it back, or choose another state folder"
+            )
+    wanted = make_learner(config, memory.projection)
+    changed = [
+        name
+        for name in _learner_options(thing)
+        if _learner_options(thing)[name] != _learner_options(wanted)[name]
+    ]
+    if changed:
+        values = {
+            "changed": changed,
+            "kept": {name: _learner_options(thing)[name] for name in changed},
+        }
+        logger.warning(
+            "settings of [learner] have changed: what was learnt keeps the ones it began with",
+            extra={"values": values},
+        )
+
+
+def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | None]:
+    """Give the gate, in samples for each hidden value; or how to ask for it."""
+    if config.sync.gate is not None:
+        if config.sync.gate < GATE_TOTALS:
+            values = {"gate": config.sync.gate}
+            logger.warning(
+                "the release gate is open: single samples can be recovered from what is shared",
+                extra={"values": values},
+            )
+        return config.sync.gate, None
+    if config.exchange.kind == "http":
+        return None, partial(_fetch_gate, config.exchange)
+    return GATE_CONTRIBUTIONS, None
+
+
+def _fetch_gate(said: ExchangeConfig) -> float:
+    ca_file = None if said.ca_file is None else str(said.ca_file)
+    if said.url is None or said.fleet is None or said.token_file is None:
+        raise SettingError("exchange.url, fleet and token_file must be set")
+    hub = ServerClient(said.url, read_token(said.token_file), ca_file=ca_file)
+    try:
+        reads = hub.fleet(said.fleet).get("reads")
+    finally:
+        hub.close()
+    if reads not in ("totals", "contributions"):
+        raise RejectedError(f"found reads={reads!r}, expected totals or contributions")
+    return GATE_TOTALS if reads == "totals" else GATE_CONTRIBUTIONS
+
+
+def _learner_options(thing: Detector | Bank) -> dict[str, object]:
+    names = ("ridge", "forgetting", "reject_above", "max_patterns")
+    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+
+
+CLOSE_TIMEOUT_S = 0.5  # for a thread that may hang on the network
+
+
+def run(
+    config: Config,
+    *,
+    stop: Event,
+    clock: Callable[[], float] = time.time,
+    sinks: Iterable[Sink] = (),
+) -> int:
+    """Run an agent until its source ends or `stop` is set; give the exit code.
+
+    `sinks` are told beside those of the configuration.
+    """
+    with ExitStack() as ends:
+        folder = StateFolder(config.state)
+        ends.callback(folder.close)
+        memory = folder.read()
+        shared = known_projection(config, folder, memory)
+        exchange = make_exchange(config, shared)
+        shared = shared or fetch_projection(exchange, stop)
+        if shared is None:
+            return 0
+        if config.projection is None:
+            folder.save_projection(shared)
+        if memory is None:
+            memory = new_state(config, shared, clock)
+        check_state(memory, config)
+        clocks = Clocks(clock, time.monotonic)
+        desk = _build_agent(config, memory, folder, exchange, clocks, ends)
+        desk.sinks += sinks
+        if not desk.sinks and desk.reporting is None:
+            logger.warning("there is no sink, so nobody is told: say one in [[sinks]]")
+        return _run(config, desk, stop, clocks, ends)
+
+
+def _build_agent(
+    config: Config,
+    memory: AgentState,
+    folder: StateFolder,
+    exchange: Exchange | None,
+    clocks: Clocks,
+    ends: ExitStack,
+) -> Agent:
+    source = make_source(config, memory.projection)
+    features, threshold = make_features(config, memory.projection), make_threshold(config)
+    _resume_parts(memory, features, threshold)
+    names = partial(input_names, config, memory.projection)
+    keeper = StateSaver(folder, memory, features, threshold, config.save, steady=clocks.steady)
+    judge = Judge(memory, features, threshold, names, clocks.wall)
+    sinks = make_sinks(config)
+    for sink in sinks:
+        ends.callback(sink.close)
+    syncing = None
+    if exchange is not None:
+        syncing = _build_sync(config, memory, exchange, keeper, clocks)
+        ends.callback(syncing.close, CLOSE_TIMEOUT_S)
+    reporting = _build_reporter(config, memory, syncing, clocks)
+    if reporting is not None:
+        ends.callback(reporting.close)
+    inbox = ReadAhead(source, memory.position)
+    ends.callback(inbox.close)
+    return Agent(memory, inbox, judge, keeper, syncing, sinks, reporting)
+
+
+def _build_sync(
+    config: Config, memory: AgentState, exchange: Exchange, keeper: StateSaver, clocks: Clocks
+) -> Synchronizer:
+    said = config.sync
+    gate, rule = release_gate(config)
+    sharing = SharingPolicy(memory, gate=gate, max_shift=said.max_shift)
+    schedule = SyncSchedule(said.every_s, said.jitter, config.device)
+    courier = ExchangeWorker(exchange)
+    return Synchronizer(
+        sharing, courier, schedule, said, save=keeper.save, clocks=clocks, rule=rule
+    )
+
+
+def _build_reporter(
+    config: Config, memory: AgentState, syncing: Synchronizer | None, clocks: Clocks
+) -> DeviceReporter | None:
+    reports = make_reports(config)
+    if reports is None:
+        return None
+    return DeviceReporter(memory, syncing, ReportWorker(reports), config.report, clocks=clocks)
+
+
+def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) -> None:
+    if memory.features is not None:
+        features.resume(memory.features)
+    if memory.threshold is not None and not resume_threshold(threshold, memory.threshold):
+        logger.warning("[threshold] has changed: it learns its limit anew")
+
+
+def _run(config: Config, desk: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
+    control = ControlSocket(config.state)
+    ends.callback(control.close)
+    desk.keeper.save()  # if it cannot, it says so, and detection goes on
+    notify("READY=1")
+    at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
+    Loop(desk, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
+    notify("STOPPING=1")
+    if desk.inbox.error is not None:
+        logger.error("the source failed", extra={"values": {"why": desk.inbox.error}})
+    return 1 if desk.inbox.error or desk.keeper.trouble else 0

@@ -1,0 +1,376 @@
+"""Sinks for verdicts: JSON lines to stdout or a file, rotating files, and a queue on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from io import UnsupportedOperation
+from math import isfinite
+from pathlib import Path
+from select import select
+from threading import Condition, Lock, Thread
+from typing import Any, BinaryIO, TextIO
+
+from edgemerge import files
+from edgemerge.agent.interfaces import Verdict
+
+SIGNIFICANT_DIGITS = 6
+
+
+def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
+    """Give a verdict as plain JSON; numbers that JSON does not have become null.
+
+    >>> verdict_to_dict(Verdict("pump-3", 7, 60.0, 1.23456789, float("inf"), False))["score"]
+    1.23457
+    """
+    return {
+        "device": verdict.device,
+        "index": verdict.index,
+        "at": round(verdict.at, SIGNIFICANT_DIGITS) if isfinite(verdict.at) else None,
+        "score": _rounded(verdict.score),
+        "limit": _rounded(verdict.limit),
+        "alarm": verdict.alarm,
+        "pattern": verdict.pattern,
+        "why": list(verdict.why),
+    }
+
+
+def to_json_line(thing: dict[str, Any]) -> str:
+    """Write an object on one line, without its end."""
+    return json.dumps(thing, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def to_plain_json(thing: Any) -> Any:
+    """Give anything as plain JSON: numbers that it does not have as null, the rest as text.
+
+    >>> to_plain_json({"limit": float("inf"), "kind": int, "devices": ("b",)})
+    {'limit': None, 'kind': "<class 'int'>", 'devices': ['b']}
+    """
+    if isinstance(thing, dict):
+        return {str(key): to_plain_json(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [to_plain_json(each) for each in thing]
+    if isinstance(thing, float):
+        return float(thing) if isfinite(thing) else None
+    return thing if thing is None or isinstance(thing, str | int) else str(thing)
+
+
+def _rounded(number: float) -> float | None:
+    return float(f"{number:.{SIGNIFICANT_DIGITS}g}") if isfinite(number) else None
+
+
+MAX_QUEUED_LINES = 1024  # lines that may wait
+STALL_TIMEOUT_S = 1.0  # without one byte taken, until nobody is believed to read
+WRITE_BYTES = 4096  # bytes written at a time: a reader who takes so many a second is one
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundWriter:
+    """Lines on their way out, in order and whole.
+
+    A reader who is slow is waited for, as in any pipe. One who takes nothing for a second is not:
+    when there is no more room, new lines are left out until those that wait have gone.
+    """
+
+    def __init__(
+        self, write: Callable[[memoryview], int], failed: Callable[[OSError], None]
+    ) -> None:
+        """Start the thread; `write` takes some bytes and gives their number, or raises OSError."""
+        self._write, self._failed = write, failed
+        self._changed = Condition()
+        self._waiting: deque[bytes] = deque()
+        self._pieces = 0  # written so far
+        self._stalled = self._closed = False
+        self.left_out = 0
+        self._thread = Thread(target=self._work, name="outlet", daemon=True)
+        self._thread.start()
+
+    def put(self, line: bytes) -> None:
+        """Send a line; it is left out if there is no room and nobody reads."""
+        with self._changed:
+            if self._stalled and not self._waiting:
+                self._stalled = False
+                logger.info("verdicts are read again", extra={"values": {"lost": self.left_out}})
+            if not self._stalled and self._has_room():
+                self._waiting.append(line)
+                self._changed.notify_all()
+            else:
+                self.left_out += 1
+
+    def close(self) -> bool:
+        """Let what waits leave, as long as somebody reads it; say whether all of it has left."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        seen = -1
+        while self._thread.is_alive() and seen != self._pieces:
+            seen = self._pieces
+            self._thread.join(STALL_TIMEOUT_S)
+        if self._stalled:
+            lost = {"at_least": self.left_out + len(self._waiting)}  # and what was being written
+            logger.warning("nobody has read the last verdicts", extra={"values": lost})
+        return not self._thread.is_alive()
+
+    def _has_room(self) -> bool:
+        """Wait for room while bytes leave; when none do, say that nobody reads."""
+        seen = -1
+        while seen != self._pieces:
+            seen = self._pieces
+            if self._changed.wait_for(
+                lambda: len(self._waiting) < MAX_QUEUED_LINES, STALL_TIMEOUT_S
+            ):
+                return True
+        self._stalled = True
+        logger.warning("nobody reads the verdicts: they are left out until somebody does")
+        return False
+
+    def _work(self) -> None:
+        while rest := self._next():
+            try:
+                while rest:
+                    rest = rest[self._write(rest[:WRITE_BYTES]) :]
+                    self._pieces += 1
+            except OSError as error:
+                self._pieces += 1
+                self._failed(error)
+
+    def _next(self) -> memoryview:
+        """Wait for lines; give all that wait, or nothing when there will be no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            lines = b"".join(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+            return memoryview(lines)
+
+
+class JsonLinesSink:
+    """One object to a line; when nobody listens any more it falls silent.
+
+    In a file, a line is there when `verdict` returns. Whatever else may make one wait (a pipe, a
+    terminal) is written by a thread.
+    """
+
+    def __init__(self, path: Path = Path("-")) -> None:
+        """Write to that file, or with "-" to standard output."""
+        self._path, self._file = path, _open_output(path)
+        self._is_ours = self._file is not sys.stdout
+        self._silent, self.failed = False, 0
+        self._file.flush()  # what was said there before comes first
+        place = _blocking_descriptor(self._file)
+        self._outlet = (
+            None if place is None else BackgroundWriter(partial(_write_some, place), self._trouble)
+        )
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Write it, or leave that to the thread."""
+        if self._silent:
+            return
+        line = to_json_line(verdict_to_dict(verdict)) + "\n"
+        if self._outlet is not None:
+            self._outlet.put(line.encode())
+            return
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            self._trouble(error)
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Say nothing: only verdicts are written here."""
+
+    def close(self) -> None:
+        """Let go of the file; standard output stays open, and so does what a thread hangs on."""
+        self._silent = True
+        if self._outlet is not None and not self._outlet.close():
+            return
+        if self._is_ours:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._trouble(error)
+
+    def _trouble(self, error: OSError) -> None:
+        values = {"path": str(self._path), "why": error.strerror}
+        if isinstance(error, BrokenPipeError):
+            logger.info("nobody reads the verdicts any more", extra={"values": values})
+            self._stop_writing()
+            return
+        self.failed += 1
+        if self.failed == 1:
+            logger.warning("verdicts cannot be written", extra={"values": values})
+
+    def _stop_writing(self) -> None:
+        self._silent = True
+        if not self._is_ours:  # or Python complains at the end that it cannot be flushed
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._file.fileno())
+
+
+def _open_output(path: Path) -> TextIO:
+    """Open a file to add to it, or give standard output, if it was not closed from the start."""
+    if str(path) == "-":
+        if sys.stdout is not None:
+            return sys.stdout
+        path = Path(os.devnull)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a", encoding="utf-8")
+
+
+def _write_some(place: int, piece: memoryview) -> int:
+    """Write some bytes, when there is room for any: another process may have it not wait."""
+    while True:
+        try:
+            return os.write(place, piece)
+        except BlockingIOError:
+            select([], [place], [])
+
+
+def _blocking_descriptor(file: TextIO) -> int | None:
+    """Give the descriptor of a pipe, a terminal or a line; None for a file, or for memory."""
+    try:
+        found = file.fileno()
+    except UnsupportedOperation:
+        return None
+    return None if stat.S_ISREG(os.fstat(found).st_mode) else found
+
+
+class RotatingFileSink:
+    """JSON lines in `path`; older ones in path.1, path.2, … up to `keep` of them."""
+
+    def __init__(self, path: Path, *, largest: int = 10_000_000, keep: int = 3) -> None:
+        """Go on at the end of the file, or begin it; none gets larger than `largest` bytes."""
+        self._path, self._largest, self._keep = path, largest, keep
+        self.failed = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO | None = path.open("ab", buffering=0)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Write it, in a new file if there is no room for it in this one."""
+        line = (to_json_line(verdict_to_dict(verdict)) + "\n").encode()
+        try:
+            if self._file is None:
+                self._file = self._path.open("ab", buffering=0)
+            if self._file.tell() and self._file.tell() + len(line) > self._largest:
+                self._file = self._next(self._file)
+            self._file.write(line)
+        except OSError as error:
+            self._failed(error)
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Say nothing: only verdicts are written here."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _next(self, full: BinaryIO) -> BinaryIO:
+        full.close()
+        self._file = None  # should the disk refuse now, the next verdict tries again
+        for number in range(self._keep, 0, -1):
+            older = self._numbered(number - 1)
+            if older.exists():
+                older.replace(self._numbered(number))
+        if not self._keep:
+            self._path.unlink()
+        return self._path.open("ab", buffering=0)
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+
+    def _failed(self, error: OSError) -> None:
+        self.failed += 1
+        if self.failed == 1:
+            values = {"path": str(self._path), "why": error.strerror}
+            logger.warning("verdicts cannot be written", extra={"values": values})
+
+
+MAX_SPOOLED = 1000
+
+
+class DiskQueue:
+    """A queue that survives kill -9; what was sent just before a kill may be sent again."""
+
+    def __init__(self, path: Path, room: int = MAX_SPOOLED) -> None:
+        """Go on with what waits in the file."""
+        self._path, self._lock = path, Lock()
+        self._waiting: deque[str] = deque(_read_messages(path), maxlen=room)
+        self._written = len(self._waiting)
+        self.dropped = 0
+        self._rewrite()
+
+    def __len__(self) -> int:
+        """Count those that wait."""
+        return len(self._waiting)
+
+    def add(self, message: str) -> None:
+        """Put a message without line ends behind the others; the oldest makes way if need be."""
+        with self._lock:
+            self.dropped += len(self._waiting) == self._waiting.maxlen
+            self._waiting.append(message)
+            self._append(message)
+
+    def first(self) -> str | None:
+        """Give the message that is next, or None."""
+        with self._lock:
+            return self._waiting[0] if self._waiting else None
+
+    def done(self, message: str) -> None:
+        """Forget the message, if it is still the first: it has been sent."""
+        with self._lock:
+            if self._waiting and self._waiting[0] is message:
+                self._waiting.popleft()
+            if not self._waiting:
+                self._rewrite()
+
+    def _append(self, message: str) -> None:
+        if self._written >= 2 * (self._waiting.maxlen or 1):
+            self._rewrite()
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(message) + "\n")
+            self._written += 1
+        except OSError as error:
+            _warn(error, self._path)
+
+    def _rewrite(self) -> None:
+        """Write what waits, and nothing else."""
+        text = "".join(json.dumps(message) + "\n" for message in self._waiting)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomically(text.encode(), self._path)
+            self._written = len(self._waiting)
+        except OSError as error:
+            _warn(error, self._path)
+
+
+def _read_messages(path: Path) -> list[str]:
+    """Read the messages; one that a kill has cut off is left out."""
+    try:
+        found = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    messages = []
+    for line in found:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(message, str):
+            messages.append(message)
+    return messages
+
+
+def _warn(error: OSError, path: Path) -> None:
+    values = {"path": str(path), "why": error.strerror}
+    logger.warning("messages cannot be kept on disk", extra={"values": values})

@@ -1,0 +1,319 @@
+"""Sources of readings: a file, a growing file (tail), standard input; optionally rate-limited.
+
+A position is the offset after a row, with what identifies the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from glob import escape
+from hashlib import sha256
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+
+from edgemerge.agent.interfaces import Reading, Source
+from edgemerge.agent.rows import MAX_LINE_BYTES, Line, LineSplitter, RowFormat, RowReader
+from edgemerge.core.errors import SettingError
+
+CHUNK_BYTES = 65536
+HEAD_BYTES = 256  # bytes at its beginning that a file is known by
+
+
+class TrackedFile:
+    """A file that is read line by line; an unfinished line waits until it is complete."""
+
+    def __init__(self, path: Path, longest: int = MAX_LINE_BYTES) -> None:
+        """Open it at its beginning."""
+        self._file = path.open("rb", buffering=0)
+        self._longest = longest
+        self._inode = os.fstat(self._file.fileno()).st_ino
+        self._at(0)
+
+    def _at(self, offset: int) -> None:
+        """Begin at an offset, knowing what lies at the head of the file before it."""
+        self._head = self._first_bytes(min(offset, HEAD_BYTES))
+        self._file.seek(offset)
+        self._splitter = LineSplitter(offset, self._longest)
+
+    def lines(self) -> Iterator[Line]:
+        """Give complete lines up to what is now the end."""
+        while chunk := self._file.read(CHUNK_BYTES):
+            if len(self._head) < HEAD_BYTES:
+                self._head += chunk[: HEAD_BYTES - len(self._head)]
+            yield from self._splitter.feed(chunk)
+
+    def rest(self) -> Line:
+        """Give what there is of the unfinished line."""
+        return self._splitter.rest()
+
+    def seek_last_line(self) -> None:
+        """Go to the beginning of the last line that is not complete."""
+        size = os.fstat(self._file.fileno()).st_size
+        start = max(0, size - self._longest)
+        self._file.seek(start)
+        self._at(start + self._file.read(size - start).rfind(b"\n") + 1)
+
+    def position(self, end: int, header: tuple[str, ...] | None) -> dict[str, Any]:
+        """Give what is needed to go on behind a line, as plain JSON."""
+        names = None if header is None else list(header)
+        return {"offset": end, "inode": self._inode, "head": self._mark(end), "header": names}
+
+    def go_on(self, position: Any, *, copied: bool = True) -> bool:
+        """Go to a position, if it is one of this file; `copied` says that a copy will do."""
+        offset = position["offset"]
+        same = self._inode == position["inode"]
+        if not same and not (copied and offset >= HEAD_BYTES):
+            return False
+        if os.fstat(self._file.fileno()).st_size < offset:
+            return False
+        self._at(offset)
+        if self._mark(offset) == position["head"]:
+            return True
+        self._at(0)
+        return False
+
+    def is_truncated(self) -> bool:
+        """Say whether the file was cut, or written anew from its beginning."""
+        read_to = self._file.tell()
+        if os.fstat(self._file.fileno()).st_size < read_to:
+            return True
+        found = self._first_bytes(len(self._head))
+        self._file.seek(read_to)
+        return found != self._head
+
+    def is_replaced(self, path: Path) -> bool:
+        """Say whether another file is at the path now."""
+        try:
+            found = path.stat()
+        except OSError:
+            return False  # nothing is there yet
+        return found.st_ino != self._inode
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._file.close()
+
+    def _mark(self, end: int) -> str:
+        return sha256(self._head[:end]).hexdigest()[:16]
+
+    def _first_bytes(self, count: int) -> bytes:
+        self._file.seek(0)
+        return self._file.read(count)
+
+
+def find_rotated(path: Path, position: Any, longest: int = MAX_LINE_BYTES) -> TrackedFile | None:
+    """Find the file of a position beside its path, where rotation moved it (path.1 and so on)."""
+    for beside in sorted(path.parent.glob(f"{escape(path.name)}?*")):
+        with suppress(OSError):  # another one is no matter, and it may be gone again
+            if beside.stat().st_ino == position["inode"]:
+                file = TrackedFile(beside, longest)
+                if file.go_on(position, copied=False):
+                    return file
+                file.close()
+    return None
+
+
+POLL_S = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+class FileSource:
+    """The rows of a file, from the first or from a position to the last."""
+
+    def __init__(self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES) -> None:
+        """Read that file."""
+        self._path, self._longest = path, longest
+        self._reader = RowReader(form)
+
+    @property
+    def skipped(self) -> int:
+        """The lines that were no rows."""
+        return self._reader.skipped
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
+        """Give readings; a file that is not the one of the position is read from its start."""
+        try:
+            file = TrackedFile(self._path, self._longest)
+        except OSError as error:
+            raise SettingError(f"source.path {self._path}: {error.strerror}") from error
+        with closing(file):
+            _start_format(self._reader.form, file, position)
+            yield from _readings(file.lines(), file, self._reader, stop)
+            yield from _readings([file.rest()], file, self._reader, stop)
+
+
+class TailSource:
+    """The rows of a file that grows; a new file in its place, or a cut one, is begun anew.
+
+    A row counts once its line is complete. Of a file that was moved away, what is left is read
+    first; after a restart it is looked for beside the path, as path.1 and the like.
+    """
+
+    def __init__(
+        self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES, at_end: bool = False
+    ) -> None:
+        """Follow that file; `at_end` leaves out what is there already, if there is no position."""
+        self._path, self._longest, self._at_end = path, longest, at_end
+        self._reader = RowReader(form)
+
+    @property
+    def skipped(self) -> int:
+        """The lines that were no rows."""
+        return self._reader.skipped
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
+        """Give readings until `stop` is set, waiting for the file and for its lines."""
+        at_end = self._at_end and position is None
+        while not stop.is_set():
+            file = self._open(position)
+            if file is None:
+                at_end = False  # what appears later is new, all of it
+                stop.wait(POLL_S)
+                continue
+            with closing(file):
+                if at_end:
+                    self._pass_over(file)
+                yield from self._follow(file, stop)
+            position, at_end = None, False
+            self._reader.form.begin()
+
+    def _open(self, position: Any) -> TrackedFile | None:
+        """Open the file of the position where it is now, or the one at the path from its start."""
+        try:
+            file = TrackedFile(self._path, self._longest)
+        except OSError:
+            file = None
+        if position is None:
+            return file
+        if file is None or not file.go_on(position, copied=False):
+            rotated = find_rotated(self._path, position, self._longest)
+            if rotated is not None and file is not None:
+                file.close()
+            file = rotated or file
+        if file is not None:
+            _start_format(self._reader.form, file, position)
+        return file
+
+    def _pass_over(self, file: TrackedFile) -> None:
+        """Leave out what is there, but for the header."""
+        first = next(file.lines(), None)
+        if first is not None:
+            self._reader.row(first.text)
+        file.seek_last_line()
+
+    def _follow(self, file: TrackedFile, stop: Event) -> Iterator[Reading]:
+        """Give what is there and what is added, until the file is cut or another in its place."""
+        moved = False
+        while not stop.is_set():
+            if file.is_truncated():
+                logger.info("the file was cut", extra={"values": {"path": self._path}})
+                return
+            yield from _readings(file.lines(), file, self._reader, stop)
+            if moved:  # and what was still written to it before is read now
+                return self._leave(file)
+            moved = file.is_replaced(self._path)
+            if not moved:
+                stop.wait(POLL_S)
+
+    def _leave(self, file: TrackedFile) -> None:
+        logger.info("another file is in its place", extra={"values": {"path": self._path}})
+        rest = file.rest()
+        if rest.text != b"":
+            self._reader.skip("the last line of a file that was moved away is not complete")
+
+
+def _start_format(form: RowFormat, file: TrackedFile, position: Any) -> None:
+    """Let the form know where in the file it begins."""
+    if position is None:
+        form.begin()
+    elif file.go_on(position):
+        names = position["header"]
+        form.go_on(None if names is None else tuple(names))
+    else:
+        logger.warning("the file is another one than before: it is read from its start")
+        form.begin()
+
+
+def _readings(
+    lines: Iterable[Line], file: TrackedFile, reader: RowReader, stop: Event
+) -> Iterator[Reading]:
+    for line in lines:
+        row = reader.row(line.text)
+        if row is not None:
+            position = file.position(line.end, reader.form.header)
+            yield Reading(row.values, row.at, position, row.names)
+        if stop.is_set():
+            return
+
+
+class StdinSource:
+    """Lines from a pipe or terminal, until it is closed."""
+
+    def __init__(
+        self, form: RowFormat, *, handle: int | None = None, longest: int = MAX_LINE_BYTES
+    ) -> None:
+        """Read from file handle 0, or another."""
+        self._reader = RowReader(form)
+        self._handle = handle
+        self._longest = longest
+
+    @property
+    def skipped(self) -> int:
+        """The lines that were no rows."""
+        return self._reader.skipped
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
+        """Give readings until the input ends or `stop` is set."""
+        handle = sys.stdin.fileno() if self._handle is None else self._handle
+        splitter = LineSplitter(longest=self._longest)
+        while not stop.is_set():
+            if not _is_readable(handle):
+                continue
+            chunk = os.read(handle, CHUNK_BYTES)
+            lines = splitter.feed(chunk) if chunk else [splitter.rest()]
+            for line in lines:
+                row = self._reader.row(line.text)
+                if row is not None:
+                    yield Reading(row.values, row.at, names=row.names)
+            if not chunk:
+                return
+
+
+def _is_readable(handle: int) -> bool:
+    """Wait a little for input; Windows cannot wait for pipes, there the next read waits."""
+    if sys.platform == "win32":
+        return True
+    return bool(select.select([handle], [], [], POLL_S)[0])
+
+
+class RateLimitedSource:
+    """Another source, at most `rate_hz` readings a second; late ones are not made up for."""
+
+    def __init__(
+        self, source: Source, rate_hz: float, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Slow that source down."""
+        self._source, self._gap_s, self._clock = source, 1.0 / rate_hz, clock
+
+    @property
+    def skipped(self) -> int:
+        """The rows that the source has skipped."""
+        return int(getattr(self._source, "skipped", 0))
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
+        """Give its readings, each not before its time."""
+        due = self._clock()
+        for reading in self._source.read(stop, position):
+            now = self._clock()
+            if stop.wait(max(0.0, due - now)):
+                return
+            due = max(due, now) + self._gap_s
+            yield reading

@@ -1,0 +1,408 @@
+"""Syncing with the exchange: what is released, adopted, refused and undone, and when.
+
+All of it runs in the loop's thread; only the exchange itself runs in a background thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from edgemerge.agent.background import ExchangeJob, ExchangeOutcome, ExchangeWorker, is_permanent
+from edgemerge.agent.learner import Learner
+from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
+from edgemerge.core.errors import (
+    DeniedError,
+    EdgemergeError,
+    RejectedError,
+    StaleError,
+    UnavailableError,
+)
+from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.stats import Stats
+from edgemerge.exchange.protocol import Wish
+from edgemerge.failpoints import failpoint
+from edgemerge.privacy.gate import Decision, Gate
+from edgemerge.wire.codec import encode
+
+
+@dataclass(frozen=True)
+class MergePreview:
+    """By which factor a merge raises the loss of samples like our own, at most and by pattern.
+
+    Without enough samples of our own there is no level that could rise: the factor is 1.
+    """
+
+    shift: float
+    patterns: dict[str, float] = field(default_factory=dict)
+    samples: float = 0.0
+    devices: int = 0
+
+    @classmethod
+    def of(cls, learner: Learner, told: Merged) -> MergePreview:
+        """Compute it from the sums alone, M10; nothing is adopted."""
+        shifts = learner.shifts(told)
+        samples = sum(part.stats.count for part in told.parts)
+        devices = {origin.device for origin in told.origins}
+        return cls(max(shifts.values(), default=1.0), shifts, samples, len(devices))
+
+    def refusal(self, max_shift: float) -> str:
+        """Say why not to adopt; nothing if there is no reason."""
+        if self.shift <= max_shift:
+            return ""
+        worst = max(self.patterns, key=self.patterns.__getitem__)
+        return (
+            f"it would raise the level of {worst} {self.shift:.3g} times, "
+            f"and sync.max_shift is {max_shift:g}"
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Give it as plain JSON."""
+        patterns = {name: float(f"{shift:.6g}") for name, shift in self.patterns.items()}
+        shift = float(f"{self.shift:.6g}")
+        rest = {"samples": self.samples, "devices": self.devices}
+        return {"shift": shift, "patterns": patterns, **rest}
+
+
+def release(memory: AgentState, least: float) -> Decision:
+    """Put what the gate lets through on its way; say what that is, and what it holds back.
+
+    Counters and pending change together: save both before the first is pushed.
+    """
+    memory.gate.look(memory.learner.census())
+    decision = memory.gate.decide(least)
+    if not decision.released:
+        return decision
+    first, then = release_order(memory.gate, decision)
+    own, nothing = memory.learner.own(), Stats.empty(memory.projection)
+    for step in (dict.fromkeys(first, nothing), {name: own[name] for name in then}):
+        memory.revision += bool(step)
+        memory.pending += [
+            encode(_contribution(memory, name, stats)) for name, stats in step.items()
+        ]
+    memory.gate.record_release(decision)
+    return decision
+
+
+def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]:
+    """Say what is emptied first, and what is pushed then.
+
+    Patterns that are gone are emptied. Samples may have moved either way between two patterns that
+    the exchange knows, so these are emptied too; a single one can only have lost some to new ones,
+    and goes before them.
+    """
+    known = [name for name in decision.released if gate.tracks[name].released]
+    mixed = [name for name in known if gate.tracks[name].moved]
+    new = [name for name in decision.released if name not in known]
+    return [*decision.withdrawn, *(mixed if len(mixed) > 1 else [])], [*known, *new]
+
+
+def _contribution(memory: AgentState, pattern: str, stats: Stats) -> Contribution:
+    return Contribution(memory.device, stats, memory.revision, pattern, memory.incarnation)
+
+
+logger = logging.getLogger(__name__)
+
+MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
+
+
+class SharingPolicy:
+    """Decides on the memory of one agent; it never talks to anybody."""
+
+    def __init__(self, memory: AgentState, *, gate: float | None, max_shift: float) -> None:
+        """Hold back what covers fewer than `gate`·N samples; refuse what shifts us too far.
+
+        While the gate is not known, nothing is released.
+        """
+        self.memory, self.gate = memory, gate
+        memory.clear_refusals()  # what may be adopted can have been changed since
+        self._max_shift = max_shift
+        self.decision = Decision()
+        self.preview: MergePreview | None = None
+        self.shift: float | None = None  # by what is held, if it was adopted since the start
+        self.said = "nothing was told yet"
+
+    def release(self) -> int:
+        """Put on its way what may leave; give the number of contributions."""
+        if self.gate is None:
+            return 0
+        self.decision = release(self.memory, self.gate * self.memory.projection.n_hidden)
+        if self.decision.held:
+            logger.info("held back", extra={"values": {"patterns": self.decision.held}})
+        if self.decision.released:
+            values = {"patterns": self.decision.released, "revision": self.memory.revision}
+            logger.info("a release is on its way", extra={"values": values})
+        return len(self.memory.pending)
+
+    def hear(self, told: Merged) -> bool:
+        """Adopt what was told, unless it is known, refused or undone; say whether it was new."""
+        data = encode(told)
+        known = self.memory.shunned.get(merged_digest(data))
+        if data == self.memory.told or known:
+            self.said = f"not adopted: {known}" if known else "nothing new"
+            return False
+        try:
+            self.preview = MergePreview.of(self.memory.learner, told)
+            refusal = self.preview.refusal(self._max_shift)
+        except EdgemergeError as error:
+            refusal = str(error)
+        if refusal:
+            return self._refuse(told, refusal)
+        failpoint("agent-before-adopt")
+        self._adopt(told, data)
+        failpoint("agent-after-adopt")
+        return True
+
+    def undo(self) -> str:
+        """Go back to what was told before; give the words that say what happened."""
+        memory = self.memory
+        if memory.before is None:
+            return "there is nothing to undo: only the last merge can be undone, and once"
+        memory.mark_rejected(memory.decode_merged(memory.told), "it was undone")
+        memory.learner.adopt(memory.decode_merged(memory.before))
+        memory.told, memory.before = memory.before, None
+        self.shift = None
+        self.said = "the last merge was undone"
+        logger.info(self.said)
+        return self.said
+
+    def start_new_incarnation(self, clock: Callable[[], float]) -> None:
+        """Begin a new incarnation: this is an old copy of a state that has gone on elsewhere."""
+        memory = self.memory
+        old = memory.incarnation
+        memory.learner.start_new_incarnation(memory.decode_merged(memory.told))
+        memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
+        memory.revision, memory.pending, memory.gate = 0, [], Gate()
+        memory.told, memory.before = b"", None
+        self.shift = None
+        values = {"incarnation": memory.incarnation, "before": old}
+        logger.warning(
+            "the exchange knows a later state of this device: it runs on an old copy of its disk, "
+            "and starts a new incarnation",
+            extra={"values": values},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Give what was shared and told last, as plain JSON."""
+        return {
+            "pending": len(self.memory.pending),
+            "held_back": list(self.decision.held),
+            "told": self.said,
+            "preview": None if self.preview is None else self.preview.plain(),
+        }
+
+    def _adopt(self, told: Merged, data: bytes) -> None:
+        memory = self.memory
+        memory.learner.adopt(told)
+        came_from_nobody = not memory.told
+        memory.before = None if came_from_nobody else memory.told
+        memory.told = data
+        self.shift = self.preview.shift if self.preview else None
+        found = self.preview.plain() if self.preview else {}
+        self.said = f"adopted {found.get('samples', 0):g} samples of {found.get('devices')} devices"
+        logger.info("adopted what others saw", extra={"values": found})
+
+    def _refuse(self, told: Merged, why: str) -> bool:
+        self.memory.mark_rejected(told, f"{REFUSED_PREFIX}: {why}")
+        self.said = f"not adopted: {REFUSED_PREFIX}: {why}"
+        logger.warning("refused what others saw", extra={"values": {"why": why}})
+        return False
+
+
+AnswerCallback = Callable[[dict[str, Any]], None]
+
+
+class SyncOptions(Protocol):
+    """The part of [sync] that says what to exchange, and with whom."""
+
+    @property
+    def push(self) -> bool:
+        """Whether to share."""
+        ...
+
+    @property
+    def pull(self) -> bool:
+        """Whether to adopt."""
+        ...
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Of whom; all, if none is named."""
+        ...
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Not of whom."""
+        ...
+
+    @property
+    def pattern(self) -> str | None:
+        """Of which pattern."""
+        ...
+
+    @property
+    def largest(self) -> int | None:
+        """Only so many contributions, the largest."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The time of day, which may jump, and one that does not."""
+
+    wall: Callable[[], float]
+    steady: Callable[[], float]
+
+
+class Synchronizer:
+    """Exchanges when it is due or asked for; detection goes on meanwhile."""
+
+    def __init__(
+        self,
+        sharing: SharingPolicy,
+        courier: ExchangeWorker,
+        schedule: SyncSchedule,
+        choice: SyncOptions,
+        *,
+        save: Callable[[], bool],
+        clocks: Clocks,
+        rule: Callable[[], float] | None = None,
+    ) -> None:
+        """Start the courier and the schedule; `save` says whether it could.
+
+        `rule` asks the exchange for the gate, when `sharing` does not know it.
+        """
+        self._sharing, self._worker, self._schedule = sharing, courier, schedule
+        self._choice, self._save, self._clocks, self._rule = choice, save, clocks, rule
+        self._callbacks: list[AnswerCallback] = []
+        self._rerun = False  # what is on its way now is from earlier: start anew behind it
+        self._pushed = 0
+        self.last: float | None = None  # when it went well, by the time of day
+        self.state = "not asked yet"
+        schedule.start(clocks.steady())
+        courier.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is under way."""
+        return self._worker.busy
+
+    @property
+    def shift(self) -> float | None:
+        """What adopting did to our own level, if what is held now was adopted since the start."""
+        return self._sharing.shift
+
+    def tend(self) -> None:
+        """Do what there is to do now, without waiting."""
+        outcome = self._worker.outcome()
+        if outcome is not None:
+            self._handle_outcome(outcome)
+        if not self._worker.busy and self._schedule.due(self._clocks.steady()):
+            self.begin()
+
+    def begin(self, answer: AnswerCallback | None = None) -> None:
+        """Exchange now; who asks is answered at the end."""
+        if answer is not None:
+            self._callbacks.append(answer)
+        if self._worker.busy:
+            self._rerun = True  # what is under way knows nothing of what was learnt since
+            return
+        self._pushed = 0
+        self._start()
+
+    def undo(self) -> str:
+        """Undo the last merge."""
+        words = self._sharing.undo()
+        self._save()
+        return words
+
+    def close(self, timeout_s: float) -> None:
+        """Wait no longer than that for the courier."""
+        self._worker.close(timeout_s)
+
+    def plain(self) -> dict[str, Any]:
+        """Give how it went, as plain JSON."""
+        last = None if self.last is None else _iso_time(self.last)
+        return {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
+
+    def _start(self) -> None:
+        memory = self._sharing.memory
+        rule = self._rule if self._sharing.gate is None else None
+        self._rerun = self._choice.push and bool(memory.pending or rule)
+        if self._choice.push and not memory.pending:
+            self._sharing.release()
+        if not self._save():
+            self._failed(UnavailableError("the state cannot be saved, so nothing is shared"))
+            self._answer()
+            return
+        push = memory.contributions() if self._choice.push else ()
+        wish = self._wish() if self._choice.pull and not self._rerun else None
+        self._worker.send(ExchangeJob(push, wish, rule))
+
+    def _wish(self) -> Wish:
+        memory, choice = self._sharing.memory, self._choice
+        return Wish(
+            device=memory.device,
+            incarnation=memory.incarnation,
+            devices=choice.devices or None,
+            without=choice.without,
+            pattern=choice.pattern,
+            largest=choice.largest,
+            grouped=memory.learner.grouped,
+        )
+
+    def _handle_outcome(self, outcome: ExchangeOutcome) -> None:
+        memory = self._sharing.memory
+        del memory.pending[: outcome.pushed]
+        self._pushed += outcome.pushed
+        if outcome.gate is not None:
+            self._sharing.gate = outcome.gate
+        if outcome.told is not None:
+            self._sharing.hear(outcome.told)
+        if isinstance(outcome.error, StaleError):  # and be told what the earlier life had seen
+            self._sharing.start_new_incarnation(self._clocks.wall)
+            self._start()
+            return
+        if outcome.error is None:
+            self._went_well()
+        else:
+            self._failed(outcome.error)
+        self._save()
+        if self._rerun and outcome.error is None:
+            self._start()
+        else:
+            self._answer()
+
+    def _went_well(self) -> None:
+        self.last, self.state = self._clocks.wall(), "ok"
+        self._schedule.succeeded(self._clocks.steady())
+
+    def _failed(self, error: EdgemergeError) -> None:
+        if isinstance(error, RejectedError):
+            self._sharing.memory.pending.clear()
+        self.state = self._words(error)
+        retry_s = error.retry_s if isinstance(error, UnavailableError) else None
+        self._schedule.failed(self._clocks.steady(), retry_s, hopeless=is_permanent(error))
+        logger.warning("the exchange did not work", extra={"values": {"why": error}})
+
+    def _words(self, error: EdgemergeError) -> str:
+        if isinstance(error, UnavailableError):
+            since = _iso_time(self._clocks.wall())
+            return self.state if self.state.startswith("away") else f"away since {since}: {error}"
+        return f"{'denied' if isinstance(error, DeniedError) else 'refused'}: {error}"
+
+    def _answer(self) -> None:
+        followers, self._callbacks = self._callbacks, []
+        for answer in followers:
+            answer({"pushed": self._pushed, **self.plain()})
+
+
+def _iso_time(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f}"

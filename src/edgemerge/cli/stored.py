@@ -1,0 +1,139 @@
+"""Read contributions and agent states from files; commands import it only when used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from edgemerge.agent.state import MAX_STATE_BYTES, STATE_FILE, state_from_bytes
+from edgemerge.cli.files import describe
+from edgemerge.cli.group import CommandError
+from edgemerge.core.errors import EdgemergeError, FormatError, MismatchError, RejectedError
+from edgemerge.core.ledger import Contribution, Ledger, Merged, MergedPart
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+from edgemerge.files import MAX_FILE_BYTES, load
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode_with_form
+
+
+class ContributionFiles:
+    """Everything in some files, each contribution once: of two revisions the newer stays."""
+
+    def __init__(self, projection: Projection, without: Collection[str] = ()) -> None:
+        """Start with nothing; contributions of the devices in `without` are left out."""
+        self.projection, self.without = projection, set(without)
+        self.ledger = Ledger(projection)
+        self.parts: list[MergedPart] = []
+        self.bare_stats: list[Stats] = []
+
+    def take(self, path: Path) -> None:
+        """Take in a file; words about what is wrong name it."""
+        try:
+            thing, form = load_with_form(path)
+            self._take(thing, form)
+        except FormatError:  # has the path already
+            raise
+        except EdgemergeError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+    def _take(self, thing: Any, form: str) -> None:
+        match thing:
+            case Contribution():
+                self._put([thing], form)
+            case Ledger():
+                self._put(thing, form)
+            case Merged():
+                self._fits(thing.projection)
+                self._told(thing.parts)
+            case Stats():
+                self._fits(thing.projection)
+                self.bare_stats.append(thing)
+            case _:
+                raise MismatchError(
+                    f"found a {type(thing).__name__.lower()}, expected a contribution or ledger: "
+                    "`edgemerge share` makes contributions"
+                )
+
+    def _put(self, notes: Iterable[Contribution], form: str) -> None:
+        for note in notes:
+            self._fits(note.stats.projection)
+            admit(note, projection=self.projection, form=form)
+            if note.device not in self.without:
+                self.ledger.put(note)
+
+    def _told(self, parts: Iterable[MergedPart]) -> None:
+        for part in parts:
+            mine = self.without & set(part.devices)
+            if mine:
+                raise RejectedError(
+                    f"found a sum with {min(mine)} in it, which cannot be taken out: "
+                    "ask the exchange for one without it"
+                )
+            self.parts.append(part)
+
+    def _fits(self, projection: Projection) -> None:
+        self.projection.must_equal(projection)
+
+    def check_disjoint(self) -> None:
+        """Refuse sums that share a contribution with another sum or file."""
+        keys = [note.key for note in self.ledger]
+        keys += [origin.key for part in self.parts for origin in part.origins]
+        twice = {key for key, times in Counter(keys).items() if times > 1}
+        if twice:
+            device, incarnation, pattern = min(twice)
+            raise RejectedError(
+                f"found {device}/{pattern}, incarnation {incarnation}, in a sum and once more "
+                "beside it, expected it once: leave one of the two files out"
+            )
+
+    @property
+    def contributions(self) -> list[Contribution]:
+        """What a bank adopts."""
+        return [*self.ledger, *Merged(self.projection, tuple(self.parts)).contributions]
+
+    @property
+    def total(self) -> Stats:
+        """What a detector adopts."""
+        stats = [note.stats for note in self.ledger] + [part.stats for part in self.parts]
+        return Stats.total(self.projection, [*stats, *self.bare_stats])
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that are in it, in order."""
+        told = (device for part in self.parts for device in part.devices)
+        return sorted({*self.ledger.devices, *told})
+
+
+def load_with_form(path: Path) -> tuple[Any, str]:
+    """Load a file, and say in which form its sums were written."""
+    thing = load(path)
+    if isinstance(thing, Contribution):
+        return decode_with_form(
+            path.read_bytes(), limit=MAX_FILE_BYTES, projection=thing.stats.projection
+        )
+    return thing, "exact"
+
+
+def describe_agent_state(folder: Path) -> dict[str, Any]:
+    """Describe the agent that was saved last."""
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise CommandError(
+            f"{folder}: found no {STATE_FILE} in it, expected the state folder of an agent"
+        )
+    with path.open("rb") as file:
+        data = file.read(MAX_STATE_BYTES + 1)
+    try:
+        memory = state_from_bytes(data)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
+    words = ("device", "incarnation", "revision", "alarms", "skipped")
+    told = memory.decode_merged(memory.told)
+    found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
+    found |= {"judged": memory.index, "waiting_to_be_pushed": len(memory.pending)}
+    found["told_by"] = sorted({origin.device for origin in told.origins})
+    learner = describe(memory.learner.thing)
+    return found | {"learner": learner.pop("kind")} | learner

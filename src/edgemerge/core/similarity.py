@@ -1,0 +1,259 @@
+"""Similarity: whether two sets of sums describe the same kind of data; and grouping.
+
+a explains b when the mean loss of b's data under a's readout is near what is usual for b. ⟨B,V⟩ and
+⟨B,UB⟩ = ⟨BBᵀ,U⟩ are inner products, so those of all pairs are a few large matrix products with one
+flattened B, V, BBᵀ or U to a row. R (D, D) are loss ratios: a row for each readout, a column for
+each set of data.
+
+Grouping takes the largest contributions first, and equal ones in the order of their keys, so the
+groups do not depend on the order of arrival. Each joins the group that explains it best, or starts
+one; at last groups that explain each other are joined, nearest first: k·G comparisons for k
+contributions in G groups, and G² at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from edgemerge.core.ledger import Contribution, Key, Selection
+from edgemerge.core.readout import Level, Readout
+from edgemerge.core.stats import Stats
+
+SIMILAR_FACTOR = 2.5  # HAR, 30 subjects: moving, still and lying never mix; see decision 0010
+SAMPLES_PER_PARAMETER = (
+    1.3  # samples for each parameter that they pin down, from which on their level is known
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Sums with their readout and their level: what comparing them needs, solved once."""
+
+    stats: Stats
+    readout: Readout
+    level: Level
+
+    @classmethod
+    def of(cls, stats: Stats | Profile) -> Profile:
+        """Solve what is to be compared several times."""
+        if isinstance(stats, Profile):
+            return stats
+        readout = stats.solve()
+        return cls(stats, readout, level_of(stats, readout))
+
+    @property
+    def usual_loss(self) -> float:
+        """The loss that fresh samples of this kind have."""
+        return float(self.level.usual_loss)
+
+    @property
+    def known(self) -> bool:
+        """Whether there are samples enough for that level to mean something."""
+        return bool(self.stats.count >= SAMPLES_PER_PARAMETER * self.level.freedom)
+
+
+def level_of(stats: Stats, readout: Readout) -> Level:
+    """Give the level of sums under their own readout."""
+    freedom = len(stats.U) - readout.ridge * float(np.trace(readout.P))  # M11
+    count = max(stats.count, stats.projection.quantum)
+    losses = stats.mean_loss(readout) * count  # M10
+    return Level(losses, freedom, count, count, stats.projection.quantum / 12.0)
+
+
+def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
+    """Give the mean loss of b's data under a's readout, as a multiple of what is usual for b.
+
+    When b has too few samples to have a level of its own, a's level takes its place.
+
+    >>> from edgemerge.core.projection import Projection
+    >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
+    >>> line = [[k / 50, k / 50] for k in range(-50, 50)]
+    >>> cross = [[k / 50, -k / 50] for k in range(-50, 50)]
+    >>> loss_ratio(Stats.of(shared, line), Stats.of(shared, line[::2])) < 3
+    True
+    >>> loss_ratio(Stats.of(shared, line), Stats.of(shared, cross)) > 3
+    True
+    """
+    mine, theirs = Profile.of(a), Profile.of(b)
+    level = theirs.usual_loss if theirs.known else mine.usual_loss
+    return theirs.stats.mean_loss(mine.readout) / level  # M10
+
+
+def alike(a: Stats | Profile, b: Stats | Profile, factor: float = SIMILAR_FACTOR) -> bool:
+    """Say whether each explains the other's data, within a factor of what is usual."""
+    mine, theirs = Profile.of(a), Profile.of(b)
+    return loss_ratio(mine, theirs) <= factor and loss_ratio(theirs, mine) <= factor
+
+
+Array = NDArray[np.float64]
+
+BLOCK_BYTES = 2**25  # bytes of flattened matrices that are held at once, for rows and for columns
+
+
+def loss_ratios(readouts: Sequence[Profile], data: Sequence[Profile]) -> Array:
+    """Give `explains(a, b)` for each a of the readouts (rows) and each b of the data (columns)."""
+    R = np.empty((len(readouts), len(data)))
+    if R.size:
+        stats = data[0].stats
+        many = max(1, BLOCK_BYTES // (8 * (stats.U.size + stats.V.size)))
+        for i in range(0, len(readouts), many):
+            rows = _Readouts(readouts[i : i + many])
+            for j in range(0, len(data), many):
+                R[i : i + many, j : j + many] = rows.explain(data[j : j + many])
+    return R
+
+
+class _Readouts:
+    """Some readouts, flattened."""
+
+    def __init__(self, profiles: Sequence[Profile]) -> None:
+        self._B = _flattened(p.readout.B for p in profiles)
+        self._G = _flattened(p.readout.B @ p.readout.B.T for p in profiles)
+        self._usual = np.array([p.usual_loss for p in profiles])
+
+    def explain(self, data: Sequence[Profile]) -> Array:
+        """Give the mean loss of each of the data, as a multiple of what is usual for them."""
+        V, U = _flattened(d.stats.V for d in data), _flattened(d.stats.U for d in data)
+        S = np.array([d.stats.S.sum() for d in data])
+        size = np.array([max(d.stats.count, d.stats.projection.quantum) for d in data])
+        losses = S - 2.0 * self._B @ V.T + self._G @ U.T  # M10
+        usual = np.array([d.usual_loss for d in data])
+        level = np.where([d.known for d in data], usual, self._usual[:, None])
+        return np.asarray(np.maximum(losses, 0.0) / (size * data[0].stats.S.size) / level)
+
+
+def _flattened(arrays: Iterable[Array]) -> Array:
+    return np.array([array.ravel() for array in arrays])
+
+
+def loss_ratios_by_owner(R: Array, sizes: Sequence[int], samples: Sequence[float]) -> Array:
+    """Bring ratios between patterns down to those between their owners, who come one by one.
+
+    `sizes` says how many patterns each owner has, `samples` how many samples each pattern has. A
+    pattern is explained by the best of another's patterns, and weighs as much as it has samples.
+    """
+    starts = np.cumsum([0, *sizes[:-1]])
+    weights = np.asarray(samples, dtype=np.float64)
+    best = np.minimum.reduceat(R, starts, axis=0)
+    return np.asarray(np.add.reduceat(best * weights, starts, axis=1)) / np.add.reduceat(
+        weights, starts
+    )
+
+
+def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], list[int]]:
+    """Give an order in which like ones stand together, and for each place in it its group.
+
+    In a group each explains each other's data within the factor: complete linkage.
+    """
+    if len(R) < 2:
+        return list(range(len(R))), [0] * len(R)
+    apart = np.log(np.maximum(np.maximum(R, R.T), 1.0))
+    np.fill_diagonal(apart, 0.0)
+    near = squareform(apart)
+    tree = linkage(near, "complete", optimal_ordering=True)
+    order = leaves_list(tree).tolist()
+    found = fcluster(tree, log(factor), "distance")[order]
+    return order, np.cumsum([0, *(found[1:] != found[:-1])]).tolist()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Group:
+    """Contributions of one kind: their exact sum, and where it comes from."""
+
+    members: tuple[Contribution, ...]
+    stats: Stats
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of the members, in order."""
+        return tuple(member.key for member in self.members)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that had a part in it, in order."""
+        return tuple(sorted({member.device for member in self.members}))
+
+    def __repr__(self) -> str:
+        """Show how much went in."""
+        return f"Group({len(self.members)} contributions, {self.stats.count:g} samples)"
+
+
+def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACTOR) -> list[Group]:
+    """Put contributions that explain each other's data together; the largest group comes first.
+
+    >>> from edgemerge.core.projection import Projection
+    >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
+    >>> line = [[k / 50, k / 50] for k in range(-50, 50)]
+    >>> cross = [[k / 50, -k / 50] for k in range(-50, 50)]
+    >>> rows = {"a": line, "b": cross[::2], "c": line[::2]}
+    >>> notes = [Contribution(name, Stats.of(shared, rows[name]), 1) for name in rows]
+    >>> [found.devices for found in group(notes)]
+    [('a', 'c'), ('b',)]
+    """
+    groups: list[_Cluster] = []
+    for note in sorted(
+        contributions, key=lambda note: (-note.stats.count, note.key, note.revision)
+    ):
+        if note.stats.count:
+            _assign(note, groups, factor)
+    _join_clusters(groups, factor)
+    ordered = (tuple(sorted(found.members, key=lambda note: note.key)) for found in groups)
+    made = [Group(members, _sum_of(members)) for members in ordered]
+    return sorted(made, key=lambda found: (-found.stats.count, found.keys))
+
+
+class _Cluster:
+    """A group on its way, with its profile."""
+
+    def __init__(self, profile: Profile, members: list[Contribution]) -> None:
+        self.profile, self.members = profile, members
+
+    def joined_with(self, other: _Cluster) -> _Cluster:
+        stats = self.profile.stats + other.profile.stats
+        return _Cluster(Profile.of(stats), self.members + other.members)
+
+    def apart(self, other: _Cluster) -> float:
+        a, b = self.profile, other.profile
+        return max(loss_ratio(a, b), loss_ratio(b, a))
+
+
+def _assign(note: Contribution, groups: list[_Cluster], factor: float) -> None:
+    one = _Cluster(Profile.of(note.stats), [note])
+    ratios = [loss_ratio(known.profile, one.profile) for known in groups]
+    best = min(ratios, default=factor)
+    if ratios and best <= factor:
+        i = ratios.index(best)
+        groups[i] = groups[i].joined_with(one)
+    else:
+        groups.append(one)
+
+
+def _join_clusters(groups: list[_Cluster], factor: float) -> None:
+    apart = {(a, b): a.apart(b) for i, a in enumerate(groups) for b in groups[:i]}
+    while apart:
+        (a, b), nearest = min(apart.items(), key=lambda item: item[1])
+        if nearest > factor:
+            return
+        apart = {pair: ratio for pair, ratio in apart.items() if not {a, b} & set(pair)}
+        groups[:] = [known for known in groups if known not in (a, b)]
+        both = a.joined_with(b)
+        apart |= {(both, known): both.apart(known) for known in groups}
+        groups.append(both)
+
+
+def _sum_of(members: tuple[Contribution, ...]) -> Stats:
+    stats = [member.stats for member in members]
+    return sum(stats[1:], start=stats[0])
+
+
+def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Selection:
+    """Those whose data the readout of my sums explains; `~explained_by(mine)` are news to me."""
+    me = Profile.of(mine)
+    return Selection(lambda notes: [n for n in notes if loss_ratio(me, n.stats) <= factor])

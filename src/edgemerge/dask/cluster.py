@@ -1,0 +1,85 @@
+"""A local Dask cluster, and error messages that name the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import dask.config
+from distributed import Client, Future, KilledWorker, LocalCluster
+
+from edgemerge.core.errors import EdgemergeError, SampleError, UnavailableError
+
+DASHBOARD_ADDRESS = (
+    "127.0.0.1:0"  # Dask shows pages of its own: nobody else shall see them, at any free port
+)
+LOST_WORKER_TIMEOUT = (
+    "300s"  # how long a worker that died may take to come back, before it is given up
+)
+MALLOC_TOP_PAD = (
+    2**26
+)  # bytes that a worker keeps when it frees memory: Dask's few cost half of the speed
+
+
+@contextmanager
+def local_client(workers: int) -> Iterator[Client]:
+    """Start so many workers, each a process with one thread, and give a client of theirs."""
+    settings = {
+        "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
+        "distributed.nanny.pre-spawn-environ.MALLOC_TOP_PAD_": MALLOC_TOP_PAD,
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=DASHBOARD_ADDRESS,
+            silence_logs="CRITICAL",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+INSTALL_ADVICE = "install the same edgemerge, with all that it needs, on every worker"
+
+
+def future_error(future: Future[Any], about: object) -> EdgemergeError:
+    """Say why something has no result."""
+    error = future.exception() if future.status == "error" else None
+    match error:
+        case EdgemergeError():
+            return copy(error)  # with the future's own, whoever raises it would keep the future
+        case KilledWorker():
+            return SampleError(
+                f"worker {error.last_worker.address}: {about}: it died while reading it, as "
+                f"{error.allowed_failures} did before: cut smaller chunks, or give them more memory"
+            )
+        case None:
+            return UnavailableError(
+                f"{about}: the cluster has let go of it: does its scheduler run?"
+            )
+    advice = (
+        INSTALL_ADVICE
+        if isinstance(error, ImportError | AttributeError)
+        else "see `read`, and its file"
+    )
+    return UnavailableError(f"{about}: found {error!r} on a worker: {advice}")
+
+
+def workers_of(client: Client, futures: Iterable[Future[Any]]) -> dict[Future[Any], str]:
+    """Give the worker that each of these is with, where one has it."""
+    at = {key: worker for worker, keys in client.processing().items() for key in keys}
+    return {future: at[future.key] for future in futures if future.key in at}
+
+
+def stall_message(patience_s: float, client: Client) -> str:
+    """Say that the cluster stands still."""
+    workers = ", ".join(client.nthreads(callback_timeout=patience_s))
+    if not workers:
+        there = client.scheduler_info()["address"]
+        return f"found no worker for {patience_s:g} s: start some with `dask worker {there}`"
+    return f"found nothing done within {patience_s:g} s by workers {workers}: see their logs"

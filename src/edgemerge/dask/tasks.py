@@ -1,0 +1,141 @@
+"""What Dask workers run: sum up a bundle of chunks, add parts, sum up a collection."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import add
+from typing import Any, Literal
+
+from dask.delayed import delayed
+from distributed import Worker, get_worker
+
+from edgemerge.bulk.chunk import CHUNK_BYTES
+from edgemerge.bulk.part import BadRows, Part, Read, part_of
+from edgemerge.core.errors import MismatchError, SampleError
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+
+MAX_BUNDLE = 256  # chunks in a bundle
+FAN_IN = 8  # sums that a worker adds at a time
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Some chunks; `alone` if it is one that was tried before, with others about.
+
+    `told` says that they were told to be done before, and what they gave was lost since.
+    """
+
+    chunks: tuple[Any, ...]
+    alone: bool = False
+    told: bool = False
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        more = f" and {len(self.chunks) - 1} more" if len(self.chunks) > 1 else ""
+        return f"{self.chunks[0]}{more}"
+
+    def apart(self, *, told: bool) -> Iterator[Bundle]:
+        """Give each chunk by itself, to be tried once more."""
+        told = told or self.told
+        return (Bundle((chunk,), alone=True, told=told) for chunk in self.chunks)
+
+
+def make_bundles(chunks: Iterable[Any]) -> Iterator[Bundle]:
+    """Put small chunks together until they are as large as one; what has no size is by itself."""
+    held: list[Any] = []
+    size = 0
+    for chunk in chunks:
+        told = getattr(chunk, "bytes", None)
+        more = told if isinstance(told, int) else CHUNK_BYTES
+        if held and (size + more > CHUNK_BYTES or len(held) == MAX_BUNDLE):
+            yield Bundle(tuple(held))
+            held, size = [], 0
+        held.append(chunk)
+        size += more
+    if held:
+        yield Bundle(tuple(held))
+
+
+BadChunks = Literal["refuse", "leave out"]
+
+
+@dataclass(frozen=True)
+class SumTask:
+    """Sums up chunks on a worker, as the one who asks for it would have done."""
+
+    settings: str  # of the projection
+    fingerprint: str
+    bad_rows: BadRows
+    bad_chunks: BadChunks
+    read: Read
+
+    def __call__(self, bundle: Bundle) -> Part:
+        """Give the part of some chunks; an error names chunk and worker."""
+        projection = build_projection(self.settings)
+        if projection.fingerprint != self.fingerprint:
+            raise MismatchError(
+                f"worker {get_worker().address}: found {projection}, expected one with "
+                f"fingerprint {self.fingerprint[:8]}: install the same edgemerge on every worker"
+            )
+        return reduce(add, (self._part(projection, chunk) for chunk in bundle.chunks))
+
+    def _part(self, projection: Projection, chunk: Any) -> Part:
+        try:
+            return part_of(projection, chunk, bad_rows=self.bad_rows, read=self.read)
+        except SampleError as error:
+            words = f"worker {get_worker().address}: {error}"
+            if self.bad_chunks == "leave out":
+                return Part.without(projection, chunk, words)
+            raise SampleError(words) from error
+
+
+@lru_cache(maxsize=8)
+def build_projection(settings: str) -> Projection:
+    """Build the projection that the settings describe, once in each process."""
+    return Projection(**json.loads(settings))
+
+
+def add_parts(*parts: Part) -> Part:
+    """Add parts, on a worker that has some of them already."""
+    return reduce(add, parts)
+
+
+async def exit_worker(dask_worker: Worker) -> None:
+    """End this worker, though a thread of it hangs, if it has a nanny who starts another."""
+    if dask_worker.nanny is not None:  # else this may be the process of the one who asks
+        os._exit(1)
+
+
+def delayed_stats(projection: Projection, collection: Any) -> Any:
+    """Give the stats of a Dask array or data frame as something to `compute()`, on any scheduler.
+
+    Columns of a data frame are those that the projection names, else all.
+    """
+    shared = delayed(projection)
+    level = [delayed(partition_stats)(shared, each) for each in _partitions(collection)]
+    while len(level) > 1:
+        some = (level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN))
+        level = [delayed(add_stats)(shared, parts) for parts in some]
+    return level[0]
+
+
+def _partitions(collection: Any) -> list[Any]:
+    if hasattr(collection, "rechunk"):  # an array, whose rows may be cut too
+        return list(collection.rechunk({1: -1}).to_delayed().ravel())
+    return list(collection.to_delayed())
+
+
+def partition_stats(projection: Projection, rows: Any) -> Stats:
+    """Sum up one partition."""
+    named = projection.names is not None and hasattr(rows, "columns")
+    return Stats.of(projection, rows[list(projection.names or ())] if named else rows)
+
+
+def add_stats(projection: Projection, parts: Iterable[Stats]) -> Stats:
+    """Add up some."""
+    return Stats.total(projection, parts)

@@ -1,0 +1,188 @@
+"""Results of the demo before and after merging: scores, table, summary and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+Array = NDArray[np.float64]
+
+THRESHOLD = 4.0  # four times as odd as usual: alarm
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """Scores of samples of one kind: the mean, where nine of ten lie, the share of alarms."""
+
+    mean: float
+    low: float
+    high: float
+    alarms: float
+
+    @classmethod
+    def of(cls, scores: Array) -> ScoreSummary:
+        """Sum up the scores of many samples."""
+        low, high = np.quantile(scores, [0.05, 0.95])
+        alarms = np.mean(scores > THRESHOLD)
+        return cls(float(scores.mean()), float(low), float(high), float(alarms))
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One device, before or after merging; `auc` is for telling what is odd from any normal."""
+
+    device: str
+    pattern: str
+    merged: bool
+    scores: Mapping[str, ScoreSummary]
+    auc: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that the demo shows; `curves` are (3, k): low, mean and high of each kind."""
+
+    name: str
+    seed: int
+    odd: tuple[str, ...]
+    rows: list[DeviceRow]
+    curves: Mapping[str, Array] = field(default_factory=dict)
+    hidden: int = 0
+    inputs: int = 0
+    samples: int = 0
+    bytes_sums: int = 0
+    seconds: float = 0.0
+
+    @property
+    def bytes_samples(self) -> int:
+        """The bytes that the samples of one device take."""
+        return self.samples * self.inputs * np.float64().nbytes
+
+    def told(self, *, merged: bool) -> list[DeviceRow]:
+        """Give the rows from before or from after merging."""
+        return [row for row in self.rows if row.merged is merged]
+
+
+def row_of(
+    device: str,
+    pattern: str,
+    normal: Mapping[str, Array],
+    odd: Mapping[str, Array],
+    *,
+    merged: bool,
+) -> DeviceRow:
+    """Sum up how a device scores every device's normal samples, and each kind of odd ones."""
+    peers = np.concatenate([scores for name, scores in normal.items() if name != device])
+    groups = {"own": normal[device], "peers": peers} | dict(odd)
+    return DeviceRow(
+        device=device,
+        pattern=pattern,
+        merged=merged,
+        scores={group: ScoreSummary.of(scores) for group, scores in groups.items()},
+        auc=roc_auc(np.concatenate([*normal.values()]), np.concatenate([*odd.values()])),
+    )
+
+
+def roc_auc(normal: Array, odd: Array) -> float:
+    """How often an odd sample scores above a normal one; a tie counts half.
+
+    >>> roc_auc(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0]))
+    0.75
+    """
+    ranked = np.sort(normal)
+    below = np.searchsorted(ranked, odd, "left") + np.searchsorted(ranked, odd, "right")
+    return float(below.mean() / (2 * len(ranked)))
+
+
+HEADINGS = {
+    "own": "own\nnormal",
+    "peers": "peers'\nnormal",
+    "bearing": "bearing\nfault",
+    "looseness": "loose-\nness",
+    "lying": "lying\ndown",
+}
+WRONG_STYLE, RIGHT_STYLE = "bold yellow", "green"
+
+
+TITLE = "Mean score before → after merging (1 is as usual, above 4 is an alarm)"
+
+
+def result_table(outcome: Outcome) -> Group:
+    """Show for each device the mean scores and the ROC-AUC, before → after merging."""
+    sheet = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    sheet.add_column("device and\nwhat it learnt", no_wrap=True)
+    for heading in (*(HEADINGS[group] for group in sample_groups(outcome)), "ROC-AUC\n"):
+        sheet.add_column(heading, justify="right", no_wrap=True)
+    for before, after in zip(outcome.told(merged=False), outcome.told(merged=True), strict=True):
+        sheet.add_row(f"{before.device} {before.pattern}", *_cells(outcome, before, after))
+    return Group(Text(TITLE, style="bold"), sheet)
+
+
+def sample_groups(outcome: Outcome) -> tuple[str, ...]:
+    """Name the kinds of samples that were judged."""
+    return "own", "peers", *outcome.odd
+
+
+def _cells(outcome: Outcome, before: DeviceRow, after: DeviceRow) -> Iterable[Text]:
+    for group in sample_groups(outcome):
+        odd = group in outcome.odd
+        old, new = before.scores[group].mean, after.scores[group].mean
+        yield Text.assemble(_score_cell(old, odd=odd), " → ", _score_cell(new, odd=odd))
+    yield Text(f"{before.auc:.2f} → {after.auc:.2f}")
+
+
+def _score_cell(mean: float, *, odd: bool) -> tuple[str, str]:
+    return f"{mean:.1f}", RIGHT_STYLE if (mean > THRESHOLD) == odd else WRONG_STYLE
+
+
+def summary_text(outcome: Outcome) -> str:
+    """Say in plain words what happened and what was exchanged."""
+    alone, merged = outcome.told(merged=False), outcome.told(merged=True)
+    what = "samples with a fault" if outcome.name == "pumps" else "samples of what nobody learnt"
+    return (
+        "Alone, each device knew one pattern and raised a false alarm for "
+        f"{_alarm_rate(alone, 'peers')} of its peers' normal samples. After one exchange it is "
+        f"{_alarm_rate(merged, 'peers')}, and {_alarm_rate(merged, *outcome.odd)} of the {what} "
+        "raise an alarm.\n"
+        f"Each device sent {_kilobytes(outcome.bytes_sums)} of sums instead of "
+        f"{_kilobytes(outcome.bytes_samples)} of samples ({outcome.samples:,} rows of "
+        f"{outcome.inputs} values); the sums stay this small however long it learns."
+    )
+
+
+def _alarm_rate(rows: list[DeviceRow], *kinds: str) -> str:
+    share = fmean(row.scores[group].alarms for row in rows for group in kinds)
+    return f"{100 * share:.1f} %".replace(".0 ", " ")
+
+
+def _kilobytes(count: int) -> str:
+    return f"{count / 1000:.0f} kB"
+
+
+def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    """Give settings, rows and sizes as plain values for JSON."""
+    return {
+        "data": outcome.name,
+        "seed": outcome.seed,
+        "threshold": THRESHOLD,
+        "hidden": outcome.hidden,
+        "samples_learnt": outcome.samples,
+        "bytes_sums": outcome.bytes_sums,
+        "bytes_samples": outcome.bytes_samples,
+        "seconds": round(outcome.seconds, 1),
+        "rows": [asdict(row) for row in outcome.rows],
+    }

@@ -1,0 +1,260 @@
+"""The demo's scenario: learn alone, score, exchange once, score again; then keep running."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import log2
+from pathlib import Path
+from statistics import fmean
+from threading import Event
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from edgemerge.core.errors import SettingError
+from edgemerge.demo.datasets import DemoData
+from edgemerge.demo.fleet import FLEET_NAME, FleetProcesses
+from edgemerge.demo.report import THRESHOLD, DeviceRow, Outcome, row_of
+
+BARS = "▁▂▃▄▅▆▇█"
+CURVE_CELLS = 28  # of the curve
+SCORES_PER_CELL = 12  # scores that one cell stands for
+FULL_CELL_SCORE = 16.0  # the score of a full cell
+NORMAL_STYLE, ALARM_STYLE = "green", "bold yellow"
+
+
+class LiveView:
+    """A picture of the fleet at this moment, for the terminal."""
+
+    def __init__(self, fleet: FleetProcesses, patterns: Mapping[str, str]) -> None:
+        """Look at a fleet."""
+        self._fleet, self._patterns = fleet, patterns
+        self.current_step, self.is_displayed = "", False
+
+    def __rich__(self) -> Group:
+        """Draw it."""
+        sheet = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+        sheet.add_column("device", no_wrap=True)
+        sheet.add_column("learns", no_wrap=True)
+        sheet.add_column("judged", justify="right", no_wrap=True)
+        sheet.add_column("score now", justify="right", no_wrap=True)
+        sheet.add_column(f"the last {CURVE_CELLS * SCORES_PER_CELL} samples", no_wrap=True)
+        for device, agent in self._fleet.agents.items():
+            scores = agent.scores[-CURVE_CELLS * SCORES_PER_CELL :]
+            now = fmean(scores[-SCORES_PER_CELL:]) if scores else None
+            sheet.add_row(
+                device,
+                self._patterns[device],
+                f"{len(agent.scores):,}",
+                Text("–" if now is None else f"{now:.1f}", style=_score_style(now or 0.0)),
+                sparkline(scores),
+            )
+        return Group(Text(self.current_step, style="bold"), Text(), sheet)
+
+
+def sparkline(scores: list[float]) -> Text:
+    """Draw scores as a row of bars, each the mean of some; above the alarm they change colour.
+
+    >>> sparkline([1.0] * 12 + [9.0] * 12).plain
+    '▃▇'
+    """
+    drawn = Text()
+    for start in range(0, len(scores), SCORES_PER_CELL):
+        mean = fmean(scores[start : start + SCORES_PER_CELL])
+        drawn.append(BARS[_bar_height(mean)], style=_score_style(mean))
+    return drawn
+
+
+def _bar_height(score: float) -> int:
+    """Give 2 for a score of 1, and the highest from 16 on; equal factors are equal steps."""
+    steps = (len(BARS) - 3) / log2(FULL_CELL_SCORE)
+    return max(0, min(len(BARS) - 1, round(2 + steps * log2(max(score, 0.1)))))
+
+
+def _score_style(score: float) -> str:
+    return ALARM_STYLE if score > THRESHOLD else NORMAL_STYLE
+
+
+@contextmanager
+def live_view(
+    fleet: FleetProcesses, patterns: Mapping[str, str], *, quiet: bool
+) -> Iterator[LiveView]:
+    """Show the fleet on the terminal while the block runs; elsewhere only what is being done."""
+    view, console = LiveView(fleet, patterns), Console(stderr=True, highlight=False)
+    if quiet or not console.is_terminal:
+        yield view
+        return
+    with Live(view, console=console, refresh_per_second=8, transient=True):
+        view.is_displayed = True
+        yield view
+
+
+Array = NDArray[np.float64]
+Log = Callable[[str], None]
+
+STEP_TIMEOUT_S = 90.0  # for all samples of one step
+MARKER_FILE = "demo.json"  # by which we know our folder again
+
+
+def run_demo(
+    material: DemoData,
+    seed: int,
+    folder: Path,
+    *,
+    say: Log,
+    done: Callable[[Outcome, FleetProcesses], None] = lambda _outcome, _fleet: None,
+    quiet: bool = False,
+) -> Outcome:
+    """Run it all; `done` is called at the end, while everything still runs."""
+    began = time.monotonic()
+    prepare_folder(folder)
+    devices = list(material.learn)
+    say(f"starting a server and {len(devices)} agents")
+    inputs = material.inputs
+    with FleetProcesses(
+        folder, material.projection, devices, limit=THRESHOLD, inputs=inputs
+    ) as fleet:
+        with live_view(fleet, material.patterns, quiet=quiet) as view:
+            rows, sizes = _run_steps(material, fleet, view, say)
+        outcome = Outcome(
+            name=material.name,
+            seed=seed,
+            odd=tuple(material.odd),
+            rows=rows,
+            curves=material.curves,
+            hidden=material.projection.n_hidden,
+            inputs=material.projection.n_inputs,
+            samples=round(np.mean([len(rows) for rows in material.learn.values()])),
+            bytes_sums=round(np.mean(list(sizes.values()))),
+            seconds=time.monotonic() - began,
+        )
+        done(outcome, fleet)
+    return outcome
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder empty, if it is there and was made by the demo."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER_FILE).exists():
+            raise SettingError(f"{folder} holds something else: choose another folder with --out")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER_FILE).write_text(json.dumps({"made by": "edgemerge demo"}), encoding="utf-8")
+
+
+def _run_steps(
+    material: DemoData, fleet: FleetProcesses, view: LiveView, say: Log
+) -> tuple[list[DeviceRow], dict[str, int]]:
+    def doing(words: str) -> None:
+        view.current_step = words
+        if not view.is_displayed:
+            say(words)
+
+    doing("1 of 4  each device learns what is normal for it, alone")
+    fleet.feed(material.learn)
+    _wait_for_scores(fleet, {name: len(rows) for name, rows in material.learn.items()})
+    fleet.ask("learn", on=False)
+    doing("2 of 4  each judges everybody's normal, and what nobody has learnt: before merging")
+    before = _score_all(material, fleet, merged=False)
+    doing("3 of 4  all share their sums with the server, and merge once")
+    fleet.ask("sync")  # whoever comes first finds nobody
+    fleet.ask("sync")
+    doing("4 of 4  each judges the same again: after merging")
+    after = _score_all(material, fleet, merged=True)
+    sizes: dict[str, int] = {}
+    for entry in fleet.operator.contributions(FLEET_NAME)["contributions"]:
+        sizes[entry["device"]] = sizes.get(entry["device"], 0) + entry["bytes"]
+    return before + after, sizes
+
+
+def _score_all(material: DemoData, fleet: FleetProcesses, *, merged: bool) -> list[DeviceRow]:
+    kinds = {**material.normal, **material.odd}
+    every, ends = np.vstack([*kinds.values()]), np.cumsum([len(rows) for rows in kinds.values()])
+    start = {name: len(agent.scores) for name, agent in fleet.agents.items()}
+    fleet.feed(dict.fromkeys(fleet.agents, every))
+    found = _wait_for_scores(fleet, {name: count + len(every) for name, count in start.items()})
+    rows = []
+    for name, scores in found.items():
+        parts = np.split(scores[start[name] :], ends[:-1])
+        told = dict(zip(kinds, parts, strict=True))
+        normal = {device: told[device] for device in material.normal}
+        odd = {kind: told[kind] for kind in material.odd}
+        rows.append(row_of(name, material.patterns[name], normal, odd, merged=merged))
+    return rows
+
+
+def _wait_for_scores(fleet: FleetProcesses, counts: dict[str, int]) -> dict[str, Array]:
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    return {name: fleet.agents[name].wait_for(count, deadline) for name, count in counts.items()}
+
+
+# After the demo: the devices go on, with something odd now and then, so that the page lives.
+#
+# Nobody learns any more: what is odd would become usual in the course of an afternoon.
+
+SAMPLE_INTERVAL_S = 0.5  # as long as the windows of the pumps
+SAMPLES_BETWEEN_FAULTS = (30, 90)  # samples between two faults
+SAMPLES_PER_FAULT = (10, 24)  # samples of a fault
+MAX_KEPT_SCORES = 1000  # scores that are remembered of each agent
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+def feed_forever(fleet: FleetProcesses, material: DemoData, *, seed: int, stop: Event) -> None:
+    """Feed every agent about two samples a second, until it is time to stop."""
+    for rows in readings(material, np.random.default_rng(seed)):
+        for device, agent in fleet.agents.items():
+            agent.feed(rows[device])
+            del agent.scores[:-MAX_KEPT_SCORES]
+        if stop.wait(SAMPLE_INTERVAL_S):
+            return
+
+
+def readings(material: DemoData, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
+    """Give one row for each device, (1, n), for ever: mostly normal, at times one device odd."""
+    parts = {
+        kind: np.array_split(rows, len(material.normal)) for kind, rows in material.odd.items()
+    }
+    while True:
+        for _ in range(rng.integers(*SAMPLES_BETWEEN_FAULTS)):
+            yield _normal_rows(material, rng)
+        sick, kind = rng.integers(len(material.normal)), str(rng.choice(list(parts)))
+        for _ in range(rng.integers(*SAMPLES_PER_FAULT)):
+            yield _normal_rows(material, rng) | {
+                list(material.normal)[sick]: _random_row(parts[kind][sick], rng)
+            }
+
+
+def _normal_rows(material: DemoData, rng: np.random.Generator) -> dict[str, Array]:
+    return {device: _random_row(rows, rng) for device, rows in material.normal.items()}
+
+
+def _random_row(rows: Array, rng: np.random.Generator) -> Array:
+    return rows[[rng.integers(len(rows))]]
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let a closed terminal, or whoever ends this program, end it as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,345 @@
+"""The server's logic without Flower: admit replies into the ledger, sum up for each device, report.
+
+A reply is all that a device has seen, in one revision: it is accepted as a whole or not at all, and
+a pattern that it no longer names is removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edgemerge.core.errors import CapacityError, EdgemergeError, FormatError, RejectedError
+from edgemerge.core.ledger import Contribution, Ledger, Merged, MergedPart, must_be_name
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+from edgemerge.exchange.protocol import Wish
+from edgemerge.exchange.storage import check_newer
+from edgemerge.files import save, write_atomically
+from edgemerge.flower.fields import Fields, bytes_list_field, check_format, int_field, text_field
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import MAX_BYTES, decode_with_form
+
+Origin = tuple[str, int]  # device and incarnation
+Newest = dict[Origin, dict[str, Contribution]]  # by pattern
+
+ACCEPTED, HELD_BACK, FAILED = "in the sum", "held back", "failed"
+MAX_TEXT = 400  # characters that are shown of what a node says
+
+
+class NodeReply(NamedTuple):
+    """What came of asking a node: fields, or words that say why there are none."""
+
+    node: int
+    fields: Fields = {}  # noqa: RUF012 - never changed
+    problem: str = ""
+
+
+class DeviceReply(NamedTuple):
+    """What a device gave, opened but not yet admitted."""
+
+    node: int
+    device: str
+    incarnation: int
+    revision: int
+    grouped: bool
+    notes: tuple[Contribution, ...]
+    held: str = ""  # what is not in it yet, and why
+
+    @property
+    def origin(self) -> Origin:
+        """Whose it is."""
+        return self.device, self.incarnation
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What became of one node in one round."""
+
+    node: int
+    device: str  # "" if it is not known
+    state: str
+    words: str = ""
+    samples: float = 0.0
+
+
+@dataclass(frozen=True)
+class AdmissionRules:
+    """What an answer must be to count."""
+
+    devices: Collection[str] | None = None  # those that may contribute; None: all
+    growing: bool = False  # sums never fall: nobody forgets or moves samples between patterns
+    limit: int = MAX_BYTES  # bytes of one contribution
+
+
+class RoundResult(NamedTuple):
+    """What came of one round of asking."""
+
+    answers: list[DeviceReply]  # those that count
+    standings: list[NodeStatus]  # of all nodes, in their order
+
+
+def accept_replies(
+    ledger: Ledger, heard: Iterable[NodeReply], rules: AdmissionRules
+) -> RoundResult:
+    """Put into the ledger whatever may be; say of every node what became of it.
+
+    If a device answers from two nodes, its newest revision counts and the other is named.
+    """
+    opened = [_read_reply(each, ledger.projection, rules.limit) for each in heard]
+    standings = [each for each in opened if isinstance(each, NodeStatus)]
+    answers = [each for each in opened if isinstance(each, DeviceReply)]
+    known, taken = _newest_by_device(ledger), []
+    for answer in sorted(answers, key=lambda a: (a.origin, -a.revision, a.node)):
+        standing = _accept(answer, ledger, known, rules)
+        if standing.state == ACCEPTED:
+            taken.append(answer)
+        elif taken and taken[-1].origin == answer.origin:
+            standing = _name_duplicate(standing, taken[-1].node)
+        standings.append(standing)
+    return RoundResult(taken, sorted(standings, key=lambda standing: standing.node))
+
+
+def _read_reply(heard: NodeReply, projection: Projection, limit: int) -> DeviceReply | NodeStatus:
+    """Read what a node sent; whatever is wrong with it becomes words."""
+    if heard.problem:
+        return NodeStatus(heard.node, "", FAILED, one_safe_line(heard.problem))
+    device = ""
+    try:
+        check_format(heard.fields)
+        device = one_safe_line(text_field(heard.fields, "device"))
+        problem, held = (
+            one_safe_line(text_field(heard.fields, name)) for name in ("problem", "held")
+        )
+        if problem or (held and not bytes_list_field(heard.fields, "contributions")):
+            return NodeStatus(heard.node, device, FAILED if problem else HELD_BACK, problem or held)
+        return _parse_reply(heard, held, projection, limit)
+    except EdgemergeError as error:
+        return NodeStatus(
+            heard.node, device, FAILED, f"not understood: {one_safe_line(str(error))}"
+        )
+
+
+def one_safe_line(words: str) -> str:
+    """Give what a node says in one line of bounded length, which no other line can hide in."""
+    line = " ".join(words.split())
+    plain = "".join(letter if letter.isprintable() else "?" for letter in line)
+    half = MAX_TEXT // 2  # the reason stands at the beginning, or at the end of a traceback
+    return plain if len(plain) <= MAX_TEXT else f"{plain[:half]} … {plain[-half:]}"
+
+
+def _parse_reply(heard: NodeReply, held: str, projection: Projection, limit: int) -> DeviceReply:
+    fields = heard.fields
+    device = text_field(fields, "device")
+    must_be_name("device", device)
+    revision, incarnation = int_field(fields, "revision"), int_field(fields, "incarnation")
+    notes = tuple(
+        _parse_contribution(data, projection, limit)
+        for data in bytes_list_field(fields, "contributions")
+    )
+    for note in notes:
+        if (note.device, note.incarnation, note.revision) != (device, incarnation, revision):
+            raise FormatError(f"found {note} in the answer of {device}, revision {revision}")
+    if len({note.pattern for note in notes}) < len(notes):
+        raise FormatError("found a pattern twice in one answer, expected each once")
+    grouped = bool(int_field(fields, "grouped"))
+    return DeviceReply(heard.node, device, incarnation, revision, grouped, notes, held)
+
+
+def _parse_contribution(data: bytes, projection: Projection, limit: int) -> Contribution:
+    note, form = decode_with_form(data, limit=limit, projection=projection)
+    if not isinstance(note, Contribution) or form != "exact":
+        found = f"{type(note).__name__} in the form {form}"
+        raise FormatError(f"found {found}, expected a contribution in the form exact")
+    return note
+
+
+def _newest_by_device(ledger: Ledger) -> Newest:
+    known: Newest = {}
+    for note in ledger:
+        known.setdefault((note.device, note.incarnation), {})[note.pattern] = note
+    return known
+
+
+def _accept(
+    answer: DeviceReply, ledger: Ledger, known: Newest, rules: AdmissionRules
+) -> NodeStatus:
+    last = known.get(answer.origin, {})
+    notes = [*answer.notes, *_removed_patterns(answer, last, ledger.projection)]
+    try:
+        new = [
+            _admit_newer(note, last.get(note.pattern), ledger.projection, rules) for note in notes
+        ]
+    except RejectedError as error:
+        return NodeStatus(
+            answer.node, answer.device, FAILED, f"not admitted: {one_safe_line(str(error))}"
+        )
+    for note in notes:
+        ledger.put(note)
+    known[answer.origin] = {note.pattern: note for note in notes}
+    samples = sum(note.stats.count for note in notes)
+    words = "has seen nothing yet" if not samples else "" if any(new) else "as before"
+    held = f"{HELD_BACK}: {answer.held}" if answer.held else ""
+    return NodeStatus(
+        answer.node, answer.device, ACCEPTED, "; ".join(filter(None, (words, held))), samples
+    )
+
+
+def _name_duplicate(standing: NodeStatus, node: int) -> NodeStatus:
+    advice = f"node {node} answers as {standing.device} too: give each its own `device`"
+    return replace(standing, words=f"{advice}; {standing.words}")
+
+
+def _removed_patterns(
+    answer: DeviceReply, last: dict[str, Contribution], shared: Projection
+) -> list[Contribution]:
+    patterns = sorted(set(last) - {note.pattern for note in answer.notes})
+    return [
+        Contribution(
+            answer.device, Stats.empty(shared), answer.revision, pattern, answer.incarnation
+        )
+        for pattern in patterns
+    ]
+
+
+def _admit_newer(
+    note: Contribution, last: Contribution | None, projection: Projection, rules: AdmissionRules
+) -> bool:
+    before = last if rules.growing else None
+    admit(note, projection=projection, last=before, devices=rules.devices)
+    return last is None or check_newer(note, last)
+
+
+def sums_of_others(
+    ledger: Ledger, answers: Iterable[DeviceReply]
+) -> Iterator[tuple[DeviceReply, Merged]]:
+    """Say for each answer what to tell: one sum for a detector, one for each pattern for a bank.
+
+    The sum of the others is the sum of all less one's own: sums are exact, so that this is the
+    same as adding the others up, in a time that grows with the devices and not with their square.
+    """
+    notes = [note for note in ledger if note.stats.count]
+    whole = MergedPart.of(notes, ledger.projection)
+    for answer in answers:
+        if answer.grouped:
+            wish = Wish(device=answer.device, incarnation=answer.incarnation, grouped=True)
+            yield answer, wish.of(notes, ledger.projection)
+        else:
+            mine = [note for note in answer.notes if note.stats.count]
+            own = MergedPart.of(mine, ledger.projection)
+            yield answer, _without(whole, own, answer.origin, ledger)
+
+
+def _without(whole: MergedPart, own: MergedPart, origin: Origin, ledger: Ledger) -> Merged:
+    others = tuple(each for each in whole.origins if each[:2] != origin)
+    parts = (MergedPart(whole.stats - own.stats, others),) if others else ()
+    return Merged(ledger.projection, parts)
+
+
+COMPLETED, RUNNING = "well", "not yet: it goes on, or was ended from outside"
+RESULT_FILE, TOTAL_FILE = "result.json", "total.safetensors"
+FILE_MODE = 0o644
+
+
+@dataclass
+class RunResult:
+    """Grows from round to round; the standings are those of all nodes that were asked."""
+
+    ledger: Ledger
+    rounds: list[list[NodeStatus]] = field(default_factory=list)
+    not_adopted: dict[int, str] = field(default_factory=dict)  # in the last round, by node
+    ended: str = RUNNING  # then WELL, or why it ended early
+
+    @property
+    def total(self) -> Stats:
+        """The exact sum of everything in the ledger."""
+        return self.ledger.total()
+
+    @property
+    def last(self) -> list[NodeStatus]:
+        """The standings of the last round."""
+        return self.rounds[-1] if self.rounds else []
+
+    @property
+    def failed(self) -> list[NodeStatus]:
+        """The nodes that failed in the last round."""
+        return [each for each in self.last if each.state == FAILED]
+
+    def took(self, standings: Iterable[NodeStatus]) -> None:
+        """Add a round; a device that a node was before is named even if it now says nothing."""
+        before = {each.node: each.device for each in self.last if each.device}
+        named = (
+            replace(each, device=each.device or before.get(each.node, "")) for each in standings
+        )
+        self.rounds.append(list(named))
+        self.not_adopted = {}
+
+    def plain(self) -> dict[str, Any]:
+        """Give everything as plain JSON."""
+        total = self._sum()
+        return {
+            "ended": self.ended,
+            "projection": self.ledger.projection.fingerprint,
+            "digest": None if total is None else total.digest,
+            "samples": sum(note.stats.count for note in self.ledger),
+            "devices": list(self._devices()),
+            "failed": list(map(_status_as_json, self.failed)),
+            "not_adopted": {str(node): words for node, words in self.not_adopted.items()},
+            "rounds": [list(map(_status_as_json, standings)) for standings in self.rounds],
+        }
+
+    def table(self) -> str:
+        """Give the last round and the sum as lines for the log."""
+        rows = [("NODE", "DEVICE", "STATE", "SAMPLES", "")]
+        rows += [
+            (str(s.node), s.device or "?", s.state, f"{s.samples:g}", self._words(s))
+            for s in self.last
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join([*lines, self._summary()])
+
+    def write(self, folder: Path) -> None:
+        """Write the result into a folder, and the sum if the run ended well; it may be new."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.ended == COMPLETED:
+            save(self.total, folder / TOTAL_FILE)
+        else:
+            (folder / TOTAL_FILE).unlink(missing_ok=True)
+        text = json.dumps(self.plain(), indent=1, ensure_ascii=False)
+        write_atomically(text.encode(), folder / RESULT_FILE, mode=FILE_MODE)
+
+    def _devices(self) -> Iterator[dict[str, Any]]:
+        for note in self.ledger:
+            words = ("device", "incarnation", "pattern", "revision")
+            if note.stats.count:
+                yield {word: getattr(note, word) for word in words} | {"samples": note.stats.count}
+
+    def _words(self, standing: NodeStatus) -> str:
+        words = [standing.words]
+        if standing.state != ACCEPTED and standing.device in self.ledger.devices:
+            words.append("what it gave before stays in the sum")
+        if standing.node in self.not_adopted:
+            words.append(f"did not adopt: {self.not_adopted[standing.node]}")
+        return "; ".join(filter(None, words))
+
+    def _sum(self) -> Stats | None:
+        """Give the sum; None if it would not be exact, which `ended` then says."""
+        try:
+            return self.total
+        except CapacityError:
+            return None
+
+    def _summary(self) -> str:
+        total, devices = self._sum(), sorted({each["device"] for each in self._devices()})
+        samples = sum(note.stats.count for note in self.ledger)
+        digest = "no exact sum" if total is None else f"digest {total.digest[:16]}"
+        names = ", ".join(devices) or "nobody"
+        return f"{samples:g} samples of {len(devices)} devices, {digest}: {names}"
+
+
+def _status_as_json(standing: NodeStatus) -> dict[str, Any]:
+    return asdict(standing) | {"node": str(standing.node)}  # too large for some readers of JSON

@@ -1,0 +1,246 @@
+"""What the loss figures share: two devices that merge, mean losses over the trials, and bars.
+
+A row is one trial's mean loss of one pattern: `trial, method, pattern, loss, sums`. The exchange is
+the real one: each device shares, a ledger keeps, each adopts the total of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from edgemerge import Detector, Ledger, Stats
+from edgemerge.paper.dataset import Array, Splitter, split_by_sample
+from edgemerge.paper.plan import Claim, Job, Row, Rows, Scope
+from edgemerge.paper.plotting import BLUE, GREEN, INK, RED, hide_frame
+from edgemerge.paper.settings import LAYERS
+from edgemerge.paper.trial import Trial
+
+DEVICE_A, DEVICE_B = "Device-A", "Device-B"
+AFTER_MERGE = {DEVICE_A: "Device-A with B", DEVICE_B: "Device-B with A"}
+
+
+class TwoDevices:
+    """Device-A and Device-B of one trial, and the samples that neither of them learnt."""
+
+    def __init__(
+        self, job: Job, scope: Scope, patterns: tuple[str, str], *, cut: Splitter = split_by_sample
+    ) -> None:
+        """Cut the data set and let each device learn its pattern, every sample once."""
+        self.job, self.trial = job, Trial(job, scope, cut)
+        self.data, self.split = self.trial.data, self.trial.split
+        self.layer = LAYERS[job.dataset].projection(self.data, self.trial.number("layer"))
+        self.devices = {DEVICE_A: Detector(self.layer), DEVICE_B: Detector(self.layer)}
+        for device, pattern in zip(self.devices.values(), patterns, strict=True):
+            device.learn(self.learnt(pattern))
+
+    def learnt(self, pattern: str) -> Array:
+        """Give the readings of a pattern that are to be learnt, in a random order."""
+        return self.trial.learnt(self.data.patterns.index(pattern))
+
+    def kept(self, pattern: str) -> Array:
+        """Give the readings of a pattern that no device has seen."""
+        return self.data.X[self.split.keep[self.data.patterns.index(pattern)]]
+
+    def exchange(self) -> None:
+        """Let each device take in what the other saw."""
+        ledger = Ledger(self.layer)
+        for name, device in self.devices.items():
+            ledger.put(device.share(name, revision=1))
+        for name, device in self.devices.items():
+            device.adopt(ledger.total(without=name))
+
+    def rows(self) -> Rows:
+        """Write down the mean loss of every pattern's kept samples, before and after merging."""
+        before = self._losses({DEVICE_A: DEVICE_A, DEVICE_B: DEVICE_B})
+        self.exchange()
+        return before + self._losses(AFTER_MERGE)
+
+    def _losses(self, names: dict[str, str]) -> Rows:
+        return [
+            self.row(names[name], pattern, device.loss(self.kept(pattern)), _sums(device))
+            for name, device in self.devices.items()
+            for pattern in self.data.patterns
+        ]
+
+    def row(self, method: str, pattern: str, losses: Array, sums: str = "none") -> Row:
+        """Write down the mean of a pattern's losses, and the sums that gave them."""
+        head: Row = {"trial": self.job.trial, "method": method, "pattern": pattern}
+        return {**head, "loss": float(losses.mean()), "sums": sums}
+
+
+def all_stats(device: Detector) -> Stats:
+    """Give all that a device knows, own and told."""
+    return device.own + device.others
+
+
+def _sums(device: Detector) -> str:
+    return f"sha256:{all_stats(device).digest[:16]}"
+
+
+BAND_QUANTILES = (0.1, 0.9)  # of the trials lie between `low` and `high`
+
+
+class LossSummary(NamedTuple):
+    """The mean over the trials, and the range in which most of them lie."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def summarise_losses(rows: Rows, method: str, pattern: str) -> LossSummary | None:
+    """Sum up the trials of one method and pattern; None if there are none."""
+    wanted = [row for row in rows if (row["method"], row["pattern"]) == (method, pattern)]
+    if not wanted:
+        return None
+    losses = [float(row["loss"]) for row in wanted]
+    mean, (low, high) = float(np.mean(losses)), np.quantile(losses, BAND_QUANTILES)
+    return LossSummary(mean, min(mean, float(low)), max(mean, float(high)))
+
+
+def distinct_values(rows: Rows, name: str) -> list[str]:
+    """Give what stands in a column, each once, in the order of the rows."""
+    return list(dict.fromkeys(str(row[name]) for row in rows))
+
+
+def mean_loss_table(rows: Rows, methods: Iterable[str]) -> Rows:
+    """Put the means of each pattern beside each other."""
+    return [
+        {"pattern": pattern}
+        | {
+            m: float(f"{one.mean:.4g}")
+            for m in methods
+            if (one := summarise_losses(rows, m, pattern))
+        }
+        for pattern in distinct_values(rows, "pattern")
+    ]
+
+
+def two_digits(value: float) -> str:
+    """Write the two digits that matter, and no exponent.
+
+    >>> two_digits(0.00138), two_digits(0.1), two_digits(12.3)
+    ('0.0014', '0.10', '12')
+    """
+    digits = max(0, 1 - int(f"{value:.1e}".split("e")[1]))
+    return f"{value:.{digits}f}"
+
+
+def claim_falls(rows: Rows, pattern: str, device: str) -> Claim:
+    """Claim that a pattern new to a device is rebuilt better after merging."""
+    text = f"the loss of {pattern} at {device} falls when the other device is merged"
+    before, after = (
+        summarise_losses(rows, device, pattern),
+        summarise_losses(rows, AFTER_MERGE[device], pattern),
+    )
+    if not before or not after:
+        return Claim(text, None, "not measured")
+    found = (
+        f"{two_digits(before.mean)} → {two_digits(after.mean)}, "
+        f"{before.mean / after.mean:.1f} times lower"
+    )
+    return Claim(text, after.mean < before.mean, found)
+
+
+def claim_stays_low(rows: Rows, pattern: str, device: str) -> Claim:
+    """Claim that a device's own pattern is rebuilt nearly as well as before merging.
+
+    The paper gives no number for "nearly": here, the bar after merging must be nearer to that of
+    the device which learnt the pattern than to that of the other one, as seen on a log axis.
+    """
+    text = f"the loss of {pattern} at {device}, which learnt it, stays low"
+    other = next(name for name in AFTER_MERGE if name != device)
+    found = [summarise_losses(rows, name, pattern) for name in (device, AFTER_MERGE[device], other)]
+    before, after, new = (one.mean if one else nan for one in found)
+    if None in found:
+        return Claim(text, None, "not measured")
+    change = f"{two_digits(before)} → {two_digits(after)}, {after / before - 1:+.0%}"
+    return Claim(text, after**2 < before * new, f"{change}; at {other} before: {two_digits(new)}")
+
+
+def claim_identical(rows: Rows) -> Claim:
+    """Claim that the two devices know the same after merging, bit for bit."""
+    text = "after merging, Device-A and Device-B are identical: equal sums, to the last bit"
+    trials: dict[Any, set[Any]] = {}
+    for row in rows:
+        if row["method"] in AFTER_MERGE.values():
+            trials.setdefault((row.get("cut"), row["trial"]), set()).add(row["sums"])
+    equal = sum(len(sums) == 1 for sums in trials.values())
+    found = f"equal in {equal} of {len(trials)} trials"
+    return Claim(text, equal == len(trials) if trials else None, found)
+
+
+Styles = Mapping[str, tuple[str, str]]  # label and colour of each method
+
+
+def device_styles(of_a: str, of_b: str) -> Styles:
+    """Say how two devices look, and what each of them learnt."""
+    return {
+        DEVICE_A: (f"{DEVICE_A}, which learnt {of_a}", GREEN),
+        DEVICE_B: (f"{DEVICE_B}, which learnt {of_b}", BLUE),
+        AFTER_MERGE[DEVICE_A]: ("both, after merging", RED),
+    }
+
+
+def draw_bars(axes: Axes, rows: Rows, looks: Styles, *, first: int = 0, of: int = 3) -> None:
+    """Draw the bars of some methods; they take places from `first` on in groups `of` so many."""
+    width = 0.84 / of
+    for i, (method, look) in enumerate(looks.items(), first):
+        _bars(axes, rows, method, at=(i - (of - 1) / 2) * width, width=width, look=look)
+    hide_frame(axes)
+    patterns = distinct_values(rows, "pattern")
+    axes.set_xticks(range(len(patterns)), [pattern.replace("_", "\n") for pattern in patterns])
+    axes.set_xlim(-0.55, len(patterns) - 0.45)
+    axes.tick_params(axis="x", length=0)
+
+
+def _bars(
+    axes: Axes, rows: Rows, method: str, *, at: float, width: float, look: tuple[str, str]
+) -> None:
+    found = [
+        (i, summarise_losses(rows, method, p))
+        for i, p in enumerate(distinct_values(rows, "pattern"))
+    ]
+    measured = [(i + at, one) for i, one in found if one]
+    if not measured:
+        return
+    x, mean = [i for i, _ in measured], [one.mean for _, one in measured]
+    errors = [[m.mean - m.low for _, m in measured], [m.high - m.mean for _, m in measured]]
+    axes.bar(x, mean, 0.94 * width, label=look[0], color=look[1])
+    axes.errorbar(x, mean, errors, fmt="none", ecolor=INK, elinewidth=0.7, capsize=1.5)
+    for i, one in measured:
+        axes.annotate(
+            two_digits(one.mean), (i, one.high), (0, 3), textcoords="offset points", rotation=90,
+            ha="center", va="bottom", fontsize=7, color=INK,
+        )  # fmt: skip
+
+
+def log_axis(axes: Axes, low: float, high: float) -> None:
+    """Make the losses' axis logarithmic, with plain numbers: 0.01, not a power of ten."""
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
+    )
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def axis_limits(rows: Rows) -> tuple[float, float]:
+    """Give ends of an axis that hold all bars, and the numbers above them."""
+    losses = np.array([float(row["loss"]) for row in rows])
+    low, high = losses.min() / 3.0, losses.max()
+    return float(low), float(high * (high / low) ** 0.15)
+
+
+def draw_legend(figure: Figure, *axes: Axes) -> None:
+    """Say below the axes what the colours mean."""
+    handles = [handle for one in axes for handle in one.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)

@@ -1,0 +1,1 @@
+"""Operators' choices: which device adopts whose contributions, and what that would do."""

@@ -1,0 +1,167 @@
+"""What an operator can do about choices: list, adopt, revoke, undo, preview, compare devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Thread
+from time import monotonic, time
+
+from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
+from edgemerge.core.ledger import Key
+from edgemerge.server import contributions, fleets
+from edgemerge.server.auth import Caller
+from edgemerge.server.choices import rules as rules_module
+from edgemerge.server.choices.preview import (
+    DeviceSimilarity,
+    PatternPreview,
+    Preview,
+    ProfileCache,
+    compare_devices,
+    is_bank,
+    profile_bytes,
+    select_patterns,
+)
+from edgemerge.server.choices.rules import (
+    Change,
+    Choice,
+    DeviceNames,
+    Rules,
+    adopt_change,
+    must_be_devices,
+    revoke_change,
+    undo_change,
+    unique_names,
+)
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.db.base import Database
+from edgemerge.server.db.writer import Writer
+from edgemerge.server.reports.model import LatestReport
+from edgemerge.server.totals import PullService
+
+RULES_MAX_AGE_S = (
+    1.0  # after which `choice_revision_for` looks up what another process may have chosen
+)
+MAX_TARGETS = 200  # of one preview
+MAX_TRIES = 3  # to find all patterns grouped, while devices push
+
+log = logging.getLogger(__name__)
+
+
+class ChoiceService:
+    """Choices, previews and likeness of fleets; any thread may call."""
+
+    def __init__(
+        self,
+        database: Database,
+        writer: Writer,
+        pull_service: PullService,
+        *,
+        clock: Callable[[], float] = time,
+        latest: Callable[[str, str], LatestReport | None] = lambda _fleet, _device: None,
+        asked: Callable[[str, str], bool | None] = lambda _fleet, _device: None,
+    ) -> None:
+        """Start on what a service has.
+
+        `latest` says what a device reports of itself, `asked` whether it asked for patterns last.
+        """
+        self._database, self._writer, self._teller = database, writer, pull_service
+        self._clock, self._glimpse, self._asked = clock, latest, asked
+        self._solved = ProfileCache()
+        self._looked: dict[str, tuple[float, Rules]] = {}
+
+    def choices(self, fleet: str) -> list[Choice]:
+        """Give the choices of a fleet, newest first, with the last ones that were undone."""
+        with self._database.reading() as tx:
+            fleets.get(tx, fleet)
+            return rules_module.choices_of(tx, fleet)
+
+    def revoked(self, fleet: str) -> frozenset[Key]:
+        """Give the keys of contributions that are told to nobody."""
+        with self._database.reading() as tx:
+            return self._teller.rules_cache.rules(tx, fleet).revoked
+
+    def choice_revision_for(self, fleet: str, device: str) -> int:
+        """Give a number that is another after every choice about a device, made or undone.
+
+        It is 0 as long as there is none. Nobody waits for it but the first who asks: when it is a
+        second old it is looked up beside, for the next one, as another process may have chosen.
+        """
+        at, rules = self._looked.get(fleet) or self._look(fleet)
+        if monotonic() - at >= RULES_MAX_AGE_S:
+            self._looked[fleet] = (monotonic(), rules)
+            Thread(target=self._look_again, args=(fleet,), daemon=True).start()
+        return rules.choice_revision_for(device)
+
+    def adopt(
+        self, fleet: str, sources: Sequence[str], targets: Sequence[str], caller: Caller
+    ) -> Choice:
+        """Let targets be told of these sources only, from now on; of nobody if there is none."""
+        whom, who = unique_names("sources", sources, 0), unique_names("targets", targets, 1)
+        return self._write(fleet, adopt_change(fleet, whom, who, caller, self._clock()))
+
+    def revoke(self, fleet: str, key: Key, caller: Caller) -> Choice:
+        """Let a contribution be told to nobody from now on, nor any newer revision of it."""
+        return self._write(fleet, revoke_change(fleet, key, caller, self._clock()))
+
+    def undo(self, fleet: str, number: int, caller: Caller) -> Choice:
+        """Undo a choice: from now on it is as if it had never been. Twice is once."""
+        return self._write(fleet, undo_change(fleet, number, caller, self._clock()))
+
+    def preview(
+        self, fleet: str, sources: Sequence[str], targets: Sequence[str]
+    ) -> list[PatternPreview]:
+        """Say what telling targets of these sources only would do to the level of their data."""
+        whom, who = unique_names("sources", sources, 0), unique_names("targets", targets, 1)
+        if len(who) > MAX_TARGETS:
+            raise SettingError(f"found {len(who)} targets, expected at most {MAX_TARGETS} at once")
+        return self._teller.rebuild_if_damaged(fleet, lambda: self._preview(fleet, whom, who))
+
+    def likeness(self, fleet: str, devices: Sequence[str] | None = None) -> DeviceSimilarity:
+        """Compare devices: those with most samples, unless they are named."""
+        with self._database.reading() as tx:
+            projection = fleets.get(tx, fleet).projection
+            must_be_devices(tx, fleet, devices or ())
+            entries = contributions.list_stored(tx, fleet)
+            selection = select_patterns(entries, devices, profile_bytes(projection))
+            profiles = [self._solved.profile(tx, each, projection) for each in selection.entries]
+        return compare_devices(selection, profiles)
+
+    def _preview(
+        self, name: str, sources: DeviceNames, targets: DeviceNames
+    ) -> list[PatternPreview]:
+        self._teller.catch_up(name)
+        for _ in range(MAX_TRIES):
+            with self._database.reading() as tx:
+                fleet = fleets.get(tx, name)
+                must_be_devices(tx, name, sources, targets)
+                now = self._teller.snapshot(tx, fleet)
+                found = Preview(tx, fleet, now, self._solved, partial(self._is_bank, name))
+                if found.is_grouping_current(targets):
+                    return list(found.rows(now.rules.adopting(sources, targets), targets))
+            self._teller.place(name)
+        raise UnavailableError(
+            f"the patterns of {name} change all the time: try again", retry_s=2.0
+        )
+
+    def _is_bank(self, fleet: str, own: Sequence[StoredContribution]) -> bool:
+        device = own[0].device
+        return is_bank(own, self._glimpse(fleet, device), grouped=self._asked(fleet, device))
+
+    def _write(self, fleet: str, change: Change) -> Choice:
+        made = self._writer.write(change)
+        self._look_again(fleet)  # else devices would hear of it a moment later
+        return made
+
+    def _look(self, fleet: str) -> tuple[float, Rules]:
+        with self._database.reading() as tx:
+            found = monotonic(), self._teller.rules_cache.rules(tx, fleet)
+        self._looked[fleet] = found
+        return found
+
+    def _look_again(self, fleet: str) -> None:
+        try:
+            self._look(fleet)
+        except EdgemergeError as error:  # what is known holds until the next look
+            log.warning("choices were not read", extra={"values": {"problem": str(error)}})

@@ -1,0 +1,404 @@
+"""Previews from sums alone: what a choice would do to each device's level.
+
+A level is the fresh loss of a device's own data (M10, M11) under the readout before and after. A
+detector adopts the total of what it pulls; a bank adds a pulled pattern to the own one that it
+matches, or leaves it beside. `ratios` (D, D) has a row for each readout and a column for each
+device's data; 1 is as well as its own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from threading import Lock
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN
+from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
+from edgemerge.core.patterns import SAME_FACTOR
+from edgemerge.core.projection import Projection
+from edgemerge.core.similarity import Profile, cluster_order, loss_ratios, loss_ratios_by_owner
+from edgemerge.core.stats import Stats
+from edgemerge.core.threshold import fresh_loss
+from edgemerge.exchange.protocol import Wish
+from edgemerge.server import contributions, totals
+from edgemerge.server.choices.rules import Rules
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.db.base import Transaction
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.reports.model import LatestReport
+from edgemerge.server.totals import (
+    FleetSnapshot,
+    group_by_part,
+    must_have_enough_devices,
+    select,
+    shareable_groups,
+)
+
+CACHE_BYTES = 256 * 2**20  # bytes
+
+
+def profile_bytes(projection: Projection) -> int:
+    """Give the bytes that a profile takes: U, P, V, B and a little."""
+    N, n = projection.n_hidden, projection.n_inputs
+    return 8 * (2 * N * (N + n) + 2 * n)
+
+
+class ProfileCache:
+    """Profiles of contributions; those that were not asked for longest go first."""
+
+    def __init__(self, room: int = CACHE_BYTES) -> None:
+        """Remember nothing yet."""
+        self._room, self._used = room, 0
+        self._known: OrderedDict[str, Profile] = OrderedDict()
+        self._lock = Lock()
+
+    def profile(
+        self, tx: Transaction, entry: StoredContribution, projection: Projection
+    ) -> Profile:
+        """Give the profile of a contribution."""
+        with self._lock:
+            found = self._known.get(entry.digest)
+            if found is not None:
+                self._known.move_to_end(entry.digest)
+                return found
+        made = Profile.of(contributions.read_stats(tx, entry, projection))
+        self._remember(entry.digest, made)
+        return made
+
+    def stats(self, tx: Transaction, entry: StoredContribution, projection: Projection) -> Stats:
+        """Give the sums of a contribution, from memory if it is solved."""
+        with self._lock:
+            found = self._known.get(entry.digest)
+        return found.stats if found else contributions.read_stats(tx, entry, projection)
+
+    def _remember(self, digest: str, profile: Profile) -> None:
+        with self._lock:
+            if digest not in self._known:
+                self._used += profile_bytes(profile.stats.projection)
+            self._known[digest] = profile
+            while self._used > self._room:
+                _, gone = self._known.popitem(last=False)
+                self._used -= profile_bytes(gone.stats.projection)
+
+
+EntriesByPart = Mapping[int, Sequence[StoredContribution]]
+Sources = frozenset[str] | None  # sources; None: all
+
+
+@dataclass(frozen=True, eq=False)
+class SourceSum:
+    """What some sources contributed to one part, unless it was revoked, and its sum."""
+
+    entries: list[StoredContribution]
+    stats: Stats
+
+
+class SourceSums:
+    """Sums of contributions inside known sums, whose parts are one total, or patterns."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        whole: totals.Parts,
+        inside: EntriesByPart,
+        rules: Rules,
+        read: Callable[[StoredContribution], Stats],
+    ) -> None:
+        """Have added up nothing yet; `read` gives the sums of one contribution."""
+        self._tx, self._projection, self._read = tx, fleet.projection, read
+        self._whole, self._inside, self._revoked = whole, inside, rules.revoked
+        self._bases: dict[tuple[int, Sources], SourceSum] = {}
+        self._profiles: dict[tuple[int, Sources], Profile] = {}
+
+    def stats(self, part: int, chosen: Sequence[StoredContribution], allowed: Sources) -> Stats:
+        """Add up the chosen, which are those that `allowed` contributed, but for a few."""
+        if not chosen:
+            return Stats.empty(self._projection)
+        base = self._base(part, allowed)
+        known, wanted = ({entry.key for entry in each} for each in (base.entries, chosen))
+        stats = base.stats
+        for entry in base.entries:
+            if entry.key not in wanted:
+                stats = stats - self._read(entry)  # M7
+        for entry in chosen:
+            if entry.key not in known:
+                stats = stats + self._read(entry)  # M7
+        return stats
+
+    def profile(self, part: int, chosen: Sequence[StoredContribution], allowed: Sources) -> Profile:
+        """Solve the same; where nothing had to be corrected, once."""
+        stats = self.stats(part, chosen, allowed)
+        if not chosen or stats is not self._base(part, allowed).stats:
+            return Profile.of(stats)
+        if (part, allowed) not in self._profiles:
+            self._profiles[part, allowed] = Profile.of(stats)
+        return self._profiles[part, allowed]
+
+    def _base(self, part: int, allowed: Sources) -> SourceSum:
+        if (part, allowed) not in self._bases:
+            inside = list(self._inside[part])
+            let = [entry for entry in inside if self._lets(entry, allowed)]
+            stats = totals.sum_of(self._tx, self._projection, self._whole[part], inside, let)
+            self._bases[part, allowed] = SourceSum(let, stats)
+        return self._bases[part, allowed]
+
+    def _lets(self, entry: StoredContribution, allowed: Sources) -> bool:
+        chosen = allowed is None or entry.device in allowed
+        return entry.samples > 0 and entry.key not in self._revoked and chosen
+
+
+DETECTOR_PATTERN = "normal"  # the one pattern of a detector
+PREVIEW_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class PatternPreview:
+    """The fresh loss of one pattern's own data: alone, with what is told now, and afterwards.
+
+    `joined` is how many samples of others would be added to it. With too few samples of its own it
+    is not `ready`: it has no level that could shift.
+    """
+
+    device: str
+    pattern: str
+    samples: float
+    alone: float
+    before: float
+    after: float
+    joined: float
+    ready: bool = True
+
+    @property
+    def shift(self) -> float:
+        """The factor by which its level would rise."""
+        return self.after / self.before if self.ready else 1.0
+
+
+IsBank = Callable[[Sequence[StoredContribution]], bool]
+AddedStats = list[Stats]  # what would be added to each pattern of a device
+
+
+def current_contributions(
+    entries: Sequence[StoredContribution], device: str
+) -> list[StoredContribution]:
+    """Give what a device has seen in its present life; what it saw before is told to it."""
+    mine = [entry for entry in entries if entry.device == device and entry.samples > 0]
+    newest = max((entry.incarnation for entry in mine), default=0)
+    return [entry for entry in mine if entry.incarnation == newest]
+
+
+def is_bank(
+    own: Sequence[StoredContribution], latest: LatestReport | None, *, grouped: bool | None
+) -> bool:
+    """Say whether a device keeps patterns apart; `grouped`: it asked for patterns last, if known.
+
+    Otherwise by their names, in what it contributed or reports: a detector has but one.
+    """
+    if grouped is not None:
+        return bool(grouped)  # a database has numbers for it
+    reported = () if latest is None else latest.status.patterns
+    return {entry.pattern for entry in own} | {each.pattern for each in reported} != {
+        DETECTOR_PATTERN
+    }
+
+
+class Preview:
+    """Previews on one state of the database."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        now: FleetSnapshot,
+        solved: ProfileCache,
+        is_bank: IsBank,
+    ) -> None:
+        """Have added up nothing yet; `is_bank` judges a device by its contributions."""
+        self._tx, self._fleet, self._now, self._solved = tx, fleet, now, solved
+        self._is_bank = is_bank
+        self._totals = self._sums({0: now.total}, {0: now.entries})
+
+    def is_grouping_current(self, targets: Sequence[str]) -> bool:
+        """Say whether patterns are up to date, should one of the targets be told by pattern."""
+        owns = (current_contributions(self._now.entries, device) for device in targets)
+        if not any(own and self._is_bank(own) for own in owns):
+            return True
+        some = (entry.samples > 0 and not entry.part for entry in self._placed)
+        return not any(some) and not contributions.list_uncounted(self._tx, self._fleet.fleet, 1)
+
+    def rows(self, then: Rules, targets: Sequence[str]) -> Iterator[PatternPreview]:
+        """Say what would become of each pattern of each target if the rules were these."""
+        end = monotonic() + PREVIEW_TIMEOUT_S
+        for device in targets:
+            if monotonic() > end:
+                raise UnavailableError(
+                    "this takes too long: choose fewer targets at once", retry_s=5.0
+                )
+            own = current_contributions(self._now.entries, device)
+            if own:
+                told = self._by_pattern if self._is_bank(own) else self._in_one
+                yield from self._levels(own, told, then)
+
+    def _levels(
+        self, own: list[StoredContribution], told: Callable[..., AddedStats], then: Rules
+    ) -> Iterator[PatternPreview]:
+        projection = self._fleet.projection
+        wish = Wish(device=own[0].device, incarnation=own[0].incarnation)
+        profiles = [self._solved.profile(self._tx, entry, projection) for entry in own]
+        before, after = (told(wish, rules, profiles) for rules in (self._now.rules, then))
+        for entry, mine, old, new in zip(own, profiles, before, after, strict=True):
+            yield PatternPreview(
+                device=entry.device,
+                pattern=entry.pattern,
+                samples=entry.samples,
+                alone=fresh_loss(mine.stats, mine.readout),
+                before=_level(mine, old),
+                after=_level(mine, new),
+                joined=new.count,
+                ready=entry.samples >= READY_SAMPLES_PER_HIDDEN * projection.n_hidden,
+            )
+
+    def _in_one(self, wish: Wish, rules: Rules, own: Sequence[Profile]) -> AddedStats:
+        """Give what a detector would be told; it has one pattern."""
+        chosen = select(wish, self._now.entries, rules)
+        try:
+            must_have_enough_devices(wish, chosen, self._fleet.least)
+        except DeniedError:
+            chosen = []
+        told = self._totals.stats(0, chosen, rules.sources.get(wish.device or ""))
+        return [told for _ in own]
+
+    def _by_pattern(self, wish: Wish, rules: Rules, own: Sequence[Profile]) -> AddedStats:
+        """Give what a bank would add to each of its patterns."""
+        groups = group_by_part(select(wish, self._placed, rules))
+        allowed = rules.sources.get(wish.device or "")
+        told = [
+            self._parts.profile(part, chosen, allowed)
+            for part, chosen in shareable_groups(wish, groups, self._fleet.least).items()
+        ]
+        return _joined_stats(own, told)
+
+    @cached_property
+    def _placed(self) -> list[StoredContribution]:
+        """Contributions with the pattern that each is in, which no epoch tells."""
+        return contributions.list_stored(self._tx, self._fleet.fleet)
+
+    @cached_property
+    def _parts(self) -> SourceSums:
+        whole = totals.load_parts(self._tx, self._fleet)
+        totals.must_match_samples(whole, self._placed)
+        return self._sums(whole, group_by_part(self._placed))
+
+    def _sums(self, whole: totals.Parts, inside: EntriesByPart) -> SourceSums:
+        read = partial(self._solved.stats, self._tx, projection=self._fleet.projection)
+        return SourceSums(self._tx, self._fleet, whole, inside, self._now.rules, read)
+
+
+def _joined_stats(own: Sequence[Profile], told: Sequence[Profile]) -> AddedStats:
+    """Add each told pattern to the one of our own that it is, as a bank does."""
+    projection = own[0].stats.projection
+    if not told:
+        return [Stats.empty(projection) for _ in own]
+    apart = np.maximum(loss_ratios(own, told), loss_ratios(told, own).T)
+    nearest, same = apart.argmin(0), apart.min(0) <= SAME_FACTOR
+    return [
+        Stats.total(
+            projection, (told[t].stats for t in range(len(told)) if same[t] and nearest[t] == i)
+        )
+        for i in range(len(own))
+    ]
+
+
+def _level(own: Profile, others: Stats) -> float:
+    readout = (own.stats + others).solve() if others.count else own.readout
+    return fresh_loss(own.stats, readout)
+
+
+DEFAULT_DEVICES = 60  # devices that are compared unless they are named
+MAX_DEVICES = 200  # devices that can be named
+MAX_PATTERNS = 8  # of one device, the largest; fewer if all together would not find room
+
+ByDevice = dict[str, list[StoredContribution]]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSimilarity:
+    """Devices in an order that shows groups, and how well they explain each other's data.
+
+    `ratios` (D, D) has a row for each readout and a column for each device's data; 1 is as well as
+    its own. `groups` is a number for each device; `left_out` says how many more have contributed.
+    """
+
+    devices: tuple[str, ...]
+    ratios: NDArray[np.float64]
+    groups: tuple[int, ...]
+    samples: tuple[float, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class ComparedPatterns:
+    """What is to be compared: the largest patterns of each device, and its samples in all."""
+
+    patterns: ByDevice
+    samples: dict[str, float]
+    left_out: int
+
+    @property
+    def entries(self) -> list[StoredContribution]:
+        """All of it, one device after the other."""
+        return [entry for inside in self.patterns.values() for entry in inside]
+
+
+def select_patterns(
+    entries: Sequence[StoredContribution], named: Sequence[str] | None, size: int
+) -> ComparedPatterns:
+    """Select the devices with most samples, or those named; a profile takes `size` bytes."""
+    names = None if named is None else set(named)
+    if names is not None and len(names) > MAX_DEVICES:
+        raise SettingError(f"found {len(names)} devices, expected at most {MAX_DEVICES} to compare")
+    found: ByDevice = {}
+    for entry in sorted(entries, key=lambda entry: (-entry.samples, entry.key)):
+        if entry.samples > 0:
+            found.setdefault(entry.device, []).append(entry)
+    samples = {device: _total_samples(inside) for device, inside in found.items()}
+    order = sorted(found, key=lambda device: (-samples[device], device))
+    shown = (
+        order[:DEFAULT_DEVICES]
+        if names is None
+        else [device for device in order if device in names]
+    )
+    most = max(
+        1, min(MAX_PATTERNS, CACHE_BYTES // size // max(1, len(shown)))
+    )  # all find room at once
+    patterns = {device: found[device][:most] for device in shown}
+    return ComparedPatterns(patterns, samples, len(found) - len(shown))
+
+
+def compare_devices(selection: ComparedPatterns, profiles: Sequence[Profile]) -> DeviceSimilarity:
+    """Compare devices by the profiles of what was selected, in that order."""
+    names = list(selection.patterns)
+    if not names:
+        return DeviceSimilarity((), np.empty((0, 0)), (), (), selection.left_out)
+    sizes = [len(inside) for inside in selection.patterns.values()]
+    counts = [profile.stats.count for profile in profiles]
+    R = loss_ratios_by_owner(loss_ratios(profiles, profiles), sizes, counts)
+    order, groups = cluster_order(R)
+    return DeviceSimilarity(
+        devices=tuple(names[i] for i in order),
+        ratios=R[np.ix_(order, order)],
+        groups=tuple(groups),
+        samples=tuple(selection.samples[names[i]] for i in order),
+        left_out=selection.left_out,
+    )
+
+
+def _total_samples(entries: Sequence[StoredContribution]) -> float:
+    return float(sum(entry.samples for entry in entries))

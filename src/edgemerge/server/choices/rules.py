@@ -1,0 +1,336 @@
+"""Operators' choices: stored, undone, audited, and folded into rules per device.
+
+`epoch` is that of the fleet when a choice was made or undone, so the largest one tells whether
+anything has changed. An undone choice is left out of the rules, as if it had never been made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, Literal
+
+from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.ledger import Key
+from edgemerge.server import audit, contributions, fleets
+from edgemerge.server.auth import Caller
+from edgemerge.server.db.base import Transaction
+from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
+
+ChoiceKind = Literal["adopt", "revoke"]
+CHOICE_COLUMNS = "number, at, actor, epoch, undone, body"
+MAX_CHOICES = 1000  # choices of a fleet that are in force; as many that were undone are remembered
+MAX_CACHED_FLEETS = 64  # whose rules are remembered
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision: "adopt" has sources and targets, "revoke" the key of a contribution."""
+
+    number: int
+    at: float
+    actor: str
+    kind: ChoiceKind
+    sources: tuple[str, ...] | None = None
+    targets: tuple[str, ...] | None = None
+    key: Key | None = None
+    undone: float | None = None
+    epoch: int = 0
+
+    @property
+    def body(self) -> str:
+        """What was decided, as it is stored."""
+        return json.dumps([self.kind, self.sources, self.targets, self.key], separators=(",", ":"))
+
+    def same(self, other: Choice) -> bool:
+        """Say whether both decide the same."""
+        return self.body == other.body
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the choices in force say: of whom a device is told, and what is told to nobody.
+
+    A device that is not among `sources` is told of all. What it saw in an earlier life is its own,
+    and comes back to it whatever was chosen, unless that was revoked.
+    """
+
+    sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    revoked: frozenset[Key] = frozenset()
+    newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
+    stamp: int = 0
+
+    def allows(self, key: Key, device: str | None) -> bool:
+        """Say whether a contribution may be told to a device, or to an operator."""
+        return key not in self.revoked and (key[0] == device or self.allows_source(key[0], device))
+
+    def allows_source(self, source: str, device: str | None) -> bool:
+        """Say whether a device is told of another at all."""
+        chosen = None if device is None else self.sources.get(device)
+        return chosen is None or source in chosen
+
+    def silent(self, device: str | None) -> bool:
+        """Say whether no choice matters for a device."""
+        return not self.revoked and device not in self.sources
+
+    def choice_revision_for(self, device: str) -> int:
+        """Give a number that changes with every choice, made or undone, about this device."""
+        return max(self.newest.get(device, 0), self.newest.get(None, 0))
+
+    def adopting(self, sources: Iterable[str], targets: Iterable[str]) -> Rules:
+        """Give the rules as they would be after one more choice."""
+        chosen = frozenset(sources)
+        return replace(self, sources={**self.sources, **dict.fromkeys(targets, chosen)})
+
+
+def rules_from(choices: Iterable[Choice]) -> Rules:
+    """Let choices act in their order."""
+    sources: dict[str, frozenset[str]] = {}
+    revoked: set[Key] = set()
+    newest: dict[str | None, int] = {}
+    for choice in sorted(choices, key=lambda choice: choice.number):
+        for who in choice.targets or (None,):
+            newest[who] = max(newest.get(who, 0), choice.epoch)
+        if choice.undone is None and choice.key is not None:
+            revoked.add(choice.key)
+        elif choice.undone is None:
+            sources |= dict.fromkeys(choice.targets or (), frozenset(choice.sources or ()))
+    return Rules(sources, frozenset(revoked), newest, max(newest.values(), default=0))
+
+
+class RulesCache:
+    """The rules of fleets, read again only when a choice was made or undone, by whomever."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._known: OrderedDict[str, Rules] = OrderedDict()
+        self._lock = Lock()
+
+    def rules(self, tx: Transaction, fleet: str) -> Rules:
+        """Give the rules of a fleet as this transaction sees them."""
+        row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
+        stamp = int(row[0]) if row else 0
+        if not stamp:
+            return Rules()
+        with self._lock:
+            found = self._known.get(fleet)
+        if found is None or found.stamp != stamp:
+            found = rules_from(choices_of(tx, fleet))
+            with self._lock:
+                self._known[fleet] = found
+                self._known.move_to_end(fleet)
+                while len(self._known) > MAX_CACHED_FLEETS:
+                    self._known.popitem(last=False)
+        return found
+
+
+def choices_of(tx: Transaction, fleet: str) -> list[Choice]:
+    """Give the choices of a fleet, newest first."""
+    sql = f"select {CHOICE_COLUMNS} from choices where fleet = ? order by number desc"
+    return [_choice_from_row(row) for row in tx.rows(sql, fleet)]
+
+
+def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
+    """Give a choice that must be there."""
+    row = tx.one(
+        f"select {CHOICE_COLUMNS} from choices where fleet = ? and number = ?", fleet, number
+    )
+    if row is None:
+        raise UnknownError(f"no choice {number} in {fleet}")
+    return _choice_from_row(row)
+
+
+def highest_number(tx: Transaction, fleet: str) -> int:
+    """Give the highest number that a choice has had."""
+    row = tx.one("select coalesce(max(number), 0) from choices where fleet = ?", fleet)
+    return int(row[0]) if row else 0
+
+
+def add_choice(tx: Transaction, fleet: str, choice: Choice) -> None:
+    """Write a choice down, unless there are too many."""
+    row = tx.one("select count(*) from choices where fleet = ? and undone is null", fleet)
+    if row and row[0] >= MAX_CHOICES:
+        raise SettingError(
+            f"{fleet} has {MAX_CHOICES} choices in force, expected fewer: undo some first"
+        )
+    tx.run(
+        f"insert into choices (fleet, {CHOICE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
+        fleet,
+        choice.number,
+        choice.at,
+        choice.actor,
+        choice.epoch,
+        choice.undone,
+        choice.body,
+    )
+
+
+def store_undo(tx: Transaction, fleet: str, choice: Choice) -> None:
+    """Write down that a choice is undone; of those that were, the oldest are forgotten.
+
+    Never that with the highest number: fewer others were in force when it was made, and only those
+    can have been undone since. So no number is given twice.
+    """
+    sql = "update choices set undone = ?, epoch = ? where fleet = ? and number = ?"
+    tx.run(sql, choice.undone, choice.epoch, fleet, choice.number)
+    tx.run(
+        "delete from choices where fleet = ? and undone is not null and epoch <="
+        " (select epoch from choices where fleet = ? and undone is not null"
+        " order by epoch desc limit 1 offset ?)",
+        fleet,
+        fleet,
+        MAX_CHOICES,
+    )
+
+
+def _choice_from_row(row: tuple[Any, ...]) -> Choice:
+    number, at, actor, epoch, undone, body = row
+    kind, sources, targets, key = json.loads(body)
+    return Choice(
+        number,
+        at,
+        actor,
+        kind,
+        None if sources is None else tuple(sources),
+        None if targets is None else tuple(targets),
+        None if key is None else (key[0], key[1], key[2]),
+        undone,
+        epoch,
+    )
+
+
+MAX_NAMES = 5000  # devices in one choice, as sources or as targets
+SHOWN_NAMES = 3  # names that a message, or the subject of an audit entry, has
+
+Change = Callable[[Transaction], Choice]
+DeviceNames = tuple[str, ...]
+
+
+def unique_names(word: str, given: Sequence[str], least: int) -> DeviceNames:
+    """Give names in order, each once; refuse too few and too many."""
+    found = tuple(sorted(set(given)))
+    if not least <= len(found) <= MAX_NAMES:
+        raise SettingError(f"found {len(found)} {word}, expected {least} to {MAX_NAMES} devices")
+    return found
+
+
+def must_be_devices(tx: Transaction, fleet: str, *groups: Iterable[str]) -> None:
+    """Refuse names that are not devices of the fleet."""
+    known = {row[0] for row in tx.rows("select device from devices where fleet = ?", fleet)}
+    unknown = sorted({name for group in groups for name in group} - known)
+    if unknown:
+        raise UnknownError(f"no device {_join_names(unknown)} in {fleet}: its devices are listed")
+
+
+def adopt_change(
+    fleet: str, sources: DeviceNames, targets: DeviceNames, caller: Caller, now: float
+) -> Change:
+    """Give the change after which targets are told of these sources only."""
+
+    def change(tx: Transaction) -> Choice:
+        agreed = _lock_fleet(tx, fleet)
+        must_be_devices(tx, fleet, sources, targets)
+        _must_have_enough_sources(agreed, sources, targets)
+        made = _new_choice(tx, fleet, "adopt", caller, now)
+        made = replace(made, sources=sources, targets=targets)
+        newest = [choice for choice in _in_force(tx, fleet) if choice.key is None][:1]
+        return _store_new(tx, fleet, made, newest, action="adopt", subject=_join_names(targets))
+
+    return change
+
+
+def revoke_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
+    """Give the change after which a contribution is told to nobody."""
+
+    def change(tx: Transaction) -> Choice:
+        _lock_fleet(tx, fleet)
+        _must_exist(tx, fleet, key)
+        made = replace(_new_choice(tx, fleet, "revoke", caller, now), key=key)
+        subject, known = "/".join(map(str, key)), _in_force(tx, fleet)
+        return _store_new(tx, fleet, made, known, action="revoke contribution", subject=subject)
+
+    return change
+
+
+def undo_change(fleet: str, number: int, caller: Caller, now: float) -> Change:
+    """Give the change after which a choice is as if it had never been; twice is once."""
+
+    def change(tx: Transaction) -> Choice:
+        _lock_fleet(tx, fleet)
+        found = find_choice(tx, fleet, number)
+        if found.undone is not None:
+            return found
+        undone = replace(found, undone=now, epoch=fleets.next_epoch(tx, fleet))
+        store_undo(tx, fleet, undone)
+        _audit_choice(
+            tx, fleet, undone, actor=caller.actor, at=now, action="undo", subject=f"choice {number}"
+        )
+        return undone
+
+    return change
+
+
+def _store_new(
+    tx: Transaction, fleet: str, choice: Choice, known: Sequence[Choice], **words: str
+) -> Choice:
+    """Write a choice down, unless one of these is the same."""
+    for each in known:
+        if each.same(choice):
+            return each
+    made = replace(choice, epoch=fleets.next_epoch(tx, fleet))
+    add_choice(tx, fleet, made)
+    _audit_choice(tx, fleet, made, actor=made.actor, at=made.at, **words)
+    return made
+
+
+def _audit_choice(
+    tx: Transaction, fleet: str, choice: Choice, *, actor: str, at: float, action: str, subject: str
+) -> None:
+    told = {"number": choice.number, "sources": choice.sources, "targets": choice.targets}
+    detail = {word: value for word, value in told.items() if value is not None}
+    audit.append(tx, at=at, actor=actor, action=action, fleet=fleet, subject=subject, **detail)
+
+
+def _lock_fleet(tx: Transaction, fleet: str) -> Fleet:
+    tx.lock(f"fleet {fleet}")
+    return fleets.get(tx, fleet)
+
+
+def _new_choice(
+    tx: Transaction, fleet: str, kind: ChoiceKind, caller: Caller, now: float
+) -> Choice:
+    return Choice(highest_number(tx, fleet) + 1, now, caller.actor, kind)
+
+
+def _in_force(tx: Transaction, fleet: str) -> list[Choice]:
+    return [choice for choice in choices_of(tx, fleet) if choice.undone is None]
+
+
+def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: DeviceNames) -> None:
+    """Refuse what would never be told: this fleet tells nothing about too few."""
+    for device in targets:
+        count = len(set(sources) - {device})
+        if 0 < count < fleet.least:
+            raise SettingError(
+                f"{device} would be told of {count} devices, and {fleet.fleet} tells nothing about "
+                f"fewer than {fleet.least}: choose more sources, or none"
+            )
+
+
+def _must_exist(tx: Transaction, fleet: str, key: Key) -> None:
+    try:
+        must_be_plain_name("device", key[0])  # else a database might not like it
+        must_be_pattern_name(key[2])
+        found = contributions.find_stored(tx, fleet, key)
+    except SettingError:
+        found = None
+    if found is None:
+        raise UnknownError(f"no contribution {key} in {fleet}: its contributions are listed")
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

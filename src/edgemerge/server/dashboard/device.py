@@ -1,0 +1,270 @@
+"""The page of a device: scores, alarms, patterns, what it shared and received."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from edgemerge.core.errors import UnknownError
+from edgemerge.core.ledger import Key
+from edgemerge.server import contributions
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.dashboard import formatting
+from edgemerge.server.dashboard.fleet import server_url
+from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
+from edgemerge.server.dashboard.formatting import counted, digits, share, times
+from edgemerge.server.dashboard.pages import render_page
+from edgemerge.server.dashboard.sign_in import DataSession, PageSession
+from edgemerge.server.dashboard.stream import ViewersDep
+from edgemerge.server.http import Name, ServiceDep
+from edgemerge.server.reports.model import LatestReport, ScorePoint
+from edgemerge.server.schemas import AlarmAsked, MergeAsked, OriginAsked, Reason
+from edgemerge.server.service import Service
+
+NEWEST, OLDER, REVOKED, DROPPED = "newest", "older", "revoked", "dropped"
+
+
+class HeldContribution(NamedTuple):
+    """A contribution that a device holds, and what the server has of it now."""
+
+    pattern: str
+    incarnation: int
+    revision: int
+    newest: int | None
+    standing: str
+
+
+class SourceDevice(NamedTuple):
+    """A device by which another is told, and what of it; the server may not know it."""
+
+    device: str
+    sources: list[HeldContribution]
+    known: bool
+
+
+def source_devices(
+    merge: MergeAsked | None,
+    revisions: Mapping[Key, int],
+    revoked: Collection[Key],
+    devices: Collection[str],
+) -> list[SourceDevice]:
+    """Group what a merge is made of by devices, in order of their names."""
+    origins = sorted(merge.origins if merge else (), key=_origin_key)
+    groups = groupby(origins, key=lambda origin: origin.device)
+    return [
+        SourceDevice(
+            name, [_held_contribution(o, revisions, revoked) for o in some], name in devices
+        )
+        for name, some in groups
+    ]
+
+
+def describe_provenance(told: Iterable[SourceDevice]) -> str:
+    """Say what has changed since a merge, in a few words."""
+    found = Counter(source.standing for teller in told for source in teller.sources)
+    older, taken = found[OLDER], found[REVOKED] + found[DROPPED]
+    words = [f"the server has newer revisions of {counted(older, 'contribution')}"] * bool(older)
+    if taken:
+        verb = "was" if taken == 1 else "were"
+        words.append(f"{counted(taken, 'contribution')} {verb} revoked or dropped since")
+    return "; ".join(words) or "all are the newest that the server has"
+
+
+def _origin_key(origin: OriginAsked) -> Key:
+    return origin.device, origin.incarnation, origin.pattern
+
+
+def _held_contribution(
+    origin: OriginAsked, revisions: Mapping[Key, int], revoked: Collection[Key]
+) -> HeldContribution:
+    key = _origin_key(origin)
+    newest = revisions.get(key)
+    if newest is None:
+        standing = DROPPED
+    elif key in revoked:
+        standing = REVOKED
+    else:
+        standing = OLDER if newest > origin.revision else NEWEST
+    return HeldContribution(origin.pattern, origin.incarnation, origin.revision, newest, standing)
+
+
+SHOWN_ALARMS, SHOWN_MERGES = 100, 10  # that the page shows
+CHART_S = 600.0  # of the chart
+
+
+class Bar(NamedTuple):
+    """A length beside a name; `width` is in percent of the longest."""
+
+    name: str
+    words: str
+    width: str
+
+
+class PatternView(NamedTuple):
+    """A pattern: how many of the last samples belonged to it, and how many are behind it."""
+
+    name: str
+    used: Bar
+    own: float
+    told: float
+    current: bool
+
+
+class ChartView(NamedTuple):
+    """The chart in words."""
+
+    latest: ScorePoint | None
+    highest: ScorePoint | None
+    alarms: int
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """Everything that is known of a device; `latest` is None if it never reported."""
+
+    fleet: str
+    row: DeviceRow
+    latest: LatestReport | None
+    alarms: list[AlarmAsked]
+    merges: list[MergeAsked]
+    shared: list[StoredContribution]
+    told: list[SourceDevice]
+    revoked: frozenset[Key]
+    now: float
+
+    @property
+    def reasons(self) -> list[Bar]:
+        """The inputs that carry the last alarm, the strongest first."""
+        last = self.latest.alarm if self.latest else None
+        why = sorted(last.why if last else (), key=lambda reason: -reason.factor)
+        return [_bar(reason, why[0].factor) for reason in why]
+
+    @property
+    def standing(self) -> str:
+        """Whether what it holds of others is what the server has."""
+        return describe_provenance(self.told)
+
+    @property
+    def patterns(self) -> list[PatternView]:
+        """The patterns of the device, the most used first."""
+        status = self.latest.status if self.latest else None
+        found = sorted(status.patterns if status else (), key=lambda one: -one.used)
+        whole = sum(one.used for one in found)
+        return [
+            PatternView(
+                one.pattern,
+                Bar(one.pattern, share(one.used, whole), _width(one.used, whole)),
+                one.own,
+                one.told,
+                current=status is not None and one.pattern == status.pattern,
+            )
+            for one in found
+        ]
+
+    @property
+    def points(self) -> list[ScorePoint]:
+        """The scores of the last ten minutes before the newest."""
+        points = list(self.latest.points) if self.latest else []
+        return [point for point in points if point.at >= points[-1].at - CHART_S]
+
+    @property
+    def chart(self) -> ChartView:
+        """The chart in words, for those who cannot see it."""
+        points = self.points
+        highest = max(points, key=lambda point: point.score, default=None)
+        return ChartView(points[-1] if points else None, highest, sum(p.alarm for p in points))
+
+
+def device_view(service: Service, boards: FleetTables, fleet: str, device: str) -> DeviceView:
+    """Gather what is known of a device, which must have enrolled."""
+    seen = boards.look(fleet, database_s=0.0)
+    rows = {row.device: row for row in seen.rows}
+    if device not in rows:
+        raise UnknownError(f"no device {device} in {fleet}: it has not enrolled")
+    with service.database.reading() as tx:
+        entries = contributions.list_stored(tx, fleet)
+    revoked = service.merging.revoked(fleet)
+    merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
+    revisions = {entry.key: entry.revision for entry in entries}
+    return DeviceView(
+        fleet=fleet,
+        row=rows[device],
+        latest=service.history.latest(fleet, device),
+        alarms=service.history.alarms(fleet, device, limit=SHOWN_ALARMS),
+        merges=merges,
+        shared=_newest_first([entry for entry in entries if entry.device == device]),
+        told=source_devices(merges[0] if merges else None, revisions, revoked, rows.keys()),
+        revoked=revoked,
+        now=service.clock(),
+    )
+
+
+def chart_series(points: Sequence[ScorePoint]) -> list[list[float | None]]:
+    """Give points as the chart takes them: times, scores, thresholds, and the scores of alarms."""
+    return [
+        [round(point.at, 3) for point in points],
+        [float(digits(point.score, 6)) for point in points],
+        [point.threshold for point in points],
+        [float(digits(point.score, 6)) if point.alarm else None for point in points],
+    ]
+
+
+def _newest_first(entries: list[StoredContribution]) -> list[StoredContribution]:
+    return sorted(entries, key=lambda entry: -entry.received)
+
+
+def _bar(reason: Reason, largest: float) -> Bar:
+    return Bar(reason.input, f"{times(reason.factor)} of usual", _width(reason.factor, largest))
+
+
+def _width(part: float, whole: float) -> str:
+    return f"{max(1.0, 100.0 * part / whole) if whole > 0 else 0:.0f}%"
+
+
+def event_id(points: list[ScorePoint], run: str) -> str:
+    """Mark what somebody has seen who has seen these points."""
+    return f"{run}-{points[-1].at if points else -inf}"
+
+
+router = APIRouter(include_in_schema=False)
+CHART_DAY_S = 86_400.0
+
+
+@router.get("/ui/fleets/{fleet}/devices/{device}")
+def show_device(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: PageSession,
+    service: ServiceDep,
+    lookers: ViewersDep,
+) -> Response:
+    """Show a device: its scores, what is unusual, what it knows and from whom."""
+    view = device_view(service, lookers.boards, fleet, device)
+    values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(request)}
+    mark = event_id(view.points, lookers.run)
+    values |= {"points": chart_series(view.points), "figures": formatting, "tab": ""}
+    return render_page(request, "device.html", session, mark=mark, **values)
+
+
+@router.get("/ui/fleets/{fleet}/devices/{device}/minutes")
+def get_minutes(
+    fleet: Name, device: Name, _session: DataSession, service: ServiceDep
+) -> dict[str, Any]:
+    """Give the minutes of the last day: times, highest scores, thresholds, alarms, means."""
+    since = service.clock() - CHART_DAY_S
+    found = service.history.minutes(fleet, device, since=since)
+    return {
+        "at": [minute.at for minute in found],
+        "highest": [minute.highest for minute in found],
+        "threshold": [minute.threshold for minute in found],
+        "alarms": [minute.alarms for minute in found],
+        "mean": [minute.mean for minute in found],
+    }

@@ -1,0 +1,81 @@
+"""The page of all fleets and the page of one fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+
+from edgemerge.server.dashboard import formatting
+from edgemerge.server.dashboard.fleet_table import BLANK_ROW, SORT_KEYS, matches, sort_rows
+from edgemerge.server.dashboard.pages import render_page
+from edgemerge.server.dashboard.sign_in import PageSession
+from edgemerge.server.dashboard.stream import ViewersDep
+from edgemerge.server.http import Name, ServiceDep
+
+router = APIRouter(include_in_schema=False)
+
+TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
+    "device": "Device",
+    "state": "State",
+    "alarm": "Alarm",
+    "pattern": "Pattern",
+    "learnt": "Learnt",
+    "revision": "Revision",
+    "shared": "Last share",
+    "merged": "Last merge",
+    "score": "Score / threshold",
+}
+DESCENDING_FIRST = ("alarm", "learnt", "revision", "shared", "merged", "score")  # the largest first
+SearchText = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/ui/")
+def show_fleets(
+    request: Request, session: PageSession, service: ServiceDep, lookers: ViewersDep
+) -> Response:
+    """Show all fleets; if there is just one, that one."""
+    found = [fleet.fleet for fleet, _ in service.fleets(session.caller)]
+    if len(found) == 1:
+        return RedirectResponse(f"/ui/fleets/{found[0]}", 303)
+    seen = [lookers.boards.look(name) for name in found]
+    return render_page(
+        request, "fleets.html", session, seen=seen, here=server_url(request), figures=formatting
+    )
+
+
+@router.get("/ui/fleets/{fleet}")
+def show_fleet(
+    request: Request,
+    fleet: Name,
+    session: PageSession,
+    lookers: ViewersDep,
+    q: SearchText = "",
+    sort: SearchText = "",
+) -> Response:
+    """Show a fleet: its totals, and a row for each device."""
+    seen = lookers.boards.look(fleet, database_s=0.0)
+    sort = sort if sort.removeprefix("-") in SORT_KEYS else ""
+    rows = sort_rows(seen.rows, sort)
+    shown = {row.device for row in rows if matches(row, q)}
+    values: dict[str, Any] = {
+        "fleet": fleet,
+        "tab": "Devices",
+        "seen": seen,
+        "here": server_url(request),
+    }
+    values |= {
+        "columns": TABLE_COLUMNS,
+        "falling": DESCENDING_FIRST,
+        "blank": BLANK_ROW,
+        "figures": formatting,
+    }
+    return render_page(
+        request, "fleet.html", session, rows=rows, shown=shown, q=q, sort=sort, **values
+    )
+
+
+def server_url(request: Request) -> str:
+    """Give the address of this server, as the browser calls it."""
+    return str(request.base_url).rstrip("/")

@@ -1,0 +1,423 @@
+"""The table of a fleet: a row and a sparkline for each device, and totals.
+
+However many pages are open, each change is computed once. A client that was away gets what changed
+since; one that saw another run of the server gets everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, log
+from secrets import token_hex
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+from edgemerge.core.errors import UnknownError
+from edgemerge.server import fleets
+from edgemerge.server.dashboard.formatting import NOTHING, count, score, size
+from edgemerge.server.db.base import Database
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.reports.model import (
+    DEVICE_STATES,
+    LatestReport,
+    ScorePoint,
+    Traffic,
+    device_state,
+)
+
+WIDTH, HEIGHT = 120, 28
+STEP = 2  # between two points
+MAX_SPARK_POINTS = WIDTH // STEP  # points
+MARGIN = 2  # above and below
+MIN_SCORE, MAX_SCORE = (
+    0.25,
+    100.0,
+)  # scores at the bottom and at the top: 1, 4 and 50 are well apart
+_SCALE = (HEIGHT - 2 * MARGIN) / log(MAX_SCORE / MIN_SCORE)
+
+
+class Sparkline(NamedTuple):
+    """Heights from the top, oldest first; that of the threshold; which points are alarms."""
+
+    heights: tuple[int, ...] = ()
+    threshold: int | None = None
+    alarms: tuple[int, ...] = ()
+
+    @property
+    def curve(self) -> str:
+        """The curve as a path; it ends at the right."""
+        if not self.heights:
+            return ""
+        steps = (f"{STEP} {now - before}" for before, now in pairwise(self.heights))
+        return f"M{self._x(0)} {self.heights[0]}l" + " ".join(["0 0", *steps])
+
+    @property
+    def line(self) -> str:
+        """The threshold as a path."""
+        return "" if self.threshold is None else f"M0 {self.threshold}H{WIDTH}"
+
+    @property
+    def marks(self) -> str:
+        """The alarms as a path of dots."""
+        return "".join(f"M{self._x(i)} {self.heights[i]}h0" for i in self.alarms)
+
+    def _x(self, i: int) -> int:
+        return WIDTH - MARGIN - STEP * (len(self.heights) - 1 - i)
+
+
+def sparkline(points: Sequence[ScorePoint]) -> Sparkline:
+    """Draw the last points."""
+    last = points[-MAX_SPARK_POINTS:]
+    if not last:
+        return Sparkline()
+    threshold = last[-1].threshold
+    return Sparkline(
+        tuple(score_height(point.score) for point in last),
+        None if threshold is None else score_height(threshold),
+        tuple(i for i, point in enumerate(last) if point.alarm),
+    )
+
+
+def score_height(score: float) -> int:
+    """Say how far below the top a score is drawn.
+
+    >>> [score_height(score) for score in (0.0, 1.0, 4.0, 50.0, 1e300)]
+    [26, 20, 15, 5, 2]
+    """
+    if score <= MIN_SCORE:
+        return HEIGHT - MARGIN
+    return max(MARGIN, round(HEIGHT - MARGIN - _SCALE * log(score / MIN_SCORE)))
+
+
+class EnrolledDevice(NamedTuple):
+    """A device that was let in, and what the server has of it."""
+
+    device: str
+    revoked: float | None
+    seen: float | None  # when it pushed last
+    shared: float | None  # when the newest of what it contributed came
+    revision: int | None
+    samples: float
+
+
+def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledDevice]]:
+    """Give a fleet, which must be there, and its devices in order of their names."""
+    with database.reading() as tx:
+        found = fleets.get(tx, fleet)
+        rows = tx.rows(
+            "select d.device, d.revoked, d.seen, max(c.received), max(c.revision),"
+            " coalesce(sum(c.samples), 0) from devices d left join contributions c"
+            " on c.fleet = d.fleet and c.device = d.device and c.body is not null"
+            " where d.fleet = ? group by d.device, d.revoked, d.seen order by d.device",
+            fleet,
+        )
+    return found, [EnrolledDevice(*row) for row in rows]
+
+
+ALARM_HOLD_S = 60.0  # for which an alarm counts as one of now
+
+
+class DeviceRow(NamedTuple):
+    """What the table shows of a device; None where nothing is known."""
+
+    device: str
+    state: str
+    alarm: bool  # now
+    alarmed: float | None  # when it last was
+    pattern: str | None
+    learnt: float
+    revision: int | None
+    shared: float | None
+    merged: float | None
+    score: float | None
+    threshold: float | None
+    spark: Sparkline
+
+    @property
+    def above(self) -> bool:
+        """Whether its last score is above the threshold."""
+        if self.score is None or self.threshold is None:
+            return False
+        return self.score > self.threshold
+
+    def told(self) -> list[Any]:
+        """Give what the stream sends of it; the page's script knows the order."""
+        return [
+            *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
+            *(count(self.learnt), self.learnt, self.revision, self.shared, self.merged),
+            *(score(self.score), self.score, score(self.threshold), int(self.above)),
+            *self.spark,
+        ]
+
+
+BLANK_ROW = DeviceRow("", "", False, None, None, 0.0, None, None, None, None, None, Sparkline())  # noqa: FBT003 - of a tuple
+
+
+def make_row(
+    known: EnrolledDevice, latest: LatestReport | None, state: str, *, alarm: bool
+) -> DeviceRow:
+    """Make the row of a device; one that never reported is known by what it shared."""
+    shared = known.shared if known.shared is not None else known.seen
+    if latest is None:
+        nothing = (None, None, None, Sparkline())
+        known_of = (None, None, known.samples, known.revision, shared)
+        return DeviceRow(known.device, state, alarm, *known_of, *nothing)
+    points = latest.points
+    last = points[-1] if points else None
+    return DeviceRow(
+        device=known.device,
+        state=state,
+        alarm=alarm,
+        alarmed=last_alarm_at(latest),
+        pattern=latest.status.pattern,
+        learnt=latest.status.learnt,
+        revision=latest.status.revision or known.revision,
+        shared=shared,
+        merged=latest.merge.at if latest.merge else None,
+        score=last.score if last else None,
+        threshold=last.threshold if last else None,
+        spark=sparkline(points),
+    )
+
+
+def last_alarm_at(latest: LatestReport | None) -> float | None:
+    """Say when a device raised its last alarm."""
+    return latest.alarm.at if latest and latest.alarm else None
+
+
+def is_in_alarm(latest: LatestReport | None, state: str, now: float) -> bool:
+    """Say whether an alarm of a device is one of now: of the last minute, or of its last report."""
+    last = last_alarm_at(latest)
+    if latest is None or last is None or state == "revoked":
+        return False
+    return now - last <= max(ALARM_HOLD_S, 2.0 * latest.every_s)
+
+
+SORT_KEYS: dict[str, Callable[[DeviceRow], Any]] = {
+    "device": lambda row: row.device,
+    "state": lambda row: DEVICE_STATES.index(row.state),
+    "alarm": lambda row: row.alarmed,
+    "pattern": lambda row: row.pattern,
+    "learnt": lambda row: row.learnt,
+    "revision": lambda row: row.revision,
+    "shared": lambda row: row.shared,
+    "merged": lambda row: row.merged,
+    "score": lambda row: row.score,
+}
+
+
+def sort_rows(rows: Iterable[DeviceRow], sort: str) -> list[DeviceRow]:
+    """Sort by a column, "-" before its name for the largest first; by no column: alarms first.
+
+    Equal ones stand in order of their names, and what is not known comes last.
+    """
+    by_name = sorted(rows, key=lambda row: row.device)
+    key = SORT_KEYS.get(sort.removeprefix("-"))
+    if key is None:
+        return sorted(by_name, key=lambda row: not row.alarm)
+    known = [row for row in by_name if key(row) is not None]
+    unknown = [row for row in by_name if key(row) is None]
+    return sorted(known, key=key, reverse=sort.startswith("-")) + unknown
+
+
+def matches(row: DeviceRow, words: str) -> bool:
+    """Say whether all words are in the name, the state or the pattern of a device."""
+    text = f"{row.device} {row.state} {row.pattern or ''}{' alarm' if row.alarm else ''}".lower()
+    return all(word in text for word in words.lower().split())
+
+
+BYTES_PER_VALUE = 8  # bytes of one value of a raw row
+
+
+@dataclass(frozen=True)
+class FleetTotals:
+    """A fleet in a few numbers."""
+
+    states: dict[str, int]
+    alarms: int
+    samples: float
+    merges: int
+    rows: float  # bytes that sending every sample as a raw row would have taken
+    moved: int  # bytes of contributions and sums that were pushed and pulled
+    shared: float | None  # when the newest contribution came
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are, those that were revoked left out."""
+        return sum(self.states.values()) - self.states["revoked"]
+
+    @property
+    def saved(self) -> float:
+        """Bytes that did not travel; below 0 if sharing took more than raw rows would have."""
+        return self.rows - self.moved
+
+    def words(self) -> dict[str, str]:
+        """Give what the page shows, by the names that its places have."""
+        return {
+            "devices": count(self.devices),
+            "states": self._states(),
+            "alarms": count(self.alarms),
+            "samples": count(self.samples),
+            "merges": count(self.merges),
+            "saved": size(self.saved) if self.rows or self.moved else NOTHING,
+            "counted": self._counted(),
+        }
+
+    def _states(self) -> str:
+        return ", ".join(f"{count(self.states[s])} {s}" for s in DEVICE_STATES if self.states[s])
+
+    def _counted(self) -> str:
+        """Say how what was saved is counted, also when it is nothing."""
+        words = f"{size(self.rows)} as rows, {size(self.moved)} shared"
+        return words if self.saved >= 0 else f"{words}: so far sharing took more"
+
+
+def fleet_totals(
+    rows: Iterable[DeviceRow], inputs: int, traffic: Iterable[Traffic], merges: int
+) -> FleetTotals:
+    """Add up the rows of a fleet whose samples have so many inputs."""
+    listed = list(rows)
+    samples = sum(row.learnt for row in listed)
+    shares = [row.shared for row in listed if row.shared is not None]
+    return FleetTotals(
+        states={state: sum(row.state == state for row in listed) for state in DEVICE_STATES},
+        alarms=sum(row.alarm for row in listed),
+        samples=samples,
+        merges=merges,
+        rows=samples * inputs * BYTES_PER_VALUE,
+        moved=sum(each.pushed_bytes + each.pulled_bytes for each in traffic),
+        shared=max(shares, default=None),
+    )
+
+
+REPORTS_MAX_AGE_S = 0.4  # how old a look at the reports may be
+DATABASE_MAX_AGE_S = 2.0  # how old a look at the database may be
+
+
+class ReportSource(Protocol):
+    """What a fleet reports, as far as the table needs it."""
+
+    def latest_reports(self, fleet: str) -> dict[str, LatestReport]:
+        """Give the newest of each device."""
+        ...
+
+    def traffic(self, fleet: str) -> dict[str, Traffic]:
+        """Give what each device pushed and pulled."""
+        ...
+
+    def merged(self, fleet: str) -> int:
+        """Count the merges of the fleet."""
+        ...
+
+
+@dataclass(frozen=True)
+class TableView:
+    """What there is to see: the mark of this moment, the rows that changed, and the totals."""
+
+    mark: str
+    fleet: Fleet
+    rows: list[DeviceRow]
+    totals: FleetTotals
+
+
+class FleetTable:
+    """The table of one fleet; any thread may look."""
+
+    def __init__(self, fleet: str, database: Database, history: ReportSource) -> None:
+        """Know nothing yet."""
+        self._name, self._database, self._history = fleet, database, history
+        self._run = token_hex(4)
+        self._lock = Lock()
+        self._number = 0
+        self._rows: dict[str, DeviceRow] = {}
+        self._numbers: dict[str, int] = {}
+        self._made_of: dict[str, object] = {}
+        self._looked = self._asked = -inf
+        self._fleet: Fleet | None = None
+        self._enrolled: list[EnrolledDevice] = []
+        self._totals: FleetTotals | None = None
+
+    def look(
+        self, now: float, *, since: str = "", database_s: float = DATABASE_MAX_AGE_S
+    ) -> TableView:
+        """Give the rows that changed since a mark; of no mark, or one of another run, all."""
+        with self._lock:
+            fleet = self._ask(now, database_s)
+            sums = self._refresh(now, min(REPORTS_MAX_AGE_S, database_s), fleet)
+            after = self._after(since)
+            rows = [row for name, row in self._rows.items() if self._numbers[name] > after]
+            return TableView(f"{self._run}-{self._number}", fleet, rows, sums)
+
+    def _after(self, since: str) -> int:
+        run, _, number = since.partition("-")
+        return int(number) if run == self._run and number.isdecimal() else -1
+
+    def _ask(self, now: float, database_s: float) -> Fleet:
+        if self._fleet is None or not 0.0 <= now - self._asked < database_s:
+            self._fleet, self._enrolled = load_enrolled(self._database, self._name)
+            self._asked = now
+            for gone in self._rows.keys() - {known.device for known in self._enrolled}:
+                del self._rows[gone], self._numbers[gone], self._made_of[gone]
+        return self._fleet
+
+    def _refresh(self, now: float, memory_s: float, fleet: Fleet) -> FleetTotals:
+        if self._totals is None or not 0.0 <= now - self._looked < memory_s:
+            glimpses = self._history.latest_reports(self._name)
+            traffic = self._history.traffic(self._name)
+            for known in self._enrolled:
+                moved = traffic.get(known.device, Traffic())
+                self._see(known, glimpses.get(known.device), _last_contact(known, moved), now)
+            merges = self._history.merged(self._name)
+            inputs = fleet.projection.n_inputs
+            self._totals = fleet_totals(self._rows.values(), inputs, traffic.values(), merges)
+            self._looked = now
+        return self._totals
+
+    def _see(
+        self, known: EnrolledDevice, latest: LatestReport | None, seen: float | None, now: float
+    ) -> None:
+        state = device_state(now, latest=latest, seen=seen, revoked=known.revoked)
+        alarm = is_in_alarm(latest, state, now)
+        made_of = known, latest and (latest.seq, latest.heard), state, alarm
+        if self._made_of.get(known.device) == made_of:
+            return
+        self._made_of[known.device] = made_of
+        row = make_row(known, latest, state, alarm=alarm)
+        if row != self._rows.get(known.device):
+            self._number += 1
+            self._rows[known.device], self._numbers[known.device] = row, self._number
+
+
+class FleetTables:
+    """The boards of all fleets of a server."""
+
+    def __init__(
+        self, database: Database, history: ReportSource, clock: Callable[[], float]
+    ) -> None:
+        """Have none yet."""
+        self._database, self._history, self._clock = database, history, clock
+        self._boards: dict[str, FleetTable] = {}
+        self._lock = Lock()
+
+    def look(
+        self, fleet: str, *, since: str = "", database_s: float = DATABASE_MAX_AGE_S
+    ) -> TableView:
+        """Look at a fleet, which must be there."""
+        try:
+            return self._of(fleet).look(self._clock(), since=since, database_s=database_s)
+        except UnknownError:
+            with self._lock:
+                self._boards.pop(fleet, None)
+            raise
+
+    def _of(self, fleet: str) -> FleetTable:
+        with self._lock:
+            made = FleetTable(fleet, self._database, self._history)
+            return self._boards.setdefault(fleet, made)
+
+
+def _last_contact(known: EnrolledDevice, moved: Traffic) -> float | None:
+    """Say when a device pushed or pulled last."""
+    return max((at for at in (known.seen, moved.last or None) if at is not None), default=None)

@@ -1,0 +1,120 @@
+"""The log page: who did what in a fleet, newest first."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request, Response
+
+from edgemerge.server.audit import Entry
+from edgemerge.server.dashboard import formatting
+from edgemerge.server.dashboard.merge_view import parse_number, search_text
+from edgemerge.server.dashboard.pages import render_page
+from edgemerge.server.dashboard.sign_in import PageSession
+from edgemerge.server.http import Name, ServiceDep, run_in_thread
+
+ENTRIES_PER_PAGE = 50
+TIME_DETAILS = ("expires",)  # details that are times
+DIGEST_PATTERN = "[0-9a-f]{64}"  # is shown by its first letters
+AFTER_LAST = 2**62  # a number after every entry
+ACTION_WORDS = {  # in words, with the subject behind them
+    "contribute": "contributed",
+    "equivocation": "sent two contents under one revision of",
+    "create": "created the fleet",
+    "delete": "deleted the fleet",
+    "invite": "invited",
+    "enrol": "enrolled as",
+    "revoke": "ended the access of",
+    "drop": "dropped what was contributed by",
+    "adopt": "chose what is told to",
+    "revoke contribution": "revoked the contribution",
+    "undo": "undid",
+}
+FILTERS = {
+    "": "everything",
+    "-contribute": "everything but contributions",
+    **{action: action for action in ACTION_WORDS},
+}
+LOG_TEMPLATE_VALUES: dict[str, Any] = {"tab": "Log", "choices": FILTERS, "figures": formatting}
+
+router = APIRouter(include_in_schema=False)
+
+
+class Detail(NamedTuple):
+    """A word about an entry; `at` if it is a moment."""
+
+    name: str
+    text: str
+    at: float | None = None
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """An entry, in words."""
+
+    entry: Entry
+    words: str
+    detail: list[Detail]
+
+
+@router.get("/ui/fleets/{fleet}/log")
+async def show_log(
+    request: Request, fleet: Name, session: PageSession, service: ServiceDep
+) -> Response:
+    """Show a stretch of the audit log."""
+    asked = request.query_params
+    action, find = search_text(asked.get("action", "")), search_text(asked.get("find", ""))
+    before = parse_number(asked.get("before", "")) or AFTER_LAST
+
+    def work() -> Response:
+        found = service.audit_newest_first(
+            fleet, before, ENTRIES_PER_PAGE + 1, action=action, subject=find
+        )
+        rows, older = (
+            [_log_row(entry) for entry in found[:ENTRIES_PER_PAGE]],
+            len(found) > ENTRIES_PER_PAGE,
+        )
+        asks = {"action": action, "find": find, "newest": before == AFTER_LAST}
+        values: dict[str, Any] = {
+            **LOG_TEMPLATE_VALUES,
+            **asks,
+            "fleet": fleet,
+            "rows": rows,
+            "older": older,
+        }
+        return render_page(request, "log.html", session, **values)
+
+    return await run_in_thread(work)
+
+
+def _log_row(entry: Entry) -> LogRow:
+    return LogRow(entry, ACTION_WORDS.get(entry.action, entry.action), parse_detail(entry.detail))
+
+
+def parse_detail(text: str) -> list[Detail]:
+    """Give what else is known, word by word; as it is stored if it cannot be taken apart.
+
+    >>> [tuple(word) for word in parse_detail('{"expires":1e9,"revision":3,"sources":["a","b"]}')]
+    [('expires', '1,000,000,000', 1000000000.0), ('revision', '3', None), ('sources', 'a, b', None)]
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [Detail("detail", text)]
+    if not isinstance(found, dict):
+        return [Detail("detail", text)]
+    return [
+        Detail(str(name), _format_value(value), value if name in TIME_DETAILS else None)
+        for name, value in found.items()
+    ]
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_format_value, value))
+    if isinstance(value, str) and re.fullmatch(DIGEST_PATTERN, value):
+        return f"{value[:12]}…"
+    return f"{value:,.10g}" if isinstance(value, float) else str(value)

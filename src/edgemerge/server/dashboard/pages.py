@@ -1,0 +1,193 @@
+"""Rendering of pages: templates, static files, security headers, error pages."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgemerge import __version__
+from edgemerge.core.errors import UnknownError
+from edgemerge.server.auth import Session
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PERMISSIONS_POLICY = ", ".join(
+    f"{feature}=()"
+    for feature in (
+        *("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "hid"),
+        *("magnetometer", "microphone", "midi", "payment", "serial", "usb"),
+    )
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    # not no-referrer: with it browsers send "Origin: null" with our own forms
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": PERMISSIONS_POLICY,
+    "Cache-Control": "no-store",
+}
+
+
+OPENER_POLICY = "Cross-Origin-Opener-Policy"
+
+
+def security_headers(scope: Scope) -> dict[str, str]:
+    """Give the headers of an answer; one of them browsers complain of where they trust nothing."""
+    trusts = any(name == b"sec-fetch-site" for name, _ in scope["headers"])
+    if trusts or scope["scheme"] == "https":
+        return {**SECURITY_HEADERS, OPENER_POLICY: "same-origin"}
+    return SECURITY_HEADERS
+
+
+def is_dashboard_path(path: str) -> bool:
+    """Say whether an address belongs to the dashboard."""
+    return path == "/ui" or path.startswith("/ui/")
+
+
+class SecurityHeaders:
+    """Adds the headers to every answer of the dashboard, also to redirects and refusals."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Stand in front of an app."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back."""
+        if scope["type"] != "http" or not is_dashboard_path(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+
+        async def guarding(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in security_headers(scope).items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, guarding)
+
+
+# Files of the dashboard that are the same for everybody: styles, scripts, pictures.
+#
+# All are read once. An address carries a digest of their content, so that browsers may keep them.
+
+STATIC_PATH = "/ui/static"
+STATIC_DIR = Path(__file__).parent / "static"
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+DEFAULT_MEDIA_TYPE = "text/plain; charset=utf-8"
+CACHE_FOREVER = "public, max-age=31536000, immutable"
+
+router = APIRouter(include_in_schema=False)
+
+
+class StaticContent(NamedTuple):
+    """The content of every file, and a digest of all of them."""
+
+    version: str
+    content: dict[str, bytes]
+
+
+@cache
+def static_content() -> StaticContent:
+    """Read the files of the package."""
+    paths = sorted(path for path in STATIC_DIR.rglob("*") if path.is_file())
+    content = {path.relative_to(STATIC_DIR).as_posix(): path.read_bytes() for path in paths}
+    marks = ((name.encode(), sha256(data).digest()) for name, data in content.items())
+    return StaticContent(sha256(repr(list(marks)).encode()).hexdigest()[:16], content)
+
+
+def static_url(name: str) -> str:
+    """Give the address of a file, which must be there."""
+    if name not in static_content().content:
+        raise UnknownError(f"no file {name} in {STATIC_DIR.name}")
+    return f"{STATIC_PATH}/{static_content().version}/{name}"
+
+
+@router.api_route(STATIC_PATH + "/{version}/{name:path}", methods=["GET", "HEAD"])
+async def get_file(version: str, name: str) -> Response:
+    """Give a file; one that is asked for under an older digest is not to be kept."""
+    found = static_content().content.get(name)
+    if found is None:
+        raise UnknownError("there is no such file: load the page again")
+    kept = CACHE_FOREVER if version == static_content().version else "no-cache"
+    kind = MEDIA_TYPES.get(Path(name).suffix, DEFAULT_MEDIA_TYPE)
+    return Response(found, headers={"Content-Type": kind, "Cache-Control": kept})
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    auto_reload=False,
+)
+TEMPLATES.globals.update(static=static_url, version=__version__)
+
+
+def render_page(
+    request: Request, template: str, session: Session | None, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """Fill in a template; it also sees `static(name)`, `session`, `version` and `now`."""
+    now = request.app.state.service.clock()
+    text = TEMPLATES.get_template(template).render(session=session, now=now, **values)
+    return HTMLResponse(text, status, security_headers(request.scope))
+
+
+# Who looks at a page, and whether a change was really asked for on one of our pages.
+#
+# A stranger is led to sign in, and learns nothing else.
+
+SCRIPT_MEDIA_TYPES = ("application/json", "text/event-stream")  # what scripts ask for
+
+
+def wants_json(request: Request) -> bool:
+    """Say whether a script asks, which wants no page."""
+    return any(kind in request.headers.get("accept", "") for kind in SCRIPT_MEDIA_TYPES)
+
+
+ERROR_TITLES = {
+    401: "Not signed in",
+    403: "This was refused",
+    404: "There is no such page",
+    405: "This address takes something else",
+    409: "It has changed meanwhile",
+    413: "That is too much",
+    422: "That cannot be used",
+    429: "Too many attempts",
+    500: "A fault of the server",
+    503: "The server cannot answer now",
+    507: "The disk of the server is full",
+}
+BODY_HEADERS = ("content-type", "content-length")  # headers that are made anew
+
+
+def page_or_json(request: Request, told: JSONResponse) -> Response:
+    """Give a problem in the form that whoever asks can use."""
+    status = told.status_code
+    if status < 400 or not is_dashboard_path(request.scope["path"]) or wants_json(request):
+        return told
+    words = str(json.loads(bytes(told.body))["error"])
+    heading, session = ERROR_TITLES.get(status, "Not done"), getattr(request.state, "session", None)
+    made = render_page(
+        request, "problem.html", session, status=status, heading=heading, words=words
+    )
+    made.headers.update({k: v for k, v in told.headers.items() if k not in BODY_HEADERS})
+    return made

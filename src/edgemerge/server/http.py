@@ -1,0 +1,338 @@
+"""What all routes share: limits, who calls, errors as HTTP answers, ETags, work in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Depends, FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from edgemerge.core.errors import (
+    DeniedError,
+    EdgemergeError,
+    SettingError,
+    UnavailableError,
+    UnknownError,
+)
+from edgemerge.server.auth import Caller, TooManyReportsError
+from edgemerge.server.dashboard.pages import page_or_json
+from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
+from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
+from edgemerge.server.schemas import Problem
+from edgemerge.server.service import Service
+
+MAX_JSON_BYTES = 65_536  # bytes of a request in JSON
+
+
+class TooLargeError(EdgemergeError, ValueError):
+    """More bytes than what was asked for can have."""
+
+
+class IncompleteBodyError(EdgemergeError, ValueError):
+    """A request that ended before it was complete, or took too long."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may be under way at once, and how long a request may take to arrive."""
+
+    max_bytes_in_flight: int = 256 * 2**20
+    max_requests_in_flight: int = 1024
+    seconds: float = 60.0
+
+
+class InFlight:
+    """What is under way now."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Start with nothing."""
+        self.limits = limits
+        self.bytes = self.requests = 0
+
+    @asynccontextmanager
+    async def body(self, request: Request, cap: int) -> AsyncIterator[bytes]:
+        """Give the body of a request, unless it is too large or too much is under way."""
+        declared = _content_length(request)
+        if declared is not None and declared > cap:
+            raise TooLargeError(f"found {declared} bytes, expected at most {cap}")
+        reserved = cap if declared is None else declared
+        if self.bytes + reserved > self.limits.max_bytes_in_flight:
+            raise UnavailableError("too much is under way: try again", retry_s=2.0)
+        self.bytes += reserved
+        try:
+            yield await self._read(request, cap)
+        finally:
+            self.bytes -= reserved
+
+    async def _read(self, request: Request, cap: int) -> bytes:
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > cap:
+                        raise TooLargeError(f"found more than {cap} bytes, expected at most that")
+                    parts.append(part)
+        except (ClientDisconnect, TimeoutError) as error:
+            raise IncompleteBodyError("the request ended before it was complete") from error
+        return b"".join(parts)
+
+
+def _content_length(request: Request) -> int | None:
+    if "transfer-encoding" in request.headers:  # then a length says nothing about the body
+        return None
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isdecimal() else None
+
+
+log = logging.getLogger(__name__)
+
+STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
+    (ExistsError, 409),
+    (DeniedError, 403),
+    (UnknownError, 404),
+    (TooLargeError, 413),
+    (IncompleteBodyError, 400),
+    (DiskFullError, 507),
+    (DatabaseDamagedError, 500),
+    (TooManyReportsError, 429),
+    (UnavailableError, 503),
+    (EdgemergeError, 422),
+)
+PROBLEM_DESCRIPTIONS = {
+    400: "The request was cut short.",
+    401: "The token is missing, unknown or revoked.",
+    403: "This token may not do that.",
+    404: "There is no such thing.",
+    409: "It is there already, and different or newer.",
+    413: "More bytes than allowed.",
+    422: "What was sent cannot be used; the words say why.",
+    429: "More reports than are taken; report again after the given seconds.",
+    503: "Too much is under way; try again after the given seconds.",
+    507: "The disk is full.",
+}
+
+
+class UnauthenticatedError(DeniedError):
+    """No token, or one that nobody has."""
+
+
+def problem_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """Describe what else a route may answer."""
+    return {code: {"model": Problem, "description": PROBLEM_DESCRIPTIONS[code]} for code in codes}
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """Tell an error over HTTP."""
+    if isinstance(error, UnauthenticatedError):
+        return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
+    status = next(code for kind, code in STATUS_BY_ERROR if isinstance(error, kind))
+    headers = {}
+    if isinstance(error, UnavailableError):
+        headers["Retry-After"] = str(round(error.retry_s or 1))
+    if status >= 500 and status != 503:
+        log.error("a request failed", extra={"values": {"error": str(error)}})
+    content: dict[str, Any] = {"error": str(error)}
+    if status == 409:
+        content["problem"] = "exists"
+    return JSONResponse(content, status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let the app answer our errors, and its own, in the same form."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        return page_or_json(request, error_response(error))
+
+    async def theirs(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for no other
+        headers = {**(error.headers or {}), **_allow_header(request, error.status_code)}
+        told = JSONResponse({"error": str(error.detail)}, error.status_code, headers)
+        return page_or_json(request, told)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for no other
+        return page_or_json(
+            request, JSONResponse({"error": validation_message(error.errors())}, 422)
+        )
+
+    async def faults(request: Request, _error: Exception) -> Response:
+        told = JSONResponse({"error": "a fault of the server: its log says more"}, 500)
+        told.headers["X-Content-Type-Options"] = "nosniff"  # made outside of what adds it
+        return page_or_json(request, told)
+
+    app.add_exception_handler(Exception, faults)
+    app.add_exception_handler(EdgemergeError, ours)
+    app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _allow_header(request: Request, status: int) -> dict[str, str]:
+    """Name all methods of an address; the framework names those of one of its routes."""
+    path = getattr(request.scope.get("route"), "path", "")
+    methods = request.app.openapi()["paths"].get(path, ())
+    if status != 405 or not methods:
+        return {}
+    return {"Allow": ", ".join(sorted(map(str.upper, methods)))}
+
+
+def validation_message(errors: Any) -> str:
+    """Say where a request does not fit, and why."""
+    found = (": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in errors)
+    return "; ".join(dict.fromkeys(found))  # each once: a name is read for its route and its asker
+
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+OCTET_STREAM = "application/octet-stream"
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+Number = Annotated[int, Path(ge=0, lt=2**63)]
+
+_bearer = HTTPBearer(auto_error=False, description="The token of an operator or a device.")
+
+
+async def service_of(request: Request) -> Service:
+    """Give the service behind the app."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def load_of(request: Request) -> InFlight:
+    """Give what is under way."""
+    load: InFlight = request.app.state.load
+    return load
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
+InFlightDep = Annotated[InFlight, Depends(load_of)]
+
+
+async def token_of(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+    """Give the token that came with a request."""
+    if given is None or not given.credentials.isascii():
+        raise UnauthenticatedError(
+            "found no token, expected the header 'Authorization: Bearer TOKEN'"
+        )
+    return given.credentials
+
+
+Token = Annotated[str, Depends(token_of)]
+
+
+def caller_of(service: ServiceDep, token: Token) -> Caller:
+    """Say who asks."""
+    try:
+        return service.caller(token)
+    except DeniedError as error:
+        raise UnauthenticatedError(str(error)) from error
+
+
+CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
+async def operator(caller: CallerDep) -> Caller:
+    """Let only operators pass."""
+    if not caller.is_operator:
+        raise DeniedError("found the token of a device, expected that of an operator")
+    return caller
+
+
+async def member(fleet: Name, caller: CallerDep) -> Caller:
+    """Let operators pass, and the devices of this fleet."""
+    if not caller.is_operator and caller.fleet != fleet:
+        raise DeniedError(f"found a device of another fleet, expected one of {fleet}")
+    return caller
+
+
+Operator = Annotated[Caller, Depends(operator)]
+Member = Annotated[Caller, Depends(member)]
+
+
+def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tuple[Caller, Fleet]:
+    """Let only the device itself pass; give what its fleet has agreed on, too."""
+    try:
+        caller, agreed = service.sender(token, fleet)
+    except DeniedError as error:
+        raise UnauthenticatedError(str(error)) from error
+    if agreed is None or caller.name != device:
+        raise DeniedError(f"only {device} itself, in its fleet, may say what it saw")
+    return caller, agreed
+
+
+Sender = Annotated[tuple[Caller, Fleet], Depends(sender)]
+
+
+def json_request(model: type[M]) -> Callable[[Request, InFlight], Awaitable[M]]:
+    """Read what is asked in JSON, once it is known who asks."""
+
+    async def read(request: Request, load: InFlightDep) -> M:
+        async with load.body(request, MAX_JSON_BYTES) as data:
+            try:
+                return model.model_validate_json(data)
+            except ValidationError as error:
+                raise SettingError(validation_message(error.errors())) from error
+
+    return read
+
+
+def json_body_schema(model: type[BaseModel]) -> dict[str, object]:
+    """Describe a body in JSON."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def bytes_body_schema(words: str) -> dict[str, object]:
+    """Describe a body of bytes."""
+    content = {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}}}
+    return {"requestBody": {"required": True, "description": words, "content": content}}
+
+
+def bytes_response_schema(words: str) -> dict[int | str, dict[str, object]]:
+    """Describe an answer of bytes that is not sent again while it stays the same."""
+    content = {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}}}
+    tag = {"ETag": {"schema": {"type": "string"}, "description": "Changes with the content."}}
+    return {
+        200: {"description": words, "content": content, "headers": tag},
+        304: {"description": "It is what `If-None-Match` names."},
+    }
+
+
+def etag_response(data: bytes | None, tag: str) -> Response:
+    """Answer with bytes and their tag, or with the tag alone if they are known."""
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
+    if data is None:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=OCTET_STREAM, headers=headers)
+
+
+def if_none_match(request: Request) -> str | None:
+    """Give the tag that the asker has already."""
+    given = request.headers.get("if-none-match", "").strip()
+    return given.removeprefix("W/").strip('"') or None
+
+
+async def run_in_thread(work: Callable[[], T], limiter: CapacityLimiter | None = None) -> T:
+    """Do work that computes or waits, beside the loop that listens."""
+    return await run_sync(work, limiter=limiter)
+
+
+async def heavy_limiter(request: Request) -> CapacityLimiter:
+    """Give the limiter for what computes long, so that shares find threads and a processor."""
+    limiter: CapacityLimiter = request.app.state.heavy_limiter
+    return limiter
+
+
+HeavyLimiter = Annotated[CapacityLimiter, Depends(heavy_limiter)]

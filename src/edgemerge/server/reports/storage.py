@@ -1,0 +1,252 @@
+"""Reports in the database: written in small batches, merged with what other servers wrote.
+
+Each device has a small row with its newest points, written often, and a large one with all of them,
+written when the small one has grown. All writes happen in transactions of the writer, so what is
+read there cannot change meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from edgemerge.server.db.base import Transaction
+from edgemerge.server.reports import model
+from edgemerge.server.reports.model import (
+    MAX_STORED_ALARMS,
+    MAX_STORED_MERGES,
+    NO_POINTS,
+    LatestReport,
+    MinuteSummary,
+    PendingHistory,
+    PointTable,
+    Traffic,
+    merge_points,
+    pack_points,
+    unpack_points,
+    without_origins,
+)
+from edgemerge.server.schemas import AlarmAsked, MergeAsked, StatusAsked
+
+MAX_TAIL_POINTS = 120  # points in the small row
+MAX_OLD_MERGE_CHARS = 4096  # characters of a merge that are kept when there is a newer one
+WHERE_DEVICE = "where fleet = ? and device = ?"
+TRAFFIC_COLUMNS = "pushes, pushed_bytes, pulls, pulled_bytes, last, grouped"
+NO_TRAFFIC = tuple(vars(Traffic()).values())
+REPORT_COLUMNS = f"fleet, device, version, at, body, points, {TRAFFIC_COLUMNS}, merged"
+
+log = logging.getLogger(__name__)
+
+
+class StoredStatus(BaseModel):
+    """What a device said last, as it is stored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    every_s: float
+    left: bool
+    status: StatusAsked
+    alarm: AlarmAsked | None
+    merge: MergeAsked | None
+
+
+class DeviceUpdate(NamedTuple):
+    """What is to be written of a device."""
+
+    fleet: str
+    device: str
+    latest: LatestReport | None
+    fresh: PendingHistory
+
+
+class WriteResult(NamedTuple):
+    """The version of a device's row after it was written; None if no such device is enrolled."""
+
+    fleet: str
+    device: str
+    version: int | None
+
+
+class StoredReport(NamedTuple):
+    """What is stored of a device, without its minutes, alarms and merges."""
+
+    version: int
+    latest: LatestReport | None
+    points: PointTable
+    traffic: Traffic
+    merged: int
+
+
+def write_updates(tx: Transaction, sheets: Sequence[DeviceUpdate]) -> list[WriteResult]:
+    """Write what is new of some devices."""
+    return [WriteResult(sheet.fleet, sheet.device, _write_device(tx, sheet)) for sheet in sheets]
+
+
+def _write_device(tx: Transaction, sheet: DeviceUpdate) -> int | None:
+    where, fresh = (sheet.fleet, sheet.device), sheet.fresh
+    if tx.one(f"select 1 from devices {WHERE_DEVICE}", *where) is None:
+        return None  # its fleet was deleted
+    version = _write_report(tx, sheet)
+    for minute, one in fresh.minutes.items():
+        _write_minute(tx, where, minute, one)
+    if fresh.alarms:
+        _write_alarms(tx, where, fresh.alarms)
+    if fresh.merges:
+        _write_merges(tx, where, fresh.merges)
+    return version
+
+
+def _write_report(tx: Transaction, sheet: DeviceUpdate) -> int:
+    where, fresh, glimpse = (sheet.fleet, sheet.device), sheet.fresh, sheet.latest
+    row = tx.one(
+        f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
+        *where,
+    )
+    version, at, body, known, *traffic, merged = row or (0, 0.0, "", b"", *NO_TRAFFIC, 0)
+    if glimpse is not None and glimpse.heard > at:
+        at, body = glimpse.heard, _status_json(glimpse)
+    sums = Traffic(*traffic) + fresh.traffic
+    points = pack_points(_tail_points(tx, where, merge_points(unpack_points(known), fresh.points)))
+    values = (*where, version + 1, at, body, points, *vars(sums).values())
+    values = (*values, merged + fresh.merged)
+    _upsert(tx, "reports", REPORT_COLUMNS, values)
+    return int(version) + 1
+
+
+def _tail_points(tx: Transaction, where: tuple[str, str], tail: PointTable) -> PointTable:
+    """Give the points for the small row; if they are many, move them to the large one."""
+    if len(tail) <= MAX_TAIL_POINTS:
+        return tail
+    row = tx.one(f"select points from rings {WHERE_DEVICE}", *where)
+    ring = merge_points(unpack_points(row[0]) if row else NO_POINTS, tail)
+    _upsert(tx, "rings", "fleet, device, points", (*where, pack_points(ring)))
+    return NO_POINTS
+
+
+def _write_minute(
+    tx: Transaction, where: tuple[str, str], minute: int, more: MinuteSummary
+) -> None:
+    known = tx.one(
+        "select scores, mean, highest, threshold, alarms from minutes "
+        f"{WHERE_DEVICE} and minute = ?",
+        *where,
+        minute,
+    )
+    one = model.add_summaries(MinuteSummary(more.at, *known), more) if known else more
+    fields = "fleet, device, minute, scores, mean, highest, threshold, alarms"
+    _upsert(tx, "minutes", fields, (*where, minute, *one[1:]), key=3)
+
+
+def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[AlarmAsked]) -> None:
+    for alarm in alarms:
+        values = (*where, alarm.at, alarm.sample, alarm.model_dump_json())
+        _upsert(tx, "alarms", "fleet, device, at, sample, body", values, key=4)
+    tx.run(
+        f"delete from alarms {WHERE_DEVICE} and (at, sample) < (select at, sample "
+        f"from alarms {WHERE_DEVICE}"
+        f" order by at desc, sample desc limit 1 offset {MAX_STORED_ALARMS - 1})",
+        *where,
+        *where,
+    )
+
+
+def _write_merges(tx: Transaction, where: tuple[str, str], merges: Sequence[MergeAsked]) -> None:
+    last = tx.one(f"select body from merges {WHERE_DEVICE} order by at desc limit 1", *where)
+    before = [_parse_merge(last[0])] if last else []
+    *older, newest = sorted([*before, *merges], key=lambda merge: merge.at)
+    for merge in [*map(_shortened, older), newest]:
+        values = (*where, merge.at, merge.model_dump_json())
+        _upsert(tx, "merges", "fleet, device, at, body", values, key=3)
+    tx.run(
+        f"delete from merges {WHERE_DEVICE} and at < (select at from merges {WHERE_DEVICE}"
+        f" order by at desc limit 1 offset {MAX_STORED_MERGES - 1})",
+        *where,
+        *where,
+    )
+
+
+def _upsert(
+    tx: Transaction, table: str, fields: str, values: Sequence[Any], *, key: int = 2
+) -> None:
+    """Write a row; `key` says how many of its fields name it."""
+    names = fields.split(", ")
+    marks = ", ".join("?" * len(names))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names[key:])
+    tx.run(
+        f"insert into {table} ({fields}) values ({marks})"
+        f" on conflict ({', '.join(names[:key])}) do update set {changes}",
+        *values,
+    )
+
+
+def report_versions(tx: Transaction) -> dict[tuple[str, str], int]:
+    """Give the version of every device's row."""
+    rows = tx.rows("select fleet, device, version from reports")
+    return {(fleet, device): version for fleet, device, version in rows}
+
+
+def read_report(tx: Transaction, fleet: str, device: str) -> StoredReport | None:
+    """Give what is stored of a device."""
+    where = (fleet, device)
+    row = tx.one(
+        f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
+        *where,
+    )
+    if row is None:
+        return None
+    version, at, body, tail, *traffic, merged = row
+    ring = tx.one(f"select points from rings {WHERE_DEVICE}", *where)
+    table = merge_points(unpack_points(ring[0]) if ring else NO_POINTS, unpack_points(tail))
+    return StoredReport(version, _latest_report(device, at, body), table, Traffic(*traffic), merged)
+
+
+def read_minutes(tx: Transaction, fleet: str, device: str, since: int) -> dict[int, MinuteSummary]:
+    """Give the minutes of a device from one on."""
+    rows = tx.rows(
+        f"select minute, scores, mean, highest, threshold, alarms from minutes {WHERE_DEVICE}"
+        " and minute >= ? order by minute",
+        fleet,
+        device,
+        since,
+    )
+    return {row[0]: MinuteSummary(row[0] * model.MINUTE_S, *row[1:]) for row in rows}
+
+
+def read_alarms(tx: Transaction, fleet: str, device: str, limit: int) -> list[AlarmAsked]:
+    """Give the newest alarms of a device."""
+    sql = f"select body from alarms {WHERE_DEVICE} order by at desc, sample desc limit ?"
+    return [AlarmAsked.model_validate_json(body) for (body,) in tx.rows(sql, fleet, device, limit)]
+
+
+def read_merges(tx: Transaction, fleet: str, device: str, limit: int) -> list[MergeAsked]:
+    """Give the newest merges of a device."""
+    sql = f"select body from merges {WHERE_DEVICE} order by at desc limit ?"
+    return [_parse_merge(body) for (body,) in tx.rows(sql, fleet, device, limit)]
+
+
+def _status_json(latest: LatestReport) -> str:
+    return StoredStatus(
+        **{name: getattr(latest, name) for name in StoredStatus.model_fields}
+    ).model_dump_json()
+
+
+def _latest_report(device: str, at: float, body: str) -> LatestReport | None:
+    if not body:
+        return None  # it has pushed or pulled, and never reported
+    try:
+        said = StoredStatus.model_validate_json(body)
+    except ValidationError:
+        log.warning("what a device reported is damaged", extra={"values": {"device": device}})
+        return None
+    return LatestReport(device=device, heard=at, points=(), seq=0, **dict(said))
+
+
+def _parse_merge(body: str) -> MergeAsked:
+    return MergeAsked.model_validate_json(body)
+
+
+def _shortened(merge: MergeAsked) -> MergeAsked:
+    return merge if len(merge.model_dump_json()) <= MAX_OLD_MERGE_CHARS else without_origins(merge)

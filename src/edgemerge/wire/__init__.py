@@ -1,0 +1,1 @@
+"""Bytes: values and states encoded and decoded, and the checks that a contribution must pass."""

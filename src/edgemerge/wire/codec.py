@@ -1,0 +1,579 @@
+"""The codec: values as bytes and back, in one canonical form; other bytes are refused.
+
+The container is safetensors: eight bytes of header length, a JSON header padded with spaces, then
+the arrays one after the other. Nothing is allocated before the header, the shapes and the length
+agree. The projection travels as its settings, with the fingerprint that it must have when it is
+built again.
+
+Sums travel as "exact", "float32" or "root16". U (N, N) goes as its upper triangle, row by row.
+root16 sends R and Z with RᵀR = U, RᵀZ = V, and E = S − diag(ZᵀZ): what arrives is a Gram matrix
+again, and the loss that is left (E) is not drowned by rounding. Columns of R and Z are scaled by
+powers of two to below 1, where float16 counts 2⁻²⁴.
+
+>>> shared = Projection(n_inputs=2, n_hidden=3)
+>>> note = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
+>>> decode(encode(note)) == note
+True
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, SolveError, must_be
+from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats, exact_limit
+from edgemerge.wire.admission import (
+    FORM_TOLERANCES,
+    UNIT_ROUNDOFF,
+    Rounding,
+    cholesky_within_rounding,
+    solve_lower,
+)
+
+WIRE_FORMAT = 1
+MAX_HEADER_BYTES = 2**22
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1"}
+DTYPE_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
+HEADER_START = b'{"__metadata__":{"edgemerge":"'
+OTHER_FORMATS = {
+    b"PK": "a zip archive (npz, PyTorch)",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "gzip data",
+    b"\x28\xb5\x2f\xfd": "zstd data",
+    b"ARROW1": "an Arrow file",
+    b"{": "JSON text",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}
+
+Metadata = dict[str, str]
+Tensors = dict[str, NDArray[Any]]
+Layout = list[tuple[str, str, tuple[int, ...]]]
+
+
+def pack(words: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Write words and arrays; the format number comes before everything else."""
+    layout = layout_of(tensors)
+    parts = (
+        np.ascontiguousarray(a, DTYPES[DTYPE_NAMES[a.dtype]]).tobytes() for a in tensors.values()
+    )
+    header = _write_header({"edgemerge": str(WIRE_FORMAT), **words}, layout)
+    if len(header) > MAX_HEADER_BYTES:
+        raise FormatError(
+            f"found a header of {len(header)} bytes, expected at most {MAX_HEADER_BYTES}"
+        )
+    return b"".join((len(header).to_bytes(8, "little"), header, *parts))
+
+
+def unpack(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
+    """Read words and arrays back, or say what is wrong; the arrays are views into the data."""
+    if len(data) > limit:
+        raise FormatError(f"found {len(data)} bytes, expected at most {limit}: raise `limit`")
+    header = _read_header(data)
+    words, layout = _parse_header(header)
+    if _write_header(words, layout) != header:
+        raise FormatError("the header is not in its canonical form: write it with edgemerge")
+    sizes = [prod(shape) * np.dtype(DTYPES[kind]).itemsize for _, kind, shape in layout]
+    if 8 + len(header) + sum(sizes) != len(data):
+        raise FormatError(
+            f"found {len(data)} bytes, expected {8 + len(header) + sum(sizes)} by the header: "
+            "the data were cut short or have something behind them"
+        )
+    del words["edgemerge"]
+    return words, _read_arrays(data, 8 + len(header), layout)
+
+
+def layout_of(tensors: Mapping[str, NDArray[Any]]) -> Layout:
+    """Give name, type and shape of each array."""
+    return [(name, DTYPE_NAMES[a.dtype], a.shape) for name, a in tensors.items()]
+
+
+def _write_header(words: Mapping[str, str], layout: Layout) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(words)}
+    end = 0
+    for name, kind, shape in layout:
+        start, end = end, end + prod(shape) * np.dtype(DTYPES[kind]).itemsize
+        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def _read_header(data: bytes) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    header = bytes(data[8 : 8 + min(length, MAX_HEADER_BYTES)])
+    if not header.startswith(HEADER_START):
+        raise FormatError(
+            f"found {_describe_bytes(data)}, expected the bytes of an edgemerge object"
+        )
+    number = header[len(HEADER_START) : len(HEADER_START) + 20].partition(b'"')[0]
+    if number != str(WIRE_FORMAT).encode():
+        raise FormatError(
+            f"found format {number.decode('ascii', 'replace')}, expected {WIRE_FORMAT}: "
+            "use the version of edgemerge that wrote it"
+        )
+    if len(header) != length:
+        raise FormatError(f"found {len(data)} bytes, expected a header of {length}: cut short?")
+    return header
+
+
+def _describe_bytes(data: bytes) -> str:
+    for magic, name in OTHER_FORMATS.items():
+        if data.startswith(magic):
+            return name
+    if data[8:9] == b"{":
+        return "a safetensors file of another program"
+    return f"{len(data)} bytes of something else" if data else "nothing"
+
+
+def _parse_header(header: bytes) -> tuple[Metadata, Layout]:
+    try:
+        entries = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the header is not JSON: {error}") from error
+    words = entries.pop("__metadata__")
+    if not (isinstance(words, dict) and all(isinstance(word, str) for word in words.values())):
+        raise FormatError("the words of the header are not all text")
+    return words, [_parse_entry(name, entry) for name, entry in entries.items()]
+
+
+def _parse_entry(name: str, entry: Any) -> tuple[str, str, tuple[int, ...]]:
+    kind, shape = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else (0, 0)
+    if not (isinstance(kind, str) and kind in DTYPES):
+        raise FormatError(f"found array {name!r} of type {kind!r}, expected one of {list(DTYPES)}")
+    if not (isinstance(shape, list) and 1 <= len(shape) <= 2 and all(map(_is_size, shape))):
+        raise FormatError(f"found array {name!r} of shape {shape!r}, expected one or two sizes")
+    return name, kind, tuple(shape)
+
+
+def _is_size(size: Any) -> bool:
+    return type(size) is int and 0 <= size < 2**40
+
+
+def _read_arrays(data: bytes, start: int, layout: Layout) -> Tensors:
+    tensors: Tensors = {}
+    for name, kind, shape in layout:
+        flat: NDArray[Any] = np.frombuffer(data, DTYPES[kind], prod(shape), start)
+        tensors[name] = flat.reshape(shape)
+        start += flat.nbytes
+    return tensors
+
+
+def projection_to_text(projection: Projection) -> str:
+    """Write the settings of a projection as text that builds it again."""
+    p = projection
+    sizes = {"n_inputs": int(p.n_inputs), "n_hidden": int(p.n_hidden), "seed": int(p.seed)}
+    ranges = {"low": p.low, "high": p.high, "width": float(p.width), "grid_bits": int(p.grid_bits)}
+    every = {**sizes, "activation": p.activation, **ranges, "names": p.names}
+    return json.dumps(every, separators=(",", ":"))
+
+
+def projection_from_text(
+    text: str, fingerprint: str, limit: int, known: Projection | None
+) -> Projection:
+    """Build the projection that a text describes, unless it is the one at hand."""
+    try:
+        same = known is not None and projection_to_text(known) == text
+        projection = known if known and same else _build_projection(json.loads(text), limit)
+        expected = projection.fingerprint
+    except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"the settings do not make a projection: {error}") from error
+    if projection_to_text(projection) != text:
+        raise FormatError("the settings of the projection are not in their canonical form")
+    if fingerprint != expected:
+        raise FormatError(
+            f"found fingerprint {fingerprint[:64]!r}, expected {expected} by the settings: "
+            "the sender draws other weights, so its sums cannot be used here"
+        )
+    return projection
+
+
+def _build_projection(settings: Any, limit: int) -> Projection:
+    _check_json_types(settings, limit)
+    with np.errstate(all="ignore"):  # what is not finite is refused by its name
+        return Projection(**settings)
+
+
+def _check_json_types(settings: Any, limit: int) -> None:
+    if not isinstance(settings, dict):
+        raise FormatError("found no list of settings")
+    for name in ("n_inputs", "n_hidden", "seed", "grid_bits"):
+        if type(settings.get(name)) is not int:
+            raise FormatError(f"found {name}={settings.get(name)!r}, expected a whole number")
+    for name, kinds in {"low": float, "high": float, "width": float, "names": str}.items():
+        value = settings.get(name)
+        values = value if isinstance(value, list) else [value]
+        if not (all(type(v) is kinds for v in values) or (name == "names" and value is None)):
+            raise FormatError(f"found {name} of another type, expected {kinds.__name__}")
+    if settings["n_inputs"] * settings["n_hidden"] * 8 > limit:
+        raise FormatError(f"its weights alone take more than {limit} bytes: raise `limit`")
+
+
+Array = NDArray[np.float64]
+SumArrays = tuple[Array, Array, Array, Array]  # U, V, C, S
+
+
+def to_tensors(stats: Stats, form: str) -> Tensors:
+    """Write sums as the arrays of a form."""
+    if form not in FORM_TOLERANCES:
+        raise SettingError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
+    must_be_on_grid(stats.arrays, stats.projection.quantum)
+    if not np.array_equal(stats.U, stats.U.T):
+        raise FormatError("U is not symmetric: these sums were not made by Stats")
+    if form == "root16":
+        tensors = _to_root(stats)
+        must_be_on_grid(
+            from_tensors(tensors, form, stats.projection.quantum), stats.projection.quantum
+        )
+        return tensors
+    U, V, C, S = stats.arrays
+    plain = {"U": pack_triangle(U), "V": V, "C": C, "S": S}
+    kind: type = np.float64 if form == "exact" else np.float32
+    largest = np.nextafter(kind(exact_limit(stats.projection.quantum)), kind(0.0))
+    # adding 0 turns −0 into 0, so that equal sums are equal bytes
+    return {name: np.clip((a + 0.0).astype(kind), -largest, largest) for name, a in plain.items()}
+
+
+def form_layout(form: str, N: int, m: int) -> Layout:
+    """Say which arrays a form has for N hidden values and m outputs."""
+    triangle = N * (N + 1) // 2
+    if form == "root16":
+        floats = [("E", "F32", (m,)), ("C", "F32", (m,))]
+        halves = [("R", "F16", (triangle,)), ("Z", "F16", (N, m))]
+        return [*floats, *halves, ("r", "I8", (N,)), ("z", "I8", (m,))]
+    kind = "F64" if form == "exact" else "F32"
+    shapes = {"U": (triangle,), "V": (N, m), "C": (m,), "S": (m,)}
+    return [(name, kind, shape) for name, shape in shapes.items()]
+
+
+def from_tensors(tensors: Tensors, form: str, quantum: float) -> SumArrays:
+    """Read the arrays of a form back, in float64 and on the grid."""
+    if not all(np.isfinite(array).all() for array in tensors.values()):
+        raise FormatError("found NaN or infinity, expected finite numbers")
+    if form == "root16":
+        return _from_root(tensors, quantum)
+    U, V, C, S = (np.array(tensors[name], np.float64) for name in "UVCS")
+    return unpack_triangle(U, len(V)), V, C, S
+
+
+def must_be_on_grid(sums: SumArrays, quantum: float) -> None:
+    """Refuse what no sum on the grid can be."""
+    for name, array in zip("UVCS", sums, strict=True):
+        if not np.all(np.abs(array) < exact_limit(quantum)):  # also false for NaN
+            raise FormatError(f"an entry of {name} is NaN or not below {exact_limit(quantum):.3g}")
+        quanta = array * (1.0 / quantum)  # exact: the quantum is a power of two
+        if (quanta != np.rint(quanta)).any():
+            raise FormatError(f"an entry of {name} is off the grid of {quantum:g}")
+
+
+def pack_triangle(U: Array) -> Array:
+    """Give the upper triangle, row by row."""
+    return np.asarray(U[_upper(len(U))])
+
+
+def unpack_triangle(packed: Array, N: int) -> Array:
+    """Give the symmetric matrix of an upper triangle."""
+    U = np.zeros((N, N))
+    U[_upper(N)] = packed
+    U.T[_upper(N)] = packed
+    return U
+
+
+def _upper(N: int) -> NDArray[np.bool_]:
+    return np.tri(N, dtype=np.bool_).T
+
+
+def _to_root(stats: Stats) -> Tensors:
+    L, Z = _smallest_lift(stats)
+    E = np.maximum(stats.S - np.einsum("ij,ij->j", Z, Z), 0.0)
+    (R, r), (Z, z) = _scale_columns(L.T), _scale_columns(Z)
+    halves = {"R": pack_triangle(R).astype(np.float16), "Z": Z.astype(np.float16), "r": r, "z": z}
+    return {"E": E.astype(np.float32), "C": (stats.C + 0.0).astype(np.float32), **halves}
+
+
+def _smallest_lift(stats: Stats) -> tuple[Array, Array]:
+    # sums of samples as they are need none but float64's own; faded ones that of their rounding,
+    # without which Z could explain more than there is
+    scale, size, most = np.abs(stats.U.diagonal()), len(stats.U) + 1, Rounding.of(stats).slack
+    for slack in (0.0, stats.projection.quantum, most):
+        L = cholesky_within_rounding(stats.U, scale, size, slack, 0.0)
+        Z = None if L is None else solve_lower(L, stats.V)
+        if L is not None and Z is not None:
+            room = size * (slack + 4.0 * (size + 1) * UNIT_ROUNDOFF * np.abs(stats.S))
+            if np.all(np.einsum("ij,ij->j", Z, Z) <= stats.S + room):
+                return L, Z
+    raise SolveError("U is indefinite: only sums of samples have a square root; send them exact")
+
+
+def _scale_columns(M: Array) -> tuple[Array, NDArray[np.int8]]:
+    exponents = np.frexp(np.sqrt(np.einsum("ij,ij->j", M, M)))[1]
+    return np.ldexp(M, -exponents) + 0.0, exponents.astype(np.int8)
+
+
+def _from_root(tensors: Tensors, quantum: float) -> SumArrays:
+    R16, Z, E, C = (np.array(tensors[name], np.float64) for name in "RZEC")
+    r, z = tensors["r"].astype(int), tensors["z"].astype(int)
+    if max(np.abs(R16).max(), np.abs(Z).max(), -E.min()) > 1.0 or E.min() < 0.0:
+        raise FormatError("found R or Z above 1, or E below 0, expected scaled columns")
+    R = np.triu(unpack_triangle(R16, len(Z)))
+    # exact in any order: products are multiples of 2⁻⁴⁸, and columns have length 1 at most
+    U = np.ldexp(R.T @ R, r[:, None] + r)
+    V = np.ldexp(R.T @ Z, r[:, None] + z)
+    S = E + np.ldexp(np.einsum("ij,ij->j", Z, Z), 2 * z)
+    rounded = (np.rint(a / quantum) * quantum + 0.0 for a in (U, V, C, S))
+    U, V, C, S = rounded
+    return U, V, C, S
+
+
+MAX_BYTES = 2**26  # bytes
+HEADER_KEYS = ("kind", "form", "fingerprint", "projection")
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What one message or file holds; `parts` are sums by name, all of one projection."""
+
+    kind: str
+    projection: Projection
+    words: Metadata = field(default_factory=dict)
+    parts: dict[str, Stats] = field(default_factory=dict)
+    form: str = "exact"
+
+
+def pack_payload(parcel: Payload) -> bytes:
+    """Write a parcel: equal parcels are equal bytes."""
+    tensors: Tensors = {}
+    for name, stats in parcel.parts.items():
+        parcel.projection.must_equal(stats.projection)
+        parts = to_tensors(stats, parcel.form)
+        tensors |= {name + key: array for key, array in parts.items()}
+    return pack(_payload_metadata(parcel), tensors)
+
+
+def unpack_payload(
+    data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None
+) -> Payload:
+    """Read a parcel, or refuse it; a `projection` at hand with the same settings is used again."""
+    words, tensors = unpack(data, limit)
+    missing = [key for key in HEADER_KEYS if key not in words]
+    if missing:
+        raise FormatError(f"the header does not say {missing}")
+    kind, form = words["kind"], words["form"]
+    if form not in FORM_TOLERANCES:
+        raise FormatError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
+    shared = projection_from_text(words["projection"], words["fingerprint"], limit, projection)
+    names = [key.removesuffix("count") for key in words if key.endswith("count")]
+    parts = {
+        name: _read_stats(shared, words[name + "count"], tensors, name, form) for name in names
+    }
+    rest = {
+        key: words[key] for key in words if key not in HEADER_KEYS and not key.endswith("count")
+    }
+    parcel = Payload(kind, shared, rest, parts, form)
+    _must_be_canonical(parcel, words, tensors, data)
+    return parcel
+
+
+def _payload_metadata(parcel: Payload) -> Metadata:
+    p = parcel.projection
+    head = (parcel.kind, parcel.form, p.fingerprint, projection_to_text(p))
+    counts = {f"{name}count": stats.count.hex() for name, stats in parcel.parts.items()}
+    return {**dict(zip(HEADER_KEYS, head, strict=True)), **parcel.words, **counts}
+
+
+def _read_stats(
+    projection: Projection, count: str, tensors: Tensors, name: str, form: str
+) -> Stats:
+    V = tensors.get(name + ("Z" if form == "root16" else "V"))
+    m = V.shape[1] if V is not None and V.ndim == 2 else 0
+    expected = form_layout(form, projection.n_hidden, m)
+    mine = {key: tensors.get(name + key) for key, _, _ in expected}
+    found = {key: array for key, array in mine.items() if array is not None}
+    if m < 1 or layout_of(found) != expected:
+        raise FormatError(f"found arrays {layout_of(found)}, expected {expected} with m ≥ 1")
+    sums = from_tensors(found, form, projection.quantum)
+    must_be_on_grid(sums, projection.quantum)
+    return Stats(projection, *sums, _read_count(count, projection.quantum))
+
+
+def _read_count(text: str, quantum: float) -> float:
+    try:
+        count = float.fromhex(text)
+    except (ValueError, OverflowError) as error:
+        raise FormatError(f"found count {text[:40]!r}, expected a number in hexadecimal") from error
+    if not 0.0 <= count < 2.0**53 or count % quantum:
+        raise FormatError(f"found count {count:g}, expected 0 to 2⁵³ in steps of {quantum:g}")
+    return count
+
+
+def _must_be_canonical(parcel: Payload, words: Metadata, tensors: Tensors, data: bytes) -> None:
+    shapes = {
+        name: form_layout(parcel.form, *stats.V.shape) for name, stats in parcel.parts.items()
+    }
+    every = [name + key for name, entries in shapes.items() for key, _, _ in entries]
+    if list(words.items()) != list(_payload_metadata(parcel).items()) or list(tensors) != every:
+        raise FormatError("the words or arrays of the header are not those that edgemerge writes")
+    rounded = _may_round(parcel) and pack_payload(parcel) != data
+    if rounded or any(map(_has_minus_zero, tensors.values())):
+        raise FormatError("the bytes are not in their canonical form: found −0, expected 0")
+
+
+def _has_minus_zero(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float64 and bool((array.view(np.uint64) == 1 << 63).any())
+
+
+def _may_round(parcel: Payload) -> bool:
+    return parcel.form == "float32"  # exact has no other bytes; root16 is read as it comes
+
+
+def merged_metadata(told: Merged) -> Metadata:
+    """Write down where each part comes from."""
+    return {f"{i}.origins": _origins_to_text(part.origins) for i, part in enumerate(told.parts)}
+
+
+def merged_from_metadata(projection: Projection, words: Metadata, sums: list[Stats]) -> Merged:
+    """Give sums the origins that were written down."""
+    parts = tuple(
+        MergedPart(s, _origins_from_text(words.get(f"{i}.origins", ""))) for i, s in enumerate(sums)
+    )
+    if any(len(part.stats.C) != projection.n_inputs for part in parts):
+        raise FormatError("found sums of another task, expected those of detectors")
+    keys = [origin.key for part in parts for origin in part.origins]
+    if len(set(keys)) < len(keys):
+        raise FormatError("found a contribution in two sums, expected each in one")
+    return Merged(projection, parts)
+
+
+def _origins_to_text(origins: tuple[Origin, ...]) -> str:
+    return json.dumps(origins, separators=(",", ":"))
+
+
+def _origins_from_text(text: str) -> tuple[Origin, ...]:
+    try:
+        found = tuple(_origin_from_json(entry) for entry in json.loads(text))
+    except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"found origins {text[:80]!r}, expected a list of four each") from error
+    if not found or list(found) != sorted(found):
+        raise FormatError(
+            "found origins out of order or none, expected them in order of their keys"
+        )
+    return found
+
+
+def _origin_from_json(entry: Any) -> Origin:
+    device, incarnation, pattern, revision = entry
+    if not (isinstance(device, str) and isinstance(pattern, str)):
+        raise FormatError("found a name that is not text")
+    for number in (incarnation, revision):
+        if not (type(number) is int and 0 <= number < 2**63):
+            raise FormatError("found another number than a whole one from 0 to 2⁶³ − 1")
+    return Origin(device, incarnation, pattern, revision)
+
+
+Value = Projection | Stats | Contribution | Merged
+
+
+def encode(value: Value, form: str = "exact") -> bytes:
+    """Write a value: "exact", "float32" (half the bytes), or "root16" (a quarter).
+
+    The last two round the sums, so they are for links that cannot carry more. float16 of U itself
+    is not offered: it would make U indefinite.
+    """
+    return pack_payload(to_payload(value, form))
+
+
+def decode(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> Any:
+    """Read a value; anything but the bytes of `encode` is a FormatError that says what it is.
+
+    With the `projection` at hand, one that is the same is not built again.
+    """
+    return decode_with_form(data, limit=limit, projection=projection)[0]
+
+
+def decode_with_form(
+    data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None
+) -> tuple[Any, str]:
+    """Read a value and the form that it was written in, which `admit` wants to know."""
+    must_be(data, bytes, "read the file or message as bytes")
+    parcel = unpack_payload(data, limit=limit, projection=projection)
+    return from_payload(parcel), parcel.form
+
+
+def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> str:
+    """Say in which form a value was written; `admit` wants to know."""
+    return unpack_payload(data, limit=limit, projection=projection).form
+
+
+def to_payload(value: Value, form: str = "exact") -> Payload:
+    """Say what there is to write about a value."""
+    if isinstance(value, Projection):
+        return Payload("projection", value)
+    if isinstance(value, Stats):
+        return Payload("stats", value.projection, {}, {"": value}, form)
+    if isinstance(value, Contribution):
+        words = origin_metadata(value)
+        return Payload("contribution", value.stats.projection, words, {"": value.stats}, form)
+    if isinstance(value, Merged):
+        parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
+        return Payload("told", value.projection, merged_metadata(value), parts, form)
+    raise SettingError(
+        f"found {type(value).__name__}, expected Projection, Stats, Contribution or Told "
+        "(save() also takes Detector, Bank and Ledger)"
+    )
+
+
+def from_payload(parcel: Payload) -> Value:
+    """Make the value that a parcel describes."""
+    value: Value
+    if parcel.kind == "projection" and not parcel.parts:
+        value = parcel.projection
+    elif parcel.kind == "stats" and list(parcel.parts) == [""]:
+        value = parcel.parts[""]
+    elif parcel.kind == "contribution" and list(parcel.parts) == [""]:
+        value = contribution_from_metadata(parcel.words, parcel.parts[""])
+    elif parcel.kind == "told" and list(parcel.parts) == [
+        f"{i}." for i in range(len(parcel.parts))
+    ]:
+        value = merged_from_metadata(parcel.projection, parcel.words, list(parcel.parts.values()))
+    else:
+        raise FormatError(
+            f"found {parcel.kind!r} with {len(parcel.parts)} sums, "
+            "expected a projection, stats, a contribution, or what an exchange told"
+        )
+    again = to_payload(value, parcel.form)
+    if list(again.words.items()) != list(parcel.words.items()) or again.form != parcel.form:
+        raise FormatError(f"the words of this {parcel.kind} are not those that edgemerge writes")
+    return value
+
+
+def origin_metadata(contribution: Contribution) -> Metadata:
+    """Write down where a contribution comes from."""
+    c = contribution
+    numbers = {"incarnation": str(c.incarnation), "revision": str(c.revision)}
+    return {"device": c.device, "pattern": c.pattern, **numbers}
+
+
+def contribution_from_metadata(words: Metadata, stats: Stats) -> Contribution:
+    """Give sums the origin that was written down."""
+    try:
+        device, pattern = words["device"], words["pattern"]
+        revision, incarnation = int(words["revision"]), int(words["incarnation"])
+        found = Contribution(device, stats, revision, pattern, incarnation)
+    except KeyError as error:
+        raise FormatError(f"the header does not say {error}") from error
+    except (EdgemergeError, ValueError) as error:
+        raise FormatError(f"the origin is not that of a contribution: {error}") from error
+    if origin_metadata(found) != words:
+        raise FormatError(f"found the origin {words}, expected it as {origin_metadata(found)}")
+    return found
