@@ -5,8 +5,8 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench bulk load faults servers fuzz accuracy paper docs screenshots \
-	flower services setup clean
+.PHONY: help demo test check quick bench bulk layout load faults servers fuzz accuracy paper docs \
+	screenshots flower services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -28,6 +28,9 @@ bench: .venv/ready-bench  ## measure speed against other ways, in one run
 
 bulk: .venv/ready-dask  ## two workers sum up 480 MB, one is killed: the same bits
 	@$(BIN)/python examples/bulk/try_it.py
+
+layout: .venv/ready-dev  ## count files, lines and calls of one sample, PUT and pull, and time them
+	@$(BIN)/python -m benchmarks.layout
 
 load: .venv/ready-dev  ## 100 devices push to a server for a minute
 	@$(BIN)/python -m benchmarks.load
