@@ -20,7 +20,7 @@ from pathlib import Path
 
 from edgemerge import failpoints
 from edgemerge.daemon import log_to_stderr
-from edgemerge.server.store import postgres
+from edgemerge.server.db import postgres
 from edgemerge.server.main import serve
 
 def arm(*_):

@@ -348,7 +348,7 @@ def ends(curve):
 
 def test_the_script_draws_as_the_server_does(world):
     script = (STATIC_DIR / "cells.js").read_text(encoding="utf-8")
-    for name in ("WIDTH", "EDGE", "STEP"):
+    for name in ("WIDTH", "MARGIN", "STEP"):
         assert re.search(rf"const {name} = {getattr(drawing, name)};", script)
     fields = re.findall(r'"(\w+)"', script.partition("FIELDS = [")[2].partition("]")[0])
     assert len(fields) == len(a_row("a", spark=Sparkline()).told())

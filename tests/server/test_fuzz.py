@@ -55,7 +55,7 @@ def must_be_whole(value, form, data):
 def test_a_mutant_is_refused_or_sound(chunk):
     found = Counter(map(taken_in, map(mutant, range(chunk, MUTANTS, CHUNKS))))
     assert set(found) <= {
-        *("FormatError", "RejectedError", "Contribution", "Stats", "Told", "Projection")
+        *("FormatError", "RejectedError", "Contribution", "Stats", "Merged", "Projection")
     }
     assert found["FormatError"] > 1000
     assert found["RejectedError"] > 50  # well-formed bytes reach the checks of the sums

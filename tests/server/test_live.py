@@ -12,7 +12,7 @@ import pytest
 
 from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server.auth import Caller
-from edgemerge.server.dashboard import device as device_watching
+from edgemerge.server.dashboard import live as device_watching
 from edgemerge.server.dashboard import stream
 from edgemerge.server.dashboard import stream as streaming
 from edgemerge.server.dashboard.device import device_view, event_id

@@ -55,7 +55,9 @@ def test_a_device_reports_and_is_told_when_to_report_again(here, token):
 
 
 def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
-    monkeypatch.setattr(here.service.merging, "newest_for", lambda *name: {("mine", "a"): 7}[name])
+    monkeypatch.setattr(
+        here.service.merging, "choice_revision_for", lambda *name: {("mine", "a"): 7}[name]
+    )
     assert json.loads(send(here, token).body)["choice"] == 7
 
 

@@ -29,7 +29,7 @@ LAST = ["DELETE /fleets/{fleet}", "DELETE /fleets/{fleet}/devices/{device}"]  # 
 @pytest.fixture(autouse=True)
 def no_report_is_too_many(monkeypatch):
     """Else most would be answered 429, without a look at them."""
-    for name in ("BURST", "ALL_BURST"):
+    for name in ("DEVICE_BURST", "TOTAL_BURST"):
         monkeypatch.setattr(auth, name, 1e9)
 
 

@@ -512,8 +512,8 @@ def test_a_file_asked_for_by_a_page_of_an_older_server_is_not_kept(stranger):
 NO_FILES = (
     "../templates/base.html",
     "..%2ftemplates%2fbase.html",
-    "%2e%2e/files.py",
-    "..%5cfiles.py",
+    "%2e%2e/pages.py",
+    "..%5cpages.py",
     "uplot",
     "uplot/",
     "/etc/passwd",

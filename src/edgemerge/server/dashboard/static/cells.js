@@ -3,7 +3,7 @@ import { tell } from "./page.js";
 
 const NOTHING = "–";
 const WIDTH = 120;
-const EDGE = 2;
+const MARGIN = 2;
 const STEP = 2;
 
 // The order in which the stream sends a row.
@@ -79,7 +79,7 @@ function score(cell, told) {
   value.classList.toggle("above", told.above === 1);
 }
 
-const x = (i, heights) => WIDTH - EDGE - STEP * (heights.length - 1 - i);
+const x = (i, heights) => WIDTH - MARGIN - STEP * (heights.length - 1 - i);
 
 function spark(cell, { heights, threshold, alarms }) {
   const [line, curve, marks] = cell.firstElementChild.children;
