@@ -89,9 +89,10 @@ def test_the_list_of_commands_is_not_cut_short():
 
 
 ASK = (
-    "import click, os; from edgemerge.cli import main; from edgemerge.cli.group import THREADS;"
+    "import click, os; from edgemerge.cli import main;"
+    "from edgemerge.cli.group import BLAS_THREAD_VARIABLES;"
     "main.add_command(click.command('ask')("
-    "lambda: print(*(os.environ.get(name) for name in THREADS))));"
+    "lambda: print(*(os.environ.get(name) for name in BLAS_THREAD_VARIABLES))));"
 )
 
 

@@ -68,7 +68,7 @@ def test_what_an_exchange_told_is_described_part_by_part(tmp_path):
     save(Merged(SHARED, (MergedPart.of(notes, SHARED),)), tmp_path / "told")
     assert "4 samples of pump-1, pump-2" in call("show", tmp_path / "told").stdout
     found = json.loads(call("show", tmp_path / "told", "--json").stdout)
-    assert found["kind"] == "told"
+    assert found["kind"] == "merged"
     assert found["parts"][0]["origins"][1]["device"] == "pump-2"
 
 

@@ -43,10 +43,10 @@ def entry_hash(entry: Mapping[str, Any]) -> str:
 def verify_chain(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Pass on entries from the first one on; stop with an error where the chain does not hold.
 
-    >>> entry = dict.fromkeys(HASHED_FIELDS, "") | {"seq": 1, "previous": START}
+    >>> entry = dict.fromkeys(HASHED_FIELDS, "") | {"seq": 1, "previous": FIRST_HASH}
     >>> [found["seq"] for found in verify_chain([entry | {"hash": entry_hash(entry)}])]
     [1]
-    >>> list(verify_chain([entry | {"hash": START}]))
+    >>> list(verify_chain([entry | {"hash": FIRST_HASH}]))
     Traceback (most recent call last):
     edgemerge.core.errors.RejectedError: the audit log was changed at entry 1: ...
     """
