@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from benchmarks.jobs import BOTH, LEARN, LEARN_ROWS, SCORE
-from benchmarks.stopwatch import Contestant
+from edgemerge.paper.timing import TimedCall
 
 Array = NDArray[np.float64]
 
@@ -29,16 +29,16 @@ RAM = "limit: memory bandwidth"
 PEAK, MEMORY = "multiply and add", "add arrays larger than the cache"
 
 
-def limits(X: Array, n_hidden: int) -> Iterator[Contestant]:
+def limits(X: Array, n_hidden: int) -> Iterator[TimedCall]:
     """Give the limits for rows X (k, n), as contestants."""
     A, V = np.full((X.shape[1], n_hidden), 1e-3), np.zeros((n_hidden, X.shape[1]))
     for chunk, symmetric in product(CHUNKS, (True, False)):
-        yield Contestant(LEARN_ROWS, BLAS3, rows_alone(X, A, chunk, symmetric=symmetric), len(X))
+        yield TimedCall(LEARN_ROWS, BLAS3, rows_alone(X, A, chunk, symmetric=symmetric), len(X))
     learn, score = partial(learn_alone, X[0], A, V), partial(score_alone, X[0], A, V)
     times = 256
-    yield Contestant(LEARN, CACHE, partial(repeat, times, learn), times)
-    yield Contestant(SCORE, CACHE, partial(repeat, times, score), times)
-    yield Contestant(BOTH, CACHE, partial(repeat, times, learn, score), times)
+    yield TimedCall(LEARN, CACHE, partial(repeat, times, learn), times)
+    yield TimedCall(SCORE, CACHE, partial(repeat, times, score), times)
+    yield TimedCall(BOTH, CACHE, partial(repeat, times, learn, score), times)
 
 
 def rows_alone(X: Array, A: Array, chunk: int, *, symmetric: bool) -> Callable[[], None]:
@@ -77,17 +77,17 @@ def repeat(times: int, *calls: Callable[[], object]) -> None:
             call()
 
 
-def peak() -> Contestant:
+def peak() -> TimedCall:
     """A large product: `units` counts floating point operations."""
     A = np.full((FMA_SIDE, FMA_SIDE), 1e-3)
     C = np.empty_like(A)
-    return Contestant(PEAK, FMA, lambda: np.matmul(A, A, out=C), 2 * FMA_SIDE**3)
+    return TimedCall(PEAK, FMA, lambda: np.matmul(A, A, out=C), 2 * FMA_SIDE**3)
 
 
-def memory() -> Contestant:
+def memory() -> TimedCall:
     """A sum of two arrays into a third: `units` counts bytes, two reads and one write."""
     a, b, c = np.ones(BIG), np.ones(BIG), np.ones(BIG)
-    return Contestant(MEMORY, RAM, lambda: np.add(a, b, out=c), 3 * 8 * BIG)
+    return TimedCall(MEMORY, RAM, lambda: np.add(a, b, out=c), 3 * 8 * BIG)
 
 
 def rows_flops(n: int, N: int) -> int:

@@ -25,9 +25,9 @@ from benchmarks.jobs import (
     SCORE,
     TEXTBOOK,
 )
-from benchmarks.stopwatch import Contestant, each
 from edgemerge import Stats
 from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer
+from edgemerge.paper.timing import TimedCall, call_each
 
 Array = NDArray[np.float64]
 
@@ -52,31 +52,31 @@ def both(learn: Callable[[Any], object], score: Callable[[Any], object], rows: l
 
 def single(
     way: str, learn: Callable[[Any], object], score: Callable[[Any], object], rows: list[Any]
-) -> Iterator[Contestant]:
+) -> Iterator[TimedCall]:
     """Give the jobs of one way that takes samples one by one."""
     k = len(rows)
-    yield Contestant(LEARN, way, partial(each, learn, rows), k)
-    yield Contestant(SCORE, way, partial(each, score, rows), k)
+    yield TimedCall(LEARN, way, partial(call_each, learn, rows), k)
+    yield TimedCall(SCORE, way, partial(call_each, score, rows), k)
     for job in (BOTH, PREQUENTIAL):
-        yield Contestant(job, way, partial(both, learn, score, rows), k)
+        yield TimedCall(job, way, partial(both, learn, score, rows), k)
 
 
-def numpy_peers(stats: Stats, rows: Array) -> Iterator[Contestant]:
+def numpy_peers(stats: Stats, rows: Array) -> Iterator[TimedCall]:
     """Give OS-ELM in NumPy, both ways, having learnt what is in stats."""
     first, hidden = stats.solve(), hidden_layer(stats.projection)
     published = PublishedElm(hidden, first.P, first.B)
     wide = list(rows[:, None, :])
     yield from single(PUBLISHED, published.learn, published.loss, wide)
-    yield Contestant(LEARN_ROWS, PUBLISHED, partial(each, published.learn, wide), len(wide))
+    yield TimedCall(LEARN_ROWS, PUBLISHED, partial(call_each, published.learn, wide), len(wide))
     run = partial(both, published.learn, published.loss, wide)
-    yield Contestant(PREQUENTIAL_ROWS, PUBLISHED, run, len(wide))
+    yield TimedCall(PREQUENTIAL_ROWS, PUBLISHED, run, len(wide))
     for job in (MERGE_LOSS, MERGE_SCORE):
-        yield Contestant(job, PUBLISHED, partial(each, merge_published, [stats] * 8), 8)
+        yield TimedCall(job, PUBLISHED, partial(call_each, merge_published, [stats] * 8), 8)
     textbook = TextbookElm(hidden, first.P, first.B)
     yield from single(TEXTBOOK, textbook.learn, textbook.loss, list(rows))
 
 
-def torch_peer(rows: Array, n_hidden: int) -> Iterator[Contestant]:
+def torch_peer(rows: Array, n_hidden: int) -> Iterator[TimedCall]:
     """Give one gradient step, and one prediction, of an autoencoder of the same size."""
     torch = import_module("torch")
     torch.set_num_threads(1)
@@ -102,7 +102,7 @@ def torch_peer(rows: Array, n_hidden: int) -> Iterator[Contestant]:
     yield from single(TORCH, learn, score, batches)
 
 
-def river_peer(rows: Array) -> Iterator[Contestant]:
+def river_peer(rows: Array) -> Iterator[TimedCall]:
     """Give River's streaming detector, with the dicts it wants made beforehand."""
     trees = import_module("river.anomaly").HalfSpaceTrees(seed=0)
     dicts = [dict(enumerate(map(float, x))) for x in rows * 0.5 + 0.5]
@@ -111,27 +111,27 @@ def river_peer(rows: Array) -> Iterator[Contestant]:
     yield from single(RIVER, trees.learn_one, trees.score_one, dicts)
 
 
-def forest_peer(rows: Array) -> Iterator[Contestant]:
+def forest_peer(rows: Array) -> Iterator[TimedCall]:
     """Give a forest that can score one row; it cannot learn one."""
     forest = import_module("sklearn.ensemble").IsolationForest(random_state=0).fit(rows)
-    yield Contestant(SCORE, FOREST, lambda: forest.score_samples(rows[:1]))
+    yield TimedCall(SCORE, FOREST, lambda: forest.score_samples(rows[:1]))
 
 
-def pyod_peer(rows: Array) -> Iterator[Contestant]:
+def pyod_peer(rows: Array) -> Iterator[TimedCall]:
     """Give a linear detector that can score one row; it cannot learn one."""
     pca = import_module("pyod.models.pca").PCA(n_components=8).fit(rows)
-    yield Contestant(SCORE, PYOD, lambda: pca.decision_function(rows[:1]))
+    yield TimedCall(SCORE, PYOD, lambda: pca.decision_function(rows[:1]))
 
 
-def packages(rows: Array, n_hidden: int) -> tuple[list[Contestant], list[str]]:
+def packages(rows: Array, n_hidden: int) -> tuple[list[TimedCall], list[str]]:
     """Give the peers that are installed, and a remark for each that is not."""
-    makers: dict[str, Callable[[], Iterator[Contestant]]] = {
+    makers: dict[str, Callable[[], Iterator[TimedCall]]] = {
         TORCH: partial(torch_peer, rows, n_hidden),
         RIVER: partial(river_peer, rows),
         FOREST: partial(forest_peer, rows),
         PYOD: partial(pyod_peer, rows),
     }
-    found: list[Contestant] = []
+    found: list[TimedCall] = []
     remarks = []
     for way, make in makers.items():
         try:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from benchmarks import jobs, limits
 from benchmarks.jobs import OURS, PUBLISHED
 from benchmarks.peers import both, numpy_peers, packages
-from benchmarks.stopwatch import Contestant, each, race
 from edgemerge import Contribution, Detector, Ledger, Projection, Stats
 from edgemerge.core.projection import activation_table
+from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 Array = NDArray[np.float64]
 Times = dict[tuple[str, str], float]  # (job, way) → seconds
@@ -75,25 +75,25 @@ def taught(projection: Projection, X: Array, told: Stats | None = None) -> Detec
     return detector
 
 
-def ours(projection: Projection, X: Array) -> Iterator[Contestant]:
+def ours(projection: Projection, X: Array) -> Iterator[TimedCall]:
     """Give our own way to do every job."""
     one, rows = taught(projection, X), list(X[:SINGLES])
     k = len(rows)
-    yield Contestant(jobs.LEARN, OURS, partial(each, one.learn, rows), k)
-    yield Contestant(jobs.SCORE, OURS, partial(each, taught(projection, X).score, rows), k)
+    yield TimedCall(jobs.LEARN, OURS, partial(call_each, one.learn, rows), k)
+    yield TimedCall(jobs.SCORE, OURS, partial(call_each, taught(projection, X).score, rows), k)
     two = taught(projection, X)
-    yield Contestant(jobs.BOTH, OURS, partial(both, two.learn, two.score, rows), k)
+    yield TimedCall(jobs.BOTH, OURS, partial(both, two.learn, two.score, rows), k)
     three = taught(projection, X)
-    yield Contestant(jobs.PREQUENTIAL, OURS, partial(each, three.learn_and_score, rows), k)
+    yield TimedCall(jobs.PREQUENTIAL, OURS, partial(call_each, three.learn_and_score, rows), k)
     block = taught(projection, X)
-    yield Contestant(jobs.LEARN_ROWS, OURS, partial(block.learn, X), len(X))
+    yield TimedCall(jobs.LEARN_ROWS, OURS, partial(block.learn, X), len(X))
     stream = taught(projection, X)
-    yield Contestant(jobs.PREQUENTIAL_ROWS, OURS, partial(stream.learn_and_score, X), len(X))
+    yield TimedCall(jobs.PREQUENTIAL_ROWS, OURS, partial(stream.learn_and_score, X), len(X))
     told = [Stats.of(projection, samples(projection.n_inputs, 500, s)) for s in range(MERGES)]
     four, five = taught(projection, X), taught(projection, X)
-    yield Contestant(jobs.MERGE_LOSS, OURS, partial(merged, four, told, four.loss, X[0]), MERGES)
-    yield Contestant(jobs.MERGE_SCORE, OURS, partial(merged, five, told, five.score, X[0]), MERGES)
-    yield Contestant(jobs.SUM, OURS, fleet(projection).total)
+    yield TimedCall(jobs.MERGE_LOSS, OURS, partial(merged, four, told, four.loss, X[0]), MERGES)
+    yield TimedCall(jobs.MERGE_SCORE, OURS, partial(merged, five, told, five.score, X[0]), MERGES)
+    yield TimedCall(jobs.SUM, OURS, fleet(projection).total)
 
 
 def merged(detector: Detector, told: list[Stats], ask: Callable[[Array], Any], x: Array) -> None:
@@ -132,7 +132,7 @@ def measure(n: int, N: int, seconds: float) -> tuple[Times, list[str]]:
         *found,
     ]
     times: Times = {}
-    for contestant, time in zip(contestants, race(contestants, seconds), strict=True):
+    for contestant, time in zip(contestants, best_times(contestants, seconds), strict=True):
         key = contestant.job, contestant.way
         times[key] = min(time, times.get(key, time))
     flop, byte = times.pop((limits.PEAK, limits.FMA)), times.pop((limits.MEMORY, limits.RAM))
@@ -168,10 +168,10 @@ def growth(n: int, N: int, seconds: float, much: int) -> Bar:
         old.learn(X)
     rows = list(X[:SINGLES])
     pair = [
-        Contestant(jobs.BOTH, str(d.count), partial(both, d.learn, d.score, rows), len(rows))
+        TimedCall(jobs.BOTH, str(d.count), partial(both, d.learn, d.score, rows), len(rows))
         for d in (young, old)
     ]
-    few, many = race(pair, seconds)
+    few, many = best_times(pair, seconds)
     return Bar((n, N), f"cost of one after {much:,} samples, of after {SEEN:,}", many / few, STEADY)
 
 

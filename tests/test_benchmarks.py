@@ -40,8 +40,8 @@ def test_the_contestants_give_the_same_losses(n_hidden):
     ours = Detector(shared, ridge=ridge)
     ours.learn(X[:300])
     rows, first = shared.grid.rows(X), ours.readout
-    published = peers.Published(shared.project, first.P, first.B)
-    textbook = peers.Textbook(shared.project, first.P, first.B)
+    published = peers.PublishedElm(shared.project, first.P, first.B)
+    textbook = peers.TextbookElm(shared.project, first.P, first.B)
     losses = []
     for x, row in zip(X[300:], rows[300:], strict=True):
         losses.append((ours.loss(x), published.loss(row[None]), textbook.loss(row)))

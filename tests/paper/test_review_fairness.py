@@ -114,7 +114,7 @@ def test_networks_get_readings_between_0_and_1_whatever_the_range():
 
 def trainings(monkeypatch, trial, method, *pairs):
     """Say what back-propagation is given for each pair; nothing is trained."""
-    trained = pytest.importorskip("edgemerge.paper.backprop")
+    backprop = pytest.importorskip("edgemerge.paper.backprop")
     seen = []
 
     def train(network, parts, seed):
@@ -123,10 +123,10 @@ def trainings(monkeypatch, trial, method, *pairs):
     def apart(network, parts, *, rounds, seed):
         seen.append({"network": network, "parts": parts, "seed": seed, "rounds": rounds})
 
-    monkeypatch.setattr(trained.backprop, "train", train)
-    monkeypatch.setattr(trained.backprop, "train_apart", apart)
+    monkeypatch.setattr(backprop, "train", train)
+    monkeypatch.setattr(backprop, "train_federated", apart)
     for a, b in pairs:
-        trained.learn(trial, method, a, b)
+        backprop.train_pair(trial, method, a, b)
     return seen
 
 
@@ -158,12 +158,12 @@ def test_every_pair_trial_and_method_starts_back_propagation_by_its_own_seed(mon
 
 
 def test_back_propagation_is_asked_what_the_others_are_asked(monkeypatch):
-    trained = pytest.importorskip("edgemerge.paper.backprop")
+    backprop = pytest.importorskip("edgemerge.paper.backprop")
     trial, asked = trial_of("BP-NN3"), []
-    monkeypatch.setattr(trained, "learn", lambda *_: None)
+    monkeypatch.setattr(backprop, "train_pair", lambda *_: None)
     losses = noting(asked, lambda _, X: np.arange(len(X)))
-    monkeypatch.setattr(trained.backprop, "losses", losses)
-    trained.rows(trial, "BP-NN3", 1, 3)
+    monkeypatch.setattr(backprop, "losses", losses)
+    backprop.baseline_rows(trial, "BP-NN3", 1, 3)
     assert np.array_equal(asked[0][1], trial.data.X[trial.eval_set(1, 3).rows] * 0.5 + 0.5)
 
 

@@ -89,7 +89,7 @@ def test_a_site_that_does_not_come_back_whole_is_caught(monkeypatch):
 
 
 def test_a_change_that_is_lost_on_its_way_is_caught(monkeypatch):
-    monkeypatch.setattr(TreeNode, "hear_change", lambda *_: True)
+    monkeypatch.setattr(TreeNode, "receive_change", lambda *_: True)
     assert held(simulate(PLAN, measure_s=None))[4] is False
 
 
