@@ -42,6 +42,10 @@ class StaleError(RejectedError):
         super().__init__(message)
         self.newest = newest
 
+    def __reduce__(self) -> tuple[type[StaleError], tuple[str, int]]:
+        """Pickle both arguments: an error of a worker process reaches its parent."""
+        return type(self), (str(self), self.newest)
+
 
 class UnavailableError(EdgemergeError, ConnectionError):
     """The other side cannot be reached, or has no time now: try again after `retry_s`."""
@@ -50,6 +54,9 @@ class UnavailableError(EdgemergeError, ConnectionError):
         """Remember what the other side said about when to try again."""
         super().__init__(message)
         self.retry_s = retry_s
+
+
+AwayError = UnavailableError  # its name in pickles written before 0.2
 
 
 class DeniedError(EdgemergeError, PermissionError):

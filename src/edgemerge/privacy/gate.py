@@ -43,6 +43,9 @@ class ReleaseTrack:
         return not (self.moved or self.released)
 
 
+Seen, Track = PatternSamples, ReleaseTrack  # their names in pickles written before 0.2
+
+
 @dataclass(frozen=True)
 class Decision:
     """What may be released now, what is taken back with it, and what is held back and why."""
