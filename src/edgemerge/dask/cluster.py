@@ -15,9 +15,9 @@ from edgemerge.core.errors import EdgemergeError, SampleError, UnavailableError
 DASHBOARD_ADDRESS = (
     "127.0.0.1:0"  # Dask shows pages of its own: nobody else shall see them, at any free port
 )
-LOST_WORKER_TIMEOUT = (
-    "300s"  # how long a worker that died may take to come back, before it is given up
-)
+# Dask looks once, this long after a death, whether the worker is back. A worker that is just then
+# being started again, because it died again, would be given up for good.
+LOST_WORKER_TIMEOUT = "1000d"
 MALLOC_TOP_PAD = (
     2**26
 )  # bytes that a worker keeps when it frees memory: Dask's few cost half of the speed
