@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each would compile our files
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick bench bulk layout load faults servers fuzz accuracy paper docs \
@@ -18,7 +19,7 @@ test check:  ## everything: format, lint, types, tests, docs, wheel
 	@scripts/check
 
 quick: .venv/ready-dev  ## only the fast tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick
 
 fuzz: .venv/ready-dev  ## search for new counter-examples to the laws, for MINUTES=10
 	@scripts/fuzz $(MINUTES)

@@ -11,6 +11,7 @@ from tests.services.missing import summary
 
 AGAIN_S = 30.0  # a test that goes on waiting after its limit is interrupted again
 LIMIT = pytest.StashKey()
+STARTED = {"mosquitto", "postgres_server"}  # fixtures
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: scikit-learn's own checks need it
 
@@ -20,6 +21,7 @@ plain = settings.get_profile("default")
 settings.register_profile(
     "check", plain, derandomize=True, database=None, deadline=None, print_blob=True
 )
+settings.register_profile("quick", settings.get_profile("check"), max_examples=10)
 settings.register_profile("fuzz", plain, max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("check")
 
@@ -61,6 +63,14 @@ def pytest_runtest_teardown(item):
     """Limit the end of a test too: a failure has stopped its timer."""
     if limit := item.stash.get(LIMIT, None):
         pytest_timeout_set_timer(item, limit)
+
+
+@pytest.hookimpl(tryfirst=True)  # before some are deselected
+def pytest_collection_modifyitems(items):
+    """Count what starts a service as slow."""
+    for item in items:
+        if STARTED.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -38,6 +38,7 @@ def taught(learner, X, y, **weights):
     return learner.fit(X, y, **weights)
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [OSELMDetector(), OSELMDetector(robust=False), OSELMRegressor(), OSELMClassifier()]
 )

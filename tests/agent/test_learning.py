@@ -31,6 +31,7 @@ def plain_run(maker):
     return learner, scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("seed", range(4))
 def test_saving_and_looking_at_any_time_change_no_bit(maker, seed):

@@ -137,6 +137,7 @@ def test_a_line_that_fails_does_not_keep_the_next_from_leaving():
     assert reader.told == b"kept\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("impatient",)])
 def test_a_slow_reader_gets_every_line_in_order_after_what_was_said_before(words):
     with Talk("-c", TALK, *words, stdin=subprocess.DEVNULL) as talk:
@@ -147,6 +148,7 @@ def test_a_slow_reader_gets_every_line_in_order_after_what_was_said_before(words
     assert indices(told) == list(range(MANY))
 
 
+@pytest.mark.slow
 def test_a_reader_who_sleeps_loses_lines_that_are_counted_and_hears_of_the_next():
     with Talk("-c", TALK) as talk:
         talk.log(NOBODY)
@@ -161,6 +163,7 @@ def test_a_reader_who_sleeps_loses_lines_that_are_counted_and_hears_of_the_next(
     assert 0 < lost < MANY
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_the_end_comes_all_the_same():
     with Talk("-c", TALK, stdin=subprocess.DEVNULL) as talk:
         _, log = talk.log(NOBODY), talk.process.stderr.read()
@@ -174,6 +177,7 @@ def test_when_nobody_reads_the_end_comes_all_the_same():
     assert len(found) > 100
 
 
+@pytest.mark.slow
 def test_standard_output_that_was_closed_from_the_start_is_no_trouble():
     words = ("sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, TALK)
     told = subprocess.run(
@@ -182,6 +186,7 @@ def test_standard_output_that_was_closed_from_the_start_is_no_trouble():
     assert (told.stdout, told.stderr) == (b"", b"told\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "tail"])
 def test_an_agent_whom_nobody_reads_learns_everything_and_ends(tmp_path, kind):
     write_rows(tmp_path / "pump-1.csv", stream(5000))

@@ -86,6 +86,7 @@ def test_what_is_given_back_comes_before_what_is_newer_as_far_as_there_is_room()
     assert scores(again.alarms)[-6:] == [MAX_POINTS - 1.0, 1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
 
 
+@pytest.mark.slow
 def test_a_flood_is_bounded_keeps_the_newest_and_costs_microseconds():
     points = ReportBuffer()
     given = [verdict(i, alarm=i % 2 == 0, index=i, pattern=str(i)) for i in range(FLOOD)]

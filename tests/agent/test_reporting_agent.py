@@ -161,6 +161,7 @@ def test_an_older_server_is_asked_once(server, tmp_path):
     assert len(server.asked) == 1
 
 
+@pytest.mark.slow
 def test_an_endless_flood_reaches_the_server_in_few_points(server, tmp_path, monkeypatch):
     rows = stream(100)
 

@@ -24,6 +24,7 @@ from tests.bulk.histories import (
 )
 
 
+@pytest.mark.slow
 @given(
     rows=st.integers(0, 60),
     chunk_bytes=st.integers(1, 4000),

@@ -75,6 +75,7 @@ def test_a_token_that_is_not_an_operators_is_refused(hub, tmp_path):
     assert "unknown or was revoked" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     ["@elsewhere/ui/", "//elsewhere", None, 7, "/ui/sign-in?link=a\x1b[2J", "/ui/sign-in?link="],
@@ -86,6 +87,7 @@ def test_a_server_cannot_lead_the_browser_elsewhere(monkeypatch, path):
         hubs.ServerClient("http://127.0.0.1:9").sign_in_link()
 
 
+@pytest.mark.slow
 def test_the_server_logs_where_its_dashboard_is(hub):
     said = (hub.folder / "log").read_text(encoding="utf-8")
     assert f"info dashboard at={hub.url}/ui/\n" in said

@@ -117,6 +117,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "words", "line"),
     [
@@ -171,12 +172,14 @@ def test_an_unknown_command_is_an_error():
     assert call("lern").exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_program_fails_as_the_function_does():
     done = program("show", "nowhere")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "Error: nowhere: No such file or directory\n"
 
 
+@pytest.mark.slow
 def test_whoever_stops_reading_is_not_told_about_it(tmp_path):
     agree = ("--inputs", 2, "--low", -1, "--high", 1, "--json")
     made = program("learn", tmp_path / "l", "-", "--new", "detector", *agree, given="0.1,0.2\n")

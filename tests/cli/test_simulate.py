@@ -23,6 +23,7 @@ def printed():
     return program("simulate", "--devices", 2000, "--fan-out", 100, *SMALL)
 
 
+@pytest.mark.slow
 def test_two_thousand_devices_add_up_exactly(printed):
     assert printed.returncode == 0, printed.stderr
     start = r"2,000 devices in 20 sites and 4 regions; 1 worker, [\d.]+ kB for sums at most\.\n"
@@ -49,6 +50,7 @@ def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
         assert re.search(words, printed.stdout), words
 
 
+@pytest.mark.slow
 def test_machines_get_the_same_as_json():
     shares = ("--drop-out", 0.5, "--repeat", 0, "--revise", 0.2, "--late", 0.1)
     words = ("--devices", 300, "--fan-out", 30, "--regions", 2, "--grid-bits", 8, "--samples", 2)
@@ -66,6 +68,7 @@ def test_machines_get_the_same_as_json():
     assert found["tiers"][0]["up"]["refused"] > 30
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_not_exact_is_told_and_fails(monkeypatch):
     right = SimulatedFleet.flat
     monkeypatch.setattr(
@@ -83,6 +86,7 @@ def test_too_many_samples_are_refused_in_one_line():
     assert "fewer grid_bits" in failure(call("simulate", "--devices", 10**8, *SMALL))
 
 
+@pytest.mark.slow
 def test_nobody_heard_is_no_error():
     done = call("simulate", "--devices", 20, "--drop-out", 1, "--late", 0, "--repeat", 0,
                 "--revise", 0, *SMALL)  # fmt: skip

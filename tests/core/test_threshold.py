@@ -45,6 +45,7 @@ def test_the_limit_by_sigmas_is_mean_and_spread():
     assert threshold.limit == pytest.approx(VALUES[:500].mean() + 3.0 * VALUES[:500].std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", LEARNING)
 def test_the_share_of_alarms_stays_for_ever(way):
     alarms = fed(Threshold(**way), VALUES)

@@ -45,6 +45,7 @@ def asking(tmp_path):
         yield ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "route"), ROUTES, ids=lambda each: getattr(each, "path", each))
 def test_who_may_call_is_who_the_server_lets_through(asking, method, route):
     address, words = route.path.format(**NAMES), http_api.who(route)
@@ -65,6 +66,7 @@ def test_every_route_that_the_server_describes_is_on_the_page():
     assert {(method, route.path) for method, route in ROUTES} == described
 
 
+@pytest.mark.slow
 def test_what_a_route_takes_and_answers_is_said():
     told = create_app(None).openapi()
     create_fleet = told["paths"]["/fleets/{fleet}"]["put"]

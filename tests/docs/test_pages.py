@@ -64,6 +64,7 @@ def test_a_failing_command_is_told_with_its_line(tmp_path):
         run_page(page)
 
 
+@pytest.mark.slow
 def test_a_program_in_the_background_is_ready_before_the_page_goes_on_and_ends_with_it(tmp_path):
     page = written(
         tmp_path,
@@ -80,12 +81,14 @@ def test_a_program_in_the_background_is_ready_before_the_page_goes_on_and_ends_w
     assert "EDGEMERGE_SERVER" not in os.environ
 
 
+@pytest.mark.slow
 def test_a_program_that_never_gets_ready_is_told_with_its_words(tmp_path):
     page = written(tmp_path, "```console\n$ edgemerge serve --database nosuch/x --port 0 &\n```")
     with pytest.raises(PageError, match=r"page\.md:4: not ready \(exit 2\)[\s\S]*nosuch"):
         run_page(page)
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_well_is_told(tmp_path):
     killed = (
         "```python\nimport os\nfrom pathlib import Path\n"

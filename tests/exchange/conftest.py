@@ -6,7 +6,8 @@ from tests.exchange.worlds import FolderWorld, HttpWorld, MemoryWorld, MqttWorld
 from tests.services.hub import running
 from tests.services.mosquitto import mosquitto  # noqa: F401 - pytest finds fixtures by name here
 
-WAYS = ["memory", "folder", "http", "mqtt", "mqtt 3.1.1", "peer"]
+BROKER = [pytest.param(way, marks=pytest.mark.slow) for way in ("mqtt", "mqtt 3.1.1")]
+WAYS = ["memory", "folder", "http", *BROKER, "peer"]
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,7 @@ def test_what_is_not_newer_is_refused_with_the_newest_and_changes_nothing(world,
     assert told.total == note("a", seed=1).stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wish",
     [
@@ -206,6 +207,7 @@ def test_any_name_is_a_device(world):
     assert world.exchange("b").pull(Wish(device="b", devices=(last,))).total == notes[-1].stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_order_and_repetition_make_no_difference(world, seed):
     rng = np.random.default_rng(seed)

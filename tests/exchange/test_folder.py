@@ -174,6 +174,7 @@ for note in notes:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_push_at_once_do_no_harm(exchange, tmp_path, tmp_path_factory):
     """The newest stays, though all write under one name; without the lock, an older one may."""
     files, outside = [], tmp_path_factory.mktemp("notes")

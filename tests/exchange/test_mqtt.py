@@ -152,6 +152,7 @@ def test_who_may_not_write_is_told_so(version, error, words, guarded):
         there.push(note("a"))
 
 
+@pytest.mark.slow
 def test_tls_trusts_the_given_certificate_and_no_other(certificate, tmp_path):  # noqa: F811 - fixture
     cert, key = certificate
     with broker(tmp_path, f"certfile {cert}", f"keyfile {key}") as port:

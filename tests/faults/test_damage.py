@@ -117,6 +117,7 @@ SUMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", ["total", "patterns"])
 @pytest.mark.parametrize("damage", SUMS)
 def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping, caplog):

@@ -68,6 +68,7 @@ def test_what_left_last_is_given_again_until_enough_samples_entered(tmp_path):
     assert fields["revision"] > first["revision"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_no_two_releases_differ_by_few_samples(tmp_path, seed):
     config, rng = pump_in(tmp_path), np.random.default_rng(seed)

@@ -60,6 +60,7 @@ def test_every_sample_is_learnt_once_or_rejected(case, most, reject_above):
         assert seen(bank).count == len(X) - bank.rejected
 
 
+@pytest.mark.slow
 @given(streams(), st.lists(st.integers(1, 90), max_size=8), st.sampled_from((None, 4.0)))
 @settings(max_examples=40)
 def test_grouping_does_not_matter(case, sizes, reject_above):
@@ -164,6 +165,7 @@ def test_parting_leaves_room_for_new_modes():
         assert bank.score(place + rng.normal(0.0, 0.05, (200, 8))).mean() < 1.3
 
 
+@pytest.mark.slow
 def test_a_fleet_with_very_many_patterns_takes_bounded_room():
     rng = np.random.default_rng(0)
     bank = Bank(SHARED, max_patterns=2)
@@ -286,6 +288,7 @@ def test_scoring_while_learning_scores_each_sample_before_it_is_learnt():
     assert repr(slow).startswith("Bank(")
 
 
+@pytest.mark.slow
 @given(streams(), st.sampled_from((None, 4.0)), st.sampled_from((1.0, 0.99)))
 @settings(max_examples=25)
 def test_a_bank_goes_on_after_saving_as_if_nothing_had_been(case, reject_above, forgetting):
@@ -312,6 +315,7 @@ def saved_bank():
 SAVED = saved_bank()
 
 
+@pytest.mark.slow
 @given(st.integers(0, len(SAVED) - 1), st.integers(0, 7))
 @settings(max_examples=300)
 def test_a_flipped_bit_in_a_bank_file_is_refused_or_is_another_bank(place, bit):

@@ -104,6 +104,7 @@ def test_the_square_root_form_keeps_three_digits_and_what_is_left(stats):
     assert encode(found) == encode(decode(encode(stats, "root16")))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.one_of(sums(), sums(forgetting=True)), st.sampled_from(FORMS))
 def test_whatever_a_device_can_honestly_have_seen_is_admitted(stats, form):
@@ -171,6 +172,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(FORMS), st.data())
 def test_an_edited_header_is_refused_or_canonical(form, data):

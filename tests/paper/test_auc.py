@@ -14,6 +14,8 @@ from edgemerge.paper.trial import Trial
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import ToyScope
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+
 SCOPE = ToyScope(patterns=6, samples=120, inputs=8)
 
 
@@ -201,7 +203,6 @@ def test_the_map_marks_the_best_of_five_and_ours_where_it_is_better():
 
 
 @needs_data
-@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["har", "mnist"])
 def test_on_real_data_merging_helps_and_ours_more(dataset):
     scope = Scope(FOLDER, quick=True)

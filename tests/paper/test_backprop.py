@@ -16,6 +16,8 @@ from edgemerge.paper.backprop import (
 from edgemerge.paper.settings import NETWORKS, Network
 from tests.paper.toys import toy
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+
 SMALL = Network((8,), batch=4, epochs=30)
 
 

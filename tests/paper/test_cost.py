@@ -42,6 +42,7 @@ def small(monkeypatch):
     return Scope(Path(), quick=True)
 
 
+@pytest.mark.slow
 def test_there_is_a_row_for_each_n_with_every_cost(small):
     rows = cost.run(Plan(small))
     assert [row["hidden"] for row in rows] == [2, 4]
@@ -69,6 +70,7 @@ def test_a_full_run_takes_three_trials_or_as_many_as_it_is_given(monkeypatch):
     assert cost.run(Plan(Scope(Path()), trials=2))[0]["trials"] == 2
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_messages_and_files(small):
     data = small.dataset("har")
     layer = Layer("identity", 4).projection(data, 7)

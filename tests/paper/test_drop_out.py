@@ -24,6 +24,8 @@ from edgemerge.paper.settings import LAYERS, ROUNDS, Network
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+
 DATA = toy(patterns=6, samples=400, inputs=8, origins=10)
 
 
@@ -192,7 +194,6 @@ def test_a_figure_has_a_line_for_each_way():
 
 
 @needs_data
-@pytest.mark.slow
 def test_on_real_people_losing_some_costs_little_and_nothing_is_trained_again():
     rows = drop_out.run(Plan(Scope(FOLDER, quick=True), trials=1, baseline_trials=0))
     held = claims(rows)

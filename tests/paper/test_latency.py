@@ -44,6 +44,8 @@ from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 STEPS = {
     *(Step(TRAIN, OURS, what) for what in (DEFERRED, READY_FOR_LOSS, READY_FOR_SCORE)),
@@ -163,7 +165,6 @@ def test_figures_are_drawn_for_what_there_is():
     assert len(steps["steps"].axes) == 6
 
 
-@pytest.mark.slow  # the first step of Adam imports much of torch
 def test_every_step_of_every_method_is_timed(monkeypatch):
     monkeypatch.setattr(latency_steps, "SAMPLES_PER_TURN", 8)
     monkeypatch.setattr(latency_steps, "GRADIENT_STEPS", 4)
@@ -220,7 +221,6 @@ def test_a_trained_pair_knows_both_parts():
     assert made[1].others == made[0].own
 
 
-@pytest.mark.slow
 def test_a_pair_is_timed_for_every_method(monkeypatch):
     monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: named("har", inputs=20))
     trial = Trial(Job("latency", "har", "all", 0), Scope(Path(), quick=True))
@@ -237,7 +237,6 @@ def test_the_best_time_of_many_turns_counts_for_one_unit():
     assert all(0.0 <= time < 1.0 for time in found)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not FOLDER, reason=NO_DATA)
 def test_a_quick_run_measures_all_on_real_data():
     rows = latency.run(Plan(Scope(Path(FOLDER or ""), quick=True)))

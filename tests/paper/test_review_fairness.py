@@ -15,6 +15,8 @@ from edgemerge.paper.settings import LAYERS, NETWORKS, Layer, Network
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import ToyScope, noting, toy
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+
 BASELINES = auc.BASELINES
 
 

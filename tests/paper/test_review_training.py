@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from edgemerge.paper import backprop, latency_steps  # noqa: E402 (they need torch)
 
+pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
 NETWORK = Network((8,), batch=4, epochs=3)
 
 

@@ -45,6 +45,7 @@ def most_alive(alive, plan):
     return alive["most"] - before
 
 
+@pytest.mark.slow
 def test_ten_times_the_devices_are_not_ten_times_the_stats(alive):
     sizes = {"fan_out": 12, "n_inputs": 2, "n_hidden": 2}
     small = most_alive(alive, Plan(devices=100, regions=3, **sizes))
@@ -56,6 +57,7 @@ def test_ten_times_the_devices_are_not_ten_times_the_stats(alive):
     assert large <= small + places
 
 
+@pytest.mark.slow
 def test_the_formula_of_memory_bounds_what_is_alive(alive):
     plan = Plan(devices=600, fan_out=30, n_inputs=2, n_hidden=2)
     assert (most_alive(alive, plan) + plan.pools.count) * plan.stats_bytes <= plan.memory(1)

@@ -153,6 +153,7 @@ def test_every_tier_is_told_what_the_places_above_it_tell():
     assert [each["bytes"] for each in down][1:] == [100.0 * 12, 10.0 * PLAN.n_regions]
 
 
+@pytest.mark.slow
 def test_the_record_has_only_plain_values():
     import json
 

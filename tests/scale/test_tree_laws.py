@@ -25,6 +25,7 @@ def heard_by_hand(plan: Plan) -> Ledger:
     return ledger
 
 
+@pytest.mark.slow
 @given(plans())
 @settings(max_examples=20)
 def test_the_total_of_the_tree_is_the_flat_total_of_the_newest(plan):
@@ -37,6 +38,7 @@ def test_the_total_of_the_tree_is_the_flat_total_of_the_newest(plan):
     assert outcome.gathered.places[0] == len(ledger)
 
 
+@pytest.mark.slow
 @given(plans(), st.integers(1, 12))
 @settings(max_examples=8)
 def test_another_fan_out_gives_the_same_bits(plan, fan_out):
@@ -48,6 +50,7 @@ def test_another_fan_out_gives_the_same_bits(plan, fan_out):
     assert totals[0].digest == totals[1].digest
 
 
+@pytest.mark.slow
 @given(plans())
 @settings(max_examples=12)
 def test_the_tally_adds_up(plan):

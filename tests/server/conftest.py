@@ -10,7 +10,7 @@ from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by t
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database_url(request, tmp_path):
     """The address of an empty database, of each kind in turn."""
     if request.param == "postgres":

@@ -135,6 +135,7 @@ def test_of_a_request_that_breaks_off_nothing_is_stored(tmp_path):
         assert push(here, token, note("a")).status == 201
 
 
+@pytest.mark.slow
 def test_all_that_was_acknowledged_to_many_at_once_is_there(tmp_path):
     with serving(tmp_path) as (here, _):
         tokens = {f"d{i}": here.enrol("mine", f"d{i}") for i in range(THREADS)}

@@ -151,6 +151,7 @@ def test_no_name_of_a_fleet_or_device_is_told(here):
     assert not re.search(r'"[abcdef]"', told)
 
 
+@pytest.mark.slow
 def test_a_scrape_is_cheap_with_a_thousand_devices(tmp_path):
     with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
         here.operator.create_fleet("mine", SHARED)

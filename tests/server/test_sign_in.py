@@ -329,6 +329,7 @@ def test_a_session_that_has_expired_leads_to_sign_in_and_back(operator, world):
         assert answer.headers["location"] in ("/ui/sign-in", "/ui/sign-in?again=1")
 
 
+@pytest.mark.slow
 def test_a_session_survives_a_restart_of_the_server(operator, world):
     csrf = operator.csrf()
     world.restart()

@@ -111,6 +111,7 @@ def test_a_truncated_file_is_refused_with_words(path, part):
         connect(path)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_refused_or_harms_nothing_but_a_blob(path):
     """SQLite has no checksums: inside a blob only the digest of a contribution can tell."""
     blobs = filled(path, 4)

@@ -54,6 +54,7 @@ def test_every_route_of_the_server_has_an_entry_in_the_table(here):
     assert routes_of(here.here.app) == set(ROUTES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("route", "who"), REFUSED)
 def test_whoever_may_not_is_refused_and_changes_nothing(here, route, who):
     before = dump(here.here)
@@ -66,6 +67,7 @@ def test_whoever_may_not_is_refused_and_changes_nothing(here, route, who):
     assert dump(here.here) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "who"),
     [(route, who) for route, who in REFUSED if "{fleet}" in route and who not in MEMBERS],
@@ -76,6 +78,7 @@ def test_a_refusal_does_not_tell_whether_a_fleet_is_there(here, route, who):
     assert there.body.replace(b"mine", b"nowhere") == nowhere.body
 
 
+@pytest.mark.slow
 def test_whoever_may_is_not_refused(mine):
     for route, entry in ROUTES.items():
         for who in ("nobody",) if entry.who == EVERYBODY else entry.who:
@@ -84,6 +87,7 @@ def test_whoever_may_is_not_refused(mine):
             assert answered.status != 404 or route.startswith("DELETE"), (route, who, answered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 @pytest.mark.parametrize("place", ADDRESSES)
 @pytest.mark.parametrize("who", ["itself", "operator"])
@@ -126,6 +130,7 @@ def test_an_address_written_in_another_way_is_not_understood(here, method, targe
     assert dump(here.here) == before
 
 
+@pytest.mark.slow
 def test_names_that_no_database_likes_are_refused_by_both(database_url):
     with world(database_url) as made:
         for pattern in TRICKS:
@@ -176,6 +181,7 @@ def heard():
         logging.getLogger(name).setLevel(level)
 
 
+@pytest.mark.slow
 def test_no_token_is_logged_stored_or_told_to_anybody_else(heard, tmp_path):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         told = [made.ask(route, who) for route, who in REFUSED]

@@ -59,6 +59,7 @@ def carry_out(world, act, number, rng):
             world.drop(device)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(acts, min_size=5, max_size=25), st.integers(0, 99))
 def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_there(story, seed):
@@ -74,6 +75,7 @@ def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_th
             world.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_holds_on_both_databases(database_url, seed):
     rng, world = generator(seed), World(database_url)
