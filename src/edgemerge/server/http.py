@@ -181,9 +181,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _allow_header(request: Request, status: int) -> dict[str, str]:
     """Name all methods of an address; the framework names those of one of its routes."""
+    if status != 405:  # for any other, the whole description would be made in vain
+        return {}
     path = getattr(request.scope.get("route"), "path", "")
     methods = request.app.openapi()["paths"].get(path, ())
-    if status != 405 or not methods:
+    if not methods:
         return {}
     return {"Allow": ", ".join(sorted(map(str.upper, methods)))}
 
