@@ -103,9 +103,12 @@ def test_steps_and_chunks_follow_the_paper_s_recursion(problem, chunk):
 
 
 def rounding(H, ridge):
-    """What float64 may lose of P and B: one rounding per value and sample, times the condition."""
+    """What float64 may lose of P and B: a rounding for each operation on a value, times condition.
+
+    Each sample is one, and the solution that all begins with takes three: root, division, product.
+    """
     condition = 1.0 + np.linalg.norm(H, 2) ** 2 / ridge
-    return H.size * EPS * condition
+    return (len(H) + 3) * H.shape[1] * EPS * condition
 
 
 @given(problems())
