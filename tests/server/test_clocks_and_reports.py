@@ -1,4 +1,4 @@
-"""What a second reviewer of the dashboard found: each was broken once."""
+"""Reports when clocks differ, tokens change and readers stop; revoking what cannot be."""
 
 import asyncio
 import time
