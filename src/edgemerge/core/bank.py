@@ -11,14 +11,14 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from edgemerge.core import patterns
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.ledger import Contribution, must_be_name
 from edgemerge.core.patterns import Event, Patterns, maintain
-from edgemerge.core.projection import Projection, as_int, check_learning_settings
+from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
 
 Array = NDArray[np.float64]
 Scores = Any  # a float for one sample, an array (k,) for rows
@@ -70,9 +70,11 @@ class Bank:
         self.patterns = Patterns(projection, max_patterns, limit, settings)
         self.waiting = np.empty((0, projection.n_inputs))
 
-    def learn(self, X: ArrayLike) -> None:
+    def learn(self, X: Samples) -> None:
         """Learn one sample (n,) or rows (k, n); up to 31 samples wait for their block."""
-        fresh = self.projection.grid.rows(X)
+        self._learn_rows(self.projection.to_rows(X))
+
+    def _learn_rows(self, fresh: Array) -> None:
         rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)
         done = len(rows) - len(rows) % BANK_BLOCK_ROWS
@@ -88,35 +90,38 @@ class Bank:
             maintain(self.patterns)
             self.waiting = self.waiting[:0]
 
-    def score(self, X: ArrayLike) -> Scores:
+    def score(self, X: Samples) -> Scores:
         """Say how unusual: a float for one sample, (k,) for rows; 1 is as usual."""
-        rows = self.projection.grid.rows(X)
-        least = np.ones(len(rows))
-        if self.patterns.instances:
-            least = self.patterns.scores(rows, self.projection.project(rows)).min(0)
-        return float(least[0]) if np.ndim(X) == 1 else least
+        rows = self.projection.to_grid(X)
+        least = self._scores(np.atleast_2d(rows))
+        return float(least[0]) if rows.ndim == 1 else least
 
-    def learn_and_score(self, X: ArrayLike) -> Scores:
+    def learn_and_score(self, X: Samples) -> Scores:
         """Score each block of samples, then learn it."""
-        rows = self.projection.grid.rows(X)  # refuses all before any is learnt
-        readings = np.reshape(np.asarray(X, dtype=np.float64), rows.shape)
+        found = self.projection.to_grid(X)  # refuses all before any is learnt
+        rows = np.atleast_2d(found)
         scores, done = [np.empty(0)], 0
         while done < len(rows):
-            part = readings[done : done + BANK_BLOCK_ROWS - len(self.waiting)]
-            scores.append(self.score(part))
-            self.learn(part)
+            part = rows[done : done + BANK_BLOCK_ROWS - len(self.waiting)]
+            scores.append(self._scores(part))
+            self._learn_rows(part)
             done += len(part)
-        found = np.concatenate(scores)
-        return float(found[0]) if np.ndim(X) == 1 else found
+        joined = np.concatenate(scores)
+        return float(joined[0]) if found.ndim == 1 else joined
 
-    def closest(self, x: ArrayLike) -> str:
+    def _scores(self, rows: Array) -> Array:
+        if not self.patterns.instances:
+            return np.ones(len(rows))
+        return np.asarray(self.patterns.scores(rows, self.projection.project(rows)).min(0))
+
+    def closest(self, x: Samples) -> str:
         """Name the pattern that the sample belongs to."""
-        row = self.projection.grid.one(x)[None]
+        row = self.projection.to_one(x)[None]
         if not self.patterns.instances:
             raise UnknownError("this bank knows no pattern yet: let it learn first")
         return list(self.patterns.instances)[int(self.patterns.nearest(row)[0])]
 
-    def explain(self, x: ArrayLike) -> Array:
+    def explain(self, x: Samples) -> Array:
         """Say which inputs carry the loss, (n,), for the pattern that it belongs to."""
         return self[self.closest(x)].explain(x)
 

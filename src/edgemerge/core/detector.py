@@ -13,11 +13,11 @@ from math import inf, log
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from edgemerge.core.errors import must_be
 from edgemerge.core.ledger import Contribution
-from edgemerge.core.projection import Projection, check_learning_settings
+from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import Cache, Fit, Level, Preview, Readout, effective_count, ridge_for
 from edgemerge.core.stats import CHUNK_ROWS, Capacity, Stats, Sums, must_fit, sum_up
 
@@ -428,33 +428,34 @@ class Detector:
         """The output layer for everything known, own and others', solved afresh."""
         return (self.own + self.others).solve(self.ridge)
 
-    def learn(self, X: ArrayLike) -> None:
+    def learn(self, X: Samples) -> None:
         """Learn one sample (n,) or rows (k, n); without forgetting, grouping changes no bit."""
         if self.reject_above is not None:
             self.learn_and_score(X)
-        elif np.ndim(X) == 1:
-            self._waiting.push(self.projection.grid.one(X))
+            return
+        rows = self.projection.to_grid(X)
+        if rows.ndim == 1:
+            self._waiting.push(rows)
         else:
-            rows = self.projection.grid.rows(X)
             self._waiting.clear()
             learn_rows(self.known, rows)
 
-    def score(self, X: ArrayLike) -> Scores:
+    def score(self, X: Samples) -> Scores:
         """Say how unusual: a float for one sample, (k,) for rows; 1 is as usual."""
-        rows = self._rows(X)
+        rows = self.projection.to_grid(X)
         self._waiting.clear()
         if not self.known.count:
             return 1.0 if rows.ndim == 1 else np.ones(len(rows))
         return self.known.score(self.known.look(rows))
 
-    def loss(self, X: ArrayLike) -> Scores:
+    def loss(self, X: Samples) -> Scores:
         """Give the paper's loss, the mean squared error over the inputs."""
         self._waiting.clear()
-        return self.known.look(self._rows(X)).squares / self.projection.n_inputs  # M9
+        return self.known.look(self.projection.to_grid(X)).squares / self.projection.n_inputs  # M9
 
-    def learn_and_score(self, X: ArrayLike) -> Scores:
+    def learn_and_score(self, X: Samples) -> Scores:
         """Score each sample, then learn it, one after the other, at the cost of blocks."""
-        rows = self._rows(X)
+        rows = self.projection.to_grid(X)
         self._waiting.clear()
         if rows.ndim == 1 and self.known.count:
             return self._learn_one(rows)
@@ -464,11 +465,12 @@ class Detector:
         self.rejected += rejected
         return scores if rows.ndim == 2 else float(scores[0])
 
-    def explain(self, x: ArrayLike) -> Array:
+    def explain(self, x: Samples) -> Array:
         """Say which inputs carry the loss, (n,): 1 is what is usual for that input."""
+        row = self.projection.to_one(x)
         if not self.count:
-            return np.ones_like(self.projection.grid.one(x))
-        row, known, level = self.projection.grid.one(x), self.own + self.others, self.known.level()
+            return np.ones_like(row)
+        known, level = self.own + self.others, self.known.level()
         readout = known.solve(self.ridge)
         usual = np.maximum(known.mean_losses(readout) / level.residual_share**2, level.floor)  # M11
         return np.asarray((row - self.projection.project(row) @ readout.B) ** 2 / usual)
@@ -489,9 +491,6 @@ class Detector:
         """Show what is known."""
         told = self.known.told
         return f"Detector({self.count - told:g} samples of its own, {told:g} of others)"
-
-    def _rows(self, X: ArrayLike) -> Array:
-        return self.projection.grid.one(X) if np.ndim(X) == 1 else self.projection.grid.rows(X)
 
     def _learn_one(self, x: Array) -> float:
         look = self.known.look(x)

@@ -9,13 +9,13 @@ entry for every grid point, so that every machine finds the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import ceil, inf, log2, sqrt
 from operator import index
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from scipy.linalg import blas
 from edgemerge.core.errors import KindError, MismatchError, SampleError, SettingError
 
 Array = NDArray[np.float64]
+Samples = ArrayLike | Mapping[Any, Any]  # (n,) or (k, n); data frames, series, dicts bring names
 Activation = Literal["identity", "sigmoid", "tanh", "relu"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
@@ -96,6 +97,14 @@ MIN_INPUT_RANGE = 1e-290  # a range below it cannot be told from a constant
 MAX_ABS_INPUT = 256.0  # in half-ranges: a value further out than this counts as this far out
 
 
+def as_floats(X: Any, n_inputs: int) -> Array:
+    """Return samples as an array of floats, or refuse what is not numbers."""
+    try:
+        return np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise SampleError(f"a sample must be {n_inputs} numbers: {error}") from error
+
+
 class Grid:
     """Maps readings from [low, high] to grid values about [−1, 1]."""
 
@@ -131,10 +140,7 @@ class Grid:
         return np.asarray((X / self.step - self._shift) / self._gain)
 
     def _shaped(self, X: ArrayLike, ndim: int) -> Array:
-        try:
-            values = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise SampleError(f"a sample must be {self.n} numbers: {error}") from error
+        values = as_floats(X, self.n)
         if values.ndim != ndim or values.shape[-1] != self.n:
             raise SampleError(
                 f"found samples of shape {values.shape}, expected ({self.n},) or (k, {self.n}): "
@@ -166,6 +172,62 @@ class Grid:
                 + (f" of row {where[0]}" if values.ndim == 2 else "")
                 + ", expected a finite number: drop or repair such samples first"
             )
+
+
+def names_of(X: Samples) -> tuple[str, ...] | None:
+    """Return the names that samples carry, in their order, or None if they carry none.
+
+    Names are the keys of a mapping, the columns of a data frame and the index of a series. Labels
+    count as names if at least one of them is text, so a frame with columns 0, 1, ... has none.
+    """
+    if isinstance(X, Mapping):
+        return tuple(map(str, X))
+    labels = getattr(X, "columns", getattr(X, "index", None))
+    if labels is None or callable(labels):  # lists and tuples have a method `index`
+        return None
+    labels = tuple(labels)
+    return tuple(map(str, labels)) if any(isinstance(name, str) for name in labels) else None
+
+
+def match_names(X: Samples, names: Sequence[str] | None) -> ArrayLike:
+    """Return samples with their values in the order of `names`; without names, as they come.
+
+    Raises:
+        SampleError: If the samples carry names and one is missing, unknown or there twice.
+    """
+    found = None if type(X) is np.ndarray else names_of(X)
+    if found is None or (names is None and not isinstance(X, Mapping)):
+        return cast(ArrayLike, X)
+    if names is None:
+        raise SampleError(
+            f"found a sample with the names {_quoted(found)}, but this projection has none: "
+            "give numbers in its order, or build the projection with `names`"
+        )
+    if len(found) != len(names) or set(found) != set(names):
+        _refuse_names(found, names)
+    if isinstance(X, Mapping):
+        values = dict(zip(found, X.values(), strict=True))
+        return as_floats([values[name] for name in names], len(names)).T  # a number or column each
+    frame: Any = X
+    labels = dict(zip(found, getattr(frame, "columns", frame.index), strict=True))
+    return X if found == tuple(names) else cast(ArrayLike, frame[[labels[n] for n in names]])
+
+
+def _refuse_names(found: Sequence[str], names: Sequence[str]) -> None:
+    wrong = {
+        "is missing": [name for name in names if name not in found],
+        "is unknown": [name for name in found if name not in names],
+        "is there twice": [name for name in dict.fromkeys(found) if found.count(name) > 1],
+    }
+    what, which = next(item for item in wrong.items() if item[1])
+    raise SampleError(
+        f"found samples in which {_quoted(which)} {what}, expected the columns {_quoted(names)}: "
+        "give every input of the projection once, in any order"
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:9])) + (", …" if len(names) > 9 else "")
 
 
 def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
@@ -292,9 +354,22 @@ class Projection:
         check_projection_settings(self)
 
     @classmethod
-    def of_data(cls, X: ArrayLike, *, margin: float = 0.0, **settings: Any) -> Self:
-        """Fix the input range once, from a first stretch of samples (k, n)."""
-        low, high = input_range_of(X, margin)
+    def of_data(cls, X: Samples, *, margin: float = 0.0, **settings: Any) -> Self:
+        """Build a projection whose input range is that of some first samples.
+
+        Args:
+            X: Samples (k, n). The columns of a data frame become the projection's `names`.
+            margin: What to add to the range on either side, as a share of it. Raise it when the
+                samples do not show everything that is normal; values beyond the range are used all
+                the same, up to 128 times its width.
+            **settings: Any other setting of the projection, such as `n_hidden` and `seed`;
+                `names=None` takes a data frame's columns by position.
+
+        >>> Projection.of_data([[0.0, 20.0], [1.0, 90.0]], n_hidden=4).high
+        (1.0, 90.0)
+        """
+        settings = {"names": names_of(X), **settings}
+        low, high = input_range_of(match_names(X, names_of(X)), margin)
         return cls(n_inputs=len(low), low=low, high=high, **settings)
 
     @cached_property
@@ -338,10 +413,31 @@ class Projection:
         """The map from readings to grid values."""
         return Grid(self.n_inputs, self.low, self.high, self.grid_bits)
 
-    def hidden(self, X: ArrayLike) -> Array:
-        """Give the hidden values of samples: (k, N), or (N,) for one sample."""
-        H = self.project(self.grid.rows(X))
-        return H[0] if np.ndim(X) == 1 else H
+    def to_grid(self, X: Samples) -> Array:
+        """Return samples on the grid: (n,) for one sample, (k, n) for rows.
+
+        Args:
+            X: One sample (n,) or rows (k, n). Samples that carry names (a data frame, a series, a
+                dict) are matched by them if the projection has names.
+
+        Raises:
+            SampleError: If a value is not a finite number, the shape is wrong, or a name is
+                missing or unknown.
+        """
+        values = as_floats(match_names(X, self.names), self.n_inputs)
+        return self.grid.one(values) if values.ndim == 1 else self.grid.rows(values)
+
+    def to_one(self, x: Samples) -> Array:
+        """Return one sample (n,) on the grid, and refuse rows; see `to_grid`."""
+        return self.grid.one(as_floats(match_names(x, self.names), self.n_inputs))
+
+    def to_rows(self, X: Samples) -> Array:
+        """Return samples on the grid as rows (k, n), also a single one; see `to_grid`."""
+        return self.to_grid(X).reshape(-1, self.n_inputs)
+
+    def hidden(self, X: Samples) -> Array:
+        """Return the hidden values of samples: (k, N), or (N,) for one sample; see `to_grid`."""
+        return self.project(self.to_grid(X))
 
     def project(self, X: Array) -> Array:
         """Give the hidden values of samples that are on the grid already."""

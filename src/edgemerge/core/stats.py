@@ -26,7 +26,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.projection import ACTIVATION_BOUNDS, Projection
+from edgemerge.core.projection import ACTIVATION_BOUNDS, Projection, Samples
 from edgemerge.core.readout import Readout, ridge_for
 
 Array = NDArray[np.float64]
@@ -221,7 +221,7 @@ class Stats:
     def of(
         cls,
         projection: Projection,
-        X: ArrayLike,
+        X: Samples,
         T: ArrayLike | None = None,
         *,
         weights: ArrayLike | None = None,
@@ -231,7 +231,7 @@ class Stats:
         Targets are rounded to the grid, so bring them to about [−1, 1]. A weight of 2 counts a
         row twice; weights that are not whole round the sums to the grid.
         """
-        rows = projection.grid.rows(X)
+        rows = projection.to_rows(X)
         targets = rows if T is None else targets_on_grid(T, len(rows), projection.step)
         return cls.of_rows(projection, rows, targets, weights)
 
@@ -401,7 +401,7 @@ Solver = Literal["svd", "qr", "normal"]
 
 
 def elm(
-    projection: Projection, X: ArrayLike, T: ArrayLike | None = None, *, by: Solver = "svd"
+    projection: Projection, X: Samples, T: ArrayLike | None = None, *, by: Solver = "svd"
 ) -> Array:
     """Train in one batch: B = H⁺T, by SVD, by QR, or by the normal equations (E²LM's sums).
 
@@ -416,7 +416,7 @@ def elm(
     if by == "normal":
         return Stats.of(projection, X, T).solve(ridge=0.0).B  # M3
     H = np.atleast_2d(projection.hidden(X))
-    targets = projection.grid.rows(X) if T is None else np.asarray(T, dtype=np.float64)
+    targets = projection.to_rows(X) if T is None else np.asarray(T, dtype=np.float64)
     if by == "svd":
         return np.asarray(np.linalg.pinv(H) @ targets)
     if by == "qr":
