@@ -43,7 +43,7 @@ class Model:
         """Know nothing."""
         self.projection, self.fade = projection, fade
         self.own = Sums(projection.n_hidden, projection.n_inputs, projection.quantum)
-        self.floor = projection.quantum / 12.0  # the loss that rounding to the grid alone makes
+        self.floor = projection.rounding_loss
         self.others: Stats | None = None
         self.frame = 1.0
         self.learnt = 0  # samples since this object was made

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import combinations
 from math import ceil, inf, sqrt
 from typing import Any, Literal
 
@@ -21,7 +20,15 @@ from numpy.typing import NDArray
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import Group, Profile, group, loss_ratio
+from edgemerge.core.similarity import (
+    SAME_FACTOR,
+    Group,
+    Profile,
+    best_match,
+    distance,
+    group,
+    nearest_pair,
+)
 from edgemerge.core.stats import Capacity, Stats
 
 EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
@@ -349,7 +356,6 @@ def _replace_by_two(patterns: Patterns, name: str, child: str, stays: Array, goe
 
 
 MAX_LOSS_SHARE = 0.5  # a new pattern must halve the loss of the samples that nothing explained
-JOIN_FACTOR = 1.2  # patterns are one when each explains the other's data within this factor
 JOIN_INTERVAL = 2048  # samples between two looks for patterns that have become one
 DRIFT_MOVED, DRIFT_BACK = 0.5, 0.25  # drift at which a pattern has moved, and at which it is back
 IDLE_SAMPLES_PER_HIDDEN = (
@@ -426,15 +432,12 @@ def _is_full(patterns: Patterns) -> bool:
     return len(patterns.instances) >= patterns.most
 
 
-def _join_most_similar(patterns: Patterns, limit: float = JOIN_FACTOR) -> None:
+def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
     """Add the two patterns most alike into one, if each explains the other's data well enough."""
     profiles = {name: Profile.of(i.total) for name, i in patterns.instances.items()}
-    apart = {
-        (a, b): max(loss_ratio(profiles[a], profiles[b]), loss_ratio(profiles[b], profiles[a]))
-        for a, b in combinations(profiles, 2)
-    }
-    (a, b), least = min(apart.items(), key=lambda item: item[1], default=(("", ""), np.inf))
-    if a and least <= limit:
+    pair = nearest_pair(profiles, limit)
+    if pair:
+        a, b = pair
         kept, gone = patterns.instances[a], patterns.instances.pop(b)
         rows = np.vstack([gone.ring.rows(), kept.ring.rows()])
         both = patterns.add(a, kept.detector.own + gone.detector.own, rows)
@@ -463,7 +466,6 @@ def _report_drift_and_absence(patterns: Patterns, name: str, instance: Pattern) 
         patterns.tell("gone", name)
 
 
-SAME_FACTOR = 1.2  # patterns are one when each explains the other's data within this factor
 FACTOR_GROWTH = 1.5  # by which that factor grows while a fleet has too many patterns
 MAX_NAME_LENGTH = 190  # characters of a name, which leaves room for a number behind it
 MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourselves
@@ -479,12 +481,12 @@ def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution
             del patterns.instances[name]
     ours = {name: Profile.of(i.detector.own) for name, i in patterns.instances.items()}
     for found in told:
-        name = _most_similar(ours, Profile.of(found.stats))
-        if not name:
+        match = best_match(ours, Profile.of(found.stats), SAME_FACTOR, distance)
+        if match is None:
             first = found.members[0]
-            name = patterns.free_name(f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH])
-            patterns.add(name, nothing, np.empty((0, patterns.projection.n_inputs)))
-        detector = patterns.instances[name].detector
+            match = patterns.free_name(f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH])
+            patterns.add(match, nothing, np.empty((0, patterns.projection.n_inputs)))
+        detector = patterns.instances[match].detector
         detector.adopt(detector.others + found.stats)
     patterns.settled = patterns.settled or bool(told)
 
@@ -495,12 +497,3 @@ def _group_to_limit(contributions: list[Contribution], most: int) -> list[Group]
         factor *= FACTOR_GROWTH
         told = group(contributions, factor=factor)
     return told
-
-
-def _most_similar(ours: dict[str, Profile], theirs: Profile) -> str:
-    apart = {
-        name: max(loss_ratio(profile, theirs), loss_ratio(theirs, profile))
-        for name, profile in ours.items()
-    }
-    name = min(apart, key=apart.__getitem__, default="")
-    return name if name and apart[name] <= SAME_FACTOR else ""

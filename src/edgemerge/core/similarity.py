@@ -13,9 +13,11 @@ contributions in G groups, and G² at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import log
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +29,11 @@ from edgemerge.core.readout import Level, Readout
 from edgemerge.core.stats import Stats
 
 SIMILAR_FACTOR = 2.5  # HAR, 30 subjects: moving, still and lying never mix; see decision 0010
-SAMPLES_PER_PARAMETER = (
-    1.3  # samples for each parameter that they pin down, from which on their level is known
-)
+SAME_FACTOR = 1.2  # within it two patterns of a bank are one; stricter, since joining them is final
+# samples for each parameter that they pin down, from which on their level is known
+SAMPLES_PER_PARAMETER = 1.3
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,7 @@ def level_of(stats: Stats, readout: Readout) -> Level:
     freedom = len(stats.U) - readout.ridge * float(np.trace(readout.P))  # M11
     count = max(stats.count, stats.projection.quantum)
     losses = stats.mean_loss(readout) * count  # M10
-    return Level(losses, freedom, count, count, stats.projection.quantum / 12.0)
+    return Level(losses, freedom, count, count, stats.projection.rounding_loss)
 
 
 def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
@@ -88,8 +92,49 @@ def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
 
 def alike(a: Stats | Profile, b: Stats | Profile, factor: float = SIMILAR_FACTOR) -> bool:
     """Say whether each explains the other's data, within a factor of what is usual."""
+    return distance(a, b) <= factor
+
+
+def distance(a: Stats | Profile, b: Stats | Profile) -> float:
+    """Return the larger of the two loss ratios: how badly one explains the other's data."""
     mine, theirs = Profile.of(a), Profile.of(b)
-    return loss_ratio(mine, theirs) <= factor and loss_ratio(theirs, mine) <= factor
+    return max(loss_ratio(mine, theirs), loss_ratio(theirs, mine))
+
+
+def best_match(
+    profiles: Mapping[K, Profile],
+    one: Profile,
+    factor: float,
+    measure: Callable[[Profile, Profile], float] = loss_ratio,
+) -> K | None:
+    """Return the key of the profile that explains one's data best, or None if none does.
+
+    Args:
+        profiles: What there is to choose from; of equally good ones the first is taken.
+        one: What is to be explained.
+        factor: How large the measure may be.
+        measure: `loss_ratio`, or `distance` if one has to explain the profile, too.
+    """
+    return _smallest({key: measure(known, one) for key, known in profiles.items()}, factor)
+
+
+def nearest_pair(
+    profiles: Mapping[K, Profile], factor: float, pairs: Iterable[tuple[K, K]] | None = None
+) -> tuple[K, K] | None:
+    """Return the two profiles with the smallest distance, or None if it is above the factor.
+
+    Args:
+        profiles: What there is to choose from.
+        factor: How large the distance may be.
+        pairs: The pairs to look at, all by default; of equally near ones the first is taken.
+    """
+    pairs = combinations(profiles, 2) if pairs is None else pairs
+    return _smallest({(a, b): distance(profiles[a], profiles[b]) for a, b in pairs}, factor)
+
+
+def _smallest(ratios: Mapping[K, float], factor: float) -> K | None:
+    best = min(ratios, key=ratios.__getitem__, default=None)
+    return best if best is not None and ratios[best] <= factor else None
 
 
 Array = NDArray[np.float64]
@@ -219,32 +264,25 @@ class _Cluster:
         stats = self.profile.stats + other.profile.stats
         return _Cluster(Profile.of(stats), self.members + other.members)
 
-    def apart(self, other: _Cluster) -> float:
-        a, b = self.profile, other.profile
-        return max(loss_ratio(a, b), loss_ratio(b, a))
-
 
 def _assign(note: Contribution, groups: list[_Cluster], factor: float) -> None:
     one = _Cluster(Profile.of(note.stats), [note])
-    ratios = [loss_ratio(known.profile, one.profile) for known in groups]
-    best = min(ratios, default=factor)
-    if ratios and best <= factor:
-        i = ratios.index(best)
-        groups[i] = groups[i].joined_with(one)
-    else:
+    best = best_match({i: g.profile for i, g in enumerate(groups)}, one.profile, factor)
+    if best is None:
         groups.append(one)
+    else:
+        groups[best] = groups[best].joined_with(one)
 
 
 def _join_clusters(groups: list[_Cluster], factor: float) -> None:
-    apart = {(a, b): a.apart(b) for i, a in enumerate(groups) for b in groups[:i]}
-    while apart:
-        (a, b), nearest = min(apart.items(), key=lambda item: item[1])
-        if nearest > factor:
-            return
-        apart = {pair: ratio for pair, ratio in apart.items() if not {a, b} & set(pair)}
-        groups[:] = [known for known in groups if known not in (a, b)]
-        both = a.joined_with(b)
-        apart |= {(both, known): both.apart(known) for known in groups}
+    apart = {
+        (a, b): distance(a.profile, b.profile) for i, a in enumerate(groups) for b in groups[:i]
+    }
+    while pair := _smallest(apart, factor):
+        apart = {other: ratio for other, ratio in apart.items() if not {*pair} & {*other}}
+        groups[:] = [known for known in groups if known not in pair]
+        both = pair[0].joined_with(pair[1])
+        apart |= {(both, known): distance(both.profile, known.profile) for known in groups}
         groups.append(both)
 
 

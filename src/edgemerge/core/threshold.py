@@ -114,10 +114,9 @@ def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
 
 def fresh_loss(stats: Stats, readout: Readout) -> float:
     """Give the loss that fresh samples like these have under a readout they had a part in."""
-    floor = stats.projection.quantum / 12.0
     freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
     spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)
-    return max(stats.mean_loss(readout) / spare**2, floor)  # M10, M11
+    return max(stats.mean_loss(readout) / spare**2, stats.projection.rounding_loss)  # M10, M11
 
 
 def _check_settings(

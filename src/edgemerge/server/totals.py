@@ -22,7 +22,7 @@ from typing import TypeVar
 from edgemerge.core.errors import DeniedError, FormatError, UnavailableError
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, loss_ratio
+from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
 from edgemerge.core.stats import Stats
 from edgemerge.exchange.protocol import Wish
 from edgemerge.failpoints import failpoint
@@ -202,10 +202,9 @@ class _Grouping:
     def take(self, tx: Transaction, fleet: Fleet, entry: StoredContribution) -> None:
         """Move one contribution from part 0 into the pattern that it is."""
         stats = contributions.read_stats(tx, entry, fleet.projection)
-        one = Profile.of(stats)
-        ratios = {part: loss_ratio(self._profile(part), one) for part in self._patterns()}
-        best = min(ratios, key=ratios.__getitem__, default=0)
-        part = best if best and ratios[best] <= SIMILAR_FACTOR else max(self.sums, default=0) + 1
+        known = {part: self._profile(part) for part in self._patterns()}
+        best = best_match(known, Profile.of(stats), SIMILAR_FACTOR)
+        part = max(self.sums, default=0) + 1 if best is None else best
         self._add(0, stats, -1)
         self._add(part, stats, 1)
         contributions.mark_counted(tx, fleet.fleet, entry, part)
@@ -213,11 +212,13 @@ class _Grouping:
     def join(self, tx: Transaction, fleet: Fleet) -> None:
         """Join patterns that explain each other, nearest first; those that did not change don't."""
         while True:
-            pairs = combinations(reversed(self._patterns()), 2)
-            apart = {(a, b): self._apart(a, b) for a, b in pairs if {a, b} & self._touched}
-            a, b = min(apart, key=apart.__getitem__, default=(0, 0))
-            if not a or apart[a, b] > SIMILAR_FACTOR:
+            every = combinations(reversed(self._patterns()), 2)
+            pairs = [pair for pair in every if {*pair} & self._touched]
+            known = {part: self._profile(part) for pair in pairs for part in pair}
+            nearest = nearest_pair(known, SIMILAR_FACTOR, pairs)
+            if nearest is None:
                 return
+            a, b = nearest
             self._add(b, self.sums[a], 1)
             self._add(a, self.sums[a], -1)
             tx.run(
@@ -226,10 +227,6 @@ class _Grouping:
 
     def _patterns(self) -> list[int]:
         return [part for part, stats in sorted(self.sums.items()) if part and stats.count > 0]
-
-    def _apart(self, a: int, b: int) -> float:
-        one, two = self._profile(a), self._profile(b)
-        return max(loss_ratio(one, two), loss_ratio(two, one))
 
     def _profile(self, part: int) -> Profile:
         if part not in self._profiles:

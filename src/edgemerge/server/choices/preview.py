@@ -20,9 +20,14 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
-from edgemerge.core.patterns import SAME_FACTOR
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import Profile, cluster_order, loss_ratios, loss_ratios_by_owner
+from edgemerge.core.similarity import (
+    SAME_FACTOR,
+    Profile,
+    cluster_order,
+    loss_ratios,
+    loss_ratios_by_owner,
+)
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import fresh_loss
 from edgemerge.exchange.protocol import Wish
