@@ -1,7 +1,8 @@
 """edgemerge: devices learn what is normal, and their knowledge adds up exactly.
 
 Names are imported when they are first used, so that `edgemerge --help` does not wait for numpy and
-the command line can set the number of BLAS threads before numpy reads it.
+the command line can set the number of BLAS threads before numpy reads it. `MqttExchange` needs the
+extra `mqtt`.
 """
 
 from importlib import import_module
@@ -12,13 +13,43 @@ from edgemerge.moved import register
 if TYPE_CHECKING:
     from edgemerge.core.bank import Bank
     from edgemerge.core.detector import Detector
-    from edgemerge.core.errors import EdgemergeError
-    from edgemerge.core.ledger import Contribution, Ledger
+    from edgemerge.core.errors import (
+        CapacityError,
+        DeniedError,
+        EdgemergeError,
+        FormatError,
+        KindError,
+        MismatchError,
+        RejectedError,
+        RidgeWarning,
+        SampleError,
+        SettingError,
+        SolveError,
+        StaleError,
+        UnavailableError,
+        UnknownError,
+    )
+    from edgemerge.core.ledger import (
+        Contribution,
+        Ledger,
+        Merged,
+        Selection,
+        everyone,
+        fitting,
+        freshest,
+        largest,
+        named,
+    )
     from edgemerge.core.projection import Projection
     from edgemerge.core.readout import Readout
-    from edgemerge.core.similarity import group
+    from edgemerge.core.similarity import explained_by, group
     from edgemerge.core.stats import Stats, elm
     from edgemerge.core.threshold import Threshold
+    from edgemerge.exchange.folder import FolderExchange
+    from edgemerge.exchange.http import HttpExchange
+    from edgemerge.exchange.memory import MemoryExchange
+    from edgemerge.exchange.mqtt import MqttExchange
+    from edgemerge.exchange.peer import PeerExchange
     from edgemerge.files import load, save
     from edgemerge.wire.admission import admit
     from edgemerge.wire.codec import decode, encode
@@ -28,41 +59,94 @@ register()
 
 __all__ = [
     "Bank",
+    "CapacityError",
     "Contribution",
+    "DeniedError",
     "Detector",
     "EdgemergeError",
+    "FolderExchange",
+    "FormatError",
+    "HttpExchange",
+    "KindError",
     "Ledger",
+    "MemoryExchange",
+    "Merged",
+    "MismatchError",
+    "MqttExchange",
+    "PeerExchange",
     "Projection",
     "Readout",
+    "RejectedError",
+    "RidgeWarning",
+    "SampleError",
+    "Selection",
+    "SettingError",
+    "SolveError",
+    "StaleError",
     "Stats",
     "Threshold",
+    "UnavailableError",
+    "UnknownError",
     "admit",
     "decode",
     "elm",
     "encode",
+    "everyone",
+    "explained_by",
+    "fitting",
+    "freshest",
     "group",
+    "largest",
     "load",
+    "named",
     "save",
 ]
 
-_MODULES = {
-    "Bank": "core.bank",
-    "Contribution": "core.ledger",
-    "Detector": "core.detector",
-    "EdgemergeError": "core.errors",
-    "Ledger": "core.ledger",
-    "Projection": "core.projection",
-    "Readout": "core.readout",
-    "Stats": "core.stats",
-    "Threshold": "core.threshold",
-    "admit": "wire.admission",
-    "decode": "wire.codec",
-    "elm": "core.stats",
-    "encode": "wire.codec",
-    "group": "core.similarity",
-    "load": "files",
-    "save": "files",
+_NAMES = {
+    "core.bank": ("Bank",),
+    "core.detector": ("Detector",),
+    "core.errors": (
+        "CapacityError",
+        "DeniedError",
+        "EdgemergeError",
+        "FormatError",
+        "KindError",
+        "MismatchError",
+        "RejectedError",
+        "RidgeWarning",
+        "SampleError",
+        "SettingError",
+        "SolveError",
+        "StaleError",
+        "UnavailableError",
+        "UnknownError",
+    ),
+    "core.ledger": (
+        "Contribution",
+        "Ledger",
+        "Merged",
+        "Selection",
+        "everyone",
+        "fitting",
+        "freshest",
+        "largest",
+        "named",
+    ),
+    "core.projection": ("Projection",),
+    "core.readout": ("Readout",),
+    "core.similarity": ("explained_by", "group"),
+    "core.stats": ("Stats", "elm"),
+    "core.threshold": ("Threshold",),
+    "exchange.folder": ("FolderExchange",),
+    "exchange.http": ("HttpExchange",),
+    "exchange.memory": ("MemoryExchange",),
+    "exchange.mqtt": ("MqttExchange",),
+    "exchange.peer": ("PeerExchange",),
+    "files": ("load", "save"),
+    "wire.admission": ("admit",),
+    "wire.codec": ("decode", "encode"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

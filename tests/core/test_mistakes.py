@@ -31,7 +31,7 @@ NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
         (lambda: Ledger(SHARED).put(NOTE.stats), r"share\(\) makes one"),
         (lambda: Bank(SHARED).adopt([NOTE.stats]), "what peers share"),
         (lambda: admit(NOTE.stats, projection=SHARED), r"decode\(\) gives one"),
-        (lambda: decode("text"), "found str, expected bytes"),
+        (lambda: decode("text"), "found str, expected bytes"),  # type: ignore[call-overload] # on purpose
         (lambda: save("x", "y"), "also takes Detector, Bank and Ledger"),
         (lambda: Detector(SHARED).share(3, revision=1), "name the device"),
         (lambda: Detector(SHARED).share("A", revision=1.5), "revision=1.5, expected a whole"),

@@ -84,13 +84,12 @@ class Acknowledged:
             data = asking.ask("GET", url_path("fleets", self.fleet, "contributions", *key)).body
             sent = self._sent.get(Origin(*key, entry["revision"]))
             assert data == sent, f"{key} at revision {entry['revision']} was never sent so"
-            notes[key] = decode(data, projection=self.projection)
+            notes[key] = decode(data, Contribution, projection=self.projection)
         return notes
 
     def _get(self, asking, grouping) -> Merged:
         reply = asking.ask("GET", url_path("fleets", self.fleet, grouping)).must_be(200)
-        told: Merged = decode(reply.body, projection=self.projection)
-        return told
+        return decode(reply.body, Merged, projection=self.projection)
 
 
 def database_must_be_sound(url):

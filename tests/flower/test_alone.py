@@ -80,9 +80,9 @@ def test_the_memory_of_an_agent_is_left_to_the_agent(tmp_path):
 
 def test_samples_of_a_bank_that_wait_go_on_waiting_when_it_adopts(tmp_path):
     state = learnt(Bank(SHARED), tmp_path / "bank", 1, 2)
-    before = load(state)
+    before = load(state, Bank)
     adopt(NodeConfig("a", state=state), told(note("b", 3)))
-    after = load(state)
+    after = load(state, Bank)
     assert np.array_equal(after.waiting, before.waiting)
     assert {n: after[n].own for n in before} == {n: before[n].own for n in before}
 

@@ -29,7 +29,7 @@ def test_a_bank_gives_its_patterns_and_is_not_changed_by_it(tmp_path):
     before = state.read_bytes()
     fields, notes = given(NodeConfig("a", state=state))
     assert fields["grouped"] == 1
-    bank = load(state)
+    bank = load(state, Bank)
     assert {n.pattern: n.stats for n in notes} == {name: bank[name].own for name in bank}
     assert len(bank.waiting) == 16, "they leave with their block"
     assert state.read_bytes() == before
@@ -157,7 +157,7 @@ def test_a_detector_adopts_and_goes_on_from_there(tmp_path):
 def test_a_bank_adopts_patterns(tmp_path):
     config = NodeConfig("a", state=learnt(Bank(SHARED), tmp_path / "bank", 1))
     adopt(config, told(note("b", 2)))
-    after = load(config.state)
+    after = load(config.state, Bank)
     assert sum(after[name].others.count for name in after) == 40
 
 

@@ -23,6 +23,7 @@ from edgemerge import (
     Contribution,
     Detector,
     EdgemergeError,
+    Ledger,
     Projection,
     Stats,
     decode,
@@ -224,7 +225,7 @@ def test_a_pickled_learner_goes_on_as_before(entry):
 
 
 def test_pickled_values_are_equal_to_saved_ones():
-    ledger = load(CORPUS / "states/ledger.safetensors")
+    ledger = load(CORPUS / "states/ledger.safetensors", Ledger)
     (note,) = (note for note in ledger if note.device == "pump-2")
     found = unpickled("pickles/ledger.pickle")
     assert unpickled("pickles/contribution.pickle") == note
@@ -286,7 +287,7 @@ def test_a_folder_of_contributions_tells_the_recorded_sums(tmp_path):
     for i, words in enumerate(entries("exchange.json")):
         lists = {k: tuple(v) if isinstance(v, list) else v for k, v in words.items()}
         assert encode(there.pull(Wish(**lists))) == bytes_of(f"exchange-told/{i}.safetensors")
-    newest = load(folder / "pump-2,1,normal.safetensors")
+    newest = load(folder / "pump-2,1,normal.safetensors", Contribution)
     assert not there.push(newest)
     with pytest.raises(EdgemergeError):
         there.push(replace(newest, revision=1))

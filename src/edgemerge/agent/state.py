@@ -97,13 +97,13 @@ class AgentState:
         """Read what was told; nothing is the empty sum."""
         if not data:
             return Merged(self.projection)
-        told: Merged = decode(data, limit=MAX_STATE_BYTES, projection=self.projection)
-        return told
+        return decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
 
     def contributions(self) -> tuple[Contribution, ...]:
         """Read what is on its way."""
         return tuple(
-            decode(d, limit=MAX_STATE_BYTES, projection=self.projection) for d in self.pending
+            decode(d, Contribution, limit=MAX_STATE_BYTES, projection=self.projection)
+            for d in self.pending
         )
 
     def mark_rejected(self, told: Merged, why: str) -> None:

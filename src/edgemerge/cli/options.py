@@ -108,7 +108,7 @@ def load_projection(path: Path) -> Any:
     from edgemerge.core.projection import Projection
     from edgemerge.files import load
 
-    thing = load(path)
+    thing: Any = load(path)
     return thing if isinstance(thing, Projection) else getattr(thing, "stats", thing).projection
 
 

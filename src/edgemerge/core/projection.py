@@ -322,9 +322,21 @@ INTEGER_SETTINGS = ("n_inputs", "n_hidden", "seed", "grid_bits")
 class Projection:
     """What devices agree on before they learn; equal settings give equal numbers everywhere.
 
-    `low` and `high` say where each input usually lies: one number, or one for each input.
-    `width` is the half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1).
-    With `names`, each input's weights follow from its name instead of its position.
+    Args:
+        n_inputs: The number of values in a sample.
+        n_hidden: The number of hidden values, N, 64 by default. More explain finer structure; a
+            sum has about N²/2 + N·n_inputs numbers, and learning a sample costs about as much.
+        seed: Draws the weights, 0 by default. Devices that merge need the same.
+        activation: "tanh" (default), "sigmoid", "relu" or "identity".
+        low: Where each input usually begins: one number, or one for each input; −1 by default.
+        high: Where each input usually ends, likewise; 1 by default. Values beyond `low` and `high`
+            are used all the same, up to 128 times the range.
+        width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). By
+            default (0.0) one is chosen that suits the activation and the number of inputs.
+        grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. Fewer bits
+            leave room for more samples before a sum is full (5·10⁸ with 12).
+        names: A name for each input. Its weights then follow from its name instead of its position,
+            and samples that carry names (data frames, series, dicts) are matched by them.
 
     >>> Projection(n_inputs=3, n_hidden=4, seed=7)
     Projection(3 inputs, 4 hidden, tanh, seed 7, 12 bits, 6e3a2749)

@@ -233,6 +233,11 @@ class Group:
 def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACTOR) -> list[Group]:
     """Put contributions that explain each other's data together; the largest group comes first.
 
+    Args:
+        contributions: What to group; those without samples are left out.
+        factor: How many times its usual loss a contribution may have under the readout of its
+            group, 2.5 by default. Lower it for finer groups.
+
     >>> from edgemerge.core.projection import Projection
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
     >>> line = [[k / 50, k / 50] for k in range(-50, 50)]
@@ -292,6 +297,18 @@ def _sum_of(members: tuple[Contribution, ...]) -> Stats:
 
 
 def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Selection:
-    """Those whose data the readout of my sums explains; `~explained_by(mine)` are news to me."""
+    """Select contributions whose data my readout explains; `~explained_by(mine)` are the others.
+
+    Args:
+        mine: My own sums, or their profile if it is used several times.
+        factor: How many times its usual loss their data may have, 2.5 by default.
+
+    >>> from edgemerge.core.projection import Projection
+    >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
+    >>> line = Stats.of(shared, [[k / 50, k / 50] for k in range(-50, 50)])
+    >>> cross = Stats.of(shared, [[k / 50, -k / 50] for k in range(-50, 50)])
+    >>> [note.device for note in (~explained_by(line))([Contribution("b", cross, 1)])]
+    ['b']
+    """
     me = Profile.of(mine)
     return Selection(lambda notes: [n for n in notes if loss_ratio(me, n.stats) <= factor])

@@ -190,6 +190,16 @@ def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
 class Stats:
     """What was seen, as a value: `+` merges, `-` takes back, `*` weighs, `==` compares bits.
 
+    Make one with `Stats.of`, `Stats.empty` or a detector's `own`, rather than from its arrays.
+
+    Args:
+        projection: The projection whose hidden values were summed up.
+        U: The sum of hᵀh over the samples, (N, N).
+        V: The sum of hᵀt, (N, m); the target t is the sample itself, unless said otherwise.
+        C: The sum of the targets, (m,).
+        S: The sum of their squares, (m,).
+        count: The number of samples; weights and forgetting make it fractional.
+
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> a, b = Stats.of(shared, [[0.1, 0.2]]), Stats.of(shared, [[0.3, 0.4], [0.5, 0.6]])
     >>> a + b
@@ -213,7 +223,7 @@ class Stats:
 
     @classmethod
     def empty(cls, projection: Projection, n_outputs: int | None = None) -> Self:
-        """Nothing seen yet: the zero of `+`."""
+        """Return the sums of nothing, the zero of `+`, with `n_outputs` (default: the inputs)."""
         m = projection.n_inputs if n_outputs is None else n_outputs
         return cls.snapshot(projection, Sums(projection.n_hidden, m, projection.quantum))
 
@@ -226,10 +236,15 @@ class Stats:
         *,
         weights: ArrayLike | None = None,
     ) -> Self:
-        """Sum up samples X (k, n) with targets T (k, m); without T the target is X itself.
+        """Return the sums of samples.
 
-        Targets are rounded to the grid, so bring them to about [−1, 1]. A weight of 2 counts a
-        row twice; weights that are not whole round the sums to the grid.
+        Args:
+            projection: The projection that all devices share.
+            X: Samples (k, n), or one (n,). Samples with names are matched by them.
+            T: Targets (k, m), or (k,) for one output; by default the samples themselves. They are
+                rounded to the grid, so bring them to about [−1, 1].
+            weights: A weight of 0 or more for each row, 1 by default; 2 counts a row twice.
+                Weights that are not whole round the sums to the grid.
         """
         rows = projection.to_rows(X)
         targets = rows if T is None else targets_on_grid(T, len(rows), projection.step)
@@ -257,7 +272,13 @@ class Stats:
     def total(
         cls, projection: Projection, parts: Iterable[Self], *, n_outputs: int | None = None
     ) -> Self:
-        """Add up any number of them: the same as `+`, in one place of memory."""
+        """Return the sum of all `parts`: the same as `+`, in one place of memory.
+
+        Args:
+            projection: The projection of all parts.
+            parts: The sums to add; there may be none.
+            n_outputs: The number of outputs, if the target is not the sample itself.
+        """
         whole = cls.empty(projection, n_outputs)
         sums = whole.sums()
         for part in parts:
@@ -403,10 +424,18 @@ Solver = Literal["svd", "qr", "normal"]
 def elm(
     projection: Projection, X: Samples, T: ArrayLike | None = None, *, by: Solver = "svd"
 ) -> Array:
-    """Train in one batch: B = H⁺T, by SVD, by QR, or by the normal equations (E²LM's sums).
+    """Return the output layer B = H⁺T, trained in one batch.
 
-    SVD also gives the least of all solutions when there are fewer samples than hidden values; the
-    other two need as many independent samples as hidden values. Without T the target is X.
+    Args:
+        projection: The hidden layer.
+        X: Samples (k, n).
+        T: Targets (k, m); by default the samples themselves.
+        by: "svd" (default), "qr" or "normal" (the normal equations, E²LM's sums). SVD also gives
+            the smallest of all solutions when there are fewer samples than hidden values; the
+            other two need as many independent samples as hidden values.
+
+    Raises:
+        SolveError: If there are too few independent samples for "qr" or "normal".
 
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity", seed=1)
     >>> X = [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]

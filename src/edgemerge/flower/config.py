@@ -186,7 +186,7 @@ RANGE_SETTINGS = ("low", "high")  # one number, or one for each input with comma
 def projection_from_settings(config: Mapping[str, Any]) -> Projection:
     """Take the projection in the file that `projection` names, else build it from the settings."""
     if path := config.get("projection"):
-        thing = load(str(path))
+        thing: Any = load(str(path))
         found: Projection = getattr(getattr(thing, "stats", thing), "projection", thing)
         return found
     given = {name.replace("-", "_"): config[name] for name in PROJECTION_SETTINGS if name in config}

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -186,8 +186,7 @@ def _save_ledger(ledger: Ledger, config: ServerConfig) -> None:
 def _load_ledger(path: Path) -> Ledger:
     found = load(path)
     must_be(found, Ledger, f"{path} is not a ledger: name another file, which is then made")
-    ledger: Ledger = found
-    return ledger
+    return cast(Ledger, found)
 
 
 def _adopt_requests(ledger: Ledger, answers: list[DeviceReply]) -> Iterator[tuple[int, Fields]]:

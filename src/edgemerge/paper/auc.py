@@ -88,7 +88,7 @@ def encode_contributions(bank: Bank, exchange: Exchange, device: str) -> list[by
 
 def decode_contributions(notes: list[bytes], layer: Projection) -> list[Contribution]:
     """Read what came over the wire."""
-    return [decode(note, projection=layer) for note in notes]
+    return [decode(note, Contribution, projection=layer) for note in notes]
 
 
 PAPER_METHODS = ("before", "after", "BP-NN3", "BP-NN5", "BP-NN3-FL")

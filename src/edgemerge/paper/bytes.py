@@ -93,7 +93,7 @@ def _lengths(sent: Sent, form: str) -> list[int]:
 
 
 def _received(sent: Sent, form: str) -> Sent:
-    return [[decode(encode(note, form)) for note in notes] for notes in sent]
+    return [[decode(encode(note, form), Contribution) for note in notes] for notes in sent]
 
 
 def _auc(trial: Trial, devices: Sequence[Device], received: Sent, *, quick: bool) -> float:

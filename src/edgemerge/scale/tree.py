@@ -103,7 +103,7 @@ class TreeNode:
 
     def adopt(self, data: bytes) -> None:
         """Set what the place above tells."""
-        self.others = decode(data, projection=self.projection)
+        self.others = decode(data, Stats, projection=self.projection)
 
     def tell(self) -> Iterator[tuple[str, bytes]]:
         """Tell each one below everything that is known, without its own part."""
@@ -124,7 +124,7 @@ class TreeNode:
         self._own, self.changed = None, True
 
     def _read(self, data: bytes) -> Contribution:
-        note: Contribution = decode(data, projection=self.projection)
+        note = decode(data, Contribution, projection=self.projection)
         if next(self._received) % self._check_every == 0:
             admit(note, projection=self.projection)
         return note
@@ -291,6 +291,6 @@ def propagate(
 
 def _adopt(note: Contribution, data: bytes) -> Stats:
     detector = Detector.resume(note.stats)
-    detector.adopt(decode(data, projection=note.stats.projection))
+    detector.adopt(decode(data, Stats, projection=note.stats.projection))
     detector.readout  # noqa: B018 (solved, as for the next score)
     return detector.own + detector.others

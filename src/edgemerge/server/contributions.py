@@ -201,7 +201,7 @@ def read_contribution(
     """Give a contribution, which must be what is known of it."""
     data = read_bytes(tx, entry)
     try:
-        note: Contribution = decode(data, limit=len(data), projection=projection)
+        note = decode(data, Contribution, limit=len(data), projection=projection)
     except FormatError as error:
         raise ValueDamagedError(f"a stored contribution cannot be read: {error}") from error
     if (note.key, note.revision, note.stats.count) != (entry.key, entry.revision, entry.samples):
@@ -222,7 +222,7 @@ def read_counted_stats(tx: Transaction, entry: StoredContribution, projection: P
     data = _read_body(tx, entry.counted, entry.counted_digest)
     if data is None:
         raise TotalsDamagedError(f"what the kept sums hold of {entry.device} is damaged")
-    note: Contribution = decode(data, limit=len(data), projection=projection)
+    note = decode(data, Contribution, limit=len(data), projection=projection)
     return note.stats
 
 
@@ -322,7 +322,7 @@ def _must_be_admissible(
             f"{device} has {MAX_PER_DEVICE} contributions already: an operator can drop them"
         )
     if fleet.growing and known is not None:
-        last = decode(read_bytes(tx, known), projection=fleet.projection)
+        last = decode(read_bytes(tx, known), Contribution, projection=fleet.projection)
         admit(parcel.note, projection=fleet.projection, last=last, form=parcel.form)
 
 

@@ -156,7 +156,7 @@ def _read_part(data: bytes, digest: str, projection: Projection) -> Stats:
     try:
         if sha256(data).hexdigest() != digest:
             raise FormatError("its digest is another")
-        stats: Stats = decode(bytes(data), limit=len(data), projection=projection)
+        stats = decode(bytes(data), Stats, limit=len(data), projection=projection)
     except FormatError as error:
         raise TotalsDamagedError(f"a kept sum is damaged: {error}") from error
     return stats

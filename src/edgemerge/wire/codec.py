@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -484,30 +484,90 @@ def _origin_from_json(entry: Any) -> Origin:
 Value = Projection | Stats | Contribution | Merged
 
 
-def encode(value: Value, form: str = "exact") -> bytes:
-    """Write a value: "exact", "float32" (half the bytes), or "root16" (a quarter).
+V = TypeVar("V", bound=Value)
 
-    The last two round the sums, so they are for links that cannot carry more. float16 of U itself
-    is not offered: it would make U indefinite.
+
+def encode(value: Value, form: str = "exact") -> bytes:
+    """Return a value as bytes; equal values give equal bytes.
+
+    Args:
+        value: A projection, stats, a contribution, or what an exchange's `pull` returned.
+        form: "exact" (default), "float32" (half the bytes) or "root16" (a quarter). The last two
+            round the sums: use them for links that cannot carry more. float16 of U itself is not
+            offered, since it would make U indefinite.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=3)
+    >>> len(encode(Stats.of(shared, [[0.1, 0.2]])))
+    696
     """
     return pack_payload(to_payload(value, form))
 
 
-def decode(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> Any:
-    """Read a value; anything but the bytes of `encode` is a FormatError that says what it is.
+@overload
+def decode(
+    data: bytes, kind: None = None, *, limit: int = ..., projection: Projection | None = ...
+) -> Value: ...
+@overload
+def decode(
+    data: bytes, kind: type[V], *, limit: int = ..., projection: Projection | None = ...
+) -> V: ...
+def decode(
+    data: bytes,
+    kind: type[V] | None = None,
+    *,
+    limit: int = MAX_BYTES,
+    projection: Projection | None = None,
+) -> Value | V:
+    """Return the value that `encode` wrote.
 
-    With the `projection` at hand, one that is the same is not built again.
+    Args:
+        data: The bytes. They may come from anywhere: nothing is allocated before the header, the
+            shapes and the length agree, and nothing is executed.
+        kind: The class that is expected, such as `Contribution`; by default any.
+        limit: The most bytes to accept, 64 MiB by default. Raise it for very large projections.
+        projection: The projection at hand, if there is one. It is used again if the bytes have the
+            same, which saves drawing its weights.
+
+    Raises:
+        FormatError: If these are not the bytes of such a value, in the one form that `encode`
+            writes.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=3)
+    >>> decode(encode(shared), Projection)
+    Projection(2 inputs, 3 hidden, tanh, seed 0, 12 bits, 97a88168)
     """
-    return decode_with_form(data, limit=limit, projection=projection)[0]
+    return decode_with_form(data, kind, limit=limit, projection=projection)[0]
 
 
+@overload
 def decode_with_form(
-    data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None
-) -> tuple[Any, str]:
-    """Read a value and the form that it was written in, which `admit` wants to know."""
+    data: bytes, kind: None = None, *, limit: int = ..., projection: Projection | None = ...
+) -> tuple[Value, str]: ...
+@overload
+def decode_with_form(
+    data: bytes, kind: type[V], *, limit: int = ..., projection: Projection | None = ...
+) -> tuple[V, str]: ...
+def decode_with_form(
+    data: bytes,
+    kind: type[V] | None = None,
+    *,
+    limit: int = MAX_BYTES,
+    projection: Projection | None = None,
+) -> tuple[Value | V, str]:
+    """Return a value and the form that it was written in, which `admit` needs; see `decode`."""
     must_be(data, bytes, "read the file or message as bytes")
     parcel = unpack_payload(data, limit=limit, projection=projection)
-    return from_payload(parcel), parcel.form
+    return must_be_kind(from_payload(parcel), kind), parcel.form
+
+
+def must_be_kind(value: Any, kind: type | None) -> Any:
+    """Return the value, or refuse one of another class than was asked for."""
+    if kind is not None and not isinstance(value, kind):
+        raise FormatError(
+            f"found a {type(value).__name__}, expected a {kind.__name__}: "
+            "read another file, or ask for what it holds"
+        )
+    return value
 
 
 def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> str:
@@ -528,7 +588,7 @@ def to_payload(value: Value, form: str = "exact") -> Payload:
         parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
         return Payload("told", value.projection, merged_metadata(value), parts, form)
     raise SettingError(
-        f"found {type(value).__name__}, expected Projection, Stats, Contribution or Told "
+        f"found {type(value).__name__}, expected Projection, Stats, Contribution or Merged "
         "(save() also takes Detector, Bank and Ledger)"
     )
 
