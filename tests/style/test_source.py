@@ -2,13 +2,15 @@
 
 import ast
 import re
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-CORE = ROOT / "src" / "edgemerge" / "core"
+PURE = [ROOT / "src" / "edgemerge" / part for part in ("core", "wire")]
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 IMPURE = {
     *("asyncio", "builtins", "datetime", "io", "logging", "multiprocessing", "os", "pathlib"),
@@ -41,8 +43,10 @@ def labels(text: str) -> set[str]:
     return set(re.findall(r"\bM[1-9]\d?\b", text))
 
 
-@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=named)
-def test_core_does_not_touch_the_world(path):
+@pytest.mark.parametrize(
+    "path", [p for part in PURE for p in sorted(part.rglob("*.py"))], ids=named
+)
+def test_core_and_wire_do_not_touch_the_world(path):
     found = impurities(ast.parse(path.read_text(encoding="utf-8")))
     assert not found, f"{named(path)} uses {sorted(found)}: let it arrive as an argument"
 
@@ -71,3 +75,15 @@ def test_every_equation_stands_in_the_code_and_on_the_page():
     on_page = labels((ROOT / "docs" / "maths.md").read_text(encoding="utf-8"))
     assert not in_code - on_page, f"in src but not in docs/maths.md: {sorted(in_code - on_page)}"
     assert not on_page - in_code, f"in docs/maths.md but not in src: {sorted(on_page - in_code)}"
+
+
+def test_names_in_the_table_of_equations_exist():
+    page = (ROOT / "docs" / "maths.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| M\d", line)]
+    assert len(rows) == len(labels(page))
+    for row in rows:
+        for part in row.rstrip("| ").rpartition(" | ")[2].split("; "):
+            module, *names = re.findall(r"`([\w.]+)`", part)
+            if not module.startswith("edgemerge."):
+                for name in names:
+                    attrgetter(name)(import_module(f"edgemerge.core.{module}"))
