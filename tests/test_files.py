@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import FormatError
+from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.files import load, save
+from edgemerge.files import load, lock_file, read_secret, save, write_atomically
 from edgemerge.wire.codec import pack_payload, unpack_payload
 from edgemerge.wire.state import to_bytes
 
@@ -139,3 +139,52 @@ def test_a_state_that_cannot_be_is_refused(data, words, tmp_path):
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(FormatError, match=words):
         load(tmp_path / "file")
+
+
+def test_permissions_follow_the_umask_if_asked(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_atomically(b"x", tmp_path / "private")
+        write_atomically(b"x", tmp_path / "shared", mode="umask")
+        write_atomically(b"x", tmp_path / "exact", mode=0o666)
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "shared", "exact")]
+    assert modes == [0o600, 0o640, 0o666]
+
+
+def test_folders_are_created_and_syncing_is_skipped_only_if_asked(tmp_path, monkeypatch):
+    path = tmp_path / "a" / "b" / "file"
+    with pytest.raises(FileNotFoundError):
+        write_atomically(b"x", path)
+    monkeypatch.setattr(os, "fsync", lambda _handle: pytest.fail("synced"))
+    write_atomically(b"x", path, parents=True, sync=False)
+    assert [path.read_bytes(), *path.parent.iterdir()] == [b"x", path]
+
+
+def test_a_lock_is_for_one_process_and_ends_with_its_descriptor(tmp_path):
+    first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    try:
+        assert lock_file(first)
+        assert not lock_file(second)
+        assert not lock_file(second, timeout_s=0.02)
+        os.close(first)
+        assert lock_file(second)
+    finally:
+        os.close(second)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"two\nlines", b"x" * 4097, b"\0"])
+def test_a_file_without_one_line_of_text_is_no_secret(tmp_path, content):
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(SettingError, match=r"found no token in .*expected one line") as caught:
+        read_secret(tmp_path / "token", "token")
+    assert "two" not in str(caught.value)
+
+
+def test_a_secret_loses_white_space_and_a_password_only_its_line_end(tmp_path):
+    (tmp_path / "secret").write_bytes(b" a b \r\n")
+    assert read_secret(tmp_path / "secret") == "a b"
+    assert read_secret(tmp_path / "secret", strip="\r\n") == " a b "
+    with pytest.raises(SettingError, match=r"cannot read the secret in .*gone: No such file"):
+        read_secret(tmp_path / "gone")

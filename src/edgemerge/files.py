@@ -1,21 +1,26 @@
-"""Files: save and load, whole or not at all."""
+"""Files: save and load, atomic writes, locks and secrets."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from tempfile import mkstemp
-from typing import TypeVar, overload
+from secrets import token_hex
+from time import monotonic, sleep
+from typing import Literal, TypeVar, overload
 
-from edgemerge.core.errors import FormatError
+from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.wire.codec import must_be_kind
 from edgemerge.wire.state import Saveable, from_bytes, to_bytes
 
 T = TypeVar("T", bound=Saveable)
 
 MAX_FILE_BYTES = 2**30  # bytes
+MAX_SECRET_BYTES = 4096
+LOCK_POLL_S = 0.01
 CANNOT_SYNC_FOLDER = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot sync a folder
 
 
@@ -70,26 +75,45 @@ def load(
     return found
 
 
-def write_atomically(data: bytes, path: Path, *, mode: int | None = None) -> None:
-    """Write beside, then rename; both the file and its folder reach the disk before it returns.
+def write_atomically(
+    data: bytes,
+    path: Path,
+    *,
+    mode: int | Literal["umask"] | None = None,
+    parents: bool = False,
+    sync: bool = True,
+) -> None:
+    """Write a temporary file beside `path`, then rename it.
 
-    Only its owner may read it, unless `mode` says otherwise (where files have such a thing).
+    Args:
+        data: The whole content of the file.
+        path: Where to write; an existing file is replaced.
+        mode: Permission bits of the file. By default only its owner may read and write it; "umask"
+            gives what any new file gets. Ignored where the file system has no permissions (FAT).
+        parents: Whether to create missing folders. By default they are an error.
+        sync: Whether the file and its folder must be on disk before this returns. Turn it off for
+            files that can be made again after a power cut.
     """
-    handle, beside = mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{token_hex(4)}")
+    opener = partial(os.open, mode=0o666 if mode == "umask" else 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(beside, "xb", opener=opener) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        if isinstance(mode, int):
             with suppress(PermissionError):  # FAT
-                Path(beside).chmod(mode)
-        Path(beside).replace(path)
+                beside.chmod(mode)
+        beside.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
-            Path(beside).unlink()
+            beside.unlink()
         raise
-    _sync_folder(path.parent)
+    if sync:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -103,3 +127,67 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def lock_file(handle: int, timeout_s: float = 0.0) -> bool:
+    """Lock an open file (on POSIX systems also a folder) against other processes.
+
+    The lock ends when the descriptor is closed or the process ends, however that happens.
+
+    Args:
+        handle: An open descriptor; on Windows it must be open for writing.
+        timeout_s: How long to wait for another process to release the lock. By default not at all.
+
+    Returns:
+        Whether the lock was taken.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    end = monotonic() + timeout_s
+    while not _try_lock(handle):
+        if monotonic() >= end:
+            return False
+        sleep(LOCK_POLL_S)
+    return True
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # noqa: PLC0415 - Windows only
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl  # noqa: PLC0415 - not on Windows
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def read_secret(
+    path: str | os.PathLike[str], name: str = "secret", *, strip: str | None = None
+) -> str:
+    """Read a token or password from its file; errors never show the content.
+
+    Args:
+        path: A file with one line of UTF-8 text, at most 4096 bytes.
+        name: What error messages call it: "token" or "password".
+        strip: Characters to remove at both ends. By default all white space; for passwords, which
+            may begin or end with a space, pass the line ends.
+
+    Raises:
+        SettingError: The file cannot be read, is empty or holds anything but one line of text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_SECRET_BYTES + 1).decode().strip(strip)
+    except OSError as error:
+        raise SettingError(f"cannot read the {name} in {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text.encode()) > MAX_SECRET_BYTES or not text.isprintable():
+        raise SettingError(f"found no {name} in {path}, expected one line of text")
+    return text

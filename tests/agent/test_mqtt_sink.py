@@ -197,7 +197,7 @@ def test_a_broker_that_never_answers_holds_nobody_up(sinking):
 
 def test_a_missing_password_file_is_refused_at_once(tmp_path):
     at = Broker(username="a", password_file=tmp_path / "gone")
-    with pytest.raises(SettingError, match=r"password_file .*gone: No such file"):
+    with pytest.raises(SettingError, match=r"the password in .*gone: No such file"):
         MqttSink(at, Topics("a", "b", "c"), tmp_path / "alarms")
 
 

@@ -69,9 +69,6 @@ class Ready:
     def __init__(self, outcome):
         self._outcome = outcome
 
-    def start(self):
-        """Need no thread."""
-
     def send(self, _errand):
         """Know the end already."""
 
@@ -90,7 +87,7 @@ def test_who_says_when_to_come_back_is_not_asked_before(error, least):
         SharingPolicy(made, gate=2.0, max_shift=2.0),
         Ready(found),
         schedule,
-        choice=None,
+        config=None,
         save=lambda: True,
         clocks=Clocks(lambda: 0.0, lambda: 0.0),
     )

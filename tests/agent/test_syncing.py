@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Detector, Stats
-from edgemerge.agent.background import ExchangeJob, ExchangeWorker, run_exchange
+from edgemerge.agent.background import ExchangeJob, exchange_worker, run_exchange
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.learner import as_learner
 from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
@@ -58,7 +58,7 @@ class Device:
         self.sharing = SharingPolicy(self.memory, gate=gate, max_shift=1e9)
         self.syncing = Synchronizer(
             self.sharing,
-            ExchangeWorker(exchange),
+            exchange_worker(exchange),
             SyncSchedule(60.0, 0.1, "pump-1"),
             SyncConfig(every_s=60.0, **choice),
             save=self.save,
@@ -316,8 +316,7 @@ def test_a_courier_that_hangs_is_left_behind():
         def close(self):
             closed.set()  # a connection that is in use would make whoever closes it wait
 
-    courier = ExchangeWorker(Hanging())
-    courier.start()
+    courier = exchange_worker(Hanging())
     courier.send(ExchangeJob(wish=ALL))
     courier.close(0.05)  # returns
     assert courier.outcome() is None

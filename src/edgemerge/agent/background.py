@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from edgemerge.agent.interfaces import Reading, Source
 from edgemerge.core.errors import (
@@ -83,6 +85,70 @@ class ReadAhead:
 logger = logging.getLogger(__name__)
 
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class Worker(Generic[Job, Result]):
+    """Runs one job at a time in a thread of its own; `outcome` returns each result once.
+
+    Args:
+        name: Name of the thread.
+        run: Runs a job. It must not touch what the loop's thread uses.
+        failed: Makes a result of an exception that `run` should not raise.
+        close: Called in the thread after the last job, such as to close a connection.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Job], Result],
+        failed: Callable[[Exception], Result],
+        close: Callable[[], object],
+    ) -> None:
+        """Start the thread."""
+        self._run, self._failed, self._close = run, failed, close
+        self._jobs: Queue[Job | None] = Queue(2)  # one job, and None to end the thread
+        self._results: Queue[Result] = Queue(1)
+        self.busy = False
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, job: Job) -> None:
+        """Start a job; the result of the one before must have been taken."""
+        if self.busy:
+            raise RuntimeError("a job is under way: wait for its outcome")
+        self.busy = True
+        self._jobs.put(job)
+
+    def outcome(self, timeout_s: float = 0.0) -> Result | None:
+        """Return the result of the job, or None if there is none within `timeout_s`."""
+        if not self.busy:
+            return None
+        try:
+            result = self._results.get(timeout=timeout_s) if timeout_s else self._results.get(False)
+        except Empty:
+            return None
+        self.busy = False
+        return result
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """End the thread after its job; a job that takes longer than `timeout_s` is left behind."""
+        with suppress(Full):  # closed before
+            self._jobs.put_nowait(None)
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result = self._run(job)
+            except Exception as error:  # a bug in a job must not end the thread
+                logger.exception("a background job failed unexpectedly")
+                result = self._failed(error)
+            self._results.put(result)
+        self._close()
+
+
 @dataclass(frozen=True)
 class ExchangeJob:
     """What to push, in this order, and then to pull; and the rule of the gate, if not known yet."""
@@ -102,62 +168,14 @@ class ExchangeOutcome:
     gate: float | None = None
 
 
-class ExchangeWorker:
-    """Runs one errand at a time; `outcome` gives its end, once."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        """Have an exchange to talk to."""
-        self._exchange = exchange
-        self._jobs: Queue[ExchangeJob | None] = Queue(1)
-        self._outcomes: Queue[ExchangeOutcome] = Queue(1)
-        self._thread = Thread(target=self._work, name="courier", daemon=True)
-        self.busy = False
-
-    def start(self) -> None:
-        """Be ready for errands."""
-        self._thread.start()
-
-    def send(self, errand: ExchangeJob) -> None:
-        """Start an errand; the one before must have ended."""
-        if self.busy:
-            raise RuntimeError("an errand is under way: wait for its outcome")
-        self.busy = True
-        self._jobs.put(errand)
-
-    def outcome(self) -> ExchangeOutcome | None:
-        """Give the end of the errand, if it has come."""
-        try:
-            found = self._outcomes.get_nowait()
-        except Empty:
-            return None
-        self.busy = False
-        return found
-
-    def close(self, timeout_s: float) -> None:
-        """Let the exchange go; an errand that hangs is left behind, to end with the process."""
-        if self.busy and not self._ends_within(timeout_s):
-            return
-        self._jobs.put(None)
-        self._thread.join(timeout_s)
-        getattr(self._exchange, "close", bool)()
-
-    def _ends_within(self, timeout_s: float) -> bool:
-        try:
-            self._outcomes.get(timeout=timeout_s)
-        except Empty:
-            return False
-        return True
-
-    def _work(self) -> None:
-        while (errand := self._jobs.get()) is not None:
-            self._outcomes.put(self._run(errand))
-
-    def _run(self, errand: ExchangeJob) -> ExchangeOutcome:
-        try:
-            return run_exchange(self._exchange, errand)
-        except Exception as error:  # a mistake there must not stop detection
-            logger.exception("the exchange failed in a way that it should not")
-            return ExchangeOutcome(error=UnavailableError(f"the exchange failed: {error!r}"))
+def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
+    """Return a worker that pushes to and pulls from an exchange."""
+    return Worker(
+        "exchange",
+        partial(run_exchange, exchange),
+        lambda error: ExchangeOutcome(error=UnavailableError(f"the exchange failed: {error!r}")),
+        getattr(exchange, "close", bool),
+    )
 
 
 def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
@@ -217,55 +235,19 @@ class ReportOutcome(NamedTuple):
     error: EdgemergeError | None = None
 
 
-class ReportWorker:
-    """Sends one report at a time; `outcome` gives its end, once."""
+def report_worker(transport: ReportTransport) -> Worker[dict[str, Any], ReportOutcome]:
+    """Return a worker that sends reports."""
+    return Worker(
+        "reporter",
+        partial(send_report, transport),
+        lambda error: ReportOutcome(error=UnavailableError(f"the report failed: {error!r}")),
+        transport.close,
+    )
 
-    def __init__(self, reports: ReportTransport) -> None:
-        """Start the thread, which waits for a report."""
-        self._reports = reports
-        self._waiting: Queue[dict[str, Any] | None] = Queue(1)
-        self._outcomes: Queue[ReportOutcome] = Queue(1)
-        self._closed = Event()
-        self._thread = Thread(target=self._work, name="reporter", daemon=True)
-        self.busy = False
-        self._thread.start()
 
-    def send(self, report: dict[str, Any]) -> None:
-        """Send a report; the one before must have ended."""
-        if self.busy:
-            raise RuntimeError("a report is under way: wait for its outcome")
-        self.busy = True
-        self._waiting.put(report)
-
-    def outcome(self, timeout_s: float = 0.0) -> ReportOutcome | None:
-        """Give the end of the report, if it comes within that time."""
-        if not self.busy:
-            return None
-        try:
-            found = (
-                self._outcomes.get(timeout=timeout_s) if timeout_s else self._outcomes.get(False)
-            )
-        except Empty:
-            return None
-        self.busy = False
-        return found
-
-    def close(self) -> None:
-        """Let go without waiting; a thread that hangs on the network ends when that lets it go."""
-        self._closed.set()
-        if not self.busy:
-            self._waiting.put(None)
-
-    def _work(self) -> None:
-        while not self._closed.is_set() and (report := self._waiting.get()) is not None:
-            self._outcomes.put(self._sent(report))
-        self._reports.close()
-
-    def _sent(self, report: dict[str, Any]) -> ReportOutcome:
-        try:
-            return ReportOutcome(self._reports.send(report))
-        except EdgemergeError as error:
-            return ReportOutcome(error=error)
-        except Exception as error:  # a mistake there must not stop the thread
-            logger.exception("a report failed in a way that it should not")
-            return ReportOutcome(error=UnavailableError(f"the report failed: {error!r}"))
+def send_report(transport: ReportTransport, report: dict[str, Any]) -> ReportOutcome:
+    """Send a report; an error is part of the outcome."""
+    try:
+        return ReportOutcome(transport.send(report))
+    except EdgemergeError as error:
+        return ReportOutcome(error=error)

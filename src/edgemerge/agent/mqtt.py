@@ -7,7 +7,6 @@ each connection; every reconnect makes a new client, so that nothing queues up i
 from __future__ import annotations
 
 import logging
-import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,8 +25,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from edgemerge.agent.interfaces import Reading, Verdict
 from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
+from edgemerge.agent.schedule import Backoff
 from edgemerge.agent.sinks import DiskQueue, to_json_line, to_plain_json, verdict_to_dict
-from edgemerge.core.errors import SettingError
+from edgemerge.files import read_secret
 
 NETWORK_POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0  # for one attempt to connect
@@ -52,18 +52,13 @@ class Broker:
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect_timeout = CONNECT_TIMEOUT_S
         if self.username is not None:
-            client.username_pw_set(self.username, self._password())
+            file = self.password_file
+            # A password may begin or end with a space, so only line ends are removed.
+            password = None if file is None else read_secret(file, "password", strip="\r\n")
+            client.username_pw_set(self.username, password)
         if self.ca_file is not None:
             client.tls_set(ca_certs=str(self.ca_file))
         return client
-
-    def _password(self) -> str | None:
-        if self.password_file is None:
-            return None
-        try:
-            return self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
-        except OSError as error:
-            raise SettingError(f"password_file {self.password_file}: {error.strerror}") from error
 
 
 @dataclass
@@ -93,13 +88,11 @@ class BrokerConnection:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        delay_s = self.broker.retry_s[0]
+        backoff = Backoff(*self.broker.retry_s)
         while not self._stop.is_set():
             if self._once():
-                delay_s = self.broker.retry_s[0]
-            if self._stop.wait(delay_s * random.uniform(0.5, 1.0)):
-                return
-            delay_s = min(2.0 * delay_s, self.broker.retry_s[1])
+                backoff.reset()
+            self._stop.wait(backoff.next())
 
     def _once(self) -> bool:
         """Connect and stay so for as long as it lasts; say whether it was up at all."""

@@ -11,9 +11,10 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from edgemerge.agent.background import ReportOutcome, ReportWorker
+from edgemerge.agent.background import ReportOutcome, Worker
+from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.learner import NORMAL
 from edgemerge.agent.schedule import ReportSchedule
@@ -268,20 +269,6 @@ logger = logging.getLogger(__name__)
 StatusFunction = Callable[[], dict[str, Any]]
 
 
-class ReportOptions(Protocol):
-    """The part of [report] that says how often, and whether to follow."""
-
-    @property
-    def every_s(self) -> float:
-        """Seconds from one report to the next."""
-        ...
-
-    @property
-    def follow(self) -> bool:
-        """Whether to exchange when the operator has chosen."""
-        ...
-
-
 class DeviceReporter:
     """Reports what is new, when it is due; it never waits, but for the very last report."""
 
@@ -289,16 +276,16 @@ class DeviceReporter:
         self,
         memory: AgentState,
         syncing: Synchronizer | None,
-        reporter: ReportWorker,
-        said: ReportOptions,
+        worker: Worker[dict[str, Any], ReportOutcome],
+        config: ReportConfig,
         *,
         clocks: Clocks,
     ) -> None:
         """Have nothing to tell yet but what is held of others."""
-        self._memory, self._syncing, self._reporter = memory, syncing, reporter
-        self._said, self._clocks = said, clocks
-        self._points, self._schedule = ReportBuffer(), ReportSchedule(said.every_s, memory.device)
-        self._points.space(said.every_s)
+        self._memory, self._syncing, self._worker = memory, syncing, worker
+        self._config, self._clocks = config, clocks
+        self._points, self._schedule = ReportBuffer(), ReportSchedule(config.every_s, memory.device)
+        self._points.space(config.every_s)
         self._held: bytes | None = None  # what was told, when we last looked
         self._merge: tuple[float, dict[str, Any]] | None = None  # not heard by the server yet
         self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
@@ -313,26 +300,26 @@ class DeviceReporter:
     def tend(self, status: StatusFunction) -> None:
         """Hear the answer, and send the next report, if it is time."""
         self._look()
-        outcome = self._reporter.outcome()
+        outcome = self._worker.outcome()
         if outcome is not None:
             self._handle_outcome(outcome)
-        if not self._reporter.busy and self._schedule.due(self._clocks.steady()):
+        if not self._worker.busy and self._schedule.due(self._clocks.steady()):
             self._send(status)
 
     def leave(self, status: StatusFunction) -> None:
         """Say that the device leaves; wait for less than a second, and not if it is of no use."""
         end = self._clocks.steady() + FINAL_REPORT_TIMEOUT_S
-        outcome = self._reporter.outcome(FINAL_REPORT_TIMEOUT_S)
+        outcome = self._worker.outcome(FINAL_REPORT_TIMEOUT_S)
         if outcome is not None:
             self._handle_outcome(outcome)
-        if not self._reporter.busy and self._trouble not in LASTING_ERROR_DELAYS_S:
+        if not self._worker.busy and self._trouble not in LASTING_ERROR_DELAYS_S:
             self._look()
             self._send(status, leaving=True)
-            self._reporter.outcome(max(0.0, end - self._clocks.steady()))
+            self._worker.outcome(max(0.0, end - self._clocks.steady()))
 
     def close(self) -> None:
         """Let the thread go."""
-        self._reporter.close()
+        self._worker.close()
 
     def _look(self) -> None:
         """Take note of what is held of others, if it has changed since the last look."""
@@ -353,7 +340,7 @@ class DeviceReporter:
         }
         if not self._schedule.failures:  # else see first whether anybody is there
             report |= self._news(sent - now)
-        self._reporter.send(report | ({"leaving": True} if leaving else {}))
+        self._worker.send(report | ({"leaving": True} if leaving else {}))
         self._schedule.begun(now)
 
     def _news(self, shift_s: float) -> dict[str, Any]:
@@ -385,7 +372,7 @@ class DeviceReporter:
         if self._trouble is not None:
             self._trouble = None
             logger.info("the server takes reports again")
-        if heard.choice is not None and self._said.follow:
+        if heard.choice is not None and self._config.follow:
             self._follow(heard.choice)
 
     def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:

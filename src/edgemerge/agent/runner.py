@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol, cast
 
-from edgemerge.agent.background import ExchangeWorker, ReadAhead, ReportWorker
+from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker
 from edgemerge.agent.config import Config, ExchangeConfig, FeaturesConfig, SinkConfig, SourceConfig
 from edgemerge.agent.control import ControlSocket
 from edgemerge.agent.features import Raw, SlidingWindow, Spectrum, Statistics, Transitions
@@ -25,7 +25,7 @@ from edgemerge.agent.learner import as_learner
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
-from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.schedule import Backoff, SyncSchedule
 from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver, resume_threshold
@@ -39,6 +39,7 @@ from edgemerge.core.threshold import Threshold
 from edgemerge.daemon import notify
 from edgemerge.exchange.client import ReportClient, ServerClient
 from edgemerge.exchange.protocol import Exchange
+from edgemerge.files import read_secret
 from edgemerge.wire.codec import encode
 
 
@@ -254,13 +255,10 @@ def _address(text: str) -> tuple[str, int]:
 
 def read_token(path: Path) -> str:
     """Read a token from its file."""
-    try:
-        found = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise SettingError(f"token_file {path}: {error.strerror}") from error
-    if not found or len(found.split()) != 1:
-        raise SettingError(f"{path} does not hold one token and nothing else")
-    return found
+    token = read_secret(path, "token")
+    if " " in token:
+        raise SettingError(f"found spaces in the token in {path}, expected one token: replace it")
+    return token
 
 
 def _broker(said: SourceConfig | SinkConfig) -> Any:
@@ -306,15 +304,15 @@ def known_projection(
 
 def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | None:
     """Ask the fleet, for as long as it takes; None if we are to stop before it answers."""
-    wait = FIRST_RETRY_S
+    backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
     while not stop.is_set():
         try:
             found: Projection = exchange.projection  # type: ignore[union-attr] # HTTP has it
         except UnavailableError as error:
-            values = {"why": error, "retry_s": wait}
+            wait_s = backoff.next(retry_after_s=error.retry_s)
+            values = {"why": error, "retry_s": round(wait_s, 1)}
             logger.warning("the fleet does not tell its projection", extra={"values": values})
-            stop.wait(wait)
-            wait = min(2.0 * wait, MAX_RETRY_S)
+            stop.wait(wait_s)
         else:
             return found
     return None
@@ -394,7 +392,7 @@ def _learner_options(thing: Detector | Bank) -> dict[str, object]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
-CLOSE_TIMEOUT_S = 0.5  # for a thread that may hang on the network
+CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
 def run(
@@ -466,9 +464,14 @@ def _build_sync(
     gate, rule = release_gate(config)
     sharing = SharingPolicy(memory, gate=gate, max_shift=said.max_shift)
     schedule = SyncSchedule(said.every_s, said.jitter, config.device)
-    courier = ExchangeWorker(exchange)
     return Synchronizer(
-        sharing, courier, schedule, said, save=keeper.save, clocks=clocks, rule=rule
+        sharing,
+        exchange_worker(exchange),
+        schedule,
+        said,
+        save=keeper.save,
+        clocks=clocks,
+        rule=rule,
     )
 
 
@@ -478,7 +481,7 @@ def _build_reporter(
     reports = make_reports(config)
     if reports is None:
         return None
-    return DeviceReporter(memory, syncing, ReportWorker(reports), config.report, clocks=clocks)
+    return DeviceReporter(memory, syncing, report_worker(reports), config.report, clocks=clocks)
 
 
 def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) -> None:

@@ -2,16 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-SYNC_FIRST_DELAY_S = 2.0  # the first wait after a failure
-SYNC_MAX_DELAY_S = 900.0  # the longest
-SYNC_DELAY_GROWTH = 2.0
+SYNC_FIRST_DELAY_S, SYNC_MAX_DELAY_S = 2.0, 900.0  # after a failed exchange
+REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S = 2.0, 60.0  # after a failed report
+REPORT_MIN_GAP_S = 1.0  # between two reports, however urgent
+MAX_RETRY_AFTER_S = 3600.0
+MAX_DOUBLINGS = 60  # keeps 2.0**failures finite
+
+
+@dataclass
+class Backoff:
+    """The delay before a retry: it doubles with each failure and is shortened by random jitter.
+
+    Jitter makes it 50 to 100 % of its nominal length, so that devices do not retry together.
+
+    Args:
+        first_s: Nominal delay after the first failure.
+        max_s: Longest nominal delay.
+        random: Source of the jitter. Seed it with the device's name for repeatable times.
+        max_retry_after_s: Longest delay that the other side may ask for.
+
+    >>> backoff = Backoff(2.0, 60.0)
+    >>> 1.0 <= backoff.next() <= 2.0 <= backoff.next() <= 4.0
+    True
+    >>> backoff.next(retry_after_s=30.0)
+    30.0
+    """
+
+    first_s: float
+    max_s: float
+    random: Random = field(default_factory=Random, repr=False)
+    max_retry_after_s: float = MAX_RETRY_AFTER_S
+    failures: int = 0
+
+    @property
+    def delay_s(self) -> float:
+        """The nominal delay after the failures so far; 0 after a success."""
+        if not self.failures:
+            return 0.0
+        return min(self.first_s * 2.0 ** min(self.failures - 1, MAX_DOUBLINGS), self.max_s)
+
+    def next(self, *, at_least_s: float = 0.0, retry_after_s: float | None = None) -> float:
+        """Count a failure and return the seconds to wait.
+
+        Args:
+            at_least_s: Shortest nominal delay, before jitter.
+            retry_after_s: What the other side asked for; it is honoured up to `max_retry_after_s`.
+        """
+        self.failures += 1
+        wait_s = max(self.delay_s, at_least_s) * (1.0 - 0.5 * self.random.random())
+        return max(wait_s, min(retry_after_s or 0.0, self.max_retry_after_s))
+
+    def reset(self) -> None:
+        """Start again from the first delay, after a success."""
+        self.failures = 0
 
 
 class SyncSchedule:
-    """A time that is due, by any clock that does not jump; jitter comes from the device's name.
+    """When the next exchange is due, by a monotonic clock; the device's name seeds the jitter.
 
     >>> schedule = SyncSchedule(3600.0, 0.1, "pump-3")
     >>> schedule.start(now=0.0)
@@ -20,96 +71,87 @@ class SyncSchedule:
     """
 
     def __init__(self, every_s: float, jitter: float, device: str) -> None:
-        """Be due every so often; with 0, never."""
+        """Exchange every `every_s` seconds, give or take `jitter` of that; never with 0."""
         self._every_s, self._jitter = every_s, jitter
         self._random = Random(device)
-        self._failures = 0
+        longest_s = min(every_s, SYNC_MAX_DELAY_S)
+        self._backoff = Backoff(SYNC_FIRST_DELAY_S, longest_s, self._random, SYNC_MAX_DELAY_S)
         self.next = inf
 
     def start(self, now: float) -> None:
-        """Be due within the first interval, devices at different times."""
-        self.next = now + self._random.random() * self._every_s if self._every_s else inf
+        """Be due at a random time within the first interval."""
+        self._wait(now, self._random.random() * self._every_s)
 
     def due(self, now: float) -> bool:
-        """Say whether it is time."""
+        """Return whether it is time."""
         return now >= self.next
 
     def succeeded(self, now: float) -> None:
         """Be due after the next interval."""
-        self._failures = 0
+        self._backoff.reset()
         spread = 1.0 + self._jitter * (2.0 * self._random.random() - 1.0)
-        self.next = now + self._every_s * spread if self._every_s else inf
+        self._wait(now, self._every_s * spread)
 
     def failed(self, now: float, retry_s: float | None = None, *, hopeless: bool = False) -> None:
-        """Be due after a while that grows; not before `retry_s`, and late if it is hopeless."""
-        longest = min(self._every_s, SYNC_MAX_DELAY_S)
-        grown = SYNC_FIRST_DELAY_S * SYNC_DELAY_GROWTH ** min(self._failures, 60)
-        wait = longest if hopeless else min(grown, longest)
-        wait *= 1.0 - 0.5 * self._random.random()
-        self._failures += 1
-        self.next = now + max(wait, min(retry_s or 0.0, SYNC_MAX_DELAY_S)) if self._every_s else inf
+        """Be due after a growing delay, not before `retry_s`; after the longest if hopeless."""
+        at_least_s = self._backoff.max_s if hopeless else 0.0
+        self._wait(now, self._backoff.next(at_least_s=at_least_s, retry_after_s=retry_s))
 
-
-REPORT_MIN_GAP_S = 1.0  # from one report to the next, however urgent it is
-REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S = (
-    1.0,
-    60.0,
-)  # the first wait after a failure, and the longest
-MAX_RETRY_AFTER_S = 3600.0
+    def _wait(self, now: float, wait_s: float) -> None:
+        self.next = now + wait_s if self._every_s else inf
 
 
 class ReportSchedule:
-    """A time that is due, by a clock that does not jump; jitter comes from the device's name.
+    """When the next report is due, by a monotonic clock; the device's name seeds the jitter.
 
-    >>> rhythm = ReportSchedule(1.0, "pump-3")
-    >>> rhythm.begun(now=100.0)
-    >>> rhythm.succeeded(now=100.1, every_s=5.0)
-    >>> rhythm.due(104.9), rhythm.due(105.0)
+    >>> schedule = ReportSchedule(1.0, "pump-3")
+    >>> schedule.begun(now=100.0)
+    >>> schedule.succeeded(now=100.1, every_s=5.0)
+    >>> schedule.due(104.9), schedule.due(105.0)
     (False, True)
     """
 
     def __init__(self, every_s: float, device: str) -> None:
-        """Be due at once, and then every so often, or as seldom as the server wishes."""
+        """Be due at once, then every `every_s` seconds, or less often if the server asks."""
         self._own_s = self._every_s = every_s
-        self._random = Random(device)
+        self._backoff = Backoff(REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S, Random(device))
         self._begun, self._next = -inf, -inf
         self._urgent = False
-        self.failures = 0
+
+    @property
+    def failures(self) -> int:
+        """The failures since the last success."""
+        return self._backoff.failures
 
     @property
     def every_s(self) -> float:
-        """The time from one report to the next, as things are."""
-        return max(self._every_s, self._late_s() if self.failures else 0.0)
+        """The current time from one report to the next; longer after failures."""
+        return max(self._every_s, self._backoff.delay_s)
 
     def due(self, now: float) -> bool:
-        """Say whether it is time."""
+        """Return whether it is time."""
         hurry = self._urgent and not self.failures and now >= self._begun + REPORT_MIN_GAP_S
         return hurry or now >= self._next
 
     def mark_urgent(self) -> None:
-        """Be due as soon as may be; while nobody answers, that makes no difference."""
+        """Be due as soon as allowed; after a failure this changes nothing."""
         self._urgent = True
 
     def begun(self, now: float) -> None:
-        """Take note that a report is on its way."""
+        """Record that a report is being sent."""
         self._begun, self._urgent = now, False
 
     def succeeded(self, now: float, every_s: float | None) -> None:
-        """Be due after the next interval: our own, or a longer one that the server asks for."""
-        self.failures = 0
+        """Be due after the next interval: our own, or the server's if that is longer."""
+        self._backoff.reset()
         self._every_s = max(self._own_s, every_s or 0.0)
         self._next = max(self._begun + self._every_s, now)
 
     def failed(self, now: float, retry_s: float | None = None) -> None:
-        """Be due after a while that doubles; not before `retry_s`."""
-        self.failures += 1
-        wait = self.every_s * (1.0 - 0.5 * self._random.random())
-        self._next = now + max(wait, min(retry_s or 0.0, MAX_RETRY_AFTER_S))
+        """Be due after a growing delay, not before `retry_s`."""
+        self._next = now + self._backoff.next(at_least_s=self._every_s, retry_after_s=retry_s)
 
     def pause(self, now: float, wait_s: float) -> None:
-        """Be due after that time: trying sooner is of no use."""
-        self.failures += 1
+        """Be due after `wait_s`: the error will last."""
+        self._backoff.failures += 1
         self._next = now + wait_s
-
-    def _late_s(self) -> float:
-        return min(REPORT_FIRST_DELAY_S * 2.0 ** min(self.failures, 60), REPORT_MAX_DELAY_S)

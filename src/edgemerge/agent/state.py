@@ -6,7 +6,6 @@ One agent at a time holds the folder; the state file is replaced atomically.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -30,7 +29,7 @@ from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
 from edgemerge.core.threshold import Threshold
 from edgemerge.failpoints import failpoint
-from edgemerge.files import load, save, write_atomically
+from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate
 from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
 from edgemerge.wire.state import from_bytes
@@ -247,15 +246,13 @@ class StateFolder:
         os.close(self._lock)
 
     def _take(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not lock_file(self._lock):
             holder = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
             raise InUseError(
                 f"the state folder {self.path} is in use by another agent (process {holder}): "
                 "stop that one, or give this one a folder of its own"
-            ) from error
+            )
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from edgemerge.agent.background import ExchangeJob, ExchangeOutcome, ExchangeWorker, is_permanent
+from edgemerge.agent.background import ExchangeJob, ExchangeOutcome, Worker, is_permanent
+from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.learner import Learner
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
@@ -216,40 +217,6 @@ class SharingPolicy:
 AnswerCallback = Callable[[dict[str, Any]], None]
 
 
-class SyncOptions(Protocol):
-    """The part of [sync] that says what to exchange, and with whom."""
-
-    @property
-    def push(self) -> bool:
-        """Whether to share."""
-        ...
-
-    @property
-    def pull(self) -> bool:
-        """Whether to adopt."""
-        ...
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Of whom; all, if none is named."""
-        ...
-
-    @property
-    def without(self) -> tuple[str, ...]:
-        """Not of whom."""
-        ...
-
-    @property
-    def pattern(self) -> str | None:
-        """Of which pattern."""
-        ...
-
-    @property
-    def largest(self) -> int | None:
-        """Only so many contributions, the largest."""
-        ...
-
-
 @dataclass(frozen=True)
 class Clocks:
     """The time of day, which may jump, and one that does not."""
@@ -264,27 +231,26 @@ class Synchronizer:
     def __init__(
         self,
         sharing: SharingPolicy,
-        courier: ExchangeWorker,
+        worker: Worker[ExchangeJob, ExchangeOutcome],
         schedule: SyncSchedule,
-        choice: SyncOptions,
+        config: SyncConfig,
         *,
         save: Callable[[], bool],
         clocks: Clocks,
         rule: Callable[[], float] | None = None,
     ) -> None:
-        """Start the courier and the schedule; `save` says whether it could.
+        """Start the schedule; `save` returns whether it could save.
 
         `rule` asks the exchange for the gate, when `sharing` does not know it.
         """
-        self._sharing, self._worker, self._schedule = sharing, courier, schedule
-        self._choice, self._save, self._clocks, self._rule = choice, save, clocks, rule
+        self._sharing, self._worker, self._schedule = sharing, worker, schedule
+        self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
         self._callbacks: list[AnswerCallback] = []
         self._rerun = False  # what is on its way now is from earlier: start anew behind it
         self._pushed = 0
         self.last: float | None = None  # when it went well, by the time of day
         self.state = "not asked yet"
         schedule.start(clocks.steady())
-        courier.start()
 
     @property
     def busy(self) -> bool:
@@ -321,7 +287,7 @@ class Synchronizer:
         return words
 
     def close(self, timeout_s: float) -> None:
-        """Wait no longer than that for the courier."""
+        """Wait no longer than that for the worker."""
         self._worker.close(timeout_s)
 
     def plain(self) -> dict[str, Any]:
@@ -332,26 +298,26 @@ class Synchronizer:
     def _start(self) -> None:
         memory = self._sharing.memory
         rule = self._rule if self._sharing.gate is None else None
-        self._rerun = self._choice.push and bool(memory.pending or rule)
-        if self._choice.push and not memory.pending:
+        self._rerun = self._config.push and bool(memory.pending or rule)
+        if self._config.push and not memory.pending:
             self._sharing.release()
         if not self._save():
             self._failed(UnavailableError("the state cannot be saved, so nothing is shared"))
             self._answer()
             return
-        push = memory.contributions() if self._choice.push else ()
-        wish = self._wish() if self._choice.pull and not self._rerun else None
+        push = memory.contributions() if self._config.push else ()
+        wish = self._wish() if self._config.pull and not self._rerun else None
         self._worker.send(ExchangeJob(push, wish, rule))
 
     def _wish(self) -> Wish:
-        memory, choice = self._sharing.memory, self._choice
+        memory, config = self._sharing.memory, self._config
         return Wish(
             device=memory.device,
             incarnation=memory.incarnation,
-            devices=choice.devices or None,
-            without=choice.without,
-            pattern=choice.pattern,
-            largest=choice.largest,
+            devices=config.devices or None,
+            without=config.without,
+            pattern=config.pattern,
+            largest=config.largest,
             grouped=memory.learner.grouped,
         )
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from ipaddress import ip_address
-from pathlib import Path
 from socket import socket
 from threading import Lock
 from time import monotonic
@@ -147,23 +146,6 @@ def read_reply(response: HTTPResponse, limit: int) -> Reply:
         raise IncompleteRead(bytes(body), expected - len(body))
     headers = {name.lower(): value for name, value in response.getheaders()}
     return Reply(response.status, headers, bytes(body[:limit]))
-
-
-MAX_SECRET_BYTES = 4096  # bytes
-
-
-def read_secret(path: str | os.PathLike[str]) -> str:
-    """Read it; what is wrong with the file is said without showing what is in it."""
-    try:
-        with Path(path).open("rb") as file:
-            text = file.read(MAX_SECRET_BYTES + 1).decode().strip()
-    except OSError as error:
-        raise SettingError(f"cannot read the secret in {path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        text = ""
-    if not text or len(text) > MAX_SECRET_BYTES or not text.isprintable():
-        raise SettingError(f"found no secret in {path}, expected one line of text")
-    return text
 
 
 MAX_REPLY_BYTES = 2**26  # bytes of a reply

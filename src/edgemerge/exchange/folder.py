@@ -13,53 +13,37 @@ from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
 from threading import Lock
-from time import monotonic, sleep
 
 from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnavailableError
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.protocol import Wish
 from edgemerge.exchange.storage import SUFFIX, LogOnce, check_newer, file_name
-from edgemerge.files import write_atomically
+from edgemerge.files import lock_file, write_atomically
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import MAX_BYTES, decode_with_form, encode
-
-LOCK_POLL_S = 0.01
-
-try:
-    import fcntl
-except ImportError:  # Windows: then nobody is kept out
-    fcntl = None  # type: ignore[assignment]  # as the comment says
 
 
 @contextmanager
 def folder_lock(folder: Path, timeout_s: float) -> Iterator[None]:
-    """Keep others who lock the folder out; the lock ends with this process, however that ends."""
-    if fcntl is None:
+    """Lock a folder against other processes that use this lock; wait at most `timeout_s`.
+
+    Windows and file systems without locks keep nobody out.
+    """
+    if os.name == "nt":
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        end = monotonic() + timeout_s
-        while not _try_lock(handle):
-            if monotonic() > end:
-                raise UnavailableError(
-                    f"{folder} is being written by another process: try again later"
-                )
-            sleep(LOCK_POLL_S)
+        try:
+            locked = lock_file(handle, timeout_s)
+        except OSError:  # this file system has no locks
+            locked = True
+        if not locked:
+            raise UnavailableError(f"{folder} is being written by another process: try again later")
         yield
     finally:
         os.close(handle)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # this file system has no locks
-        return True
-    return True
 
 
 MAX_FILES = 10_000  # files

@@ -34,9 +34,10 @@ from edgemerge.core.errors import (
 )
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.connection import Deadline, is_loopback, read_secret
+from edgemerge.exchange.connection import Deadline, is_loopback
 from edgemerge.exchange.protocol import Wish
 from edgemerge.exchange.storage import LogOnce, check_newer, safe_name, topic_suffix
+from edgemerge.files import read_secret
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import MAX_BYTES, decode_with_form, encode
 

@@ -36,10 +36,10 @@ from edgemerge.exchange.connection import (
     Deadline,
     DeadlineReader,
     authorization_header,
-    read_secret,
 )
 from edgemerge.exchange.protocol import Wish
 from edgemerge.exchange.storage import LogOnce, check_newer, topic_suffix
+from edgemerge.files import read_secret
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode_with_form, encode
 

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgemerge.core.errors import FormatError, SettingError, UnavailableError
-from edgemerge.files import write_atomically
+from edgemerge.files import lock_file, write_atomically
 from edgemerge.server.db.base import (
     ConnectionPool,
     DatabaseDamagedError,
@@ -38,14 +37,12 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         """Take it, or say who is in the way; it ends with the process, however that ends."""
         handle = _open_private(path.with_name(path.name + ".lock"))
-        try:
-            _lock_handle(handle)
-        except (BlockingIOError, PermissionError) as error:
+        if not lock_file(handle):
             os.close(handle)
             raise SettingError(
                 f"{path} is in use by another server: stop that one first; several servers can "
                 "share a PostgreSQL database instead"
-            ) from error
+            )
         self._handle: int | None = handle
 
     def release(self) -> None:
@@ -53,17 +50,6 @@ class FileLock:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-def _lock_handle(handle: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415 - only there
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl  # noqa: PLC0415 - not there on Windows
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _open_private(path: Path) -> int:
