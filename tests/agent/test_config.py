@@ -76,9 +76,9 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("sync.evry_s=3", r"found sync\.evry_s in the environment or a flag.*mean sync\.every_s\?"),
-        ("exchange.token=abc", r"did you mean exchange\.token_file\?"),
-        ("snc.every_s=3", r"found snc in .*agent\.toml.*did you mean sync\?"),
+        ("sync.evry_s=3", r"'sync\.evry_s' in the environment or a flag\. .*'sync\.every_s'\?"),
+        ("exchange.token=abc", r"Did you mean 'exchange\.token_file'\?"),
+        ("snc.every_s=3", r"^Unknown key 'snc' in agent\.toml\. Did you mean 'sync'\?$"),
         ("sync.every_s=soon", r"found sync\.every_s = 'soon' .*expected a number"),
         ("sync.every_s=-1", r"found sync\.every_s = '-1' .*expected 0 or more"),
         ("sync.every_s=nan", "expected a number"),
@@ -116,6 +116,10 @@ def test_a_mistake_is_named_with_what_to_write(configured, override, words):
         ("[sync]\nevery_s = true\n", "expected a number"),
         ("[sync]\ndevices = 'a'\n", "expected a list, each text"),
         ("[sync]\ndevices = [1]\n", "expected a list, each text"),
+        (
+            "[source]\ncolums = 1\n",
+            r"^Unknown key 'source.colums' in agent\.toml\. Did you .*mns'\?$",
+        ),
         ("[[source]]\n", r"expected a table: write \[source\]"),
         ("[sinks]\n", r"expected \[\[sinks\]\] tables"),
         ("[", "is not TOML"),
@@ -147,6 +151,41 @@ def test_the_projection_is_made_loaded_or_left_to_the_fleet(configured, tmp_path
     save(Detector(made), tmp_path / "other")
     with pytest.raises(SettingError, match="holds a Detector, expected a Projection"):
         configured("[projection]\nfile = 'other'\n")
+
+
+def test_keys_under_their_former_names_work_and_say_the_new_one(configured, caplog):
+    text = "[sync]\nlargest = 3\n[source]\nlongest_line = 99\n[log]\nform = 'json'\n"
+    config = configured(SHARED + text + "[[sinks]]\nlargest = 1000\n")
+    assert (config.sync.max_contributions, config.source.max_line_bytes) == (3, 99)
+    assert (config.log.format, config.sinks[0].max_bytes) == ("json", 1000)
+    assert caplog.messages == [
+        "source.longest_line is now source.max_line_bytes: rename it",
+        "sync.largest is now sync.max_contributions: rename it",
+        "log.form is now log.format: rename it",
+        "sinks.0.largest is now sinks.0.max_bytes: rename it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "flag", "found"),
+    [("largest", "max_contributions", 2), ("max_contributions", "largest", 2)],
+)
+def test_a_flag_wins_over_the_file_under_either_name(configured, file, flag, found):
+    config = configured(SHARED + f"[sync]\n{file} = 1\n", f"sync.{flag}={found}")
+    assert config.sync.max_contributions == found
+
+
+def test_the_new_name_wins_within_the_file(configured):
+    config = configured(SHARED + "[sync]\nlargest = 1\nmax_contributions = 2\n")
+    assert config.sync.max_contributions == 2
+
+
+def test_bare_column_numbers_log_how_to_count_from_1(configured, caplog):
+    configured(SHARED + "[source]\ncolumns = ['1', 'flow', -1]\ntime = '2'\n")
+    assert not caplog.messages
+    configured(SHARED + "[source]\ncolumns = [0, 2]\ntime = 1\n")
+    assert len(caplog.messages) == 2
+    assert '(0, 2) count from 0. Write "1", "3" in quotes' in caplog.messages[0]
 
 
 # the page

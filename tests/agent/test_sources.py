@@ -27,6 +27,19 @@ def read(form, *lines):
     return [row.values.tolist() for row in rows if row is not None]
 
 
+def test_column_numbers_in_text_count_from_1_unless_a_column_has_that_name():
+    form = CsvRows(["3", "1"], time="2")
+    assert form.row("5,60,7").values.tolist() == [7.0, 5.0]
+    named = CsvRows(["1", "3"], header=True)
+    assert named.row("3,2,1") is None
+    assert named.row("5,6,7").values.tolist() == [7.0, 5.0]
+    assert JsonRows(["2"], time="1").row("[60, 8]").values.tolist() == [8.0]
+    assert JsonRows(time="1").row("[60, 8]").values.tolist() == [8.0]
+    assert JsonRows(["2"]).row('{"2": 9}').values.tolist() == [9.0]
+    with pytest.raises(BadRow, match="there is no column '0'"):
+        CsvRows(["0"]).row("5,6")
+
+
 def test_columns_are_chosen_by_name_and_number():
     assert read(CsvRows(["b", 0]), "a,b,c", "1,2,3", "4,5,6") == [[2, 1], [5, 4]]
     assert read(CsvRows([2, -2]), "1,2,3") == [[3, 2]]

@@ -6,6 +6,7 @@ paths start at the folder of the file. Secrets are never values: their keys name
 
 from __future__ import annotations
 
+import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from edgemerge.core.projection import Activation, Projection
 from edgemerge.files import load
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 TYPE_NAMES = {
     bool: "true or false",
@@ -54,14 +57,23 @@ class TableLocation(NamedTuple):
         return "the environment or a flag" if isinstance(value, TextValue) else str(self.file)
 
 
-def setting(default: Any, words: str, ok: Callable[[Any], bool]) -> Any:
-    """Declare a field with what it may be, in words and as a test; None is always left alone."""
-    return field(default=default, metadata={"words": words, "ok": ok})
+def setting(
+    default: Any, words: str = "", ok: Callable[[Any], bool] | None = None, *, was: str = ""
+) -> Any:
+    """Declare a key.
+
+    Args:
+        default: The value of a key that is not set.
+        words: The allowed values, for error messages.
+        ok: Whether a value is allowed; by default every value of the right type is.
+        was: The key's former name, which still works and logs a warning.
+    """
+    return field(default=default, metadata={"words": words, "ok": ok, "was": was})
 
 
-def positive(default: Any) -> Any:
+def positive(default: Any, *, was: str = "") -> Any:
     """Declare a number that must be above 0."""
-    return setting(default, "above 0", lambda value: value > 0)
+    return setting(default, "above 0", lambda value: value > 0, was=was)
 
 
 def not_negative(default: Any) -> Any:
@@ -79,20 +91,36 @@ def parse_table(kind: type[T], table: object, place: TableLocation) -> T:
     hints = get_type_hints(kind)
     known: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type] # a dataclass
     values = {}
-    for name, value in table.items():
+    for name, value in _with_new_names(table, known, place).items():
         if name not in known:
-            raise unknown_key_error(
-                place.key(name), [place.key(each) for each in known], place.said(value)
-            )
+            where = "the environment or a flag" if isinstance(value, TextValue) else place.file.name
+            raise unknown_key_error(place.key(name), [place.key(each) for each in known], where)
         values[name] = _checked_value(value, hints[name], known[name], place)
     return kind(**values)
 
 
+def _with_new_names(
+    table: Mapping[str, Any], known: Mapping[str, Field[Any]], place: TableLocation
+) -> dict[str, Any]:
+    """Return the table with keys that were renamed under their new names."""
+    values = dict(table)
+    for name, declared in known.items():
+        old_name = declared.metadata.get("was")
+        if not old_name or old_name not in values:
+            continue
+        old, new = values.pop(old_name), values.get(name)
+        logger.warning("%s is now %s: rename it", place.key(old_name), place.key(name))
+        # The new name wins, but a flag wins over the file under either name.
+        if new is None or (isinstance(old, TextValue) and not isinstance(new, TextValue)):
+            values[name] = old
+    return values
+
+
 def unknown_key_error(name: str, known: list[str], where: str) -> SettingError:
-    """Give the error for a name that means nothing here, with the nearest one that does."""
+    """Return the error for an unknown key, with the most similar known one."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return SettingError(f"found {name} in {where}, which means nothing: {advice}")
+    advice = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(known)}."
+    return SettingError(f"Unknown key '{name}' in {where}. {advice}")
 
 
 def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLocation) -> Any:
@@ -289,7 +317,7 @@ class SourceConfig:
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
     rate_hz: float | None = positive(None)
     start: Literal["beginning", "end"] = "beginning"
-    longest_line: int = positive(65536)
+    max_line_bytes: int = positive(65536, was="longest_line")
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
     topic: str | None = None
@@ -370,7 +398,7 @@ class SyncConfig:
     jitter: float = setting(0.1, "0 to 1", lambda value: 0.0 <= value <= 1.0)
     devices: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    largest: int | None = positive(None)
+    max_contributions: int | None = positive(None, was="largest")
     pattern: str | None = None
     at_end: bool | None = None  # once more when the source has ended; None: if every_s > 0
     max_shift: float = positive(2.0)
@@ -401,7 +429,7 @@ class SinkConfig:
 
     kind: Literal["jsonl", "file", "mqtt"] = "jsonl"
     path: Path | None = None
-    largest: int = positive(10_000_000)
+    max_bytes: int = positive(10_000_000, was="largest")
     keep: int = not_negative(3)
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
@@ -419,7 +447,7 @@ class LogConfig:
     """[log]: what is told on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    form: Literal["lines", "json"] = "lines"
+    format: Literal["lines", "json"] = setting("lines", was="form")
 
 
 @dataclass(frozen=True)
@@ -475,7 +503,7 @@ def read_config(
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:
-            raise unknown_key_error(name, known, str(file))
+            raise unknown_key_error(name, known, file.name)
     head = parse_table(
         TopLevelConfig, {name: given[name] for name in top if name in given}, TableLocation(file)
     )
@@ -491,7 +519,25 @@ def read_config(
             f'{file} has no [projection]: say it there, or let exchange.kind = "http" ask the fleet'
         )
     sinks = _sinks(given.get("sinks", []), file)
+    _warn_of_bare_columns(parts["source"])
     return Config(head.device, head.state, shared, sinks=sinks, **parts)
+
+
+def _warn_of_bare_columns(source: SourceConfig) -> None:
+    """Log how to write column numbers so that they count from 1, as on the command line."""
+    time = [] if source.time is None else [source.time]
+    for name, columns in (("columns", source.columns), ("time", time)):
+        numbers = [each for each in columns if isinstance(each, int) and each >= 0]
+        if numbers:
+            texts = ", ".join(f'"{each + 1}"' for each in numbers)
+            bare = ", ".join(map(str, numbers))
+            logger.warning(
+                "source.%s: bare numbers (%s) count from 0. Write %s in quotes to count from 1, "
+                "as on the command line.",
+                name,
+                bare,
+                texts,
+            )
 
 
 def _sinks(given: object, file: Path) -> tuple[SinkConfig, ...]:

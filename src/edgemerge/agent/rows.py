@@ -51,6 +51,19 @@ class RowFormat(Protocol):
         ...
 
 
+def column_number(column: Column) -> int | None:
+    """Return the index that a column means where no column has that name; None if it is a name.
+
+    Text counts from 1, as on the command line; a bare integer from 0, negative from the end.
+
+    >>> column_number("1"), column_number(0), column_number(-1), column_number("flow")
+    (0, 0, -1, None)
+    """
+    if isinstance(column, int):
+        return column
+    return int(column) - 1 if column.isdecimal() and int(column) else None
+
+
 class CsvRows:
     """Fields with a delimiter between them; the first line may name the columns.
 
@@ -101,8 +114,10 @@ class CsvRows:
             return self._has_header
         if self.header is not None and tuple(found) == self.header:
             return True
-        chosen = [each for each in self._columns if isinstance(each, int)]
-        chosen = chosen or [i for i in range(len(found)) if i != self._time]
+        numbers = [column_number(each) for each in self._columns]
+        chosen = [each for each in numbers if each is not None]
+        time = None if self._time is None else column_number(self._time)
+        chosen = chosen or [i for i in range(len(found)) if i != time]
         looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
         return any(_number_or_none(field) is None for field in looked)
 
@@ -118,13 +133,14 @@ class CsvRows:
         return Row(values, at, names)
 
     def _at(self, column: Column, count: int) -> int:
-        if isinstance(column, str):
-            if self.header is None or column not in self.header:
-                raise BadRow(f"there is no column {column!r}")
-            return self.header.index(column)
-        if not -count <= column < count:
+        if self.header is not None and column in self.header:
+            return self.header.index(str(column))
+        number = column_number(column)
+        if number is None:
+            raise BadRow(f"there is no column {column!r}")
+        if not -count <= number < count:
             raise BadRow(f"there is no column {column} among {count}")
-        return column % count
+        return number % count
 
 
 class JsonRows:
@@ -172,7 +188,8 @@ class JsonRows:
             return self._columns
         if isinstance(found, dict):
             return [key for key in self.header or tuple(found) if key != self._time]
-        return [i for i in range(len(found)) if i != self._time]
+        time = None if self._time is None else column_number(self._time)
+        return [i for i in range(len(found)) if i != time]
 
 
 class PayloadRows:
@@ -203,7 +220,7 @@ class PayloadRows:
 
 def _field(found: Any, column: Column) -> Any:
     try:
-        return found[column]
+        return found[column if isinstance(found, dict) else column_number(column)]
     except (KeyError, IndexError, TypeError) as error:
         raise BadRow(f"there is no column {column!r}") from error
 

@@ -77,22 +77,23 @@ def _row_format(said: SourceConfig, columns: Sequence[Column], width: int | None
 
 
 def _has_named_columns(said: SourceConfig, columns: Sequence[Column]) -> bool:
-    """Say whether columns are named in a file of which the first line must then be a header."""
-    return said.kind == "csv" and any(isinstance(each, str) for each in (*columns, said.time))
+    """Return whether columns are named, so that the first line of the file must be a header."""
+    chosen = (*columns, said.time)
+    return said.kind == "csv" and any(isinstance(c, str) and not c.isdecimal() for c in chosen)
 
 
 def _source(said: SourceConfig, form: RowFormat) -> Source:
     if said.kind == "stdin":
-        return StdinSource(form, longest=said.longest_line)
+        return StdinSource(form, longest=said.max_line_bytes)
     if said.kind == "mqtt":
         mqtt = import_module("edgemerge.agent.mqtt")
         topic = _required("source", said, "topic")
-        options = {"qos": said.qos, "room": said.queue, "longest": said.longest_line}
+        options = {"qos": said.qos, "room": said.queue, "longest": said.max_line_bytes}
         return cast("Source", mqtt.MqttSource(_broker(said), topic, form, **options))
     path = _required("source", said, "path")
     if said.kind == "tail":
-        return TailSource(path, form, longest=said.longest_line, at_end=said.start == "end")
-    return FileSource(path, form, longest=said.longest_line)
+        return TailSource(path, form, longest=said.max_line_bytes, at_end=said.start == "end")
+    return FileSource(path, form, longest=said.max_line_bytes)
 
 
 def make_features(config: Config, projection: Projection | None = None) -> NamedFeatures:
@@ -193,7 +194,7 @@ def _sink(config: Config, said: SinkConfig, number: int) -> Sink:
     path = _required(name, said, "path")
     try:
         if said.kind == "file":
-            return RotatingFileSink(path, largest=said.largest, keep=said.keep)
+            return RotatingFileSink(path, largest=said.max_bytes, keep=said.keep)
         return JsonLinesSink(path)
     except OSError as error:
         raise SettingError(f"{name}.path {path}: {error.strerror}") from error

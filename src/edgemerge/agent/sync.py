@@ -317,7 +317,7 @@ class Synchronizer:
             devices=config.devices or None,
             without=config.without,
             pattern=config.pattern,
-            largest=config.largest,
+            largest=config.max_contributions,
             grouped=memory.learner.grouped,
         )
 

@@ -45,7 +45,9 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         needs("mqtt", "paho.mqtt.client")
     from edgemerge.agent.runner import run
 
-    log_to_stderr(told.log.level, form=JsonFormatter if told.log.form == "json" else TextFormatter)
+    log_to_stderr(
+        told.log.level, form=JsonFormatter if told.log.format == "json" else TextFormatter
+    )
     stop = Event()
     stop_on_signals(stop)
     raise SystemExit(run(told, stop=stop))
