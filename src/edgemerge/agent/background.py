@@ -23,7 +23,7 @@ from edgemerge.core.errors import (
     UnavailableError,
 )
 from edgemerge.core.ledger import Contribution, Merged
-from edgemerge.exchange.client import ReportAnswer
+from edgemerge.exchange.client import DesiredState, ReportAnswer
 from edgemerge.exchange.protocol import Exchange, Wish
 from edgemerge.failpoints import failpoint
 
@@ -223,31 +223,65 @@ class ReportTransport(Protocol):
         """Send a report and give the answer; an `EdgemergeError` if there is none."""
         ...
 
+    def desired(self, known: int | None = None) -> DesiredState | None:
+        """Fetch the device's desired state; None if its revision is still `known`."""
+        ...
+
     def close(self) -> None:
         """Let go of the connection."""
         ...
 
 
 class ReportOutcome(NamedTuple):
-    """The answer, or why there is none."""
+    """The answer to a report, or the error; and a desired state that is new, if it was fetched."""
 
     heard: ReportAnswer = ReportAnswer()
     error: EdgemergeError | None = None
+    desired: DesiredState | None = None
 
 
-def report_worker(transport: ReportTransport) -> Worker[dict[str, Any], ReportOutcome]:
-    """Return a worker that sends reports."""
+def report_worker(
+    transport: ReportTransport, known: int | None = None
+) -> Worker[dict[str, Any], ReportOutcome]:
+    """Return a worker that sends reports; `known` is the revision of the desired state held."""
     return Worker(
         "reporter",
-        partial(send_report, transport),
+        ReportSender(transport, known).send,
         lambda error: ReportOutcome(error=UnavailableError(f"the report failed: {error!r}")),
         transport.close,
     )
 
 
-def send_report(transport: ReportTransport, report: dict[str, Any]) -> ReportOutcome:
-    """Send a report; an error is part of the outcome."""
-    try:
-        return ReportOutcome(transport.send(report))
-    except EdgemergeError as error:
-        return ReportOutcome(error=error)
+class ReportSender:
+    """Sends reports, and fetches the desired state when an answer names another revision of it."""
+
+    def __init__(self, transport: ReportTransport, known: int | None) -> None:
+        """Send through `transport`; `known` is the revision of the desired state held."""
+        self._transport, self._known = transport, known
+        self._unreadable: int | None = None  # the revision that this agent cannot read
+
+    def send(self, report: dict[str, Any]) -> ReportOutcome:
+        """Send a report; an error is part of the outcome."""
+        try:
+            answer = self._transport.send(report)
+        except EdgemergeError as error:
+            return ReportOutcome(error=error)
+        try:
+            return ReportOutcome(answer, desired=self._fetch(answer.desired))
+        except UnavailableError as error:  # the next report fetches it, and then it is followed
+            logger.info("the desired state was not fetched", extra={"values": {"why": error}})
+            return ReportOutcome(ReportAnswer(answer.every_s))
+
+    def _fetch(self, revision: int | None) -> DesiredState | None:
+        if revision is None or revision in (self._known, self._unreadable):
+            return None
+        try:
+            found = self._transport.desired(self._known)
+        except UnavailableError:
+            raise
+        except EdgemergeError as error:
+            self._unreadable = revision
+            logger.warning("the desired state was not read", extra={"values": {"why": error}})
+            return None
+        self._known = revision if found is None else found.revision
+        return found

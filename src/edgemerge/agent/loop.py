@@ -50,6 +50,8 @@ class Agent:
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
         found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
         found |= {"waiting": _buffered_samples(memory), "saved": self.keeper.trouble or "ok"}
+        if memory.desired is not None:
+            found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})
 
     def _carry_out(self, command: dict[str, Any], answer: AnswerCallback) -> None:

@@ -290,7 +290,8 @@ class DeviceReporter:
         self._merge: tuple[float, dict[str, Any]] | None = None  # not heard by the server yet
         self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
         self._trouble: type[EdgemergeError] | None = None
-        self._followed, self._follow_due = 0, 0.0
+        self._sends_desired = False  # whether the last answer named a desired state
+        self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def verdict(self, verdict: Verdict) -> None:
         """Take in a verdict, to be told later."""
@@ -338,6 +339,8 @@ class DeviceReporter:
             "sent": timestamp(sent),
             "status": describe_status(self._memory, self._points, status(), last),
         }
+        if self._sends_desired:  # older servers refuse unknown keys
+            report["status"]["desired"] = self._memory.followed
         if not self._schedule.failures:  # else see first whether anybody is there
             report |= self._news(sent - now)
         self._worker.send(report | ({"leaving": True} if leaving else {}))
@@ -359,6 +362,9 @@ class DeviceReporter:
 
     def _handle_outcome(self, outcome: ReportOutcome) -> None:
         (taken, merge), self._in_flight = self._in_flight, (ReportBatch(), None)
+        if outcome.desired is not None:
+            self._memory.desired = outcome.desired.plain()
+            logger.info("new desired state", extra={"values": self._memory.desired})
         if outcome.error is None:
             self._went_well(outcome.heard)
             if merge is self._merge:
@@ -372,12 +378,15 @@ class DeviceReporter:
         if self._trouble is not None:
             self._trouble = None
             logger.info("the server takes reports again")
-        if heard.choice is not None and self._config.follow:
-            self._follow(heard.choice)
+        self._sends_desired = heard.desired is not None
+        wanted = heard.choice if heard.desired is None else heard.desired
+        if wanted is not None and self._config.follow:
+            self._follow(wanted)
 
     def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:
         if was_not_sent(error):
             self._points.requeue(taken)
+        self._sends_desired = False  # it may be an older server now
         now = self._clocks.steady()
         if _error_kind(error) in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[_error_kind(error)])
@@ -399,17 +408,20 @@ class DeviceReporter:
         else:
             logger.warning("a report did not reach the server", extra=values)
 
-    def _follow(self, choice: int) -> None:
-        """Exchange, as the operator has chosen; again after a while if that did not work."""
+    def _follow(self, revision: int) -> None:
+        """Exchange when the operator's wishes changed; retry after a while if that fails."""
         now = self._clocks.steady()
-        if choice == self._followed or self._syncing is None or now < self._follow_due:
+        followed = self._memory.followed if self._sends_desired else self._followed
+        if revision == followed or self._syncing is None or now < self._follow_due:
             return
         self._follow_due = now + FOLLOW_RETRY_S
-        self._syncing.begin(lambda found: self._exchanged(found, choice))
+        self._syncing.begin(lambda found: self._exchanged(found, revision))
 
-    def _exchanged(self, found: dict[str, Any], choice: int) -> None:
+    def _exchanged(self, found: dict[str, Any], revision: int) -> None:
         if found["exchange"] == "ok":
-            self._followed, self._follow_due = choice, 0.0
+            self._followed, self._follow_due = revision, 0.0
+            if self._sends_desired:
+                self._memory.followed = revision
 
 
 def _error_kind(error: EdgemergeError) -> type[EdgemergeError]:

@@ -482,7 +482,9 @@ def _build_reporter(
     reports = make_reports(config)
     if reports is None:
         return None
-    return DeviceReporter(memory, syncing, report_worker(reports), config.report, clocks=clocks)
+    known = None if memory.desired is None else int(memory.desired["revision"])
+    worker = report_worker(reports, known)
+    return DeviceReporter(memory, syncing, worker, config.report, clocks=clocks)
 
 
 def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) -> None:

@@ -64,6 +64,7 @@ REFUSED_PREFIX = "it was refused"
 MAX_REJECTED = 8  # refused or undone sums whose digests are kept
 PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
 PART_FIELDS = ("position", "features", "threshold", "shunned")
+OPTIONAL_FIELDS = ("desired", "followed")  # missing in states of older versions
 
 
 @dataclass
@@ -86,6 +87,8 @@ class AgentState:
     told: bytes = b""  # what was adopted last; empty if it came from nobody
     before: bytes | None = None  # what was adopted before that, to be undone to
     shunned: dict[str, str] = field(default_factory=dict)  # why, by the digest of what was told
+    desired: Any = None  # the newest desired-state document of the server, as plain JSON
+    followed: int = 0  # the revision of it that was last acted upon
 
     @property
     def projection(self) -> Projection:
@@ -125,7 +128,9 @@ def merged_digest(data: bytes) -> str:
 def state_to_bytes(memory: AgentState) -> bytes:
     """Write everything down."""
     memory.gate.look(memory.learner.census())
-    plain = {name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS)}
+    plain = {
+        name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
+    }
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
     learner, rows = memory.learner.state()
     tensors: Tensors = {
@@ -162,9 +167,9 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     if not isinstance(thing, Detector | Bank):
         raise FormatError(f"found {type(thing).__name__}, expected a detector or a bank")
     learner = as_learner(thing, tensors["rows"].astype(np.float64))
-    memory = AgentState(
-        learner=learner, **{name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
-    )
+    fields = {name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
+    fields |= {name: plain[name] for name in OPTIONAL_FIELDS if name in plain}
+    memory = AgentState(learner=learner, **fields)
     memory.gate = Gate.of(plain["gate"], learner.census())
     memory.told = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None

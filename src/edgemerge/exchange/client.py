@@ -206,6 +206,10 @@ def _list(reply: Reply) -> list[dict[str, Any]]:
 
 MAX_REPORT_BYTES = 65_536  # bytes of a report; the server takes no more
 MAX_ANSWER_BYTES = 4096  # bytes of an answer
+MAX_DESIRED_BYTES = 2**18  # bytes of a desired-state document
+DESIRED_FORMAT = 1
+MAX_NAME_CHARS = 200
+KEY_PARTS = 3  # device, incarnation and pattern
 REPORT_TIMEOUT_S = 2.0
 MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = (
     0.2,
@@ -216,10 +220,66 @@ TRIM_DIVISOR = 10  # of what does not fit, a tenth is left out at a time
 
 
 class ReportAnswer(NamedTuple):
-    """When to report again, and the operator's newest choice; None where no sense was made."""
+    """The answer to a report; None where a value is missing or invalid.
+
+    `desired` is the revision of the device's desired state; older servers send only `choice`, the
+    number of the operator's newest choice.
+    """
 
     every_s: float | None = None
     choice: int | None = None
+    desired: int | None = None
+
+
+class DesiredState(NamedTuple):
+    """What the operator wants of a device, as of one revision.
+
+    `devices` are those whose contributions to adopt, None for all. `excluded` are contributions to
+    leave out, as (device, incarnation, pattern); only their number where the fleet tells totals.
+    """
+
+    revision: int
+    devices: tuple[str, ...] | None = None
+    excluded: tuple[tuple[str, int, str], ...] | int = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the document as plain JSON; `parse_desired` reads it back."""
+        adopt = {"devices": self.devices, "excluded": self.excluded}
+        return {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
+
+
+def parse_desired(document: object) -> DesiredState:
+    """Read a desired-state document; unknown keys are ignored.
+
+    Raises:
+        RejectedError: The document has another format or a value of the wrong type.
+
+    >>> parse_desired({"format": 1, "revision": 7, "adopt": {"devices": ["pump-1"], "excluded": 2}})
+    DesiredState(revision=7, devices=('pump-1',), excluded=2)
+    """
+    if not isinstance(document, dict) or document.get("format") != DESIRED_FORMAT:
+        raise RejectedError(f"found no desired state of format {DESIRED_FORMAT}: update the agent")
+    revision, adopt = _number(document.get("revision")), document.get("adopt")
+    if revision is None or not isinstance(adopt, dict):
+        raise RejectedError("found a desired state without `revision` and `adopt`")
+    devices, excluded = adopt.get("devices"), adopt.get("excluded", [])
+    if devices is not None and not (isinstance(devices, list) and all(map(_is_text, devices))):
+        raise RejectedError("found adopt.devices in a desired state, expected a list of names")
+    if isinstance(excluded, list) and all(map(_is_key, excluded)):
+        excluded = tuple((device, number, pattern) for device, number, pattern in excluded)
+    elif _number(excluded) is None:
+        raise RejectedError("found adopt.excluded in a desired state, expected a list of keys")
+    return DesiredState(revision, None if devices is None else tuple(devices), excluded)
+
+
+def _is_text(found: object) -> bool:
+    return isinstance(found, str) and 0 < len(found) <= MAX_NAME_CHARS
+
+
+def _is_key(found: object) -> bool:
+    if not isinstance(found, list) or len(found) != KEY_PARTS:
+        return False
+    return _is_text(found[0]) and _number(found[1]) is not None and _is_text(found[2])
 
 
 class ReportClient:
@@ -238,6 +298,7 @@ class ReportClient:
         """Remember where the server is; nothing is sent yet."""
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
         self._path = url_path("fleets", fleet, "devices", device, "report")
+        self._desired_path = url_path("fleets", fleet, "devices", device, "desired")
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
         """Send a report, with so much in it as the server takes; give the answer.
@@ -255,6 +316,20 @@ class ReportClient:
             allow_loss=True,
         )
         return _read_answer(reply.must_be(200))
+
+    def desired(self, known: int | None = None) -> DesiredState | None:
+        """Fetch the desired state of this device; None if its revision is still `known`.
+
+        Raises `UnavailableError`, `DeniedError`, `UnknownError` (a server that has no desired
+        states) or `RejectedError`.
+        """
+        headers = {} if known is None else {"If-None-Match": f'"{known}"'}
+        reply = self._connection.ask(
+            "GET", self._desired_path, headers=headers, limit=MAX_DESIRED_BYTES
+        )
+        if reply.must_be(200, 304).status == 304:
+            return None
+        return parse_desired(reply.json())
 
     def close(self) -> None:
         """Close the connection; sending again opens it again."""
@@ -312,7 +387,8 @@ def _read_answer(reply: Reply) -> ReportAnswer:
     found = reply.json()
     if not isinstance(found, dict):
         raise RejectedError("found an answer that is no JSON object: is this the server?")
-    return ReportAnswer(_interval(found.get("every_s")), _number(found.get("choice")))
+    numbers = (_number(found.get(name)) for name in ("choice", "desired"))
+    return ReportAnswer(_interval(found.get("every_s")), *numbers)
 
 
 def _interval(found: Any) -> float | None:
