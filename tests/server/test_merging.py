@@ -234,7 +234,7 @@ def test_patterns_are_grouped_for_a_preview_though_nobody_has_asked_for_them(
         assert banks.merging.preview(FLEET, ["c"], ["a"])
     assert "damaged" not in caplog.text  # nothing had to be made anew
     banks.world.put(note("c", 4, generator(5), place=0.1, rows=200))
-    monkeypatch.setattr(totals.PullService, "place", lambda *_: None)  # others are always faster
+    monkeypatch.setattr(totals.PullService, "group", lambda *_: None)  # others are always faster
     with pytest.raises(UnavailableError, match="try again"):
         banks.merging.preview(FLEET, ["c"], ["a"])
 

@@ -170,6 +170,37 @@ def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(wor
     world.must_agree(Wish())
 
 
+def test_pulls_of_patterns_that_are_grouped_do_not_wait_for_the_writer(world, monkeypatch):
+    rng = generator(7)
+    for device, place in (("a", 0.1), ("b", 0.8)):
+        world.put(note(device, 1, rng, place=place, rows=60))
+    first = world.told(Wish(grouped=True))
+
+    def refuse(*_):
+        raise AssertionError("the writer was asked")
+
+    monkeypatch.setattr(world.service.writer, "write", refuse)
+    monkeypatch.setattr(totals, "MAX_CACHED", 0)
+    for wish in (Wish(grouped=True), Wish(grouped=True, device="a"), Wish(grouped=True, largest=1)):
+        assert world.told(wish).parts
+    assert len(first.parts) == 2
+
+
+def test_patterns_are_told_though_devices_push_faster_than_they_are_grouped(world, monkeypatch):
+    rng, revisions = generator(7), iter(range(1, 99))
+    world.put(note("a", next(revisions), rng, rows=60))
+    real = totals.PullService.group
+
+    def overtaken(service, name):
+        real(service, name)
+        world.put(note("a", next(revisions), rng, rows=60))
+
+    monkeypatch.setattr(totals.PullService, "group", overtaken)
+    told = world.told(Wish(grouped=True))
+    assert [part.devices for part in told.parts] == [["a"]]
+    assert next(revisions) == 2 + totals.MAX_GROUPING_TRIES
+
+
 def test_only_two_bodies_of_a_key_are_kept_however_often_it_is_replaced(world):
     rng = generator(8)
     for revision in range(1, 20):

@@ -184,6 +184,16 @@ def group_changes(tx: Transaction, fleet: Fleet, budget_s: float) -> bool:
     return not waiting
 
 
+def is_grouped(tx: Transaction, fleet: str) -> bool:
+    """Return whether the totals hold every change, each in the part of its pattern."""
+    ungrouped = tx.one(
+        "select 1 from contributions where fleet = ? and part = 0 and samples > 0"
+        " and body is not null limit 1",
+        fleet,
+    )
+    return ungrouped is None and not contributions.list_uncounted(tx, fleet, 1)
+
+
 def _ungrouped(tx: Transaction, fleet: Fleet) -> list[StoredContribution]:
     """What is in no pattern yet, largest first, equal ones in the order of their keys."""
     found = [entry for entry in contributions.list_stored(tx, fleet.fleet) if entry.part == 0]
@@ -321,6 +331,7 @@ MAX_INLINE_CHANGES = (
 )
 GROUPING_SLICE_S = 0.25  # how long grouping may hold up writing
 GROUPING_TIMEOUT_S = 10.0  # how long a pull waits for grouping
+MAX_GROUPING_TRIES = 3  # to find all contributions grouped, while devices push
 
 
 @dataclass(frozen=True)
@@ -399,22 +410,35 @@ class PullService:
                     )
 
     def _patterns(self, name: str, wish: Wish, least: int, known: str | None) -> PullResult:
-        self.place(name)
-        return self._writer.write(lambda tx: self._grouped(tx, name, wish, least, known))
+        """Answer from a read transaction, so that pulls never hold up the writer."""
+        for _ in range(MAX_GROUPING_TRIES):
+            with self._database.reading() as tx:
+                if is_grouped(tx, name):
+                    return self._grouped(tx, name, wish, least, known)
+            self.group(name)
 
-    def place(self, name: str) -> None:
+        # Devices push faster than a read follows grouping: do both in one write.
+        def group_and_answer(tx: Transaction) -> PullResult:
+            group_changes(tx, fleets.get(tx, name), GROUPING_TIMEOUT_S)
+            return self._grouped(tx, name, wish, least, known)
+
+        return self._writer.write(group_and_answer)
+
+    def group(self, name: str) -> None:
         """Group what has changed, in slices that let others write in between."""
+
+        def group_slice(tx: Transaction) -> bool:
+            return group_changes(tx, fleets.get(tx, name), GROUPING_SLICE_S)
+
         end = monotonic() + GROUPING_TIMEOUT_S
-        while not self._writer.write(lambda tx: _group_slice(tx, name)):
+        while not self._writer.write(group_slice):
             if monotonic() > end:
                 raise UnavailableError(f"{name} has many changes to group: try again", retry_s=5.0)
 
     def _grouped(
         self, tx: Transaction, name: str, wish: Wish, least: int, known: str | None
     ) -> PullResult:
-        fleet = fleets.get(tx, name)
-        group_changes(tx, fleet, GROUPING_TIMEOUT_S)  # what came since; usually nothing
-        entries = contributions.list_stored(tx, name)
+        fleet, entries = fleets.get(tx, name), contributions.list_stored(tx, name)
         chosen = select(wish, entries, self.rules_cache.rules(tx, name))
         groups = shareable_groups(wish, group_by_part(chosen), least)
         tag = etag_of(fleet, groups)
@@ -464,7 +488,3 @@ class PullService:
             while len(self._answers) > MAX_CACHED:
                 self._answers.popitem(last=False)
         return data
-
-
-def _group_slice(tx: Transaction, name: str) -> bool:
-    return group_changes(tx, fleets.get(tx, name), GROUPING_SLICE_S)

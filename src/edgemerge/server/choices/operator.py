@@ -38,13 +38,12 @@ from edgemerge.server.contributions import StoredContribution
 from edgemerge.server.db.base import Database
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.reports.model import LatestReport
-from edgemerge.server.totals import PullService
+from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 
 RULES_MAX_AGE_S = (
     1.0  # after which `choice_revision_for` looks up what another process may have chosen
 )
 MAX_TARGETS = 200  # of one preview
-MAX_TRIES = 3  # to find all patterns grouped, while devices push
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class ChoiceService:
         self, name: str, sources: DeviceNames, targets: DeviceNames
     ) -> list[PatternPreview]:
         self._teller.catch_up(name)
-        for _ in range(MAX_TRIES):
+        for _ in range(MAX_GROUPING_TRIES):
             with self._database.reading() as tx:
                 fleet = fleets.get(tx, name)
                 must_be_devices(tx, name, sources, targets)
@@ -140,7 +139,7 @@ class ChoiceService:
                 found = Preview(tx, fleet, now, self._solved, partial(self._is_bank, name))
                 if found.is_grouping_current(targets):
                     return list(found.rows(now.rules.adopting(sources, targets), targets))
-            self._teller.place(name)
+            self._teller.group(name)
         raise UnavailableError(
             f"the patterns of {name} change all the time: try again", retry_s=2.0
         )

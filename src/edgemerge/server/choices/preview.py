@@ -235,8 +235,7 @@ class Preview:
         owns = (current_contributions(self._now.entries, device) for device in targets)
         if not any(own and self._is_bank(own) for own in owns):
             return True
-        some = (entry.samples > 0 and not entry.part for entry in self._placed)
-        return not any(some) and not contributions.list_uncounted(self._tx, self._fleet.fleet, 1)
+        return totals.is_grouped(self._tx, self._fleet.fleet)
 
     def rows(self, then: Rules, targets: Sequence[str]) -> Iterator[PatternPreview]:
         """Say what would become of each pattern of each target if the rules were these."""
