@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -143,6 +144,20 @@ def test_the_length_of_a_stream_is_no_time_to_answer(here):
     slow = [line for line in told.splitlines() if line.startswith("edgemerge_request_seconds")]
     assert any("/dead" in line for line in slow)
     assert not any("/live" in line for line in slow)
+
+
+def test_pages_and_routes_of_the_api_are_counted_by_their_full_path(here):
+    for path in ("/ui/fleets/mine", "/ui/static/0/style.css", "/ui", "/ui/nowhere", "/healthz"):
+        httpx.get(here.url + path)
+    told = scraped(here)
+    for path in (
+        "/ui/fleets/{fleet}",
+        "/ui/static/{version}/{name:path}",
+        "/ui",
+        "/ui/{rest:path}",
+        "/healthz",
+    ):
+        assert f'edgemerge_requests_total{{method="GET",route="{path}"' in told
 
 
 def test_no_name_of_a_fleet_or_device_is_told(here):

@@ -6,6 +6,7 @@ from http.client import HTTPConnection
 from urllib.parse import quote
 
 import pytest
+from starlette.routing import Mount
 
 from edgemerge import __version__
 from edgemerge.core.errors import UnavailableError
@@ -75,17 +76,22 @@ def must_be_page(answer, status, *words):
 
 def pages_of(app):
     """Method and address of everything under /ui, with all that stands in braces filled in."""
-    for route in routes_in(app):
-        if route.path.startswith("/ui"):
-            for method in route.methods:
-                yield route.path, method, re.sub(r"\{[^}]*\}", "1", route.path)
+    for path, methods in routes_in(app):
+        if path.startswith("/ui"):
+            for method in methods:
+                yield path, method, re.sub(r"\{[^}]*\}", "1", path)
 
 
-def routes_in(router):
-    """All routes, also those of routers within; newer frameworks keep these apart."""
+def routes_in(router, prefix=""):
+    """Path and methods of all routes, also of mounted apps and of routers within."""
     for route in router.routes:
         inner = getattr(route, "original_router", None)
-        yield from (route,) if inner is None else routes_in(inner)
+        if isinstance(route, Mount):
+            yield from routes_in(route, prefix + route.path)
+        elif inner is None:
+            yield prefix + route.path, route.methods
+        else:
+            yield from routes_in(inner, prefix)
 
 
 @pytest.mark.parametrize("cookie", ["", "ems_nonsense", "ems_" + "x" * 43, "x" * 5000])

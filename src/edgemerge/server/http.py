@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter
@@ -27,7 +27,6 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.server.auth import Caller, TooManyReportsError
-from edgemerge.server.dashboard.pages import page_or_json
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
 from edgemerge.server.schemas import Problem
@@ -134,60 +133,78 @@ def problem_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"model": Problem, "description": PROBLEM_DESCRIPTIONS[code]} for code in codes}
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """Tell an error over HTTP."""
+@dataclass(frozen=True)
+class ErrorAnswer:
+    """An error as HTTP tells it; the API answers in JSON, the dashboard with a page.
+
+    Args:
+        status: The HTTP status.
+        message: What was found, what was expected, what to do.
+        headers: Headers that belong to the status, such as Retry-After.
+        problem: The word for a conflict in JSON, None otherwise.
+    """
+
+    status: int
+    message: str
+    headers: dict[str, str] = field(default_factory=dict)
+    problem: str | None = None
+
+
+Respond = Callable[[Request, ErrorAnswer], Response]
+
+
+def error_answer(error: Exception) -> ErrorAnswer:
+    """Return the status, message and headers for an error; unknown ones are faults of ours."""
     if isinstance(error, UnauthenticatedError):
-        return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": "Bearer"})
-    status = next(code for kind, code in STATUS_BY_ERROR if isinstance(error, kind))
+        return ErrorAnswer(401, str(error), {"WWW-Authenticate": "Bearer"})
+    if isinstance(error, HTTPException):
+        return ErrorAnswer(error.status_code, str(error.detail), dict(error.headers or {}))
+    if isinstance(error, RequestValidationError):
+        return ErrorAnswer(422, validation_message(error.errors()))
+    status = next((code for kind, code in STATUS_BY_ERROR if isinstance(error, kind)), None)
+    if status is None:
+        return ErrorAnswer(500, "a fault of the server: its log says more")
     headers = {}
     if isinstance(error, UnavailableError):
         headers["Retry-After"] = str(round(error.retry_s or 1))
     if status >= 500 and status != 503:
         log.error("a request failed", extra={"values": {"error": str(error)}})
-    content: dict[str, Any] = {"error": str(error)}
-    if status == 409:
-        content["problem"] = "exists"
-    return JSONResponse(content, status, headers)
+    return ErrorAnswer(status, str(error), headers, "exists" if status == 409 else None)
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Let the app answer our errors, and its own, in the same form."""
-
-    async def ours(request: Request, error: Exception) -> Response:
-        return page_or_json(request, error_response(error))
-
-    async def theirs(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - registered for no other
-        headers = {**(error.headers or {}), **_allow_header(request, error.status_code)}
-        told = JSONResponse({"error": str(error.detail)}, error.status_code, headers)
-        return page_or_json(request, told)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for no other
-        return page_or_json(
-            request, JSONResponse({"error": validation_message(error.errors())}, 422)
-        )
-
-    async def faults(request: Request, _error: Exception) -> Response:
-        told = JSONResponse({"error": "a fault of the server: its log says more"}, 500)
-        told.headers["X-Content-Type-Options"] = "nosniff"  # made outside of what adds it
-        return page_or_json(request, told)
-
-    app.add_exception_handler(Exception, faults)
-    app.add_exception_handler(EdgemergeError, ours)
-    app.add_exception_handler(HTTPException, theirs)
-    app.add_exception_handler(RequestValidationError, invalid)
+def error_json(_request: Request, answer: ErrorAnswer) -> JSONResponse:
+    """Answer an error in JSON."""
+    content = {"error": answer.message}
+    if answer.problem is not None:
+        content["problem"] = answer.problem
+    return JSONResponse(content, answer.status, answer.headers)
 
 
-def _allow_header(request: Request, status: int) -> dict[str, str]:
+def api_error(request: Request, answer: ErrorAnswer) -> JSONResponse:
+    """Answer an error of the API: JSON, and for a wrong method all that the address takes."""
+    response = error_json(request, answer)
+    if answer.status == 405:
+        response.headers.update(_allow_header(request))
+    if answer.status == 500:  # may be made outside of the middleware that adds it
+        response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def add_error_handlers(app: FastAPI, respond: Respond) -> None:
+    """Let an app answer our errors and those of the framework in one form."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return respond(request, error_answer(error))
+
+    for kind in (Exception, EdgemergeError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, handle)
+
+
+def _allow_header(request: Request) -> dict[str, str]:
     """Name all methods of an address; the framework names those of one of its routes."""
-    if status != 405:  # for any other, the whole description would be made in vain
-        return {}
     path = getattr(request.scope.get("route"), "path", "")
     methods = request.app.openapi()["paths"].get(path, ())
-    if not methods:
-        return {}
-    return {"Allow": ", ".join(sorted(map(str.upper, methods)))}
+    return {"Allow": ", ".join(sorted(map(str.upper, methods)))} if methods else {}
 
 
 def validation_message(errors: Any) -> str:

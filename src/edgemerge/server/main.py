@@ -21,7 +21,8 @@ from typing import Any
 
 import uvicorn
 from anyio import CapacityLimiter
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -31,10 +32,17 @@ from edgemerge.daemon import notify
 from edgemerge.files import write_atomically
 from edgemerge.server import api
 from edgemerge.server.auth import TOKEN_PREFIXES, new_token
-from edgemerge.server.dashboard import routes as dashboard
-from edgemerge.server.dashboard.pages import SecurityHeaders, page_or_json
+from edgemerge.server.dashboard.pages import error_page
+from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.connect import connect
-from edgemerge.server.http import InFlight, Limits, add_error_handlers, error_response
+from edgemerge.server.http import (
+    InFlight,
+    Limits,
+    add_error_handlers,
+    api_error,
+    error_answer,
+    error_json,
+)
 from edgemerge.server.service import Service
 
 REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
@@ -117,10 +125,9 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     app.state.check_limiter = CapacityLimiter(MAX_CONCURRENT_CHECKS)
     app.state.heavy_limiter = CapacityLimiter(1)  # previews and comparisons must not starve shares
     app.include_router(api.router)
-    app.include_router(dashboard.router)
-    add_error_handlers(app)
+    add_error_handlers(app, api_error)
+    mount_dashboard(app)
     app.add_middleware(RequestMiddleware, service=service, load=app.state.load)
-    app.add_middleware(SecurityHeaders)
     return app
 
 
@@ -155,10 +162,7 @@ class RequestMiddleware:
         self._load.requests += 1
         try:
             if self._load.requests > self._load.limits.max_requests_in_flight:
-                busy = error_response(
-                    UnavailableError("too many requests are under way: try again", retry_s=2.0)
-                )
-                await page_or_json(Request(scope), busy)(scope, receive, noting)
+                await _busy_response(scope)(scope, receive, noting)
             else:
                 await self._app(scope, receive, noting)
         finally:
@@ -166,12 +170,26 @@ class RequestMiddleware:
             self._note(scope, status[0], perf_counter() - start)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route: Any = scope.get("route")
-        path = getattr(route, "path", "none")
+        path = _route_label(scope)
         method = scope["method"] if scope["method"] in COUNTED_METHODS else "other"
         self._metrics.requests.labels(method, path, str(status)).inc()
         if path not in STREAMING_ROUTES:
             self._metrics.seconds.labels(method, path).observe(seconds)
+
+
+def _busy_response(scope: Scope) -> Response:
+    error = UnavailableError("too many requests are under way: try again", retry_s=2.0)
+    page = scope["path"].startswith(f"{DASHBOARD_PATH}/")
+    return (error_page if page else error_json)(Request(scope), error_answer(error))
+
+
+def _route_label(scope: Scope) -> str:
+    """Return the template of the route that answered, with the path of its mount before it."""
+    route: Any = scope.get("route")
+    if isinstance(route, Mount):  # nothing in it matched
+        return route.path
+    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
+    return f"{mounted}{route.path}" if route is not None else "none"
 
 
 log = logging.getLogger(__name__)

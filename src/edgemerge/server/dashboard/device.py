@@ -237,7 +237,7 @@ router = APIRouter(include_in_schema=False)
 CHART_DAY_S = 86_400.0
 
 
-@router.get("/ui/fleets/{fleet}/devices/{device}")
+@router.get("/fleets/{fleet}/devices/{device}")
 def show_device(
     request: Request,
     fleet: Name,
@@ -254,7 +254,7 @@ def show_device(
     return render_page(request, "device.html", session, mark=mark, **values)
 
 
-@router.get("/ui/fleets/{fleet}/devices/{device}/minutes")
+@router.get("/fleets/{fleet}/devices/{device}/minutes")
 def get_minutes(
     fleet: Name, device: Name, _session: DataSession, service: ServiceDep
 ) -> dict[str, Any]:

@@ -31,7 +31,7 @@ DESCENDING_FIRST = ("alarm", "learnt", "revision", "shared", "merged", "score") 
 SearchText = Annotated[str, Query(max_length=200)]
 
 
-@router.get("/ui/")
+@router.get("/")
 def show_fleets(
     request: Request, session: PageSession, service: ServiceDep, lookers: ViewersDep
 ) -> Response:
@@ -45,7 +45,7 @@ def show_fleets(
     )
 
 
-@router.get("/ui/fleets/{fleet}")
+@router.get("/fleets/{fleet}")
 def show_fleet(
     request: Request,
     fleet: Name,

@@ -113,13 +113,13 @@ Since = Annotated[str, Query(max_length=100)]
 LastSeen = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 
 
-@router.get("/ui/session")
+@router.get("/session")
 def session(session: DataSession) -> dict[str, Any]:
     """Say who is signed in, to a script that has lost its stream."""
     return {"name": session.name, "expires": session.expires}
 
 
-@router.get("/ui/fleets/{fleet}/live")
+@router.get("/fleets/{fleet}/live")
 async def live(
     request: Request,
     fleet: Name,

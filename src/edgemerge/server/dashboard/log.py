@@ -60,7 +60,7 @@ class LogRow:
     detail: list[Detail]
 
 
-@router.get("/ui/fleets/{fleet}/log")
+@router.get("/fleets/{fleet}/log")
 async def show_log(
     request: Request, fleet: Name, session: PageSession, service: ServiceDep
 ) -> Response:

@@ -36,7 +36,7 @@ MERGE_TEMPLATE_VALUES: dict[str, Any] = {"tab": "Merge", "say": formatting, "fig
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/ui/fleets/{fleet}/merge")
+@router.get("/fleets/{fleet}/merge")
 async def show_merge(request: Request, fleet: Name, session: PageSession) -> Response:
     """Show likeness, choices and contributions; with a selection, what adopting it would do."""
     revoke = request.query_params.get("revoke")
@@ -45,7 +45,7 @@ async def show_merge(request: Request, fleet: Name, session: PageSession) -> Res
     return await merge_page(request, fleet, session, MergeQuery.of(request.query_params))
 
 
-@router.get("/ui/fleets/{fleet}/merge/matrix")
+@router.get("/fleets/{fleet}/merge/matrix")
 async def show_matrix(
     request: Request,
     fleet: Name,
@@ -130,7 +130,7 @@ def _confirm(request: Request, fleet: str, session: Session, revoke: str) -> Res
     )
 
 
-@router.post("/ui/fleets/{fleet}/merge/adopt")
+@router.post("/fleets/{fleet}/merge/adopt")
 async def adopt(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
@@ -150,7 +150,7 @@ async def adopt(
     return await _run_and_redirect(request, fleet, session, choose)
 
 
-@router.post("/ui/fleets/{fleet}/merge/revoke")
+@router.post("/fleets/{fleet}/merge/revoke")
 async def revoke(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
@@ -163,7 +163,7 @@ async def revoke(
     )
 
 
-@router.post("/ui/fleets/{fleet}/merge/undo")
+@router.post("/fleets/{fleet}/merge/undo")
 async def undo(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgemerge import __version__
 from edgemerge.core.errors import UnknownError
 from edgemerge.server.auth import Session
+from edgemerge.server.http import ErrorAnswer, error_json
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -51,11 +51,6 @@ def security_headers(scope: Scope) -> dict[str, str]:
     return SECURITY_HEADERS
 
 
-def is_dashboard_path(path: str) -> bool:
-    """Say whether an address belongs to the dashboard."""
-    return path == "/ui" or path.startswith("/ui/")
-
-
 class SecurityHeaders:
     """Adds the headers to every answer of the dashboard, also to redirects and refusals."""
 
@@ -65,7 +60,7 @@ class SecurityHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back."""
-        if scope["type"] != "http" or not is_dashboard_path(scope["path"]):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
@@ -122,7 +117,7 @@ def static_url(name: str) -> str:
     return f"{STATIC_PATH}/{static_content().version}/{name}"
 
 
-@router.api_route(STATIC_PATH + "/{version}/{name:path}", methods=["GET", "HEAD"])
+@router.api_route("/static/{version}/{name:path}", methods=["GET", "HEAD"])
 async def get_file(version: str, name: str) -> Response:
     """Give a file; one that is asked for under an older digest is not to be kept."""
     found = static_content().content.get(name)
@@ -176,18 +171,22 @@ ERROR_TITLES = {
     503: "The server cannot answer now",
     507: "The disk of the server is full",
 }
-BODY_HEADERS = ("content-type", "content-length")  # headers that are made anew
 
 
-def page_or_json(request: Request, told: JSONResponse) -> Response:
-    """Give a problem in the form that whoever asks can use."""
-    status = told.status_code
-    if status < 400 or not is_dashboard_path(request.scope["path"]) or wants_json(request):
-        return told
-    words = str(json.loads(bytes(told.body))["error"])
-    heading, session = ERROR_TITLES.get(status, "Not done"), getattr(request.state, "session", None)
-    made = render_page(
-        request, "problem.html", session, status=status, heading=heading, words=words
-    )
-    made.headers.update({k: v for k, v in told.headers.items() if k not in BODY_HEADERS})
-    return made
+def error_page(request: Request, answer: ErrorAnswer) -> Response:
+    """Answer an error with a page, or in JSON to a script; redirects stay what they are."""
+    if answer.status < 400 or wants_json(request):
+        response: Response = error_json(request, answer)
+    else:
+        heading = ERROR_TITLES.get(answer.status, "Not done")
+        session = getattr(request.state, "session", None)
+        response = render_page(
+            request,
+            "problem.html",
+            session,
+            status=answer.status,
+            heading=heading,
+            words=answer.message,
+        )
+    response.headers.update({**security_headers(request.scope), **answer.headers})
+    return response

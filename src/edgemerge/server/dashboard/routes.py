@@ -1,36 +1,45 @@
-"""All routes of the dashboard, in order; the fallback for unknown pages is last."""
+"""The dashboard: pages for operators, a mounted app with its own error pages and headers."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 
 from edgemerge.core.errors import UnknownError
 from edgemerge.server.dashboard import device, fleet, live, log, merge, pages, sign_in
+from edgemerge.server.dashboard.pages import SecurityHeaders, error_page, security_headers
 from edgemerge.server.dashboard.sign_in import HOME_PATH, PageSession
+from edgemerge.server.http import add_error_handlers
 
-router = APIRouter(include_in_schema=False)
+DASHBOARD_PATH = "/ui"
+
 fallback_router = APIRouter(include_in_schema=False)
 
 
-@router.get("/")
-@router.get("/ui")
-async def go_home() -> Response:
-    """Lead to the first page."""
-    return RedirectResponse(HOME_PATH, 303)
-
-
-@fallback_router.get("/ui/{rest:path}")
+@fallback_router.get("/{rest:path}")
 async def find_nothing(_session: PageSession) -> Response:
-    """Say that there is no such page, but only to those who are signed in."""
+    """Answer 404, but only to those who are signed in."""
     raise UnknownError("found no page at this address: go on from the list of fleets")
 
 
-router.include_router(pages.router)
-router.include_router(sign_in.router)
-router.include_router(fleet.router)
-router.include_router(device.router)
-router.include_router(live.router)
-router.include_router(merge.router)
-router.include_router(log.router)
-router.include_router(fallback_router)  # the last: it takes what is left
+def mount_dashboard(app: FastAPI) -> None:
+    """Mount the pages under /ui, and lead / and /ui to them."""
+
+    @app.get("/", include_in_schema=False)
+    @app.get(DASHBOARD_PATH, include_in_schema=False)
+    async def go_home(request: Request) -> Response:
+        return RedirectResponse(HOME_PATH, 303, security_headers(request.scope))
+
+    app.mount(DASHBOARD_PATH, create_dashboard(app))
+
+
+def create_dashboard(app: FastAPI) -> FastAPI:
+    """Return the app of the pages; it shares the state of the app it is mounted in."""
+    dashboard = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    dashboard.state = app.state
+    for part in (pages, sign_in, fleet, device, live, merge, log):
+        dashboard.include_router(part.router)
+    dashboard.include_router(fallback_router)  # the last: it takes every other path
+    add_error_handlers(dashboard, error_page)
+    dashboard.add_middleware(SecurityHeaders)
+    return dashboard

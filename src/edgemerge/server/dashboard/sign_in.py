@@ -239,7 +239,7 @@ async def sign_in_form(request: Request) -> Form:
     return await read_form(request, MAX_SIGN_IN_BYTES)
 
 
-@router.get(SIGN_IN_PATH)
+@router.get("/sign-in")
 def show_sign_in(
     request: Request,
     session: OptionalSession,
@@ -255,7 +255,7 @@ def show_sign_in(
     return render_sign_in(request, following, link=link[:MAX_TOKEN_CHARS], again=once_more)
 
 
-@router.post(SIGN_IN_PATH)
+@router.post("/sign-in")
 def sign_in(
     request: Request, service: ServiceDep, form: Annotated[Form, Depends(sign_in_form)]
 ) -> Response:
@@ -275,7 +275,7 @@ def sign_in(
     return answer
 
 
-@router.post("/ui/sign-out")
+@router.post("/sign-out")
 def sign_out(request: Request, service: ServiceDep, _session: FormSession) -> Response:
     """End the session, here and in the browser."""
     service.sessions.sign_out(cookie_of(request))
