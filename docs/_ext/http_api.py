@@ -26,6 +26,7 @@ ITSELF = {  # these look at the address, too
     api.put_contribution: "the device itself",
     api.drop: "an operator, or the device itself",
     api.report: "the device itself",
+    api.desired: "an operator, or the device itself",
 }
 Thing = dict[str, Any]
 

@@ -46,6 +46,7 @@ class Chosen(World):
 
     def __init__(self, url, **settings):
         super().__init__(url, **settings)
+        self.documents = {}  # (device, revision): the desired state seen under it
         self.made = {}  # number: ("adopt", sources, targets) or ("revoke", key)
         for device in DEVICES:
             self.caller(device)
@@ -85,7 +86,18 @@ class Chosen(World):
         super().must_agree(wish)
         self.truth = everything
 
+    def must_desire_what_is_told(self, device):
+        """Compare the desired state with a pull; equal revisions stand for equal documents."""
+        _, desired = self.merging.desired(FLEET, device)
+        allowed = set(DEVICES) if desired.devices is None else {*desired.devices, device}
+        wanted = [k for k in self.truth if k[0] in allowed and k not in desired.excluded]
+        told = self.told(Wish(device=device, incarnation=99))  # its own past comes back to it
+        assert {o.key for o in told.origins} == {k for k in wanted if self.truth[k].stats.count}
+        assert self.documents.setdefault((device, desired.revision), desired) == desired
+
     def must_agree_with_all(self):
+        for device in DEVICES:
+            self.must_desire_what_is_told(device)
         for device in (None, *DEVICES):
             for grouped in (False, True):
                 self.must_agree(Wish(device=device, grouped=grouped))
@@ -125,6 +137,9 @@ def test_whatever_is_pushed_dropped_and_chosen_each_is_told_the_sum_of_what_is_l
         try:
             for number, act in enumerate(story, start=1):
                 carry_out(world, act, number, rng)
+                if act[0] in ("adopt", "revoke", "undo"):
+                    for device in DEVICES:
+                        world.must_desire_what_is_told(device)
             world.must_agree_with_all()
         finally:
             world.close()
@@ -404,7 +419,7 @@ def test_too_many_names_are_refused(world, monkeypatch):
 
 
 def test_a_device_hears_of_every_choice_about_it_made_or_undone(world):
-    newest = lambda device: world.merging.choice_revision_for(FLEET, device)  # noqa: E731
+    newest = lambda device: world.merging.desired_revision(FLEET, device)  # noqa: E731
     seen = [newest("a")]
     assert seen == [0]
     first = world.adopt(["b"], ["a"])
@@ -430,13 +445,13 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
         return real(fleet)
 
     world.adopt(["b"], ["a"])
-    known = world.merging.choice_revision_for(FLEET, "a")
+    known = world.merging.desired_revision(FLEET, "a")
     monkeypatch.setattr(world.merging, "_look", slow)
-    assert world.merging.choice_revision_for(FLEET, "a") == known
+    assert world.merging.desired_revision(FLEET, "a") == known
     assert looks == []
     monkeypatch.setattr(operator, "monotonic", lambda: real_time() + operator.RULES_MAX_AGE_S)
     for _ in range(3):
-        assert world.merging.choice_revision_for(FLEET, "a") == known
+        assert world.merging.desired_revision(FLEET, "a") == known
     until(lambda: looks)
     assert len(looks) == 1
     go.set()
@@ -444,16 +459,16 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
 
 def test_a_database_that_is_away_leaves_what_is_known(world, monkeypatch, caplog):
     world.adopt(["b"], ["a"])
-    known = world.merging.choice_revision_for(FLEET, "a")
+    known = world.merging.desired_revision(FLEET, "a")
 
     def away(_fleet):
         raise UnavailableError("the database is away")
 
     monkeypatch.setattr(world.merging, "_look", away)
     monkeypatch.setattr(operator, "RULES_MAX_AGE_S", 0.0)
-    assert world.merging.choice_revision_for(FLEET, "a") == known
+    assert world.merging.desired_revision(FLEET, "a") == known
     until(lambda: "choices were not read" in caplog.text)
-    assert world.merging.choice_revision_for(FLEET, "a") == known
+    assert world.merging.desired_revision(FLEET, "a") == known
 
 
 def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres_url, monkeypatch):
@@ -467,12 +482,12 @@ def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres
         two.must_agree_with_all()
         made = one.adopt(["b"], ["a"])
         two.must_agree_with_all()
-        until(lambda: two.merging.choice_revision_for(FLEET, "a"))
+        until(lambda: two.merging.desired_revision(FLEET, "a"))
         two.revoke(("c", 0, "normal"))
-        heard = two.merging.choice_revision_for(FLEET, "a")
+        heard = two.merging.desired_revision(FLEET, "a")
         one.must_agree_with_all()
         one.undo(made.number)
-        until(lambda: two.merging.choice_revision_for(FLEET, "a") > heard)
+        until(lambda: two.merging.desired_revision(FLEET, "a") > heard)
         two.must_agree_with_all()
     finally:
         one.close()

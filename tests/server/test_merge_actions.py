@@ -174,7 +174,7 @@ def test_a_choice_that_is_not_there_cannot_be_undone(operator, number):
 def test_the_page_says_how_many_have_followed_a_choice(here, operator):
     made = here.service.merging.adopt(FLEET, ["a1", "a2", "a3"], list(KINDS), ROOT)
     text = operator.get(MERGE).text
-    assert "0 of 5 devices merged anew since; 5 have not reported since" in text
+    assert "0 of 5 devices follow it; 5 have not reported since" in text
     before, later = made.at - 60.0, made.at + 5.0
     for device, at, merged in (
         *(("a1", later, later - 1.0), ("a2", later, later - 1.0)),
@@ -182,7 +182,21 @@ def test_the_page_says_how_many_have_followed_a_choice(here, operator):
     ):
         here.service.history.take(FLEET, device, report(at, merge=merge_of(merged)), at)
     text = operator.get(MERGE).text
-    assert "2 of 5 devices merged anew since; 1 reported and kept what it had; 2 have not" in text
+    assert "2 of 5 devices follow it; 1 reported since and does not yet; 2 have not" in text
+
+
+def test_devices_that_report_a_revision_are_taken_at_their_word(here, operator):
+    made = here.service.merging.adopt(FLEET, ["a1", "a2"], ["a1", "a2"], ROOT)
+    later, page = made.at + 5.0, f"/ui/fleets/{FLEET}/devices/a1"
+    for device, followed in (("a1", made.epoch), ("a2", made.epoch - 1)):
+        merge = merge_of(later - 1.0)
+        told = report(later, merge=merge, desired=followed)
+        here.service.history.take(FLEET, device, told, later)
+    text = operator.get(MERGE).text
+    assert "1 of 2 devices follows it; 1 reported since and does not yet" in text
+    assert f"revision {made.epoch}, followed" in operator.get(page).text
+    other = operator.get(page.replace("a1", "a2")).text
+    assert f"revision {made.epoch}; it still follows {made.epoch - 1}" in other
 
 
 def test_a_choice_that_newer_ones_replace_is_shown_as_such(here, operator):

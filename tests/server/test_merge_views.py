@@ -160,7 +160,7 @@ def test_a_revocation_concerns_all_others_whatever_was_chosen_since():
     older = chosen(1, key=("a", 0, "p"))
     views = choice_views([newer, older], {}, ["a", "b", "c"], 200.0)
     assert [view.state for view in views] == ["in force", "in force"]
-    assert views[1].following == "0 of 2 devices merged anew since; 2 have not reported since"
+    assert views[1].following == "0 of 2 devices follow it; 2 have not reported since"
 
 
 def test_who_followed_an_undoing_is_said_for_an_hour():

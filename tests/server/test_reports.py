@@ -48,7 +48,7 @@ def counted(here, outcome):
 def test_a_device_reports_and_is_told_when_to_report_again(here, token):
     answered = send(here, token)
     assert answered.status == 200, answered.body
-    assert json.loads(answered.body) == {"every_s": 1.0, "choice": 0}
+    assert json.loads(answered.body) == {"every_s": 1.0, "choice": 0, "desired": 0}
     glimpse = here.service.history.latest("mine", "a")
     assert here.service.clock() - glimpse.heard < 60.0
     assert [one.at for one in glimpse.points] == [glimpse.heard - 1.0]
@@ -56,9 +56,9 @@ def test_a_device_reports_and_is_told_when_to_report_again(here, token):
 
 def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
     monkeypatch.setattr(
-        here.service.merging, "choice_revision_for", lambda *name: {("mine", "a"): 7}[name]
+        here.service.merging, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
     )
-    assert json.loads(send(here, token).body)["choice"] == 7
+    assert json.loads(send(here, token).body) == {"every_s": 1.0, "choice": 7, "desired": 7}
 
 
 def test_once_a_token_was_found_good_no_database_is_asked(here, token, monkeypatch):

@@ -33,6 +33,8 @@ from edgemerge.server.contributions import (
 from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
 from edgemerge.server.http import (
+    ETAG_HEADER,
+    NOT_MODIFIED,
     OCTET_STREAM,
     CallerDep,
     HeavyLimiter,
@@ -61,12 +63,14 @@ from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.schemas import (
     MAX_REPORT_BYTES,
     AdoptAsked,
+    AdoptTold,
     AuditTold,
     ChoiceAsked,
     ChoiceTold,
     Conflict,
     ContributionsTold,
     ContributionTold,
+    DesiredTold,
     Dropped,
     Enrolment,
     EnrolmentAsked,
@@ -246,8 +250,9 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     now = service.clock()
     service.history.take(fleet, device, told, now)
     service.metrics.note(told)
-    choice = service.merging.choice_revision_for(fleet, device)
-    return JSONResponse({"every_s": service.history.every_s(now), "choice": choice})
+    revision = service.merging.desired_revision(fleet, device)
+    every_s = service.history.every_s(now)
+    return JSONResponse({"every_s": every_s, "choice": revision, "desired": revision})
 
 
 async def _reporter(service: Service, token: str, fleet: str, device: str) -> Caller:
@@ -268,7 +273,7 @@ def _find_caller(service: Service, token: str) -> Caller:
     """Find out who reports, and what was chosen: later that is known without waiting for it."""
     caller = service.caller(token)
     if caller.fleet is not None:
-        service.merging.choice_revision_for(caller.fleet, caller.name)
+        service.merging.desired_revision(caller.fleet, caller.name)
     return caller
 
 
@@ -278,6 +283,34 @@ def _parse_report(data: bytes) -> ReportAsked:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise SettingError(validation_message(found[:MAX_SHOWN_ERRORS])) from error
+
+
+@router.get(
+    "/fleets/{fleet}/devices/{device}/desired",
+    response_model=DesiredTold,
+    responses={
+        200: {"headers": ETAG_HEADER},
+        304: {"description": NOT_MODIFIED},
+        **problem_responses(401, 403, 404, 422, 503),
+    },
+)
+def desired(
+    fleet: Name, device: Name, caller: Member, service: ServiceDep, request: Request
+) -> Response:
+    """Return what a device should do: whose contributions to adopt. The revision is the ETag."""
+    if not caller.is_operator and caller.name != device:
+        raise DeniedError(f"only {device} itself or an operator may read its desired state")
+    agreed, found = service.merging.desired(fleet, device)
+    headers = {"ETag": f'"{found.revision}"', "Cache-Control": "no-cache"}
+    if if_none_match(request) == str(found.revision):
+        return Response(status_code=304, headers=headers)
+    counted = agreed.reads == "totals" and not caller.is_operator
+    adopt = AdoptTold(
+        devices=None if found.devices is None else list(found.devices),
+        excluded=len(found.excluded) if counted else list(found.excluded),
+    )
+    told = DesiredTold(format=1, revision=found.revision, adopt=adopt)
+    return JSONResponse(told.model_dump(), headers=headers)
 
 
 DeviceFilter = Annotated[

@@ -217,6 +217,8 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 OCTET_STREAM = "application/octet-stream"
+ETAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "Changes with the content."}}
+NOT_MODIFIED = "It is what `If-None-Match` names."
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 Number = Annotated[int, Path(ge=0, lt=2**63)]
 
@@ -322,10 +324,9 @@ def bytes_body_schema(words: str) -> dict[str, object]:
 def bytes_response_schema(words: str) -> dict[int | str, dict[str, object]]:
     """Describe an answer of bytes that is not sent again while it stays the same."""
     content = {OCTET_STREAM: {"schema": {"type": "string", "format": "binary"}}}
-    tag = {"ETag": {"schema": {"type": "string"}, "description": "Changes with the content."}}
     return {
-        200: {"description": words, "content": content, "headers": tag},
-        304: {"description": "It is what `If-None-Match` names."},
+        200: {"description": words, "content": content, "headers": ETAG_HEADER},
+        304: {"description": NOT_MODIFIED},
     }
 
 

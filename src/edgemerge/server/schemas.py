@@ -298,6 +298,7 @@ class StatusAsked(StrictRequest):
     told: LongText = ""  # what became of what was told last
     synced: Timestamp | None = None
     saved: LongText = "ok"
+    desired: Count | None = None  # the revision of the desired state that it follows
 
 
 class ReportAsked(BaseModel):
@@ -314,7 +315,27 @@ class ReportAsked(BaseModel):
 
 
 class ReportTold(BaseModel):
-    """When to report again, and the number of the operator's newest choice for this device."""
+    """When to report again, and the revision of the desired state; `choice` is its old name."""
 
     every_s: float
     choice: int
+    desired: int
+
+
+class AdoptTold(BaseModel):
+    """Whose contributions a device adopts; `devices` null: those of all others.
+
+    `excluded` lists contributions that no device adopts, as device, incarnation and pattern. A
+    device of a fleet that tells only totals gets their number instead.
+    """
+
+    devices: list[str] | None
+    excluded: list[tuple[str, int, str]] | int
+
+
+class DesiredTold(BaseModel):
+    """What a device should do; readers ignore keys that they do not know."""
+
+    format: Literal[1]
+    revision: int
+    adopt: AdoptTold

@@ -26,6 +26,7 @@ from edgemerge.server.choices.preview import (
 from edgemerge.server.choices.rules import (
     Change,
     Choice,
+    Desired,
     DeviceNames,
     Rules,
     adopt_change,
@@ -37,11 +38,12 @@ from edgemerge.server.choices.rules import (
 from edgemerge.server.contributions import StoredContribution
 from edgemerge.server.db.base import Database
 from edgemerge.server.db.writer import Writer
+from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 
 RULES_MAX_AGE_S = (
-    1.0  # after which `choice_revision_for` looks up what another process may have chosen
+    1.0  # after which `desired_revision` looks up what another process may have chosen
 )
 MAX_TARGETS = 200  # of one preview
 
@@ -81,17 +83,24 @@ class ChoiceService:
         with self._database.reading() as tx:
             return self._teller.rules_cache.rules(tx, fleet).revoked
 
-    def choice_revision_for(self, fleet: str, device: str) -> int:
-        """Give a number that is another after every choice about a device, made or undone.
+    def desired(self, fleet: str, device: str) -> tuple[Fleet, Desired]:
+        """Return the desired state of an enrolled device, and the fleet's settings."""
+        with self._database.reading() as tx:
+            agreed = fleets.get(tx, fleet)
+            must_be_devices(tx, fleet, (device,))
+            return agreed, self._teller.rules_cache.rules(tx, fleet).desired(device)
 
-        It is 0 as long as there is none. Nobody waits for it but the first who asks: when it is a
-        second old it is looked up beside, for the next one, as another process may have chosen.
+    def desired_revision(self, fleet: str, device: str) -> int:
+        """Return the revision of a device's desired state, 0 as long as nothing was chosen.
+
+        Reports must not wait for the database: after the first call it comes from memory, and is
+        read again in the background when it is a second old, as another process may have chosen.
         """
         at, rules = self._looked.get(fleet) or self._look(fleet)
         if monotonic() - at >= RULES_MAX_AGE_S:
             self._looked[fleet] = (monotonic(), rules)
             Thread(target=self._look_again, args=(fleet,), daemon=True).start()
-        return rules.choice_revision_for(device)
+        return rules.desired_revision(device)
 
     def adopt(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str], caller: Caller

@@ -51,6 +51,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Desired:
+    """What one device should hold of others; pulls enforce it, the document tells it.
+
+    Args:
+        revision: The epoch of the newest choice about this device or about all, 0 without one.
+        devices: The other devices whose contributions it adopts; None: those of all.
+        excluded: Keys of contributions that no device adopts, also not those of its own past.
+    """
+
+    revision: int
+    devices: tuple[str, ...] | None
+    excluded: tuple[Key, ...]
+
+
+@dataclass(frozen=True)
 class Rules:
     """What the choices in force say: of whom a device is told, and what is told to nobody.
 
@@ -76,9 +91,18 @@ class Rules:
         """Say whether no choice matters for a device."""
         return not self.revoked and device not in self.sources
 
-    def choice_revision_for(self, device: str) -> int:
-        """Give a number that changes with every choice, made or undone, about this device."""
+    def desired_revision(self, device: str) -> int:
+        """Return a number that changes with every choice, made or undone, about this device."""
         return max(self.newest.get(device, 0), self.newest.get(None, 0))
+
+    def desired(self, device: str) -> Desired:
+        """Return the desired state of a device."""
+        sources = self.sources.get(device)
+        return Desired(
+            revision=self.desired_revision(device),
+            devices=None if sources is None else tuple(sorted(sources - {device})),
+            excluded=tuple(sorted(self.revoked)),
+        )
 
     def adopting(self, sources: Iterable[str], targets: Iterable[str]) -> Rules:
         """Give the rules as they would be after one more choice."""

@@ -137,6 +137,7 @@ class DeviceView:
     shared: list[StoredContribution]
     told: list[SourceDevice]
     revoked: frozenset[Key]
+    desired: int
     now: float
 
     @property
@@ -150,6 +151,18 @@ class DeviceView:
     def standing(self) -> str:
         """Whether what it holds of others is what the server has."""
         return describe_provenance(self.told)
+
+    @property
+    def following(self) -> str:
+        """Which revision of its desired state the device follows."""
+        followed = self.latest.status.desired if self.latest else None
+        if not self.desired:
+            return "nothing chosen for it"
+        if followed is None:
+            return f"revision {self.desired}; it does not say whether it follows"
+        if followed >= self.desired:
+            return f"revision {self.desired}, followed"
+        return f"revision {self.desired}; it still follows {followed}"
 
     @property
     def patterns(self) -> list[PatternView]:
@@ -202,6 +215,7 @@ def device_view(service: Service, boards: FleetTables, fleet: str, device: str) 
         shared=_newest_first([entry for entry in entries if entry.device == device]),
         told=source_devices(merges[0] if merges else None, revisions, revoked, rows.keys()),
         revoked=revoked,
+        desired=service.merging.desired_revision(fleet, device),
         now=service.clock(),
     )
 

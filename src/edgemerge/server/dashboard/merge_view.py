@@ -132,7 +132,8 @@ def choice_views(
         state = _state(choice, concerned)
         since = choice.at if choice.undone is None else choice.undone
         told = bool(concerned) and (state == "in force" or now - since < FOLLOW_UP_S)
-        following = describe_followers(since, latest_reports, concerned) if told else ""
+        reports = [latest_reports.get(device) for device in concerned]
+        following = describe_followers(choice.epoch, since, reports) if told else ""
         shown.append(_view(choice, state, following))
         ruled |= set() if choice.undone is not None else set(choice.targets or ())
     return shown
@@ -180,21 +181,26 @@ def _view(choice: Choice, state: str, following: str) -> ChoiceView:
     )
 
 
-def describe_followers(
-    since: float, latest_reports: LatestReports, concerned: Sequence[str]
-) -> str:
-    """Say how many have taken it up since, as far as they report."""
-    found = [latest_reports.get(name) for name in concerned]
-    heard = [glimpse for glimpse in found if glimpse is not None and glimpse.heard > since]
-    merged = sum(glimpse.merge is not None and glimpse.merge.at > since for glimpse in heard)
-    silent = len(concerned) - len(heard)
-    words = [f"{merged:,} of {counted(len(concerned), 'device')} merged anew since"]
-    kept = len(heard) - merged
-    if kept:
-        words.append(f"{kept:,} reported and kept what {'it' if kept == 1 else 'they'} had")
+def describe_followers(revision: int, since: float, reports: Sequence[LatestReport | None]) -> str:
+    """Say how many of the devices concerned follow a choice, as far as they report."""
+    heard = [report for report in reports if report is not None and report.heard > since]
+    follow = sum(_follows(report, revision, since) for report in heard)
+    others, silent = len(heard) - follow, len(reports) - len(heard)
+    words = [
+        f"{follow:,} of {counted(len(reports), 'device')} {'follows' if follow == 1 else 'follow'} it"
+    ]
+    if others:
+        words.append(f"{others:,} reported since and {'does' if others == 1 else 'do'} not yet")
     if silent:
         words.append(f"{silent:,} {'has' if silent == 1 else 'have'} not reported since")
     return "; ".join(words)
+
+
+def _follows(report: LatestReport, revision: int, since: float) -> bool:
+    """Return whether a device says so; older agents do not, so a merge since counts as yes."""
+    if report.status.desired is not None:
+        return report.status.desired >= revision
+    return report.merge is not None and report.merge.at > since
 
 
 COLOUR_STEPS = (
