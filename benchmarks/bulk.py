@@ -24,7 +24,7 @@ from benchmarks.limits import CHUNKS, rows_alone
 from edgemerge import Projection
 from edgemerge.bulk import Chunk, chunks_of
 from edgemerge.dask import local_client, summed_up
-from edgemerge.scale.workers import available_cores
+from edgemerge.workers import available_cores
 
 Floats = NDArray[np.float32]
 

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from edgemerge import Detector, Projection
 from edgemerge.bulk import Chunk, Part, chunks_of, part_of
 from edgemerge.dask import local_client, summed_up
-from edgemerge.scale.workers import peak_bytes
+from edgemerge.scale.machine import peak_bytes
 
 INPUTS = 128
 ROWS = 60_000  # of a month, in one file

@@ -11,7 +11,7 @@ import pytest
 from edgemerge import Projection, Stats
 from edgemerge.bulk import Part, chunks_of, part_of
 from edgemerge.core.errors import CapacityError, SettingError, UnavailableError
-from edgemerge.scale.workers import peak_bytes
+from edgemerge.scale.machine import peak_bytes
 from tests.bulk import readers
 from tests.bulk.clusters import made_up, summed_up
 from tests.bulk.histories import SHARED, history, in_csv, in_npy, in_parquet

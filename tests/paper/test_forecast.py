@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from edgemerge.paper.plan import Job
+from edgemerge.paper.plan import FinishedJob, Job
 from edgemerge.paper.running.progress import (
     BarDisplay,
     Forecast,
@@ -14,7 +14,6 @@ from edgemerge.paper.running.progress import (
     TimeLeftColumn,
     progress_display,
 )
-from edgemerge.paper.running.workers import FinishedJob
 
 SLOW = [Job("auc", "har", "slow", trial) for trial in range(4)]
 FAST = [Job("auc", "har", "fast", trial) for trial in range(8)]

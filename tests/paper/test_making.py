@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edgemerge.paper.plan import Job, Plan, Scope
+from edgemerge.paper.plan import Job, Plan, Scope, run_here
 from edgemerge.paper.running import runner, storage
 from edgemerge.paper.running.progress import LineDisplay
 from edgemerge.paper.running.runner import (
@@ -17,7 +17,6 @@ from edgemerge.paper.running.runner import (
     run_results,
     why_no_baselines,
 )
-from edgemerge.paper.running.workers import run_here
 from tests.paper import made_up
 from tests.paper.folders import result
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from edgemerge.paper.plan import Job, Scope
+from edgemerge.paper.plan import FinishedJob, Job, Scope, run_here
 from edgemerge.paper.running import storage
 from edgemerge.paper.running.storage import JobCache, RowError, interleave
-from edgemerge.paper.running.workers import FinishedJob, run_here
 from tests.paper.made_up import jobs, logged, work
 
 JOB = Job("made-up", "", "any", 0)

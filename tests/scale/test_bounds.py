@@ -6,17 +6,10 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError
-from edgemerge.scale import Plan, record, simulate
-from edgemerge.scale import workers as workers_module
+from edgemerge.scale import Plan, machine, record, simulate
 from edgemerge.scale.devices import SimulatedFleet, cached_fleet
-from edgemerge.scale.workers import (
-    WorkerError,
-    WorkerPool,
-    best_time,
-    memory_bandwidth,
-    peak_bytes,
-    sums_per_second,
-)
+from edgemerge.scale.machine import best_time, memory_bandwidth, peak_bytes, sums_per_second
+from edgemerge.workers import WorkerError, WorkerPool
 
 
 @pytest.fixture
@@ -94,14 +87,14 @@ def test_the_best_of_several_is_taken():
 
 def test_speed_is_counted_in_sums_and_in_bytes_read_and_written(monkeypatch):
     monkeypatch.setattr(
-        workers_module, "best_time", lambda call, _seconds: 0.5 if call() is not None else 0.0
+        machine, "best_time", lambda call, _seconds: 0.5 if call() is not None else 0.0
     )
-    assert memory_bandwidth(0.0) == 2 * 3 * 8 * workers_module.ARRAY_LENGTH
+    assert memory_bandwidth(0.0) == 2 * 3 * 8 * machine.ARRAY_LENGTH
     large, small = (
         SimulatedFleet(Plan(devices=9, n_inputs=n, n_hidden=N)) for n, N in ((200, 99), (1, 1))
     )
-    assert sums_per_second(large, 0.0) == 2 * (workers_module.SUM_BYTES // large.plan.stats_bytes)
-    assert sums_per_second(small, 0.0) == 2 * workers_module.MAX_SUMS
+    assert sums_per_second(large, 0.0) == 2 * (machine.SUM_BYTES // large.plan.stats_bytes)
+    assert sums_per_second(small, 0.0) == 2 * machine.MAX_SUMS
 
 
 def counted(jobs, taken):
@@ -114,7 +107,7 @@ def counted(jobs, taken):
 def test_workers_answer_in_order_and_few_jobs_are_handed_out_ahead():
     taken = []
     with WorkerPool(2) as workers:
-        answers = workers.do(abs, counted(range(0, -20, -1), taken))
+        answers = workers.in_order(abs, counted(range(0, -20, -1), taken))
         assert next(answers) == 0
         assert len(taken) == 4  # two for each
         assert list(answers) == list(range(1, 20))
@@ -123,7 +116,7 @@ def test_workers_answer_in_order_and_few_jobs_are_handed_out_ahead():
 @pytest.mark.slow
 def test_a_worker_that_dies_is_told():
     with WorkerPool(2) as workers, pytest.raises(WorkerError, match="use fewer --workers"):
-        list(workers.do(os._exit, [1]))
+        list(workers.in_order(os._exit, [1]))
 
 
 def test_no_worker_at_all_is_refused():

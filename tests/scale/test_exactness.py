@@ -10,9 +10,9 @@ from edgemerge import Stats
 from edgemerge.scale import Plan, record, simulate
 from edgemerge.scale.checks import DrawCounts, check_integers
 from edgemerge.scale.devices import SimulatedFleet, newest_revisions
+from edgemerge.scale.machine import peak_bytes
 from edgemerge.scale.simulation import total_work
 from edgemerge.scale.tree import Replies, TreeNode
-from edgemerge.scale.workers import peak_bytes
 
 PLAN = Plan(devices=120, fan_out=10, n_inputs=3, n_hidden=2, seed=3)
 

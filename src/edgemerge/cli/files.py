@@ -239,7 +239,7 @@ def dask_client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     from distributed import Client
 
     from edgemerge.dask import local_client
-    from edgemerge.scale.workers import available_cores
+    from edgemerge.workers import available_cores
 
     if scheduler is None:
         with local_client(workers or available_cores()) as client:

@@ -108,11 +108,11 @@ def make_results(
     """Make results, tell what they show, and fail if one that can be had is missing."""
     from edgemerge.paper.running import runner
     from edgemerge.paper.running.progress import progress_display
-    from edgemerge.paper.running.workers import Workers, usable_cores
+    from edgemerge.workers import WorkerPool, available_cores
 
-    count = jobs or usable_cores()
-    with exit_on_signals(), Workers(count) as workers, progress_display(count, remark) as display:
-        kitchen = runner.RunContext(make_plan(**wish), out, workers.do, display)
+    count = jobs or available_cores()
+    with exit_on_signals(), WorkerPool(count) as pool, progress_display(count, remark) as display:
+        kitchen = runner.RunContext(make_plan(**wish), out, runner.run_in(pool), display)
         outcomes = list(runner.run_results(results, kitchen))
     made = [one for one in outcomes if isinstance(one, runner.CompletedResult)]
     missed = [one for one in outcomes if isinstance(one, runner.SkippedResult)]

@@ -89,7 +89,7 @@ def simulate(
     from edgemerge.scale import Plan, record
     from edgemerge.scale import simulate as run
     from edgemerge.scale.simulation import total_work
-    from edgemerge.scale.workers import available_cores
+    from edgemerge.workers import available_cores
 
     plan = Plan(n_inputs=sizes.pop("inputs"), n_hidden=sizes.pop("hidden"), **sizes)
     crew = workers or available_cores()

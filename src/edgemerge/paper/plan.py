@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from time import perf_counter
 
 from edgemerge.paper.dataset import Dataset
 
@@ -59,8 +60,36 @@ class Job:
     settings: str = ""
 
 
+def job_label(job: Job) -> str:
+    """Return the words that name a job.
+
+    >>> job_label(Job("auc", "har", "BP-NN3", 2, "0-1"))
+    'auc har BP-NN3 trial 2 0-1'
+    """
+    words = (job.result, job.dataset, job.method, f"trial {job.trial}", job.part)
+    return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    """A job, its rows, and how long it took; None if that was not recorded."""
+
+    job: Job
+    rows: Rows
+    seconds: float | None
+
+
 JobFunction = Callable[[Job, Scope], Rows]
+JobExecutor = Callable[[JobFunction, Sequence[Job], Scope], Iterator[FinishedJob]]
 JobRunner = Callable[[JobFunction, Sequence[Job], Scope], Iterator[Rows]]
+
+
+def run_here(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[FinishedJob]:
+    """Run the jobs in this process, and time them."""
+    for job in jobs:
+        start = perf_counter()
+        rows = work(job, scope)
+        yield FinishedJob(job, rows, perf_counter() - start)
 
 
 def run_in_order(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:

@@ -12,6 +12,7 @@ from edgemerge.core.stats import Stats
 from edgemerge.scale import checks as checks_module
 from edgemerge.scale.checks import Check, DrawCounts
 from edgemerge.scale.devices import SimulatedFleet, cached_fleet
+from edgemerge.scale.machine import memory_bandwidth, peak_bytes, sums_per_second
 from edgemerge.scale.plan import Plan
 from edgemerge.scale.tree import (
     MessageCounts,
@@ -24,7 +25,7 @@ from edgemerge.scale.tree import (
     propagate,
     run_site,
 )
-from edgemerge.scale.workers import WorkerPool, memory_bandwidth, peak_bytes, sums_per_second
+from edgemerge.workers import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Aggregation:
         """Hear all sites, or those begun before being stopped."""
         start = perf_counter()
         sites = takewhile(lambda _: not stop(), range(self.plan.n_sites))
-        heard = workers.do(partial(run_site, self.plan), sites)
+        heard = workers.in_order(partial(run_site, self.plan), sites)
         for region in range(self.plan.n_regions):
             self._hear_region(region, heard, advance)
         seconds = perf_counter() - start
@@ -172,7 +173,9 @@ def flat_total(plan: Plan, crew: WorkerPool, advance: Advance, stop: Stop) -> St
     hands = plan.n_sites
     deal = partial(flat_sum, plan, hands=hands, devices=plan.devices)
     jobs = takewhile(lambda _: not stop(), range(hands))
-    dealt = (_advance_after(part, advance, plan.devices / hands) for part in crew.do(deal, jobs))
+    dealt = (
+        _advance_after(part, advance, plan.devices / hands) for part in crew.in_order(deal, jobs)
+    )
     total = Stats.total(plan.projection, dealt)
     return None if stop() else total
 

@@ -27,8 +27,8 @@ from edgemerge.scale.devices import (
     cached_fleet,
     newest_revisions,
 )
+from edgemerge.scale.machine import peak_bytes
 from edgemerge.scale.plan import Plan
-from edgemerge.scale.workers import peak_bytes
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode, encode
 

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from edgemerge.paper.plan import Job
+from edgemerge.paper.plan import FinishedJob, Job
 from edgemerge.paper.running.storage import job_kind
-from edgemerge.paper.running.workers import FinishedJob
 
 JobKind = tuple[str, str, str]
 

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import NoReturn
 
-from edgemerge import __version__
+from edgemerge import EdgemergeError, __version__
 from edgemerge.paper.data import NAMES, DataError, MissingDataError, folder_of
 from edgemerge.paper.data.files import VerifiedFiles
-from edgemerge.paper.plan import Claim, Job, JobFunction, Plan, Scope
+from edgemerge.paper.plan import (
+    Claim,
+    FinishedJob,
+    Job,
+    JobExecutor,
+    JobFunction,
+    Plan,
+    Scope,
+    job_label,
+)
 from edgemerge.paper.results import Result
 from edgemerge.paper.running import storage
 from edgemerge.paper.running.progress import Display, format_duration
 from edgemerge.paper.running.storage import JobCache, JobListener, Record, SavedResult
-from edgemerge.paper.running.workers import FinishedJob, JobExecutor
+from edgemerge.workers import WorkerError, WorkerPool
 
 PACKAGES = ("edgemerge", "numpy", "scipy", "scikit-learn", "torch", "matplotlib")
 CPUINFO = Path("/proc/cpuinfo")
@@ -133,6 +144,54 @@ class JobCounter:
         """Say how many jobs there were."""
         jobs = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         return f"{jobs}, {self.before} of them done before" if self.before else jobs
+
+
+class JobError(EdgemergeError, RuntimeError):
+    """A job that failed for a reason the user can act on; finished jobs stay in the cache."""
+
+
+class BrokenJobError(RuntimeError):
+    """A job that failed by a mistake of ours; the message holds its stack trace."""
+
+
+def run_in(pool: WorkerPool) -> JobExecutor:
+    """Return what runs jobs in the pool's processes, and yields each as soon as it is finished."""
+
+    def run(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[FinishedJob]:
+        try:
+            for job, (done, text, is_ours) in pool.as_completed(
+                partial(_run_job, work, scope), jobs
+            ):
+                if is_ours:
+                    raise BrokenJobError(f"{job_label(job)} failed:\n{text}")
+                if done is None:
+                    raise JobError(f"{job_label(job)}: {text}")
+                yield done
+        except WorkerError as error:
+            raise JobError(_death(error)) from error
+
+    return run
+
+
+def _run_job(work: JobFunction, scope: Scope, job: Job) -> tuple[FinishedJob | None, str, bool]:
+    """Run a job in a worker; errors travel as text, since not all of them can be pickled."""
+    start = perf_counter()
+    try:
+        return FinishedJob(job, work(job, scope), perf_counter() - start), "", False
+    except EdgemergeError as error:
+        return None, str(error), False
+    except Exception:  # noqa: BLE001 (it is raised in the parent)
+        return None, traceback.format_exc(), True
+
+
+def _death(error: WorkerError) -> str:
+    if error.exit_code is None:
+        return "a worker process was ended from outside. What is done is kept"
+    job = job_label(error.job) if error.job else "nothing yet"
+    code = error.exit_code
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    why = "; probably memory ran out: use fewer --jobs" if code == -signal.SIGKILL else ""
+    return f"the process that did {job} {how}{why}. What is done is kept"
 
 
 CACHE_FOLDER = "cache"  # below the folder of the results

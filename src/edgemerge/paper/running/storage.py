@@ -20,8 +20,17 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from edgemerge import EdgemergeError
-from edgemerge.paper.plan import Job, JobFunction, Row, Rows, Scope
-from edgemerge.paper.running.workers import FinishedJob, JobExecutor, job_label, run_here
+from edgemerge.paper.plan import (
+    FinishedJob,
+    Job,
+    JobExecutor,
+    JobFunction,
+    Row,
+    Rows,
+    Scope,
+    job_label,
+    run_here,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
