@@ -5,11 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.paper.dataset import eval_set, rng_for, split_by_origin, split_by_sample
+from edgemerge.paper.dataset import (
+    eval_set,
+    rng_for,
+    split_by_origin,
+    split_by_person,
+    split_by_sample,
+)
 from tests.paper.toys import toy
 
 seeds = st.integers(0, 2**32 - 1)
-cuts = pytest.mark.parametrize("cut", [split_by_sample, split_by_origin])
+cuts = pytest.mark.parametrize("cut", [split_by_sample, split_by_origin, split_by_person])
 
 
 @cuts
@@ -41,6 +47,17 @@ def test_by_origin_keeps_a_fifth_of_the_trips():
     data = toy(samples=100, origins=10)
     for keep in split_by_origin(data, rng_for(3)).keep:
         assert len(set(data.origin[keep])) == 2
+
+
+@given(seed=seeds, people=st.integers(2, 9))
+def test_by_person_nobody_who_is_asked_has_taught_any_pattern(seed, people):
+    data = toy(origins=people)
+    found = split_by_person(data, rng_for(seed))
+    taught, asked = (
+        set(data.origin[np.concatenate(side)].tolist()) for side in (found.learn, found.keep)
+    )
+    assert not taught & asked
+    assert len(asked) == max(1, round(0.2 * people))
 
 
 @cuts

@@ -21,6 +21,7 @@ RESULTS = {
     "auc": "ROC-AUC of every pair of patterns, with baselines.",
     "latency": "Time to learn, to score and to merge.",
     "convergence": "Merging at once against learning one by one.",
+    "auc-by-person": "ROC-AUC of every pair, on people not seen in training.",
     "devices": "ROC-AUC against the number of devices.",
     "bytes": "Bytes on the wire against federated averaging.",
     "cost": "Time and bytes against the size of the layer.",

@@ -119,13 +119,17 @@ def pair_means(rows: Rows, dataset: str) -> dict[str, Cells]:
     return found
 
 
-def plot_heatmaps(rows: Rows) -> dict[str, Figure]:
+def plot_heatmaps(rows: Rows, caption: str = CAPTION) -> dict[str, Figure]:
     """Draw one figure for each data set, with one map for each method."""
     found = {dataset: pair_means(rows, dataset) for dataset in TITLES}
-    return {dataset: _maps(dataset, maps, rows) for dataset, maps in found.items() if maps}
+    return {
+        dataset: _maps(rows, dataset, maps, f"{TITLES[dataset]}: {caption}")
+        for dataset, maps in found.items()
+        if maps
+    }
 
 
-def _maps(dataset: str, maps: dict[str, Cells], rows: Rows) -> Figure:
+def _maps(rows: Rows, dataset: str, maps: dict[str, Cells], caption: str) -> Figure:
     shown = [method for method in (*PAPER_METHODS, *OUR_METHODS) if method in maps]
     patterns = list(dict.fromkeys(a for a, _ in maps[shown[0]]))
     lines, size = -(-len(shown) // MAPS_PER_LINE), 0.34 * len(patterns) + 1.0  # inches
@@ -137,7 +141,7 @@ def _maps(dataset: str, maps: dict[str, Cells], rows: Rows) -> Figure:
     for axes in every[len(shown) :]:
         axes.set_visible(False)
     figure.colorbar(every[0].images[0], ax=every, shrink=0.5, pad=0.01, label="ROC-AUC")
-    figure.suptitle(f"{TITLES[dataset]}: {CAPTION}", fontsize=12, color=INK)
+    figure.suptitle(caption, fontsize=12, color=INK)
     return figure
 
 
@@ -253,7 +257,13 @@ def work(job: Job, scope: Scope) -> Rows:
 
         a, b = map(int, job.part.split("-"))
         return backprop.baseline_rows(trial, job.method, a, b)
-    return merge_pairs(trial) if job.method == OS_ELM else exchange_pairs(trial, job.method)
+    return merging_rows(trial)
+
+
+def merging_rows(trial: Trial) -> Rows:
+    """Run one trial of a method that learns by adding up, as its job names it."""
+    method = trial.job.method
+    return merge_pairs(trial) if method == OS_ELM else exchange_pairs(trial, method)
 
 
 def summarise(rows: Iterable[Row]) -> Rows:

@@ -111,18 +111,29 @@ def split_by_sample(dataset: Dataset, rng: np.random.Generator) -> Split:
 
 
 def split_by_origin(dataset: Dataset, rng: np.random.Generator) -> Split:
-    """Cut each pattern between whole persons or trips, so that nothing leaks between windows."""
+    """Split each pattern between whole trips, a fifth of its own; no window leaks into another."""
     learn, keep = [], []
     for pattern in dataset.patterns:
         rows = rng.permutation(dataset.rows(pattern))
-        kept = np.isin(dataset.origin[rows], _held_out_origins(dataset, rows, rng))
+        kept = np.isin(dataset.origin[rows], _held_out_origins(dataset.origin[rows], rng))
         learn.append(rows[~kept])
         keep.append(rows[kept])
     return Split(tuple(learn), tuple(keep))
 
 
-def _held_out_origins(dataset: Dataset, rows: Ints, rng: np.random.Generator) -> Ints:
-    origins = rng.permutation(np.unique(dataset.origin[rows]))
+def split_by_person(dataset: Dataset, rng: np.random.Generator) -> Split:
+    """Hold out the same fifth of the people in every pattern."""
+    people = _held_out_origins(dataset.origin, rng)
+    shuffled = [rng.permutation(dataset.rows(pattern)) for pattern in dataset.patterns]
+    kept = [np.isin(dataset.origin[rows], people) for rows in shuffled]
+    return Split(
+        tuple(rows[~held] for rows, held in zip(shuffled, kept, strict=True)),
+        tuple(rows[held] for rows, held in zip(shuffled, kept, strict=True)),
+    )
+
+
+def _held_out_origins(origin: Ints, rng: np.random.Generator) -> Ints:
+    origins = rng.permutation(np.unique(origin))
     return origins[: max(1, round((1.0 - TRAIN_SHARE) * len(origins)))]
 
 

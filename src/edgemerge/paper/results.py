@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     *("loss-driving", "loss-har", "auc", "latency", "convergence"),  # the paper's section 5
-    *("devices", "bytes", "cost", "drop-out"),  # and past it
+    *("auc-by-person", "devices", "bytes", "cost", "drop-out"),  # and past it
 )
 
 
