@@ -326,7 +326,7 @@ def write_report(out: Path, results: Sequence[Any]) -> None:
     """Write report.html."""
     from edgemerge.paper.reporting.content import read_report as gather
     from edgemerge.paper.reporting.html_page import render_html
-    from edgemerge.paper.running.storage import write_atomic
+    from edgemerge.paper.running.storage import write_file
 
-    write_atomic(render_html(gather(out, results)).encode(), out / "report.html")
+    write_file(render_html(gather(out, results)).encode(), out / "report.html")
     remark(f"Report: {out / 'report.html'}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from time import process_time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 from edgemerge.paper.dataset import SPLIT_SETTINGS, Array
 from edgemerge.paper.plan import Rows
 from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS, Network
-from edgemerge.paper.trial import Trial
+
+if TYPE_CHECKING:
+    from edgemerge.paper.trial import Trial
 
 Readings = NDArray[np.floating]
 

@@ -22,7 +22,7 @@ from edgemerge.paper.reporting.content import (
     how_to_run,
 )
 from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import write_atomic
+from edgemerge.paper.running.storage import write_file
 
 ORIGIN = "<!-- Made by `edgemerge paper report --markdown`; changes belong into what it reads. -->"
 
@@ -33,7 +33,7 @@ def save_markdown(report: Report, path: Path, folder: Path) -> None:
     for section in report.sections:
         storage.save_figures(path.parent / pictures, section.name, section.figures)
     rows = Path(os.path.relpath(folder, path.parent))
-    write_atomic(
+    write_file(
         render_markdown(report, pictures=pictures.as_posix(), rows=rows.as_posix()).encode(), path
     )
 

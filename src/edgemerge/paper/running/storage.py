@@ -9,17 +9,17 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from edgemerge import EdgemergeError
+from edgemerge.files import write_atomically
 from edgemerge.paper.plan import (
     FinishedJob,
     Job,
@@ -36,17 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_atomic(data: bytes, path: Path) -> None:
-    """Write beside, then rename; folders are made as needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            beside.unlink()
-
+# Results can be made again, so they need not wait for the disk; anyone may read them.
+write_file = partial(write_atomically, mode="umask", parents=True, sync=False)
 
 ColumnTypes = dict[str, str]  # of each column: "str", "int" or "float"
 _PARSERS: dict[str, Callable[[str | int | float], str | int | float]] = {
@@ -168,8 +159,8 @@ def save_result(folder: Path, record: Record, rows: Rows) -> SavedResult:
     rows = checked_rows(rows, name)
     columns = column_types(rows, name)
     document = json.dumps({**asdict(record), "columns": columns}, indent=2, ensure_ascii=False)
-    write_atomic(to_csv(rows, columns).encode(), folder / f"{name}.csv")
-    write_atomic(f"{document}\n".encode(), folder / f"{name}.json")
+    write_file(to_csv(rows, columns).encode(), folder / f"{name}.csv")
+    write_file(f"{document}\n".encode(), folder / f"{name}.json")
     return SavedResult(
         Record(**json.loads(document)), from_csv(to_csv(rows, columns), columns, name)
     )
@@ -213,7 +204,7 @@ def save_figures(folder: Path, result: str, figures: dict[str, Figure]) -> list[
     """Write the figures of a result."""
     paths = [folder / figure_name(result, end) for end in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
-        write_atomic(figure_png(figure), path)
+        write_file(figure_png(figure), path)
     return paths
 
 
@@ -282,7 +273,7 @@ class JobCache:
         """Write a job's rows, whole or not at all, and give them as they will be read."""
         path, rows = self.path(done.job, scope), checked_rows(done.rows, job_label(done.job))
         record = {"head": _cache_key(done.job, scope), "seconds": done.seconds, "rows": rows}
-        write_atomic(json.dumps(record, allow_nan=False).encode(), path)
+        write_file(json.dumps(record, allow_nan=False).encode(), path)
         return rows
 
     def path(self, job: Job, scope: Scope) -> Path:
