@@ -1,4 +1,4 @@
-"""Manners of a program that runs for months: readiness, logs, and stopping when asked."""
+"""For long-running programs: systemd notifications, logs and stopping on signals."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any
 
 
 def notify(state: str) -> None:
-    """Tell systemd, if it started us, what we are doing: READY=1, STOPPING=1, STATUS=…."""
+    """Send a state to systemd if it started this program: READY=1, STOPPING=1, STATUS=…."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there, suppress(OSError):
-        there.connect(path)  # nobody there is no reason to stop
+        there.connect(path)  # no listener is no reason to stop
         there.sendall(state.encode())
 
 
 def stop_on_signals(stop: Event) -> None:
-    """Let SIGTERM and SIGINT set the event; a second one ends the program at once."""
+    """Set the event on SIGTERM or SIGINT; a second signal ends the program at once."""
 
     def ask(number: int, _frame: object) -> None:
         if stop.is_set():
@@ -60,7 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def record_values(record: logging.LogRecord) -> dict[str, Any]:
-    """Give the values that a call to the log carried in `extra={"values": …}`."""
+    """Return the values that a log call passed in `extra={"values": …}`."""
     found = getattr(record, "values", None)
     return found if isinstance(found, dict) else {}
 
@@ -68,7 +68,7 @@ def record_values(record: logging.LogRecord) -> dict[str, Any]:
 def log_to_stderr(
     level: str = "info", *, form: Callable[[], logging.Formatter] = TextFormatter
 ) -> None:
-    """Send the log of edgemerge to standard error, one line to a record."""
+    """Write the log of edgemerge to standard error, one line per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(form())
     logger = logging.getLogger("edgemerge")
@@ -79,7 +79,7 @@ def log_to_stderr(
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Let processes that are started now ignore Ctrl-C: it is for the one that starts them."""
+    """Make child processes started in this block ignore Ctrl-C; their parent handles it."""
     if current_thread() is not main_thread():
         yield
         return

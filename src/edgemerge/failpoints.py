@@ -1,6 +1,6 @@
-"""Failpoints: places where a fault test kills this very process, to see what survives.
+"""Failpoints: places where a fault test kills this process, to check what survives.
 
-`EDGEMERGE_FAILPOINT=name:3` kills it at the third time it passes that place; else nothing happens.
+`EDGEMERGE_FAILPOINT=name:3` kills it when it passes that place for the third time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _passed = 0
 
 
 def failpoint(name: str) -> None:
-    """Die here if a test asked for it, as by kill -9: nothing is flushed, closed or said."""
+    """Kill this process here if a fault test asks for it, as kill -9 does."""
     global _passed  # noqa: PLW0603 - a process dies once
     if name == _NAME:
         _passed += 1

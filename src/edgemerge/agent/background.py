@@ -32,10 +32,10 @@ POLL_S = 0.2
 
 
 class ReadAhead:
-    """Readings from a source, to be taken with a time limit; a full inbox makes the source wait."""
+    """Reads a source ahead in a thread; a full queue makes the source wait."""
 
     def __init__(self, source: Source, position: Any) -> None:
-        """Start to read from a position on."""
+        """Start reading at a position."""
         self._source, self._position = source, position
         self._queue: Queue[Reading | None] = Queue(MAX_READ_AHEAD)
         self._stop = Event()
@@ -45,7 +45,7 @@ class ReadAhead:
         self._thread.start()
 
     def take(self, timeout_s: float) -> Reading | None:
-        """Give the next reading; None if there is none yet, or `ended` says that none will come."""
+        """Return the next reading; None if there is none yet, or no more (`ended` is then set)."""
         try:
             reading = self._queue.get(timeout=timeout_s)
         except Empty:
@@ -55,11 +55,11 @@ class ReadAhead:
 
     @property
     def skipped(self) -> int:
-        """The readings that the source itself could not make sense of."""
+        """The number of readings that the source could not parse."""
         return int(getattr(self._source, "skipped", 0))
 
     def close(self) -> None:
-        """Stop to read; a source that does not let go is left behind."""
+        """Stop reading; a source that hangs is left behind."""
         self._stop.set()
         self._thread.join(5 * POLL_S)
 
@@ -69,7 +69,7 @@ class ReadAhead:
                 self._put(reading)
                 if self._stop.is_set():
                     return
-        except Exception as error:  # noqa: BLE001 - told by the loop, in its thread
+        except Exception as error:  # noqa: BLE001 - logged by the runner
             self.error = error
         self._put(None)
 
@@ -151,7 +151,7 @@ class Worker(Generic[Job, Result]):
 
 @dataclass(frozen=True)
 class ExchangeJob:
-    """What to push, in this order, and then to pull; and the rule of the gate, if not known yet."""
+    """What to push, in this order, then what to pull; `rule` fetches an unknown release gate."""
 
     push: tuple[Contribution, ...] = ()
     wish: Wish | None = None
@@ -160,7 +160,7 @@ class ExchangeJob:
 
 @dataclass(frozen=True)
 class ExchangeOutcome:
-    """How many contributions are there now, what was told, and what stood in the way."""
+    """How many contributions were pushed, what was pulled, and the error if any."""
 
     pushed: int = 0
     told: Merged | None = None
@@ -179,7 +179,7 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
 
 
 def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
-    """Push, then pull; what stands in the way is part of the outcome."""
+    """Push, then pull; an error is part of the outcome."""
     pushed, refused = 0, None
     try:
         for i, note in enumerate(errand.push):
@@ -200,7 +200,7 @@ def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
 
 
 def _push(exchange: Exchange, note: Contribution, later: Sequence[Contribution]) -> None:
-    """Push one; one that was followed by another of ours before we were killed is there."""
+    """Push one contribution; a stale one is fine if a later one of ours arrived before."""
     failpoint("agent-before-push")
     try:
         exchange.push(note)
@@ -212,7 +212,7 @@ def _push(exchange: Exchange, note: Contribution, later: Sequence[Contribution])
 
 
 def is_permanent(error: EdgemergeError) -> bool:
-    """Say whether trying again soon would be of no use."""
+    """Return whether retrying soon is useless."""
     return isinstance(error, DeniedError) or not isinstance(error, UnavailableError)
 
 
@@ -220,7 +220,7 @@ class ReportTransport(Protocol):
     """Where reports go."""
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
-        """Send a report and give the answer; an `EdgemergeError` if there is none."""
+        """Send a report and return the answer; raise an `EdgemergeError` if there is none."""
         ...
 
     def desired(self, known: int | None = None) -> DesiredState | None:
@@ -228,7 +228,7 @@ class ReportTransport(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 

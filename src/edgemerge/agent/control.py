@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 2**22
 MAX_CLIENTS = 8  # conversations
 MAX_QUEUED = 16  # commands
 POLL_S = 0.2
-IDLE_TIMEOUT_S = 10.0  # after which who has connected, and asks nothing, is sent away
+IDLE_TIMEOUT_S = 10.0  # idle timeout of control-socket clients
 ANSWER_TIMEOUT_S = 600.0  # for the loop to answer: longer than any exchange may take
 
 logger = logging.getLogger(__name__)
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Request:
-    """A command with what it needs; it is answered once."""
+    """A command with its arguments; it is answered once."""
 
     command: dict[str, Any]
     _answers: SimpleQueue[dict[str, Any]] = field(default_factory=SimpleQueue)
 
     def answer(self, found: dict[str, Any]) -> None:
-        """Give the answer."""
+        """Send the answer."""
         self._answers.put(found)
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
@@ -48,10 +48,10 @@ class Request:
 
 
 class ControlSocket:
-    """Listens in the state folder; the loop takes the requests and answers them."""
+    """Listens on a socket in the state folder; the loop takes the requests and answers them."""
 
     def __init__(self, folder: Path) -> None:
-        """Start to listen; a socket that a dead agent has left is replaced."""
+        """Start listening; the socket of a dead agent is replaced."""
         self._requests: Queue[Request] = Queue(MAX_QUEUED)
         self._room = BoundedSemaphore(MAX_CLIENTS)
         self._path = folder / SOCKET_NAME
@@ -67,7 +67,7 @@ class ControlSocket:
         self._thread.start()
 
     def requests(self) -> Iterator[Request]:
-        """Give the requests that have come in."""
+        """Yield the requests that have arrived."""
         while True:
             try:
                 yield self._requests.get_nowait()
@@ -75,13 +75,13 @@ class ControlSocket:
                 return
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening and refuse the requests that wait."""
         self._stop.set()
         self._thread.join(5 * POLL_S)
         self._socket.close()
         self._path.unlink(missing_ok=True)
         for request in self.requests():
-            request.answer({"error": "the agent is leaving"})
+            request.answer({"error": "the agent is stopping"})
 
     def _listen(self) -> None:
         while not self._stop.is_set():
@@ -90,7 +90,7 @@ class ControlSocket:
                 if self._room.acquire(blocking=False):
                     Thread(target=self._talk, args=(there,), daemon=True).start()
                 else:
-                    with there, suppress(OSError):  # who asks may have left already
+                    with there, suppress(OSError):  # the client may be gone
                         _send_json(there, {"error": f"{MAX_CLIENTS} others are asking: try again"})
 
     def _talk(self, there: socket.socket) -> None:
@@ -126,8 +126,14 @@ def send_command(
 ) -> dict[str, Any]:
     """Ask the agent that runs on a state folder: status, sync, undo, save, score or learn.
 
-    Raises AwayError if none runs there or it takes too long, and SettingError with its words if
-    it cannot do what was asked.
+    Args:
+        state_folder: The state folder of a running agent.
+        command: Its name, or an object with "command" and arguments.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        UnavailableError: No agent runs there, or it takes too long.
+        SettingError: The agent refused the command; the message has its reason.
     """
     asked = {"command": command} if isinstance(command, str) else command
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
@@ -158,7 +164,7 @@ def _send_json(there: socket.socket, thing: dict[str, Any]) -> None:
 
 @contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Give an address for the socket that is short enough, by way of the open folder if need be."""
+    """Return an address for the socket that is short enough, through /proc if need be."""
     plain = os.fspath(folder / SOCKET_NAME)
     if len(os.fsencode(plain)) <= MAX_PATH_BYTES:
         yield plain

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Agent:
-    """Carries out commands between two samples, in the thread of the loop."""
+    """The parts of an agent, and the commands that it runs between two samples."""
 
     memory: AgentState
     inbox: ReadAhead
@@ -36,7 +36,7 @@ class Agent:
     reporting: DeviceReporter | None = None
 
     def tend(self, requests: Iterable[Request]) -> None:
-        """Carry out what has come in."""
+        """Run the commands that have arrived by the control socket or a sink."""
         for request in requests:
             self._carry_out(request.command, request.answer)
         for sink in self.sinks:
@@ -44,7 +44,7 @@ class Agent:
                 self._carry_out({"command": word}, _log_answer)
 
     def status(self) -> dict[str, Any]:
-        """Say how the agent is doing, as plain JSON."""
+        """Return the agent's status as plain JSON."""
         memory = self.memory
         found = {name: getattr(memory, name) for name in ("device", "incarnation", "revision")}
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
@@ -81,7 +81,7 @@ class Agent:
 
     def _sync(self, _command: dict[str, Any], answer: AnswerCallback) -> dict[str, Any] | None:
         if self.syncing is None:
-            return {"error": "this agent has no exchange: say one in [exchange]"}
+            return {"error": "this agent has no exchange: configure one in [exchange]"}
         self.syncing.begin(answer)
         return None
 
@@ -114,7 +114,7 @@ class Agent:
 
 
 def _buffered_samples(memory: AgentState) -> int:
-    """Count the samples that a bank has put aside until their block is full."""
+    """Count the samples that a bank buffers until their block is full."""
     thing = memory.learner.thing
     return 0 if isinstance(thing, Detector) else len(thing.waiting)
 
@@ -127,24 +127,26 @@ def _patterns(memory: AgentState) -> dict[str, float]:
 
 
 def _log_answer(found: dict[str, Any]) -> None:
-    logger.info("a command was carried out", extra={"values": found})
+    logger.info("a command was run", extra={"values": found})
 
 
-POLL_S = 0.1  # how long the loop waits for a reading before it looks after other things
+POLL_S = 0.1  # longest wait for a reading before the loop does other work
 STATUS_INTERVAL_S = 10.0  # between two reports to the sinks
 FINAL_SYNC_TIMEOUT_S = 60.0  # for the last exchange, after the source has ended
 
 
 class Loop:
-    """Everything that touches the learner happens here, in one thread."""
+    """The agent's loop. Everything that touches the learner runs in its thread."""
 
-    def __init__(self, desk: Agent, control: ControlSocket, *, steady: Callable[[], float]) -> None:
-        """Work with what is on the desk."""
-        self._agent, self._control, self._steady = desk, control, steady
+    def __init__(
+        self, agent: Agent, control: ControlSocket, *, steady: Callable[[], float]
+    ) -> None:
+        """Run an agent; `steady` is a monotonic clock."""
+        self._agent, self._control, self._steady = agent, control, steady
         self._report_due = steady()
 
     def run(self, stop: Event, *, sync_at_end: bool) -> None:
-        """Judge readings until there are no more, or `stop` is set."""
+        """Process readings until the source ends or `stop` is set; then sync, save and report."""
         inbox = self._agent.inbox
         while not (stop.is_set() or inbox.ended):
             reading = inbox.take(POLL_S)
@@ -159,7 +161,7 @@ class Loop:
             self._agent.reporting.leave(self._agent.status)
 
     def process_reading(self, reading: Reading) -> None:
-        """Judge a reading, tell the verdict, and learn from it."""
+        """Score a reading, deliver the verdict, and learn from it."""
         verdict = self._agent.judge.judge(reading)
         if verdict is not None:
             for sink in self._agent.sinks:
@@ -170,7 +172,7 @@ class Loop:
         self._agent.keeper.count()
 
     def tend(self) -> None:
-        """Answer, exchange, save and report, if it is time."""
+        """Run commands; sync, save and report if due. Nothing here waits."""
         self._agent.tend(self._control.requests())
         if self._agent.syncing is not None:
             self._agent.syncing.tend()
@@ -181,7 +183,7 @@ class Loop:
             self.report()
 
     def sync(self, stop: Event) -> None:
-        """Exchange once more, and wait for it, but not for ever."""
+        """Exchange once more and wait for it, at most `FINAL_SYNC_TIMEOUT_S`."""
         syncing = self._agent.syncing
         if syncing is None:
             return
@@ -193,7 +195,7 @@ class Loop:
             ended.wait(POLL_S)
 
     def report(self) -> None:
-        """Tell the sinks how the agent is doing."""
+        """Send the agent's status to the sinks."""
         self._report_due = self._steady() + STATUS_INTERVAL_S
         for sink in self._agent.sinks:
             sink.status(self._agent.status())

@@ -33,7 +33,7 @@ ALARM_SLOT_S = 1.0  # of a slot of alarms: an alarm that lasts is told of once a
 
 
 class TimedVerdict(NamedTuple):
-    """A verdict, and when it was given."""
+    """A verdict and its time."""
 
     at: float
     verdict: Verdict
@@ -45,14 +45,14 @@ class TimedVerdict(NamedTuple):
 
 
 class ReportBatch(NamedTuple):
-    """What goes into a report, oldest first."""
+    """Points and alarms of one report, oldest first."""
 
     points: tuple[TimedVerdict, ...] = ()
     alarms: tuple[TimedVerdict, ...] = ()
 
 
 class ReportBuffer:
-    """Keeps what weighs most in each slot of time; when there is no room, the oldest makes way."""
+    """Keeps the most important verdict of each time slot; when full, the oldest is dropped."""
 
     def __init__(self) -> None:
         """Have nothing to tell."""
@@ -65,7 +65,7 @@ class ReportBuffer:
         self._newest: Verdict | None = None
 
     def add(self, verdict: Verdict, now: float) -> bool:
-        """Take in a verdict, in microseconds; say whether an alarm begins with it."""
+        """Add a verdict; return whether an alarm begins with it."""
         begins = verdict.alarm and not (self._newest is not None and self._newest.alarm)
         self._newest = verdict
         self._count(verdict.pattern)
@@ -79,18 +79,18 @@ class ReportBuffer:
         return begins
 
     def space(self, every_s: float) -> None:
-        """Keep so few that ten fit between two reports, and those of an hour into one."""
+        """Choose slots so that ten fit between two reports, and an hour of them into one report."""
         self._slot_s = min(max(every_s / SLOTS_PER_REPORT, MIN_SLOT_S), MAX_SLOT_S)
 
     def take(self) -> ReportBatch:
-        """Give what waits, and forget it."""
+        """Return what waits and clear it."""
         taken = ReportBatch(tuple(self._points), tuple(self._alarms))
         self._points.clear()
         self._alarms.clear()
         return taken
 
     def requeue(self, taken: ReportBatch) -> None:
-        """Put back what could not be told, before what has come since, as far as there is room."""
+        """Put back what was not sent, before what is newer, as far as there is room."""
         self._points = deque([*taken.points, *self._points], maxlen=MAX_POINTS)
         self._alarms = deque([*taken.alarms, *self._alarms], maxlen=MAX_ALARMS)
 
@@ -118,7 +118,7 @@ class ReportBuffer:
 
 
 def _put_in_slot(kept: deque[TimedVerdict], judged: TimedVerdict, *, same: bool) -> None:
-    """Add to those kept; in the same slot as the newest of them, the weightier one stays."""
+    """Append; within the slot of the newest entry keep the one of higher weight."""
     if not (same and kept):
         kept.append(judged)
     elif judged.weight > kept[-1].weight:
@@ -139,7 +139,7 @@ JsonObject = dict[str, Any]
 def describe_status(
     memory: AgentState, points: ReportBuffer, status: Mapping[str, Any], synced: float | None
 ) -> JsonObject:
-    """Say how the device is doing, from what its status says and what it remembers."""
+    """Return the status part of a report."""
     patterns = _patterns(memory, points)
     found = {name: status[name] for name in STATUS_COUNTS}
     found["learnt"] = sum(each["own"] for each in patterns)
@@ -156,7 +156,7 @@ def describe_status(
 
 
 def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
-    """Say what is held of others; this reads all that was told, so ask when it has changed."""
+    """Describe the merged sum held. This decodes it, so call it only when it has changed."""
     told = memory.decode_merged(memory.told)
     origins = told.origins
     return {
@@ -169,7 +169,7 @@ def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
 
 
 def describe_point(judged: TimedVerdict, at: float) -> JsonObject:
-    """Give a score; what is not said is no threshold, and no alarm."""
+    """Return a point; without threshold or alarm the keys are left out."""
     verdict = judged.verdict
     found: JsonObject = {"at": timestamp(at), "score": rounded(verdict.score)}
     if isfinite(verdict.limit):
@@ -178,7 +178,7 @@ def describe_point(judged: TimedVerdict, at: float) -> JsonObject:
 
 
 def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonObject:
-    """Give an alarm, and what carries it."""
+    """Return an alarm with the inputs that carry it."""
     verdict = judged.verdict
     why = [
         (printable(name, MAX_NAME_CHARS), rounded(factor))
@@ -193,7 +193,7 @@ def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonO
 
 
 def pattern_name(memory: AgentState, pattern: str | None) -> str | None:
-    """Name a pattern as it is shown: that of a detector has a name, too."""
+    """Return the name under which a pattern is shown; a detector's is "normal"."""
     if pattern is None and isinstance(memory.learner.thing, Detector):
         return NORMAL
     return printable(pattern or "", MAX_NAME_CHARS) or None
@@ -270,7 +270,7 @@ StatusFunction = Callable[[], dict[str, Any]]
 
 
 class DeviceReporter:
-    """Reports what is new, when it is due; it never waits, but for the very last report."""
+    """Reports what is new when due; only the last report waits for its answer."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class DeviceReporter:
         *,
         clocks: Clocks,
     ) -> None:
-        """Have nothing to tell yet but what is held of others."""
+        """Report through `worker`, as often as `config` says."""
         self._memory, self._syncing, self._worker = memory, syncing, worker
         self._config, self._clocks = config, clocks
         self._points, self._schedule = ReportBuffer(), ReportSchedule(config.every_s, memory.device)
@@ -294,12 +294,12 @@ class DeviceReporter:
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def verdict(self, verdict: Verdict) -> None:
-        """Take in a verdict, to be told later."""
+        """Add a verdict to the next report."""
         if self._points.add(verdict, self._clocks.steady()):
             self._schedule.mark_urgent()
 
     def tend(self, status: StatusFunction) -> None:
-        """Hear the answer, and send the next report, if it is time."""
+        """Take the answer to a report, and send the next one if due; never wait."""
         self._look()
         outcome = self._worker.outcome()
         if outcome is not None:
@@ -308,7 +308,7 @@ class DeviceReporter:
             self._send(status)
 
     def leave(self, status: StatusFunction) -> None:
-        """Say that the device leaves; wait for less than a second, and not if it is of no use."""
+        """Send the last report, unless the server refuses reports; wait less than a second."""
         end = self._clocks.steady() + FINAL_REPORT_TIMEOUT_S
         outcome = self._worker.outcome(FINAL_REPORT_TIMEOUT_S)
         if outcome is not None:
@@ -319,11 +319,11 @@ class DeviceReporter:
             self._worker.outcome(max(0.0, end - self._clocks.steady()))
 
     def close(self) -> None:
-        """Let the thread go."""
+        """End the thread."""
         self._worker.close()
 
     def _look(self) -> None:
-        """Take note of what is held of others, if it has changed since the last look."""
+        """Describe the merged sum if it has changed since the last call."""
         held, first = self._memory.told, self._held is None
         if held is self._held:
             return
@@ -341,13 +341,13 @@ class DeviceReporter:
         }
         if self._sends_desired:  # older servers refuse unknown keys
             report["status"]["desired"] = self._memory.followed
-        if not self._schedule.failures:  # else see first whether anybody is there
+        if not self._schedule.failures:  # after a failure try with a short report first
             report |= self._news(sent - now)
         self._worker.send(report | ({"leaving": True} if leaving else {}))
         self._schedule.begun(now)
 
     def _news(self, shift_s: float) -> dict[str, Any]:
-        """Take what has not been told yet; `shift_s` makes a time of day of a time."""
+        """Return what is new; `shift_s` turns monotonic times into times of day."""
         taken = self._points.take()
         self._in_flight = taken, self._merge
         found: dict[str, Any] = {
@@ -397,7 +397,7 @@ class DeviceReporter:
         self._log_trouble(error)
 
     def _log_trouble(self, error: EdgemergeError) -> None:
-        """Log trouble when it begins, or when it is of another kind than before."""
+        """Log an error when it begins or its kind changes."""
         kind = _error_kind(error)
         if self._trouble is kind:
             return
@@ -425,7 +425,7 @@ class DeviceReporter:
 
 
 def _error_kind(error: EdgemergeError) -> type[EdgemergeError]:
-    """Give the kind of trouble: those that last, and everything else."""
+    """Return the class of errors that last; `EdgemergeError` for all others."""
     return next(
         (kind for kind in LASTING_ERROR_DELAYS_S if isinstance(error, kind)), EdgemergeError
     )

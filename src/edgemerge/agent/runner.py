@@ -283,7 +283,7 @@ GATE_TOTALS, GATE_CONTRIBUTIONS = (
     2.0,
     16.0,
 )  # times N samples; the second where peers see each contribution
-FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # between two questions
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 
 
 logger = logging.getLogger(__name__)
@@ -304,7 +304,7 @@ def known_projection(
 
 
 def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | None:
-    """Ask the fleet, for as long as it takes; None if we are to stop before it answers."""
+    """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first."""
     backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
     while not stop.is_set():
         try:
@@ -312,7 +312,9 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
         except UnavailableError as error:
             wait_s = backoff.next(retry_after_s=error.retry_s)
             values = {"why": error, "retry_s": round(wait_s, 1)}
-            logger.warning("the fleet does not tell its projection", extra={"values": values})
+            logger.warning(
+                "the projection could not be fetched from the fleet", extra={"values": values}
+            )
             stop.wait(wait_s)
         else:
             return found
@@ -320,7 +322,7 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
 
 
 def new_state(config: Config, projection: Projection, clock: Callable[[], float]) -> AgentState:
-    """Begin a new incarnation that has seen nothing."""
+    """Return the empty state of a new incarnation."""
     learner = as_learner(make_learner(config, projection))
     now = max(0, int(clock() * MS_PER_S))
     memory = AgentState(config.device, now, learner, told=encode(Merged(projection)))
@@ -403,9 +405,13 @@ def run(
     clock: Callable[[], float] = time.time,
     sinks: Iterable[Sink] = (),
 ) -> int:
-    """Run an agent until its source ends or `stop` is set; give the exit code.
+    """Run an agent until its source ends or `stop` is set; return the exit code.
 
-    `sinks` are told beside those of the configuration.
+    Args:
+        config: What to run.
+        stop: Set it to end the agent.
+        clock: The time of day in seconds; tests replace it.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
     """
     with ExitStack() as ends:
         folder = StateFolder(config.state)
@@ -422,11 +428,13 @@ def run(
             memory = new_state(config, shared, clock)
         check_state(memory, config)
         clocks = Clocks(clock, time.monotonic)
-        desk = _build_agent(config, memory, folder, exchange, clocks, ends)
-        desk.sinks += sinks
-        if not desk.sinks and desk.reporting is None:
-            logger.warning("there is no sink, so nobody is told: say one in [[sinks]]")
-        return _run(config, desk, stop, clocks, ends)
+        agent = _build_agent(config, memory, folder, exchange, clocks, ends)
+        agent.sinks += sinks
+        if not agent.sinks and agent.reporting is None:
+            logger.warning(
+                "No output is configured, so alarms will not be delivered. Add a [[sinks]] section."
+            )
+        return _run(config, agent, stop, clocks, ends)
 
 
 def _build_agent(
@@ -491,17 +499,17 @@ def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) 
     if memory.features is not None:
         features.resume(memory.features)
     if memory.threshold is not None and not resume_threshold(threshold, memory.threshold):
-        logger.warning("[threshold] has changed: it learns its limit anew")
+        logger.warning("[threshold] has changed: the limit is learnt again")
 
 
-def _run(config: Config, desk: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
+def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
     control = ControlSocket(config.state)
     ends.callback(control.close)
-    desk.keeper.save()  # if it cannot, it says so, and detection goes on
+    agent.keeper.save()  # if it cannot, it says so, and detection goes on
     notify("READY=1")
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
-    Loop(desk, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
+    Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
     notify("STOPPING=1")
-    if desk.inbox.error is not None:
-        logger.error("the source failed", extra={"values": {"why": desk.inbox.error}})
-    return 1 if desk.inbox.error or desk.keeper.trouble else 0
+    if agent.inbox.error is not None:
+        logger.error("the source failed", extra={"values": {"why": agent.inbox.error}})
+    return 1 if agent.inbox.error or agent.keeper.trouble else 0

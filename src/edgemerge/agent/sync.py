@@ -33,9 +33,9 @@ from edgemerge.wire.codec import encode
 
 @dataclass(frozen=True)
 class MergePreview:
-    """By which factor a merge raises the loss of samples like our own, at most and by pattern.
+    """The factor by which a merge raises the loss of our own samples: the largest, and by pattern.
 
-    Without enough samples of our own there is no level that could rise: the factor is 1.
+    It is 1 while there are too few own samples to have a level.
     """
 
     shift: float
@@ -52,7 +52,7 @@ class MergePreview:
         return cls(max(shifts.values(), default=1.0), shifts, samples, len(devices))
 
     def refusal(self, max_shift: float) -> str:
-        """Say why not to adopt; nothing if there is no reason."""
+        """Return the reason not to adopt; empty if there is none."""
         if self.shift <= max_shift:
             return ""
         worst = max(self.patterns, key=self.patterns.__getitem__)
@@ -62,7 +62,7 @@ class MergePreview:
         )
 
     def plain(self) -> dict[str, Any]:
-        """Give it as plain JSON."""
+        """Return it as plain JSON."""
         patterns = {name: float(f"{shift:.6g}") for name, shift in self.patterns.items()}
         shift = float(f"{self.shift:.6g}")
         rest = {"samples": self.samples, "devices": self.devices}
@@ -70,9 +70,9 @@ class MergePreview:
 
 
 def release(memory: AgentState, least: float) -> Decision:
-    """Put what the gate lets through on its way; say what that is, and what it holds back.
+    """Queue what the gate lets through; return what is released and what is held back.
 
-    Counters and pending change together: save both before the first is pushed.
+    Counters and `pending` change together: save both before the first push.
     """
     memory.gate.look(memory.learner.census())
     decision = memory.gate.decide(least)
@@ -90,7 +90,7 @@ def release(memory: AgentState, least: float) -> Decision:
 
 
 def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]:
-    """Say what is emptied first, and what is pushed then.
+    """Return the patterns to empty first, and those to push then.
 
     Patterns that are gone are emptied. Samples may have moved either way between two patterns that
     the exchange knows, so these are emptied too; a single one can only have lost some to new ones,
@@ -112,12 +112,12 @@ MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
 
 
 class SharingPolicy:
-    """Decides on the memory of one agent; it never talks to anybody."""
+    """Decides what one agent releases, adopts, refuses and undoes; it does no input or output."""
 
     def __init__(self, memory: AgentState, *, gate: float | None, max_shift: float) -> None:
-        """Hold back what covers fewer than `gate`·N samples; refuse what shifts us too far.
+        """Hold back what covers fewer than `gate`·N samples; refuse shifts above `max_shift`.
 
-        While the gate is not known, nothing is released.
+        With `gate=None` nothing is released until it is known.
         """
         self.memory, self.gate = memory, gate
         memory.clear_refusals()  # what may be adopted can have been changed since
@@ -128,7 +128,7 @@ class SharingPolicy:
         self.said = "nothing was told yet"
 
     def release(self) -> int:
-        """Put on its way what may leave; give the number of contributions."""
+        """Queue what may be released; return the number of contributions that wait."""
         if self.gate is None:
             return 0
         self.decision = release(self.memory, self.gate * self.memory.projection.n_hidden)
@@ -140,7 +140,7 @@ class SharingPolicy:
         return len(self.memory.pending)
 
     def hear(self, told: Merged) -> bool:
-        """Adopt what was told, unless it is known, refused or undone; say whether it was new."""
+        """Adopt a merged sum unless it is known, refused or undone; return whether it did."""
         data = encode(told)
         known = self.memory.shunned.get(merged_digest(data))
         if data == self.memory.told or known:
@@ -159,7 +159,7 @@ class SharingPolicy:
         return True
 
     def undo(self) -> str:
-        """Go back to what was told before; give the words that say what happened."""
+        """Go back to the merged sum before the last; return a sentence about what happened."""
         memory = self.memory
         if memory.before is None:
             return "there is nothing to undo: only the last merge can be undone, and once"
@@ -188,7 +188,7 @@ class SharingPolicy:
         )
 
     def plain(self) -> dict[str, Any]:
-        """Give what was shared and told last, as plain JSON."""
+        """Return what was shared and received last, as plain JSON."""
         return {
             "pending": len(self.memory.pending),
             "held_back": list(self.decision.held),
@@ -226,7 +226,7 @@ class Clocks:
 
 
 class Synchronizer:
-    """Exchanges when it is due or asked for; detection goes on meanwhile."""
+    """Exchanges when due or asked for, in the background."""
 
     def __init__(
         self,
@@ -241,12 +241,12 @@ class Synchronizer:
     ) -> None:
         """Start the schedule; `save` returns whether it could save.
 
-        `rule` asks the exchange for the gate, when `sharing` does not know it.
+        `rule` fetches the release gate when `sharing` does not know it.
         """
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
         self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
         self._callbacks: list[AnswerCallback] = []
-        self._rerun = False  # what is on its way now is from earlier: start anew behind it
+        self._rerun = False  # exchange again: the running one has older data
         self._pushed = 0
         self.last: float | None = None  # when it went well, by the time of day
         self.state = "not asked yet"
@@ -263,7 +263,7 @@ class Synchronizer:
         return self._sharing.shift
 
     def tend(self) -> None:
-        """Do what there is to do now, without waiting."""
+        """Take the outcome of an exchange, and start one if due; never wait."""
         outcome = self._worker.outcome()
         if outcome is not None:
             self._handle_outcome(outcome)
@@ -271,11 +271,11 @@ class Synchronizer:
             self.begin()
 
     def begin(self, answer: AnswerCallback | None = None) -> None:
-        """Exchange now; who asks is answered at the end."""
+        """Exchange now; `answer` is called at the end."""
         if answer is not None:
             self._callbacks.append(answer)
         if self._worker.busy:
-            self._rerun = True  # what is under way knows nothing of what was learnt since
+            self._rerun = True  # the running exchange has older data
             return
         self._pushed = 0
         self._start()
@@ -291,7 +291,7 @@ class Synchronizer:
         self._worker.close(timeout_s)
 
     def plain(self) -> dict[str, Any]:
-        """Give how it went, as plain JSON."""
+        """Return the state of the exchange as plain JSON."""
         last = None if self.last is None else _iso_time(self.last)
         return {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
 
@@ -353,7 +353,7 @@ class Synchronizer:
         self.state = self._words(error)
         retry_s = error.retry_s if isinstance(error, UnavailableError) else None
         self._schedule.failed(self._clocks.steady(), retry_s, hopeless=is_permanent(error))
-        logger.warning("the exchange did not work", extra={"values": {"why": error}})
+        logger.warning("the exchange failed", extra={"values": {"why": error}})
 
     def _words(self, error: EdgemergeError) -> str:
         if isinstance(error, UnavailableError):
