@@ -124,7 +124,7 @@ def unknown_key_error(name: str, known: list[str], where: str) -> SettingError:
 
 
 def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLocation) -> Any:
-    """Give the value as the type that the field has, within the range that it has."""
+    """Return the value as the type that the field has, within the range that it has."""
     found_it = f"found {place.key(declared.name)} = {value!r} in {place.said(value)}"
     for arm in union_members(hint):
         with suppress(TypeError, ValueError):
@@ -139,13 +139,13 @@ def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLoca
 
 
 def union_members(hint: Any) -> list[Any]:
-    """Give the types of a union, without None; a single type is a union of one."""
+    """Return the types of a union, without None; a single type is a union of one."""
     found = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return [arm for arm in found if arm is not NoneType]
 
 
 def _convert(kind: Any, value: Any, folder: Path) -> Any:
-    """Give the value as that type, or raise TypeError or ValueError."""
+    """Return the value as that type, or raise TypeError or ValueError."""
     if get_origin(kind) is tuple:
         return tuple(
             _convert_any(union_members(get_args(kind)[0]), each, folder) for each in _items(value)
@@ -167,7 +167,7 @@ def _convert_any(kinds: list[Any], value: Any, folder: Path) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """Give the items of a list; as text it is written like in TOML, or with commas between."""
+    """Return the items of a list; as text it is written like in TOML, or with commas between."""
     if isinstance(value, TextValue):
         if value.startswith("["):
             value = tomllib.loads(f"x = {value}")["x"]

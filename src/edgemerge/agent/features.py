@@ -25,7 +25,7 @@ class Raw:
     """Every reading is a sample."""
 
     def n_outputs(self, n_readings: int) -> int:
-        """Give the length of a sample from readings of that length."""
+        """Return the length of a sample from readings of that length."""
         return n_readings
 
     def names(self, readings: Sequence[str]) -> tuple[str, ...]:
@@ -33,11 +33,11 @@ class Raw:
         return tuple(readings)
 
     def push(self, values: Array) -> Array | None:
-        """Give the reading (k,) as the sample."""
+        """Return the reading (k,) as the sample."""
         return values
 
     def state(self) -> Any:
-        """Give nothing: there is nothing to go on from."""
+        """Return nothing: there is nothing to go on from."""
         return None
 
     def resume(self, state: Any) -> None:
@@ -52,7 +52,7 @@ class WindowTransform(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what decides, as plain JSON."""
+        """Return what decides, as plain JSON."""
         ...
 
     def labels(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class SlidingWindow:
         self._missing = length
 
     def n_outputs(self, n_readings: int) -> int:
-        """Give the length of a sample from readings of that length."""
+        """Return the length of a sample from readings of that length."""
         return n_readings * len(self._kind.labels())
 
     def names(self, readings: Sequence[str]) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class SlidingWindow:
         return np.asarray(self._kind.of(np.array(self._recent)).reshape(-1))
 
     def state(self) -> Any:
-        """Give the readings in the window and how many are missing, as plain JSON."""
+        """Return the readings in the window and how many are missing, as plain JSON."""
         rows = [row.tolist() for row in self._recent]
         return {"settings": self._settings(), "missing": self._missing, "readings": rows}
 
@@ -161,7 +161,7 @@ class Statistics:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what decides, as plain JSON."""
+        """Return what decides, as plain JSON."""
         return {"kind": "window", "statistics": self._names}
 
     def labels(self) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ class Spectrum:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what decides, as plain JSON."""
+        """Return what decides, as plain JSON."""
         ends = {"low_hz": self._low_hz, "high_hz": self._high_hz}
         return {"kind": "spectrum", "bands": self._bands, "rate_hz": self._rate_hz} | ends
 
@@ -263,7 +263,7 @@ class Transitions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what decides, as plain JSON."""
+        """Return what decides, as plain JSON."""
         return {
             "kind": "transitions",
             "states": self._states,

@@ -49,7 +49,7 @@ class Source(Protocol):
     """Where readings come from."""
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
-        """Give readings from a position on, until there are no more or `stop` is set.
+        """Return readings from a position on, until there are no more or `stop` is set.
 
         Whoever waits for more looks at `stop` at least five times a second.
         """
@@ -64,7 +64,7 @@ class Features(Protocol):
         ...
 
     def state(self) -> Any:
-        """Give what is needed to go on, as plain JSON."""
+        """Return what is needed to go on, as plain JSON."""
         ...
 
     def resume(self, state: Any) -> None:
@@ -76,13 +76,13 @@ class Sink(Protocol):
     """Where verdicts go. Trouble outside is logged and counted; it never stops detection."""
 
     def verdict(self, verdict: Verdict) -> None:
-        """Tell what was found, without waiting for the network."""
+        """Deliver a verdict without waiting for the network."""
         ...
 
     def status(self, status: dict[str, Any]) -> None:
-        """Tell how the agent is doing, as plain JSON."""
+        """Deliver the status of the agent, as plain JSON."""
         ...
 
     def close(self) -> None:
-        """Tell what is left to tell within a second or two, and let go."""
+        """Deliver what waits within a second or two, then close."""
         ...

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker is, and what it asks for; `retry_s` is the first and the longest delay."""
+    """Address and credentials of a broker; `retry_s` is the first and the longest retry delay."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -48,7 +48,7 @@ class Broker:
     retry_s: tuple[float, float] = (0.5, 30.0)
 
     def client(self) -> Client:
-        """Make an object that is not connected yet."""
+        """Return a client that is not connected yet."""
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect_timeout = CONNECT_TIMEOUT_S
         if self.username is not None:
@@ -76,13 +76,13 @@ class BrokerConnection:
     _thread: Thread | None = None
 
     def open(self) -> None:
-        """Start to connect; what the broker asks for is read now, so that mistakes show."""
+        """Start connecting; the credentials are read now, so that mistakes show at once."""
         self.broker.client()
         self._thread = Thread(target=self._run, name="mqtt", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 2.5) -> None:
-        """Let `last` say what is left to say, and end the connection."""
+        """Call `last` for the final messages, then disconnect."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -95,7 +95,7 @@ class BrokerConnection:
             self._stop.wait(backoff.next())
 
     def _once(self) -> bool:
-        """Connect and stay so for as long as it lasts; say whether it was up at all."""
+        """Connect and stay so for as long as it lasts; return whether it was up at all."""
         client = self._prepared()
         try:
             client.connect(self.broker.host, self.broker.port, keepalive=KEEPALIVE_S)
@@ -152,7 +152,7 @@ QUEUE_POLL_S = 0.2
 
 
 class MqttSource:
-    """Each message is a row; when `room` of them wait, the oldest makes way for the newest."""
+    """Each message is a row; when `room` of them wait, the oldest is dropped."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class MqttSource:
         room: int = 1000,
         longest: int = MAX_LINE_BYTES,
     ) -> None:
-        """Listen to that topic, which may have wildcards."""
+        """Subscribe to a topic, which may have wildcards."""
         self._broker, self._topic, self._qos, self._longest = broker, topic, qos, longest
         self._reader = RowReader(form)
         self._waiting: Queue[bytes | None] = Queue(room)
@@ -176,7 +176,7 @@ class MqttSource:
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
-        """Give readings until `stop` is set."""
+        """Return readings until `stop` is set."""
         link = BrokerConnection(self._broker, greet=self._subscribe, hear=self._hear)
         link.open()
         try:
@@ -219,19 +219,19 @@ class Topics:
     device: str
 
     def __getitem__(self, name: str) -> str:
-        """Give one of them."""
+        """Return one of them."""
         return f"{self.prefix}/{self.site}/{self.device}/{name}"
 
     @property
     def id(self) -> str:
-        """Give a name for the device made of letters, digits, "_" and "-" only."""
+        """Return a name for the device made of letters, digits, "_" and "-" only."""
         name = f"{self.prefix}_{self.site}_{self.device}"
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         return plain if plain == name else f"{plain}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def discovery_message(topics: Topics, version: str) -> tuple[str, dict[str, Any]]:
-    """Give the topic and the message by which Home Assistant learns of the device."""
+    """Return the topic and the message by which Home Assistant learns of the device."""
     up = {"availability": [{"topic": topics["status"], "value_template": "{{ value_json.state }}"}]}
     components: dict[str, dict[str, Any]] = {
         "score": {
@@ -311,27 +311,27 @@ class MqttSink:
 
     @property
     def waiting(self) -> int:
-        """The alarms that have not been told yet."""
+        """The number of alarms that have not been sent yet."""
         return len(self._spool)
 
     def verdict(self, verdict: Verdict) -> None:
-        """Remember it to be told; an alarm that begins or ends is on disk when this returns."""
+        """Queue a verdict; an alarm that begins or ends is on disk when this returns."""
         self._score = verdict
         if verdict.alarm != self._alarm:
             self._alarm = verdict.alarm
             self._spool.add(to_json_line(verdict_to_dict(verdict)))
 
     def status(self, status: dict[str, Any]) -> None:
-        """Remember it to be told."""
+        """Queue the status."""
         self._status = to_plain_json(status)
         self._due.add("status")
 
     def commands(self) -> list[str]:
-        """Give the commands that have come in since the last time: sync, undo or save."""
+        """Return the commands that have come in since the last time: sync, undo or save."""
         return [self._commands.popleft() for _ in range(len(self._commands))]
 
     def close(self) -> None:
-        """Tell what is left within a second or two, then that we are gone."""
+        """Send what waits within a second or two, then the status offline."""
         self._link.close(timeout_s=FINAL_SEND_TIMEOUT_S + 1.0)
 
     def _greet(self, client: Client) -> None:
@@ -409,5 +409,5 @@ class MqttSink:
 
 
 def _is_sent(message: MQTTMessageInfo) -> bool:
-    """Say whether it was sent, and answered if it asks for an answer; never if that failed."""
+    """Return whether it was sent, and answered if it asks for an answer; never if that failed."""
     return message.rc == MQTTErrorCode.MQTT_ERR_SUCCESS and message.is_published()

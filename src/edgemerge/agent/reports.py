@@ -209,7 +209,7 @@ def printable(text: str, most: int) -> str:
 
 
 def rounded(number: float) -> float:
-    """Give a number with six digits, from 0 to the highest that is taken.
+    """Return a number with six digits, from 0 to the highest that is taken.
 
     >>> rounded(1.23456789), rounded(-1.0), rounded(float("inf")), rounded(float("nan"))
     (1.23457, 0.0, 1e+300, 0.0)
@@ -218,7 +218,7 @@ def rounded(number: float) -> float:
 
 
 def timestamp(at: float) -> float:
-    """Give a time of day to the millisecond, as far as the clock makes sense.
+    """Return a time of day to the millisecond, as far as the clock makes sense.
 
     >>> timestamp(1000.12345), timestamp(-5.0), timestamp(1e30) < 1e11
     (1000.123, 0.0, True)

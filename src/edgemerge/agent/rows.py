@@ -293,7 +293,7 @@ class LineSplitter:
         self._too_long = False
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
-        """Give the lines that this chunk completes."""
+        """Return the lines that this chunk completes."""
         for part in _split_lines(chunk):
             self._read += len(part)
             self._keep(part)
@@ -301,7 +301,7 @@ class LineSplitter:
                 yield self.rest()
 
     def rest(self) -> Line:
-        """Give what there is of the unfinished line, as if it were complete."""
+        """Return what there is of the unfinished line, as if it were complete."""
         text = None if self._too_long else bytes(self._rest).rstrip(b"\r\n")
         self._rest.clear()
         self._too_long = False
@@ -331,7 +331,7 @@ class RowReader:
         self._clock, self._quiet_until = clock, -1e300
 
     def row(self, line: bytes | None) -> Row | None:
-        """Give the row in a line, or None."""
+        """Return the row in a line, or None."""
         try:
             if line is None:
                 raise BadRow("the line is too long")

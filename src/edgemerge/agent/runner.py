@@ -47,7 +47,7 @@ class NamedFeatures(Features, Protocol):
     """Features that also say what their samples look like."""
 
     def n_outputs(self, n_readings: int) -> int:
-        """Give the length of a sample from readings of that length."""
+        """Return the length of a sample from readings of that length."""
         ...
 
     def names(self, readings: Sequence[str]) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ def _broker(said: SourceConfig | SinkConfig) -> Any:
 
 
 def _required(table: str, said: Any, name: str) -> Any:
-    """Give a setting that this kind cannot do without."""
+    """Return a setting that this kind cannot do without."""
     found = getattr(said, name)
     if found is None:
         raise SettingError(f'{table}.kind = "{said.kind}" needs {table}.{name}: say it')
@@ -292,7 +292,7 @@ logger = logging.getLogger(__name__)
 def known_projection(
     config: Config, folder: StateFolder, memory: AgentState | None
 ) -> Projection | None:
-    """Give the projection that the state, the configuration or the folder knows, in this order."""
+    """Return the projection of the state, the configuration or the folder, in this order."""
     if memory is None:
         return config.projection or folder.projection()
     if config.projection is not None and config.projection != memory.projection:
@@ -362,7 +362,7 @@ def check_state(memory: AgentState, config: Config) -> None:
 
 
 def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | None]:
-    """Give the gate, in samples for each hidden value; or how to ask for it."""
+    """Return the gate, in samples for each hidden value; or how to ask for it."""
     if config.sync.gate is not None:
         if config.sync.gate < GATE_TOTALS:
             values = {"gate": config.sync.gate}

@@ -24,7 +24,7 @@ SIGNIFICANT_DIGITS = 6
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
-    """Give a verdict as plain JSON; numbers that JSON does not have become null.
+    """Return a verdict as plain JSON; numbers that JSON does not have become null.
 
     >>> verdict_to_dict(Verdict("pump-3", 7, 60.0, 1.23456789, float("inf"), False))["score"]
     1.23457
@@ -47,7 +47,7 @@ def to_json_line(thing: dict[str, Any]) -> str:
 
 
 def to_plain_json(thing: Any) -> Any:
-    """Give anything as plain JSON: numbers that it does not have as null, the rest as text.
+    """Return anything as plain JSON: numbers that it does not have as null, the rest as text.
 
     >>> to_plain_json({"limit": float("inf"), "kind": int, "devices": ("b",)})
     {'limit': None, 'kind': "<class 'int'>", 'devices': ['b']}
@@ -66,17 +66,17 @@ def _rounded(number: float) -> float | None:
 
 
 MAX_QUEUED_LINES = 1024  # lines that may wait
-STALL_TIMEOUT_S = 1.0  # without one byte taken, until nobody is believed to read
-WRITE_BYTES = 4096  # bytes written at a time: a reader who takes so many a second is one
+STALL_TIMEOUT_S = 1.0  # without one byte written, until the reader counts as gone
+WRITE_BYTES = 4096  # bytes per write: a reader of so many a second counts as alive
 
 logger = logging.getLogger(__name__)
 
 
 class BackgroundWriter:
-    """Lines on their way out, in order and whole.
+    """Writes lines in a thread, in order and whole.
 
-    A reader who is slow is waited for, as in any pipe. One who takes nothing for a second is not:
-    when there is no more room, new lines are left out until those that wait have gone.
+    It waits for a slow reader, as any pipe does. When the queue is full and the reader has taken
+    nothing for a second, new lines are dropped until the queue is empty.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BackgroundWriter:
                 self.left_out += 1
 
     def close(self) -> bool:
-        """Let what waits leave, as long as somebody reads it; say whether all of it has left."""
+        """Let what waits leave, as long as somebody reads it; return whether all of it has left."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -152,10 +152,10 @@ class BackgroundWriter:
 
 
 class JsonLinesSink:
-    """One object to a line; when nobody listens any more it falls silent.
+    """One JSON object per line; it stops writing when the pipe is closed.
 
-    In a file, a line is there when `verdict` returns. Whatever else may make one wait (a pipe, a
-    terminal) is written by a thread.
+    In a file, a line is written when `verdict` returns. A pipe or a terminal, which may block, is
+    written by a thread.
     """
 
     def __init__(self, path: Path = Path("-")) -> None:
@@ -170,7 +170,7 @@ class JsonLinesSink:
         )
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write it, or leave that to the thread."""
+        """Write a verdict, or queue it for the thread."""
         if self._silent:
             return
         line = to_json_line(verdict_to_dict(verdict)) + "\n"
@@ -184,10 +184,10 @@ class JsonLinesSink:
             self._trouble(error)
 
     def status(self, status: dict[str, Any]) -> None:
-        """Say nothing: only verdicts are written here."""
+        """Do nothing: only verdicts are written here."""
 
     def close(self) -> None:
-        """Let go of the file; standard output stays open, and so does what a thread hangs on."""
+        """Close the file; standard output and a pipe that blocks stay open."""
         self._silent = True
         if self._outlet is not None and not self._outlet.close():
             return
@@ -234,7 +234,7 @@ def _write_some(place: int, piece: memoryview) -> int:
 
 
 def _blocking_descriptor(file: TextIO) -> int | None:
-    """Give the descriptor of a pipe, a terminal or a line; None for a file, or for memory."""
+    """Return the descriptor of a pipe, a terminal or a line; None for a file, or for memory."""
     try:
         found = file.fileno()
     except UnsupportedOperation:
@@ -246,14 +246,14 @@ class RotatingFileSink:
     """JSON lines in `path`; older ones in path.1, path.2, … up to `keep` of them."""
 
     def __init__(self, path: Path, *, largest: int = 10_000_000, keep: int = 3) -> None:
-        """Go on at the end of the file, or begin it; none gets larger than `largest` bytes."""
+        """Append to the file; no file gets larger than `largest` bytes."""
         self._path, self._largest, self._keep = path, largest, keep
         self.failed = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = path.open("ab", buffering=0)
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write it, in a new file if there is no room for it in this one."""
+        """Write a verdict, in a new file if this one would become too large."""
         line = (to_json_line(verdict_to_dict(verdict)) + "\n").encode()
         try:
             if self._file is None:
@@ -265,17 +265,17 @@ class RotatingFileSink:
             self._failed(error)
 
     def status(self, status: dict[str, Any]) -> None:
-        """Say nothing: only verdicts are written here."""
+        """Do nothing: only verdicts are written here."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _next(self, full: BinaryIO) -> BinaryIO:
         full.close()
-        self._file = None  # should the disk refuse now, the next verdict tries again
+        self._file = None  # if the disk fails now, the next verdict tries again
         for number in range(self._keep, 0, -1):
             older = self._numbered(number - 1)
             if older.exists():
@@ -320,7 +320,7 @@ class DiskQueue:
             self._append(message)
 
     def first(self) -> str | None:
-        """Give the message that is next, or None."""
+        """Return the message that is next, or None."""
         with self._lock:
             return self._waiting[0] if self._waiting else None
 

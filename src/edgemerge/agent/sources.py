@@ -43,14 +43,14 @@ class TrackedFile:
         self._splitter = LineSplitter(offset, self._longest)
 
     def lines(self) -> Iterator[Line]:
-        """Give complete lines up to what is now the end."""
+        """Return complete lines up to what is now the end."""
         while chunk := self._file.read(CHUNK_BYTES):
             if len(self._head) < HEAD_BYTES:
                 self._head += chunk[: HEAD_BYTES - len(self._head)]
             yield from self._splitter.feed(chunk)
 
     def rest(self) -> Line:
-        """Give what there is of the unfinished line."""
+        """Return what there is of the unfinished line."""
         return self._splitter.rest()
 
     def seek_last_line(self) -> None:
@@ -61,7 +61,7 @@ class TrackedFile:
         self._at(start + self._file.read(size - start).rfind(b"\n") + 1)
 
     def position(self, end: int, header: tuple[str, ...] | None) -> dict[str, Any]:
-        """Give what is needed to go on behind a line, as plain JSON."""
+        """Return what is needed to go on behind a line, as plain JSON."""
         names = None if header is None else list(header)
         return {"offset": end, "inode": self._inode, "head": self._mark(end), "header": names}
 
@@ -80,7 +80,7 @@ class TrackedFile:
         return False
 
     def is_truncated(self) -> bool:
-        """Say whether the file was cut, or written anew from its beginning."""
+        """Return whether the file was cut, or written anew from its beginning."""
         read_to = self._file.tell()
         if os.fstat(self._file.fileno()).st_size < read_to:
             return True
@@ -89,7 +89,7 @@ class TrackedFile:
         return found != self._head
 
     def is_replaced(self, path: Path) -> bool:
-        """Say whether another file is at the path now."""
+        """Return whether another file is at the path now."""
         try:
             found = path.stat()
         except OSError:
@@ -139,7 +139,7 @@ class FileSource:
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
-        """Give readings; a file that is not the one of the position is read from its start."""
+        """Return readings; a file that is not the one of the position is read from its start."""
         try:
             file = TrackedFile(self._path, self._longest)
         except OSError as error:
@@ -170,7 +170,7 @@ class TailSource:
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
-        """Give readings until `stop` is set, waiting for the file and for its lines."""
+        """Return readings until `stop` is set, waiting for the file and for its lines."""
         at_end = self._at_end and position is None
         while not stop.is_set():
             file = self._open(position)
@@ -210,7 +210,7 @@ class TailSource:
         file.seek_last_line()
 
     def _follow(self, file: TrackedFile, stop: Event) -> Iterator[Reading]:
-        """Give what is there and what is added, until the file is cut or another in its place."""
+        """Return what is there and what is added, until the file is cut or another in its place."""
         moved = False
         while not stop.is_set():
             if file.is_truncated():
@@ -271,7 +271,7 @@ class StdinSource:
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
-        """Give readings until the input ends or `stop` is set."""
+        """Return readings until the input ends or `stop` is set."""
         handle = sys.stdin.fileno() if self._handle is None else self._handle
         splitter = LineSplitter(longest=self._longest)
         while not stop.is_set():
@@ -309,7 +309,7 @@ class RateLimitedSource:
         return int(getattr(self._source, "skipped", 0))
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
-        """Give its readings, each not before its time."""
+        """Return its readings, each not before its time."""
         due = self._clock()
         for reading in self._source.read(stop, position):
             now = self._clock()
