@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from edgemerge import Detector, Stats
 from edgemerge.paper import auc, backprop
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.settings import BANKS, LAYERS, ROUNDS
+from edgemerge.paper.settings import BANKS, BASELINES, LAYERS, ROUNDS
 from edgemerge.paper.trial import Trial
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import ToyScope
@@ -109,7 +109,7 @@ def test_a_bank_is_taught_every_sample_whatever_the_strips():
     )
 
 
-@pytest.mark.parametrize("method", auc.BASELINES)
+@pytest.mark.parametrize("method", BASELINES)
 def test_back_propagation_learns_a_pair_whose_order_does_not_matter(method, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(backprop, "ROUNDS", 5)

@@ -7,11 +7,11 @@ import pytest
 
 from edgemerge import encode
 from edgemerge.paper import bytes as wire
-from edgemerge.paper.bytes import FORMS, claims, plot, run
+from edgemerge.paper.bytes import claims, plot, run
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import device_factories, shared_by
+from edgemerge.paper.settings import FORMS, device_factories, shared_by
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA

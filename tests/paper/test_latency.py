@@ -13,13 +13,12 @@ from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.latency import claims, plot, rows_of, table
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import ROUNDS, Layer, Network
+from edgemerge.paper.settings import FEDERATED, ROUNDS, Layer, Network, trained_detector
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
     DEFERRED,
     EPOCH_PER_ROUND,
     EPOCHS_IN_ALL,
-    FL,
     IN_CHUNKS,
     MERGE,
     MIN_ROUNDS,
@@ -54,9 +53,9 @@ STEPS = {
         for job in (PREDICT, MERGE)
         for what in (READY_FOR_LOSS, READY_FOR_SCORE)
     ),
-    *(Step(job, way) for job in (TRAIN, PREDICT) for way in (PUBLISHED, TEXTBOOK, FL)),
+    *(Step(job, way) for job in (TRAIN, PREDICT) for way in (PUBLISHED, TEXTBOOK, FEDERATED)),
     *(Step(MERGE, PUBLISHED, what) for what in (SUMS_KEPT, SUMS_FROM_P)),
-    *(Step(MERGE, FL, what) for what in (ONE_ROUND, ALL_ROUNDS)),
+    *(Step(MERGE, FEDERATED, what) for what in (ONE_ROUND, ALL_ROUNDS)),
 }
 PAIRS = {
     *(
@@ -66,8 +65,8 @@ PAIRS = {
     ),
     *(
         Step(PAIR, "BP-NN3", EPOCHS_IN_ALL),
-        Step(PAIR, FL, EPOCHS_IN_ALL),
-        Step(PAIR, FL, EPOCH_PER_ROUND),
+        Step(PAIR, FEDERATED, EPOCHS_IN_ALL),
+        Step(PAIR, FEDERATED, EPOCH_PER_ROUND),
     ),
 }
 
@@ -112,7 +111,7 @@ def test_what_the_paper_printed_stands_beside_the_same_step():
         (step_of(row), row["hidden"]): row["paper_ms"] for row in made_up() if "paper_ms" in row
     }
     assert found == PAPER_MS
-    assert found[Step(MERGE, FL, ALL_ROUNDS), 128] == 2.42 * 50
+    assert found[Step(MERGE, FEDERATED, ALL_ROUNDS), 128] == 2.42 * 50
 
 
 def test_the_table_has_both_sizes_beside_each_other_and_no_pairs():
@@ -173,15 +172,15 @@ def test_every_step_of_every_method_is_timed(monkeypatch):
     times = latency_steps.measure_steps(Layer("identity", 4).projection(data, 7), X, Y, 0.0)
     assert set(times) == STEPS
     assert all(time > 0.0 for time in times.values())
-    one = times[Step(MERGE, FL, ONE_ROUND)]
-    assert times[Step(MERGE, FL, ALL_ROUNDS)] == ROUNDS * one
+    one = times[Step(MERGE, FEDERATED, ONE_ROUND)]
+    assert times[Step(MERGE, FEDERATED, ALL_ROUNDS)] == ROUNDS * one
 
 
 def test_a_timed_step_really_learns_and_merges():
     data = named("har")
     layer = Layer("identity", 4).projection(data, 7)
     X, Y = (data.X[data.rows(name)] for name in data.patterns[:2])
-    device, twin = (latency_steps.trained_detector(layer, X) for _ in range(2))
+    device, twin = (trained_detector(layer, X) for _ in range(2))
     latency_steps.learn_each(device.learn, device.loss, list(Y[:20]))
     twin.learn(Y[:20])
     assert device.own == twin.own
@@ -202,8 +201,8 @@ def test_all_training_is_counted_in_steps():
     network = Network((4,), batch=8, epochs=20)
     found = latency_steps.total_times(network, (9, 16), step=1.0, mean=0.01)
     assert found[Step(PAIR, "BP-NN3", EPOCHS_IN_ALL)] == 4 * 20
-    assert found[Step(PAIR, FL, EPOCHS_IN_ALL)] == pytest.approx(23 + 40 + 50 * 0.01)
-    assert found[Step(PAIR, FL, EPOCH_PER_ROUND)] == pytest.approx((2 + 2) * 50 + 50 * 0.01)
+    assert found[Step(PAIR, FEDERATED, EPOCHS_IN_ALL)] == pytest.approx(23 + 40 + 50 * 0.01)
+    assert found[Step(PAIR, FEDERATED, EPOCH_PER_ROUND)] == pytest.approx((2 + 2) * 50 + 50 * 0.01)
 
 
 def test_a_trained_pair_knows_both_parts():

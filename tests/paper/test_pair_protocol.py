@@ -17,7 +17,7 @@ from tests.paper.toys import ToyScope, noting, toy
 
 pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
 
-BASELINES = auc.BASELINES
+BASELINES = settings.BASELINES
 
 
 class SignedScope(ToyScope):

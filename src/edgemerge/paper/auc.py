@@ -20,7 +20,7 @@ from edgemerge import Bank, Contribution, Detector, Projection, Stats, decode, e
 from edgemerge.paper.dataset import SPLIT_SETTINGS, Array
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import INK, LABELS, new_figure
-from edgemerge.paper.settings import BANKS, CHUNK_ROWS, LAYERS, Exchange
+from edgemerge.paper.settings import BANKS, BASELINES, CHUNK_ROWS, LAYERS, Exchange
 from edgemerge.paper.trial import Trial
 
 BEFORE, AFTER = "before", "after"
@@ -91,7 +91,7 @@ def decode_contributions(notes: list[bytes], layer: Projection) -> list[Contribu
     return [decode(note, Contribution, projection=layer) for note in notes]
 
 
-PAPER_METHODS = ("before", "after", "BP-NN3", "BP-NN5", "BP-NN3-FL")
+PAPER_METHODS = (BEFORE, AFTER, *BASELINES)
 OUR_METHODS = ("bank", "ours")
 MAPS_PER_LINE = 4
 COLOUR_MIN = 0.5  # a guess
@@ -202,7 +202,6 @@ NOTE = (
     "it is still below what the paper tells of it."
 )
 OS_ELM = "OS-ELM"  # one job gives before and after
-BASELINES = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
 PATTERNS = {"har": 6, "mnist": 10}
 EARLIER_AUC = {
     "har": (0.735, 0.892),

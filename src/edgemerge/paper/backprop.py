@@ -140,9 +140,6 @@ def losses(net: nn.Module, X: Readings) -> Array:
         return np.asarray(((net(rows) - rows) ** 2).mean(1), dtype=np.float64)
 
 
-METHODS = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
-
-
 def training_settings(dataset: str, method: str) -> str:
     """Say what the rows of a method depend on."""
     network = NETWORKS[dataset][method.removesuffix("-FL")]

@@ -13,6 +13,8 @@ from edgemerge import Contribution, decode, encode
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, INK, LABELS, hide_frame, new_figure, set_titles
 from edgemerge.paper.settings import (
+    FEDERATED,
+    FORMS,
     NETWORKS,
     ROUNDS,
     Device,
@@ -39,9 +41,8 @@ NOTE = (
     "would be half of what is shown."
 )
 
-FORMS = ("exact", "float32", "root16")
 DATASETS = ("har", "mnist", "driving")
-METHODS, FL = ("after", "bank", "ours"), "BP-NN3-FL"
+METHODS = ("after", "bank", "ours")
 MESSAGES_PER_PAIR = 4  # two devices, up and down
 TARGET_FACTOR = 100  # times, that ours is to stay below BP-NN3-FL's bytes
 MAX_AUC_LOSS = 0.005  # of AUC, that a narrower form may cost
@@ -72,7 +73,7 @@ def work(job: Job, scope: Scope) -> Rows:
             auc = _auc(trial, devices, _received(sent, form), quick=scope.quick)
             found.append({**row, "contributions": float(np.mean([*map(len, sent)])), "auc": auc})
     if federated:
-        found.append(_row(trial.data.name, FL, "float32", [federated], federated))
+        found.append(_row(trial.data.name, FEDERATED, "float32", [federated], federated))
     return found
 
 
@@ -134,13 +135,13 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
 
 def _label(row: Row) -> str:
     method = str(row["method"])
-    words = f"{ROUNDS} rounds" if method == FL else str(row["form"])
+    words = f"{ROUNDS} rounds" if method == FEDERATED else str(row["form"])
     return f"{LABELS.get(method, method)}, {words}"
 
 
 def _number(row: Row) -> str:
     size = f"{float(row['pair']) / 1e6:.3g} MB"
-    if row["method"] == FL:
+    if row["method"] == FEDERATED:
         return size
     share_of = f"  1/{1.0 / float(row['of_fl']):.0f}" if "of_fl" in row else ""
     return f"{size}{share_of}  AUC {float(row['auc']):.3f}"
@@ -148,7 +149,7 @@ def _number(row: Row) -> str:
 
 def claims(rows: Rows) -> list[Claim]:
     """Hold ours against BP-NN3-FL's bytes, and narrow forms against exact ones."""
-    compared = [row for row in rows if "of_fl" in row and row["method"] != FL]
+    compared = [row for row in rows if "of_fl" in row and row["method"] != FEDERATED]
     if not compared:
         return [
             Claim(

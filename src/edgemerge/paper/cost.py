@@ -30,7 +30,7 @@ from edgemerge.paper.plotting import (
     new_figure,
     set_titles,
 )
-from edgemerge.paper.settings import Layer
+from edgemerge.paper.settings import FORMS, Layer, trained_detector
 from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ TRIALS = 3
 QUICK_S, FULL_S = 1.0, 20.0  # of timing
 SAMPLES_PER_TURN = 64  # samples one by one in a turn
 BLOCK_ROWS = 512  # together
-FORMS = ("exact", "float32", "root16")
 OWN, PEER = "sitting", "laying"
 
 TIMES = {
@@ -164,14 +163,6 @@ def _contestants(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
         "merge_score_us": (partial(merge, fifth, fifth.score), 1),
     }
     return [TimedCall(job, way, run, units) for job, (run, units) in runs.items()]
-
-
-def trained_detector(layer: Projection, X: Array) -> Detector:
-    """Give a detector that has learnt X and is ready for a loss."""
-    detector = Detector(layer)
-    detector.learn(X)
-    detector.loss(X[0])
-    return detector
 
 
 def measure_bytes(layer: Projection, X: Array, Y: Array) -> Row:

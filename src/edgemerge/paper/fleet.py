@@ -28,9 +28,9 @@ from edgemerge.paper.dataset import (
 )
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import hide_frame
-from edgemerge.paper.settings import LAYERS, ROUNDS, Layer, Network
+from edgemerge.paper.settings import FEDERATED, LAYERS, ROUNDS, Layer, Network
 
-MERGED, OURS, AVERAGED = "after", "ours", "BP-NN3-FL"
+MERGED, OURS, AVERAGED = "after", "ours", FEDERATED
 PAIRS = tuple(combinations(range(6), 2))
 FEW_PAIRS = ((0, 5), (1, 3), (2, 4))  # in a quick run: each activity once
 TRIALS, BASELINE_TRIALS = 10, 3  # of a plan for each round here, which goes through all pairs

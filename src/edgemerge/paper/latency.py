@@ -14,12 +14,11 @@ from matplotlib.figure import Figure
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, GREY, INK, LABELS, hide_frame, new_figure, set_titles
-from edgemerge.paper.settings import NETWORKS, ROUNDS, Layer, device_settings
+from edgemerge.paper.settings import FEDERATED, NETWORKS, ROUNDS, Layer, device_settings
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
     EPOCH_PER_ROUND,
     EPOCHS_IN_ALL,
-    FL,
     IN_CHUNKS,
     MERGE,
     ONE_BY_ONE,
@@ -40,9 +39,14 @@ METHOD_COLOURS = {
     OURS: COLOURS["ours"],
     PUBLISHED: GREY,
     TEXTBOOK: "#BDBDBD",
-    FL: COLOURS["BP-NN3-FL"],
+    FEDERATED: COLOURS["BP-NN3-FL"],
 }
-METHOD_LABELS = {OURS: "ours", PUBLISHED: "published style", TEXTBOOK: "NumPy by the book", FL: FL}
+METHOD_LABELS = {
+    OURS: "ours",
+    PUBLISHED: "published style",
+    TEXTBOOK: "NumPy by the book",
+    FEDERATED: FEDERATED,
+}
 JOB_TITLES = {TRAIN: "Train on one sample", PREDICT: "Predict one sample", MERGE: "Merge one peer"}
 DIAMOND: dict[str, Any] = {"color": "white", "edgecolors": INK, "marker": "D", "s": 22, "zorder": 3}
 AT_THE_RIGHT: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8, "color": INK}
@@ -169,10 +173,10 @@ FL_READINGS = (EPOCHS_IN_ALL, EPOCH_PER_ROUND)  # of how long the clients train
 
 # what the others are compared with, for each job: BP-NN3-FL, and the published style
 COMPARED_WITH: dict[str, tuple[Step, ...]] = {
-    TRAIN: (Step(TRAIN, FL), Step(TRAIN, PUBLISHED)),
-    PREDICT: (Step(PREDICT, FL), Step(PREDICT, PUBLISHED)),
-    MERGE: (Step(MERGE, FL, ALL_ROUNDS), Step(MERGE, PUBLISHED, SUMS_KEPT)),
-    PAIR: (Step(PAIR, FL, EPOCHS_IN_ALL),),
+    TRAIN: (Step(TRAIN, FEDERATED), Step(TRAIN, PUBLISHED)),
+    PREDICT: (Step(PREDICT, FEDERATED), Step(PREDICT, PUBLISHED)),
+    MERGE: (Step(MERGE, FEDERATED, ALL_ROUNDS), Step(MERGE, PUBLISHED, SUMS_KEPT)),
+    PAIR: (Step(PAIR, FEDERATED, EPOCHS_IN_ALL),),
 }
 
 
@@ -267,7 +271,7 @@ def _at_both(text: str, rows: Rows, mine: Step, other: Step | None = None) -> Cl
 def _pair(rows: Rows, dataset: str, reading: str) -> Claim:
     of = f"1/{TARGET_SPEEDUP} of BP-NN3-FL's time, {reading}"
     text = f"{dataset}: ours, {IN_CHUNKS}, trains a pair in at most {of}"
-    other = Step(PAIR, FL, reading)
+    other = Step(PAIR, FEDERATED, reading)
     ratios = {
         what: ratio
         for what in (IN_CHUNKS, ONE_BY_ONE)

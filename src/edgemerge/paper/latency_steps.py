@@ -20,6 +20,7 @@ from edgemerge.paper.dataset import Array
 from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer, solve
 from edgemerge.paper.settings import (
     CHUNK_ROWS,
+    FEDERATED,
     NETWORKS,
     ROUNDS,
     DeviceFactory,
@@ -28,13 +29,13 @@ from edgemerge.paper.settings import (
     anomaly_scores,
     device_factories,
     shared_by,
+    trained_detector,
 )
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
     DEFERRED,
     EPOCH_PER_ROUND,
     EPOCHS_IN_ALL,
-    FL,
     IN_CHUNKS,
     MERGE,
     ONE_BY_ONE,
@@ -75,16 +76,8 @@ def measure_steps(layer: Projection, X: Array, Y: Array, seconds: float) -> Time
     ]
     contestants = [TimedCall(step.job, step.method, run, units) for step, run, units in runs]
     times = dict(zip((step for step, _, _ in runs), best_times(contestants, seconds), strict=True))
-    times[Step(MERGE, FL, ALL_ROUNDS)] = ROUNDS * times[Step(MERGE, FL, ONE_ROUND)]
+    times[Step(MERGE, FEDERATED, ALL_ROUNDS)] = ROUNDS * times[Step(MERGE, FEDERATED, ONE_ROUND)]
     return times
-
-
-def trained_detector(layer: Projection, X: Array) -> Detector:
-    """Give a detector that has learnt X and is ready."""
-    detector = Detector(layer)
-    detector.learn(X)
-    detector.loss(X[0])
-    return detector
 
 
 def our_steps(layer: Projection, X: Array, told: Stats) -> Runs:
@@ -160,9 +153,9 @@ def federated_steps(n_hidden: int, X: Array) -> Runs:
     net, still, shared, *two = (backprop.build(network, X.shape[1], rng) for _ in range(5))
     rows = list(backprop.tensor(X[:GRADIENT_STEPS] * 0.5 + 0.5)[:, None])
     train = partial(backprop.step, net, backprop.adam(net))
-    yield Step(TRAIN, FL), partial(call_each, train, rows), len(rows)
-    yield Step(PREDICT, FL), partial(call_each, partial(loss, still), rows), len(rows)
-    yield Step(MERGE, FL, ONE_ROUND), partial(average_rounds, shared, two), MERGES_PER_TURN
+    yield Step(TRAIN, FEDERATED), partial(call_each, train, rows), len(rows)
+    yield Step(PREDICT, FEDERATED), partial(call_each, partial(loss, still), rows), len(rows)
+    yield Step(MERGE, FEDERATED, ONE_ROUND), partial(average_rounds, shared, two), MERGES_PER_TURN
 
 
 def loss(net: nn.Module, x: Tensor) -> float:
@@ -180,7 +173,7 @@ def average_rounds(shared: nn.Module, two: Sequence[nn.Module]) -> None:
 
 PAIR_STEPS = 200  # of back-propagation in a turn
 AVERAGES_PER_TURN = 8  # in a turn
-STEP, AVERAGE = Step(PAIR, "BP-NN3", "step"), Step(PAIR, FL, "average")
+STEP, AVERAGE = Step(PAIR, "BP-NN3", "step"), Step(PAIR, FEDERATED, "average")
 Feed = Callable[[Callable[[Any], object], Array], None]
 
 
@@ -203,8 +196,8 @@ def total_times(network: Network, counts: Sequence[int], *, step: float, mean: f
     per_round = sum(ceil(count / k) for count in counts) * ROUNDS
     return {
         Step(PAIR, "BP-NN3", EPOCHS_IN_ALL): together * step,
-        Step(PAIR, FL, EPOCHS_IN_ALL): in_all * step + ROUNDS * mean,
-        Step(PAIR, FL, EPOCH_PER_ROUND): per_round * step + ROUNDS * mean,
+        Step(PAIR, FEDERATED, EPOCHS_IN_ALL): in_all * step + ROUNDS * mean,
+        Step(PAIR, FEDERATED, EPOCH_PER_ROUND): per_round * step + ROUNDS * mean,
     }
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgemerge import Projection
+from edgemerge.paper.dataset import Array
 
-Array = NDArray[np.float64]
 Hidden = Callable[[Array], Array]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

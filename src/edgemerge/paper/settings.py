@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from edgemerge.paper.trial import Trial
 
 
+FEDERATED = "BP-NN3-FL"
+BASELINES = ("BP-NN3", "BP-NN5", FEDERATED)  # trained by back-propagation
+FORMS = ("exact", "float32", "root16")  # of contributions, from wide to narrow
 ROUNDS = 50  # of federated averaging
 CHUNK_ROWS = 512  # samples that a device is handed together; the bits are those of one by one
 LEARNING_RATE = 0.001  # Adam's usual one; the paper names none
@@ -124,6 +127,14 @@ def device_settings(dataset: str) -> str:
     """Say what the devices of a data set depend on."""
     banks = [exchanges.get(dataset) for exchanges in BANKS.values()]
     return f"{LAYERS[dataset]}, banks {banks}"
+
+
+def trained_detector(layer: Projection, X: Array) -> Detector:
+    """Return a detector that has learnt X and is ready for a loss."""
+    detector = Detector(layer)
+    detector.learn(X)
+    detector.loss(X[0])
+    return detector
 
 
 def shared_by(device: Device, name: str) -> list[Contribution]:

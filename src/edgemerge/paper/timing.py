@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from edgemerge.paper.settings import CHUNK_ROWS, ROUNDS
+from edgemerge.paper.settings import CHUNK_ROWS, FEDERATED, ROUNDS
 
 MIN_ROUNDS = 3  # rounds, however long they take
 
@@ -46,7 +46,7 @@ def call_each(call: Callable[[Any], object], rows: Iterable[Any]) -> None:
 
 TRAIN, PREDICT, MERGE, PAIR = "train", "predict", "merge", "train a pair"
 
-OURS, FL = "OS-ELM, ours", "BP-NN3-FL"
+OURS = "OS-ELM, ours"
 PUBLISHED, TEXTBOOK = "OS-ELM, published style", "OS-ELM, NumPy by the book"
 
 DEFERRED, READY_FOR_LOSS, READY_FOR_SCORE = (
@@ -74,15 +74,15 @@ PAPER_MS = {
     (Step(TRAIN, PUBLISHED), 64): 0.471,
     (Step(PREDICT, PUBLISHED), 64): 0.089,
     (Step(MERGE, PUBLISHED, SUMS_FROM_P), 64): 5.78,
-    (Step(TRAIN, FL), 64): 0.588,
-    (Step(PREDICT, FL), 64): 0.290,
-    (Step(MERGE, FL, ONE_ROUND), 64): 1.95,
-    (Step(MERGE, FL, ALL_ROUNDS), 64): 1.95 * ROUNDS,
+    (Step(TRAIN, FEDERATED), 64): 0.588,
+    (Step(PREDICT, FEDERATED), 64): 0.290,
+    (Step(MERGE, FEDERATED, ONE_ROUND), 64): 1.95,
+    (Step(MERGE, FEDERATED, ALL_ROUNDS), 64): 1.95 * ROUNDS,
     (Step(TRAIN, PUBLISHED), 128): 0.794,
     (Step(PREDICT, PUBLISHED), 128): 0.106,
     (Step(MERGE, PUBLISHED, SUMS_FROM_P), 128): 21.8,
-    (Step(TRAIN, FL), 128): 0.980,
-    (Step(PREDICT, FL), 128): 0.364,
-    (Step(MERGE, FL, ONE_ROUND), 128): 2.42,
-    (Step(MERGE, FL, ALL_ROUNDS), 128): 2.42 * ROUNDS,
+    (Step(TRAIN, FEDERATED), 128): 0.980,
+    (Step(PREDICT, FEDERATED), 128): 0.364,
+    (Step(MERGE, FEDERATED, ONE_ROUND), 128): 2.42,
+    (Step(MERGE, FEDERATED, ALL_ROUNDS), 128): 2.42 * ROUNDS,
 }
