@@ -7,7 +7,6 @@ import pytest
 from edgemerge import Detector
 from edgemerge.agent.background import ReportOutcome, ReportSender
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.learner import as_learner
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.core.errors import RejectedError, UnavailableError, UnknownError
 from edgemerge.exchange.client import DesiredState, ReportAnswer, ReportClient, parse_desired
@@ -30,7 +29,7 @@ class RawDesk(Desk):
 
 @pytest.fixture
 def desk():
-    return RawDesk(as_learner(Detector(P)))
+    return RawDesk(Detector(P))
 
 
 class Transport:
@@ -88,14 +87,14 @@ def test_it_is_kept_followed_and_reported_only_to_servers_that_have_it(desk):
 
 
 def test_it_is_held_but_not_acted_upon_by_an_agent_that_does_not_follow():
-    desk = RawDesk(as_learner(Detector(P)), ReportConfig(follow=False))
+    desk = RawDesk(Detector(P), ReportConfig(follow=False))
     desk.told_by(NEW)
     assert (desk.memory.desired["revision"], desk.followers) == (42, [])
     assert desk.told_by(SAME)["status"]["desired"] == 0
 
 
 def test_it_is_saved_and_states_without_it_load():
-    state = AgentState("pump-1", 1, as_learner(Detector(P)), desired=DESIRED.plain(), followed=42)
+    state = AgentState("pump-1", 1, Detector(P), desired=DESIRED.plain(), followed=42)
     found = state_from_bytes(state_to_bytes(state))
     assert (parse_desired(found.desired), found.followed) == (DESIRED, 42)
 

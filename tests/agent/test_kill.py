@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import StateFolder
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import Wish
@@ -41,11 +41,12 @@ SETTINGS = ("sync.gate=0", "sync.every_s=0.02", "sync.max_shift=1e9")
 @cache
 def expected(kind):
     """Scores and own sums of a run that nobody disturbs."""
-    learner, scores = as_learner(Bank(P) if kind == "bank" else Detector(P)), []
+    learner, scores = Bank(P) if kind == "bank" else Detector(P), []
     for x in ROWS:
-        scores.append(learner.score(x))
-        learner.learn(x)
-    return scores, learner.own()
+        seen = learner.look(x)
+        scores.append(seen.score)
+        learner.learn(seen)
+    return scores, own_stats(learner)
 
 
 class Agent:
@@ -100,7 +101,7 @@ class Agent:
     def must_have_counted_every_sample_once(self):
         memory, (_, own) = self.memory(), expected(self.kind)
         assert memory.index == len(ROWS)
-        assert memory.learner.own() == own
+        assert own_stats(memory.learner) == own
         there = self.exchange.pull(Wish(devices=("pump-1",)))
         assert {origin.incarnation for origin in there.origins} == {memory.incarnation}
         assert there.total == Stats.total(P, own.values())
@@ -121,7 +122,7 @@ def test_killed_at_every_failpoint_it_counts_every_sample_once(tmp_path):
         assert agent.dies_at(failpoint), failpoint
     assert not agent.dies_at("nowhere")
     agent.must_have_counted_every_sample_once()
-    assert agent.memory().learner.thing.others == PEER.stats
+    assert agent.memory().learner.others == PEER.stats
 
 
 @pytest.mark.parametrize("kind", ["detector", "bank"])

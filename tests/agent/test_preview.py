@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import MergePreview, SharingPolicy
 from edgemerge.core.ledger import Merged, MergedPart
@@ -30,7 +30,7 @@ def spoiling():
 
 
 def sharing(thing, rows=200, **options):
-    learner = as_learner(thing)
+    learner = thing
     for x in stream(rows):
         learner.learn(x)
     memory = AgentState("pump-1", 1, learner, told=encode(Merged(P)))
@@ -49,7 +49,7 @@ def test_a_merge_that_would_spoil_our_level_is_refused(caplog):
     assert "sync.max_shift is 2" in subject.said
     assert "refused what others saw" in caplog.text
     assert scores(subject) == before
-    assert subject.memory.learner.thing.others.count == 0
+    assert subject.memory.learner.others.count == 0
 
 
 def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
@@ -67,7 +67,7 @@ def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
 def test_the_limit_is_what_decides():
     subject = sharing(Detector(P), max_shift=1e6)
     assert subject.hear(spoiling())
-    assert subject.memory.learner.thing.others.count == 4000
+    assert subject.memory.learner.others.count == 4000
 
 
 @pytest.mark.parametrize("kind", [Detector, Bank])
@@ -79,11 +79,11 @@ def test_the_preview_tells_what_adopting_does(kind):
     assert state_to_bytes(subject.memory) == before  # nothing was adopted
     assert (preview.samples, preview.devices) == (400, 1)
     assert 0.5 < preview.shift < 2.0
-    own = learner.own()
-    readouts = {name: learner.thing[name].readout for name in learner.own()} if kind is Bank else {}
+    own = own_stats(learner)
+    readouts = {name: learner[name].readout for name in own_stats(learner)} if kind is Bank else {}
     subject.hear(like())
     for name, old in readouts.items():
-        after = own[name].mean_loss(learner.thing[name].readout)
+        after = own[name].mean_loss(learner[name].readout)
         assert preview.patterns[name] == pytest.approx(after / own[name].mean_loss(old), rel=0.2)
 
 

@@ -9,7 +9,6 @@ from edgemerge.agent import reports
 from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.learner import as_learner
 from edgemerge.agent.reports import (
     FINAL_REPORT_TIMEOUT_S,
     LASTING_ERROR_DELAYS_S,
@@ -28,7 +27,7 @@ HOSTILE = "<script>\x00\x1b[2J\ud800" + "x" * 5000
 
 @pytest.fixture
 def desk():
-    return Desk(as_learner(Detector(P)))
+    return Desk(Detector(P))
 
 
 def test_scores_and_alarms_are_told_by_the_time_of_day_once(desk):
@@ -85,7 +84,7 @@ def test_an_alarm_that_begins_is_told_within_a_second(desk):
 
 
 def test_the_status_says_what_was_learnt_told_and_used():
-    desk = Desk(as_learner(Bank(P)))
+    desk = Desk(Bank(P))
     for x in stream(64):
         desk.memory.learner.learn(x)
     desk.sharing.hear(told("pump-2"))
@@ -93,7 +92,7 @@ def test_the_status_says_what_was_learnt_told_and_used():
     for pattern in ("normal", "normal", "gone"):
         desk.judge(pattern=pattern)
     status = desk.told_by(OK).status
-    thing = desk.memory.learner.thing
+    thing = desk.memory.learner
     assert isinstance(thing, Bank)
     own = sum(thing[name].known.own.count for name in thing)
     assert status.learnt == own > 50
@@ -105,14 +104,13 @@ def test_the_status_says_what_was_learnt_told_and_used():
 
 
 def test_what_forgetting_has_faded_counts_as_it_weighs_now():
-    desk = Desk(as_learner(Detector(P, forgetting=0.9)))
+    desk = Desk(Detector(P, forgetting=0.9))
     for x in stream(60):
         desk.memory.learner.learn(x)
     desk.sharing.hear(told("pump-2"))
     for x in stream(3, 1):  # what was told fades with them, for a while
-        desk.memory.learner.score(x)
-        desk.memory.learner.learn(x)
-    assert desk.memory.learner.thing.known.frame < 1.0
+        desk.memory.learner.learn(desk.memory.learner.look(x))
+    assert desk.memory.learner.known.frame < 1.0
     status = desk.told_by(OK).status
     assert status.learnt == pytest.approx(1.0 / (1.0 - 0.81), rel=0.01)
     (pattern,) = status.patterns
@@ -172,12 +170,12 @@ def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(desk):
 
 
 def test_patterns_are_the_largest_that_fit_and_have_a_name_to_show():
-    desk = Desk(as_learner(Bank(P)))
+    desk = Desk(Bank(P))
     names = ["\x00", *(f"normal-{i}" for i in range(schemas.MAX_REPORT_PATTERNS + 5))]
     for i, name in enumerate(names):
         own = Stats.of(P, stream(50 + 3 * i if i % 2 else 50 - i // 2))
         instance = Pattern(Detector.resume(own), stream(1))
-        desk.memory.learner.thing.patterns.instances[name] = instance
+        desk.memory.learner.patterns.instances[name] = instance
     found = desk.told_by(OK).status
     sizes = sorted((instance.detector.count, name) for name, instance in thing_of(desk))
     kept = [each for each in reversed(sizes) if each[1] != "\x00"][: schemas.MAX_REPORT_PATTERNS]
@@ -186,7 +184,7 @@ def test_patterns_are_the_largest_that_fit_and_have_a_name_to_show():
 
 
 def thing_of(desk):
-    return desk.memory.learner.thing.patterns.instances.items()
+    return desk.memory.learner.patterns.instances.items()
 
 
 def test_a_threshold_that_still_learns_is_none(desk):
@@ -261,7 +259,7 @@ def test_an_exchange_that_did_not_work_is_tried_again_after_a_while(desk):
 
 
 def test_who_does_not_follow_does_not():
-    desk = Desk(as_learner(Detector(P)), ReportConfig(follow=False))
+    desk = Desk(Detector(P), ReportConfig(follow=False))
     desk.told_by(ReportOutcome(ReportAnswer(1.0, 1)))
     assert desk.followers == []
 

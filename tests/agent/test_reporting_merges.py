@@ -3,7 +3,6 @@
 import pytest
 
 from edgemerge import Detector, Stats
-from edgemerge.agent.learner import as_learner
 from edgemerge.agent.reports import MAX_ORIGINS, describe_merge
 from edgemerge.agent.state import merged_digest
 from edgemerge.core.ledger import Merged, MergedPart, Origin
@@ -14,7 +13,7 @@ from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
 @pytest.fixture
 def desk():
-    return Desk(as_learner(Detector(P)))
+    return Desk(Detector(P))
 
 
 def test_what_was_adopted_is_told_once_with_where_it_comes_from(desk):
@@ -44,7 +43,7 @@ def test_the_shift_is_that_of_what_was_adopted_and_not_of_what_was_refused(desk)
 
 
 def test_what_is_held_is_told_after_a_start():
-    desk = Desk(as_learner(Detector(P)), told=encode(told("pump-2")))
+    desk = Desk(Detector(P), told=encode(told("pump-2")))
     merge = desk.told_by(OK).merge
     assert (merge.samples, merge.devices, merge.shift) == (40.0, 1, None)
 

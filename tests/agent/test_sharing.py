@@ -9,7 +9,7 @@ from edgemerge import Bank, Contribution, Detector, Stats
 from edgemerge.agent.background import ExchangeJob, run_exchange
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import start_new_incarnation
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
@@ -29,7 +29,7 @@ def told(*seeds):
 
 
 def memory(thing=Detector):
-    return AgentState("pump-1", 1000, as_learner(thing(P)), told=encode(Merged(P)))
+    return AgentState("pump-1", 1000, thing(P), told=encode(Merged(P)))
 
 
 class Refusing:
@@ -105,17 +105,17 @@ def test_a_merge_before_a_new_life_cannot_be_undone_in_it():
     sharing.start_new_incarnation(lambda: 5.0)
     assert sharing.hear(told(1))  # it is news to the new life
     assert "nothing to undo" in sharing.undo()
-    assert made.learner.thing.others == told(1).total
+    assert made.learner.others == told(1).total
 
 
 def test_samples_that_wait_for_their_block_wait_on_in_a_new_life():
     made = memory(Bank)
     for x in stream(40):
         made.learner.learn(x)
-    waiting = made.learner.thing.waiting
+    waiting = made.learner.waiting
     assert len(waiting) == 8
-    made.learner.start_new_incarnation(Merged(P))
-    assert np.array_equal(made.learner.thing.waiting, waiting)
+    made.learner = start_new_incarnation(made.learner, Merged(P))
+    assert np.array_equal(made.learner.waiting, waiting)
 
 
 class Folder:
@@ -157,7 +157,7 @@ def test_a_full_learner_ends_learning_and_is_not_asked_again(monkeypatch, caplog
     monkeypatch.setattr(made.learner, "learn", full)
     judge = Judge(made, Raw(), Threshold(), "abcdef", lambda: 0.0)
     for x in stream(3):
-        judge._sample = x
+        judge._seen = made.learner.look(x)
         judge.learn()
     assert next(calls) == 1
     assert not made.learning

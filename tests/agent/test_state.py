@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import (
     MAX_BROKEN_FILES,
     STATE_FILE,
     AgentState,
     InUseError,
     StateFolder,
-    resume_threshold,
     state_from_bytes,
     state_to_bytes,
-    threshold_state,
 )
 from edgemerge.agent.sync import release
 from edgemerge.core.errors import FormatError, SettingError
@@ -30,10 +28,9 @@ P = shared()
 
 def remembered(kind=Bank):
     """A memory with something in every place."""
-    learner = as_learner(kind(P))
+    learner = kind(P)
     for x in stream(130):
-        learner.score(x)
-        learner.learn(x)
+        learner.learn(learner.look(x))
     peer = Merged(P, (MergedPart.of([Contribution("peer", Stats.of(P, stream(90, 3)), 4)], P),))
     memory = AgentState("pump-1", 1234, learner, revision=3, index=130, alarms=2, skipped=1)
     memory.position, memory.features = {"offset": 17, "names": ["a", "ü"]}, {"rows": [[0.1, 2.0]]}
@@ -55,7 +52,7 @@ def test_a_memory_comes_back_as_it_was(kind):
     assert again.before == b""
     assert again.contributions() == memory.contributions()
     assert again.gate.state() == memory.gate.state()
-    assert again.learner.own() == memory.learner.own()
+    assert own_stats(again.learner) == own_stats(memory.learner)
     x = stream(1, 9)[0]
     assert again.learner.score(x) == memory.learner.score(x)
 
@@ -154,7 +151,7 @@ def test_a_threshold_goes_on_as_if_nothing_had_been(options, after):
     one, other = Threshold(**options, votes=(2, 3)), Threshold(**options, votes=(2, 3))
     for value in values[:after]:
         one.update(value)
-    assert resume_threshold(other, threshold_state(one))
+    assert other.resume(one.state())
     for value in values[after:]:
         assert one.limit == other.limit
         assert one.update(value) == other.update(value)
@@ -164,5 +161,5 @@ def test_a_threshold_of_another_kind_begins_anew():
     learnt = Threshold(quantile=0.9, window=50)
     learnt.update(1.0)
     fixed = Threshold(limit=3.0)
-    assert not resume_threshold(fixed, threshold_state(learnt))
+    assert not fixed.resume(learnt.state())
     assert fixed.limit == 3.0

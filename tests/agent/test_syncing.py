@@ -10,7 +10,7 @@ import pytest
 from edgemerge import Contribution, Detector, Stats
 from edgemerge.agent.background import ExchangeJob, exchange_worker, run_exchange
 from edgemerge.agent.config import SyncConfig
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import own_stats
 from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
@@ -52,7 +52,7 @@ class Device:
     """One device without a loop: it learns rows, and syncs when asked."""
 
     def __init__(self, exchange, memory=None, *, gate=2.0, **choice):
-        learner = as_learner(Detector(P))
+        learner = Detector(P)
         self.memory = memory or AgentState("pump-1", 1000, learner, told=encode(Merged(P)))
         self.now, self.saved, self.can_save = 0.0, [], True
         self.sharing = SharingPolicy(self.memory, gate=gate, max_shift=1e9)
@@ -123,7 +123,7 @@ def test_what_was_learnt_is_shared_and_what_others_saw_is_adopted(exchange, devi
     found = device.sync()
     assert found["pushed"] == 1
     assert found["exchange"] == "ok"
-    assert device.memory.learner.thing.others == peer
+    assert device.memory.learner.others == peer
     assert total(exchange) == peer + Stats.of(P, stream(40))
     assert device.memory.pending == []
 
@@ -152,9 +152,9 @@ def test_pushing_and_pulling_can_be_left_out(exchange, devices):
     silent.learn(stream(40))
     deaf.learn(stream(40))
     assert silent.sync()["pushed"] == 0
-    assert silent.memory.learner.thing.others.count == 50
+    assert silent.memory.learner.others.count == 50
     assert deaf.sync()["pushed"] == 1
-    assert deaf.memory.learner.thing.others.count == 0
+    assert deaf.memory.learner.others.count == 0
 
 
 def test_the_state_is_saved_with_the_release_before_it_is_pushed(exchange, devices):
@@ -266,15 +266,15 @@ def test_a_restored_disk_starts_a_new_incarnation_and_counts_every_sample_once(
     assert old.sync()["exchange"] == "ok"
     assert "old copy of its disk" in caplog.text
     assert old.memory.incarnation == 5_000_000
-    assert old.memory.learner.own() == {}
+    assert own_stats(old.memory.learner) == {}
     assert old.memory.pending == []
-    assert old.memory.learner.thing.others == Stats.of(P, np.vstack([stream(40), stream(40, 1)]))
+    assert old.memory.learner.others == Stats.of(P, np.vstack([stream(40), stream(40, 1)]))
     assert old.memory.learner.score(usual) == pytest.approx(score)
     old.learn(stream(20, 3))
     old.sync()
     every = np.vstack([stream(40), stream(40, 1), stream(20, 3)])
     assert total(exchange) == Stats.of(P, every)
-    thing = old.memory.learner.thing
+    thing = old.memory.learner
     assert thing.own + thing.others == Stats.of(P, every)
 
 

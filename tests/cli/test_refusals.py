@@ -70,7 +70,7 @@ def test_what_cannot_be_done_is_told_with_what_to_do(tmp_path, monkeypatch, argu
     (tmp_path / "empty.csv").write_text("a,b\n", encoding="utf-8")
     pump, fast = detector(IDLE), Stats.of(SHARED, FAST)
     note = Contribution("pump-2", fast, revision=1)
-    mine = pump.share("pump-1", revision=1)
+    (mine,) = pump.share("pump-1", revision=1)
     other = Projection(n_inputs=6, n_hidden=16, seed=8)
     lie = Stats(SHARED, fast.U.copy(), -fast.V, fast.C.copy(), fast.S.copy(), fast.count)
     for name, thing in {

@@ -120,7 +120,7 @@ def test_ledgers_sums_and_what_an_exchange_told_are_merged_too(tmp_path, notes):
 
 def test_ones_own_contribution_is_left_out_by_name(tmp_path, notes):
     pump = detector(IDLE)
-    mine = saved(pump.share("pump-1", revision=1), tmp_path / "mine")
+    mine = saved(pump.share("pump-1", revision=1)[0], tmp_path / "mine")
     path = saved(pump, tmp_path / "pump")
     result = call("merge", path, *notes, mine, "--without", "pump-1", "--out", path)
     assert result.exit_code == 0
@@ -154,7 +154,7 @@ def test_contributions_in_a_smaller_form_are_checked_with_the_slack_of_that_form
 
 def test_ones_own_contribution_is_recognised_when_its_sums_were_rounded(tmp_path):
     pump = detector(np.tile(FAST, (60, 1)))
-    data = encode(pump.share("pump-1", revision=1), "float32")
+    data = encode(pump.share("pump-1", revision=1)[0], "float32")
     assert not np.array_equal(decode(data).stats.C, pump.own.C)
     (tmp_path / "note").write_bytes(data)
     path = saved(pump, tmp_path / "pump")

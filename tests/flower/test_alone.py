@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, EdgemergeError, Stats, load, save
-from edgemerge.agent.learner import as_learner
 from edgemerge.agent.state import AgentState, state_to_bytes
 from edgemerge.exchange.folder import folder_lock
 from edgemerge.flower import device
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import adopt
+from edgemerge.wire.state import to_bytes
 from tests.flower.fleet import SHARED, note, rows
 from tests.flower.nodes import given, learnt, told
 
@@ -38,9 +38,9 @@ def test_what_another_program_learns_while_we_adopt_is_not_lost(config, monkeypa
         if times:
             times.pop()
             learnt(load(config.state), config.state, 5)
-        return as_learner(learner)
+        return to_bytes(learner)
 
-    monkeypatch.setattr(device, "as_learner", busy)
+    monkeypatch.setattr(device, "to_bytes", busy)
     adopt(config, told(note("b", 2)))
     after = load(config.state)
     assert after.own == Stats.of(SHARED, np.vstack([rows(1), rows(5)]))
@@ -50,9 +50,9 @@ def test_what_another_program_learns_while_we_adopt_is_not_lost(config, monkeypa
 def test_a_program_that_writes_all_the_time_is_told_of(config, monkeypatch):
     def busy(learner):
         learnt(load(config.state), config.state, 5)
-        return as_learner(learner)
+        return to_bytes(learner)
 
-    monkeypatch.setattr(device, "as_learner", busy)
+    monkeypatch.setattr(device, "to_bytes", busy)
     with pytest.raises(EdgemergeError, match="written by another program, again and again: stop"):
         adopt(config, told(note("b", 2)))
     assert load(config.state).others.count == 0
@@ -73,7 +73,7 @@ def test_the_memory_of_an_agent_is_left_to_the_agent(tmp_path):
     pump = Detector(SHARED)
     pump.learn(rows(1))
     state = tmp_path / "agent.state"
-    state.write_bytes(state_to_bytes(AgentState("a", 1, as_learner(pump))))
+    state.write_bytes(state_to_bytes(AgentState("a", 1, pump)))
     with pytest.raises(EdgemergeError, match="is the memory of an agent, which nobody else may"):
         given(NodeConfig("a", state=state))
 

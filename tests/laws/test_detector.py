@@ -88,7 +88,7 @@ def test_a_device_never_shares_what_it_was_told(case):
     detector = taught(projection, mine)
     detector.adopt(Stats.of(projection, theirs))
     detector.learn(more)
-    note = detector.share("pump-3", revision=4, pattern="idle", incarnation=2)
+    (note,) = detector.share("pump-3", revision=4, pattern="idle", incarnation=2)
     assert note.stats == Stats.of(projection, np.vstack([mine, more]))
     assert (note.device, note.revision, note.pattern, note.incarnation) == ("pump-3", 4, "idle", 2)
     assert detector.others == Stats.of(projection, theirs)

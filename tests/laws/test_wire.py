@@ -124,9 +124,9 @@ def test_a_device_that_goes_on_learning_is_admitted_again(projection, seed, late
     pump = Detector(projection)
     assume(fits(projection, seed, later))
     pump.learn(rows(projection, seed))
-    last = decode(encode(pump.share("pump", revision=1), form))
+    last = decode(encode(pump.share("pump", revision=1)[0], form))
     pump.learn(rows(projection, later))
-    note = decode(encode(pump.share("pump", revision=2), form))
+    note = decode(encode(pump.share("pump", revision=2)[0], form))
     admit(note, projection=projection, last=last, form=form)
 
 

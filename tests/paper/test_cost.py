@@ -78,7 +78,7 @@ def test_bytes_are_those_of_the_messages_and_files(small):
     found = cost.measure_bytes(layer, X, Y)
     device = Detector(layer)
     device.learn(X)
-    note = device.share("device-a", revision=1)
+    (note,) = device.share("device-a", revision=1)
     assert found["float32_bytes"] == len(encode(note, "float32"))
     sums = sum(array.nbytes for array in device.own.arrays)
     weights = layer.A.nbytes + layer.b.nbytes

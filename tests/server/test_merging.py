@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import own_stats
 from edgemerge.agent.sync import MergePreview
 from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
 from edgemerge.core.similarity import Profile, loss_ratio
@@ -33,10 +33,10 @@ class Fleet:
         self.learners = {}
         for i, (device, modes) in enumerate(places.items()):
             X = np.vstack([machine(place, rows, generator(i)) for place in modes])
-            learner = as_learner(kind(SHARED))
-            learner.thing.learn(X)
+            learner = kind(SHARED)
+            learner.learn(X)
             self.learners[device] = learner
-            for pattern, stats in learner.own().items():
+            for pattern, stats in own_stats(learner).items():
                 self.world.put(Contribution(device, stats, 1, pattern))
 
     @property
@@ -62,7 +62,7 @@ class Fleet:
             mine = {row.pattern: row for row in rows if row.device == device}
             told, learner = self.told(device), self.learners[device]
             found = MergePreview.of(learner, told)
-            assert set(mine) == set(learner.own())
+            assert set(mine) == set(own_stats(learner))
             for pattern, shift in found.patterns.items():
                 assert mine[pattern].shift == pytest.approx(shift, rel=ROUNDING)
             assert max(row.shift for row in mine.values()) == pytest.approx(found.shift)

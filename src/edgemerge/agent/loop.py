@@ -15,7 +15,6 @@ from edgemerge.agent.judge import Judge
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import AnswerCallback, Synchronizer
-from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError
 
 MAX_SCORED_ROWS = 1000  # scored for one command: detection waits meanwhile
@@ -49,7 +48,7 @@ class Agent:
         found = {name: getattr(memory, name) for name in ("device", "incarnation", "revision")}
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
         found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
-        found |= {"waiting": _buffered_samples(memory), "saved": self.keeper.trouble or "ok"}
+        found |= {"waiting": memory.learner.buffered, "saved": self.keeper.trouble or "ok"}
         if memory.desired is not None:
             found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})
@@ -113,17 +112,9 @@ class Agent:
         return {"learning": on}
 
 
-def _buffered_samples(memory: AgentState) -> int:
-    """Count the samples that a bank buffers until their block is full."""
-    thing = memory.learner.thing
-    return 0 if isinstance(thing, Detector) else len(thing.waiting)
-
-
 def _patterns(memory: AgentState) -> dict[str, float]:
-    thing = memory.learner.thing
-    if isinstance(thing, Detector):
-        return {"normal": float(f"{thing.count:.6g}")}
-    return {name: float(f"{thing[name].count:.6g}") for name in thing}
+    detectors = memory.learner.detectors
+    return {name: float(f"{each.count:.6g}") for name, each in detectors.items()}
 
 
 def _log_answer(found: dict[str, Any]) -> None:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from edgemerge.agent.background import ReportOutcome, Worker
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.learner import NORMAL
 from edgemerge.agent.schedule import ReportSchedule
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
-from edgemerge.core.detector import Detector
+from edgemerge.core.detector import NORMAL, Detector
 from edgemerge.core.errors import DeniedError, EdgemergeError, UnavailableError, UnknownError
 from edgemerge.exchange.client import ReportAnswer, was_not_sent
 
@@ -194,7 +193,7 @@ def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonO
 
 def pattern_name(memory: AgentState, pattern: str | None) -> str | None:
     """Return the name under which a pattern is shown; a detector's is "normal"."""
-    if pattern is None and isinstance(memory.learner.thing, Detector):
+    if pattern is None and isinstance(memory.learner, Detector):
         return NORMAL
     return printable(pattern or "", MAX_NAME_CHARS) or None
 
@@ -227,19 +226,18 @@ def timestamp(at: float) -> float:
 
 
 def _patterns(memory: AgentState, points: ReportBuffer) -> list[JsonObject]:
-    thing = memory.learner.thing
-    if isinstance(thing, Detector):
-        return [_pattern(NORMAL, thing, points.used(None))]
-    return [_pattern(name, thing[name], points.used(name)) for name in thing]
+    single = isinstance(memory.learner, Detector)
+    return [
+        _pattern(name, each, points.used(None if single else name))
+        for name, each in memory.learner.detectors.items()
+    ]
 
 
 def _pattern(name: str, detector: Detector, used: int) -> JsonObject:
-    told = detector.known.told
-    own = detector.count - told * detector.known.frame
     return {
         "pattern": printable(name, MAX_NAME_CHARS),
-        "own": rounded(own),
-        "told": rounded(told),
+        "own": rounded(detector.own_count),
+        "told": rounded(detector.known.told),
         "used": used,
     }
 

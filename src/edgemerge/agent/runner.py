@@ -21,14 +21,13 @@ from edgemerge.agent.control import ControlSocket
 from edgemerge.agent.features import Raw, SlidingWindow, Spectrum, Statistics, Transitions
 from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.learner import as_learner
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
 from edgemerge.agent.schedule import Backoff, SyncSchedule
 from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
-from edgemerge.agent.state import AgentState, StateFolder, StateSaver, resume_threshold
+from edgemerge.agent.state import AgentState, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
@@ -323,7 +322,7 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
 
 def new_state(config: Config, projection: Projection, clock: Callable[[], float]) -> AgentState:
     """Return the empty state of a new incarnation."""
-    learner = as_learner(make_learner(config, projection))
+    learner = make_learner(config, projection)
     now = max(0, int(clock() * MS_PER_S))
     memory = AgentState(config.device, now, learner, told=encode(Merged(projection)))
     values = {"device": memory.device, "incarnation": memory.incarnation}
@@ -333,7 +332,7 @@ def new_state(config: Config, projection: Projection, clock: Callable[[], float]
 
 def check_state(memory: AgentState, config: Config) -> None:
     """Refuse the state of another device or another kind of learner; tell of other settings."""
-    thing = memory.learner.thing
+    thing = memory.learner
     kind = "detector" if isinstance(thing, Detector) else "bank"
     for word, found, expected in (
         ("device", memory.device, config.device),
@@ -498,7 +497,7 @@ def _build_reporter(
 def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) -> None:
     if memory.features is not None:
         features.resume(memory.features)
-    if memory.threshold is not None and not resume_threshold(threshold, memory.threshold):
+    if memory.threshold is not None and not threshold.resume(memory.threshold):
         logger.warning("[threshold] has changed: the limit is learnt again")
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.interfaces import Features
-from edgemerge.agent.learner import Learner, as_learner
+from edgemerge.agent.learner import census
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
@@ -32,30 +32,7 @@ from edgemerge.failpoints import failpoint
 from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate
 from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
-from edgemerge.wire.state import from_bytes
-
-
-def threshold_state(threshold: Threshold) -> dict[str, Any]:
-    """Give what it needs to go on: the window, how much it has seen, and the last votes."""
-    return {
-        "recent": threshold._recent.tolist(),
-        "seen": threshold._seen,
-        "votes": list(threshold._votes),
-    }
-
-
-def resume_threshold(threshold: Threshold, state: dict[str, Any] | None) -> bool:
-    """Let it go on from there; False if that was another kind of threshold, or none."""
-    if state is None or len(state["recent"]) != len(threshold._recent):
-        return False
-    threshold.relearn()
-    threshold._recent[:] = state["recent"]
-    threshold._seen = state["seen"]
-    threshold._votes.extend(state["votes"])
-    if len(threshold._recent):
-        threshold._learn()
-    return True
-
+from edgemerge.wire.state import from_bytes, to_bytes
 
 FORMAT = 1
 MAGIC = b"edgemerge agent\n"
@@ -73,7 +50,7 @@ class AgentState:
 
     device: str
     incarnation: int
-    learner: Learner
+    learner: Detector | Bank
     revision: int = 0  # of the last release
     index: int = 0  # samples judged
     alarms: int = 0
@@ -93,7 +70,7 @@ class AgentState:
     @property
     def projection(self) -> Projection:
         """What all devices share."""
-        return self.learner.thing.projection
+        return self.learner.projection
 
     def decode_merged(self, data: bytes | None) -> Merged:
         """Read what was told; nothing is the empty sum."""
@@ -127,16 +104,16 @@ def merged_digest(data: bytes) -> str:
 
 def state_to_bytes(memory: AgentState) -> bytes:
     """Write everything down."""
-    memory.gate.look(memory.learner.census())
+    memory.gate.look(census(memory.learner))
     plain = {
         name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
     }
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
-    learner, rows = memory.learner.state()
+    learner = memory.learner
     tensors: Tensors = {
         "plain": _array(json.dumps(plain).encode()),
-        "learner": _array(learner),
-        "rows": rows,
+        "learner": _array(to_bytes(learner)),
+        "progress": learner.progress() if isinstance(learner, Detector) else np.empty(0),
         "told": _array(memory.told),
         "before": _array(memory.before or b""),
     }
@@ -163,14 +140,17 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     plain = json.loads(tensors["plain"].tobytes())
     if words.get("kind") != "agent" or plain["format"] != FORMAT:
         raise FormatError(f"found format {plain['format']}, expected {FORMAT}")
-    thing = from_bytes(tensors["learner"].tobytes(), limit=MAX_STATE_BYTES)
-    if not isinstance(thing, Detector | Bank):
-        raise FormatError(f"found {type(thing).__name__}, expected a detector or a bank")
-    learner = as_learner(thing, tensors["rows"].astype(np.float64))
+    learner = from_bytes(tensors["learner"].tobytes(), limit=MAX_STATE_BYTES)
+    if not isinstance(learner, Detector | Bank):
+        raise FormatError(f"found {type(learner).__name__}, expected a detector or a bank")
+    if isinstance(learner, Detector) and "progress" in tensors:
+        learner.restore(tensors["progress"].astype(np.float64))
+    for row in tensors.get("rows", np.empty(0)):  # older states hold rows to be learnt again
+        learner.learn(learner.look(row))
     fields = {name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
     fields |= {name: plain[name] for name in OPTIONAL_FIELDS if name in plain}
     memory = AgentState(learner=learner, **fields)
-    memory.gate = Gate.of(plain["gate"], learner.census())
+    memory.gate = Gate.of(plain["gate"], census(learner))
     memory.told = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None
     pending = [name for name in tensors if name.startswith("pending.")]
@@ -310,7 +290,7 @@ class StateSaver:
     def save(self) -> bool:
         """Save now; say whether it worked."""
         self._memory.features = self._features.state()
-        self._memory.threshold = threshold_state(self._threshold)
+        self._memory.threshold = self._threshold.state()
         self._readings, self._at = 0, self._steady()
         try:
             self._folder.write(self._memory)

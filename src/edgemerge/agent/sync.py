@@ -13,9 +13,11 @@ from typing import Any
 
 from edgemerge.agent.background import ExchangeJob, ExchangeOutcome, Worker, is_permanent
 from edgemerge.agent.config import SyncConfig
-from edgemerge.agent.learner import Learner
+from edgemerge.agent.learner import census, level_shifts, own_stats, start_new_incarnation
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
+from edgemerge.core.bank import Bank
+from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -44,9 +46,9 @@ class MergePreview:
     devices: int = 0
 
     @classmethod
-    def of(cls, learner: Learner, told: Merged) -> MergePreview:
+    def of(cls, learner: Detector | Bank, told: Merged) -> MergePreview:
         """Compute it from the sums alone, M10; nothing is adopted."""
-        shifts = learner.shifts(told)
+        shifts = level_shifts(learner, told)
         samples = sum(part.stats.count for part in told.parts)
         devices = {origin.device for origin in told.origins}
         return cls(max(shifts.values(), default=1.0), shifts, samples, len(devices))
@@ -74,12 +76,12 @@ def release(memory: AgentState, least: float) -> Decision:
 
     Counters and `pending` change together: save both before the first push.
     """
-    memory.gate.look(memory.learner.census())
+    memory.gate.look(census(memory.learner))
     decision = memory.gate.decide(least)
     if not decision.released:
         return decision
     first, then = release_order(memory.gate, decision)
-    own, nothing = memory.learner.own(), Stats.empty(memory.projection)
+    own, nothing = own_stats(memory.learner), Stats.empty(memory.projection)
     for step in (dict.fromkeys(first, nothing), {name: own[name] for name in then}):
         memory.revision += bool(step)
         memory.pending += [
@@ -175,7 +177,8 @@ class SharingPolicy:
         """Begin a new incarnation: this is an old copy of a state that has gone on elsewhere."""
         memory = self.memory
         old = memory.incarnation
-        memory.learner.start_new_incarnation(memory.decode_merged(memory.told))
+        told = memory.decode_merged(memory.told)
+        memory.learner = start_new_incarnation(memory.learner, told)
         memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
         memory.revision, memory.pending, memory.gate = 0, [], Gate()
         memory.told, memory.before = b"", None
@@ -318,7 +321,7 @@ class Synchronizer:
             without=config.without,
             pattern=config.pattern,
             largest=config.max_contributions,
-            grouped=memory.learner.grouped,
+            grouped=isinstance(memory.learner, Bank),
         )
 
     def _handle_outcome(self, outcome: ExchangeOutcome) -> None:

@@ -405,7 +405,7 @@ def _contributions(
 
     if not isinstance(learner, Bank):
         origin = {"revision": revision, "incarnation": incarnation}
-        return learner.share(device, pattern=pattern or "normal", **origin)
+        return learner.share(device, pattern=pattern or "normal", **origin)[0]
     if pattern:
         raise CommandError("a bank names its patterns itself: leave --pattern out")
     notes = learner.share(device, revision=revision, incarnation=incarnation)

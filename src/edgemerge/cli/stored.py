@@ -135,5 +135,5 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
     found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
     found |= {"judged": memory.index, "waiting_to_be_pushed": len(memory.pending)}
     found["told_by"] = sorted({origin.device for origin in told.origins})
-    learner = describe(memory.learner.thing)
+    learner = describe(memory.learner)
     return found | {"learner": learner.pop("kind")} | learner

@@ -6,33 +6,35 @@ it does not matter how they were grouped when they were handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core import patterns
-from edgemerge.core.detector import Detector
+from edgemerge.core.detector import Detector, Seen
 from edgemerge.core.errors import SettingError, UnknownError, must_be
-from edgemerge.core.ledger import Contribution, must_be_name
+from edgemerge.core.ledger import Contribution, Merged, must_be_name
 from edgemerge.core.patterns import Event, Patterns, maintain
 from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
+from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
-Scores = Any  # a float for one sample, an array (k,) for rows
 
+OTHERS = "others"  # the device of stats that are adopted without saying whose they are
 BANK_BLOCK_ROWS = 32  # samples that are judged, assigned and learnt together
 
 
 class Bank:
-    """Detects with several patterns of normal; a sample's score is the least that any gives it.
+    """Detects with several patterns of normal; a sample's score is the lowest of all patterns.
 
-    The bank starts with one pattern, "normal". It parts a pattern that two explain better, adds
+    A bank starts with one pattern, "normal". It splits a pattern that two explain better, adds
     one when samples that none explains (they score above `reject_above` and are not learnt) turn
-    out to belong together, and joins patterns that have become one; `events` tells. Of its very
-    first samples it leaves out the few that lie furthest out; with `reject_above=None`, none.
+    out to belong together, and joins patterns that have become alike; `events` lists all this.
+    It leaves out the outliers among its first samples, unless `reject_above` is None. A bank
+    satisfies `Learner`, as `Detector` does.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -46,6 +48,8 @@ class Bank:
     (True, 'normal-3')
     """
 
+    _hidden: Array | None = None  # of the buffered samples, if they were looked at
+
     def __init__(
         self,
         projection: Projection,
@@ -55,7 +59,22 @@ class Bank:
         ridge: float | None = None,
         forgetting: float = 1.0,
     ) -> None:
-        """Start with nothing seen and nothing told."""
+        """Start with nothing learnt and nothing adopted.
+
+        Args:
+            projection: The hidden layer. Devices that merge must build the same one.
+            max_patterns: How many patterns the bank may find itself, 8 unless given; up to four
+                times as many are adopted. Each costs memory and time.
+            reject_above: Do not learn samples that every pattern scores above this; 8 unless
+                given. None learns every sample, and then no new pattern is found.
+            ridge: ρ, added to the diagonal of U where P is solved; None (the default) chooses it
+                from the data.
+            forgetting: After each new sample the older ones of its pattern weigh `forgetting`²
+                times what they did. 1 (the default) keeps all; 0.999 follows slow drift.
+
+        Raises:
+            SettingError: A setting is out of range.
+        """
         must_be(projection, Projection, "build one that all devices share")
         max_patterns = as_int("max_patterns", max_patterns)
         if max_patterns < 1:
@@ -70,60 +89,121 @@ class Bank:
         self.patterns = Patterns(projection, max_patterns, limit, settings)
         self.waiting = np.empty((0, projection.n_inputs))
 
-    def learn(self, X: Samples) -> None:
-        """Learn one sample (n,) or rows (k, n); up to 31 samples wait for their block."""
-        self._learn_rows(self.projection.to_rows(X))
+    def look(self, x: Samples) -> Seen:
+        """Project and score one sample (n,) without learning it.
 
-    def _learn_rows(self, fresh: Array) -> None:
-        rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
-        self.patterns.must_fit(rows)
-        done = len(rows) - len(rows) % BANK_BLOCK_ROWS
-        for i in range(0, done, BANK_BLOCK_ROWS):
-            self.patterns.learn(rows[i : i + BANK_BLOCK_ROWS])
-            maintain(self.patterns)
-        self.waiting = rows[done:].copy()  # a view would keep all rows alive
+        Args:
+            x: The sample, (n,).
+
+        Returns:
+            What `learn` and `explain` need, with the score and the pattern that it belongs to.
+
+        Raises:
+            SampleError: The sample has another size, or is not finite.
+        """
+        return self._look(self.projection.to_one(x))
+
+    def _look(self, row: Array) -> Seen:
+        h = self.projection.project(row)
+        if not self.patterns.instances:
+            return Seen(self.projection, row, h, 1.0)
+        score = self.patterns.scores(row[None], h[None]).min()
+        return Seen(self.projection, row, h, float(score), self._closest(row))
+
+    def learn(self, X: Samples | Seen) -> None:
+        """Learn samples; up to 31 of them are buffered until their block is full.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n).
+
+        Raises:
+            SampleError: A sample has another size, or is not finite; nothing is learnt.
+            CapacityError: The sums could not hold the samples exactly; nothing is learnt.
+        """
+        if isinstance(X, Seen):
+            self.projection.must_equal(X.projection)
+            self._learn(X.row[None], X.hidden[None])
+        else:
+            self._learn(self.projection.to_rows(X))
 
     def catch_up(self) -> None:
-        """Learn the samples that wait, before their block is full."""
+        """Learn the buffered samples now, before their block is full."""
         if len(self.waiting):
-            self.patterns.learn(self.waiting)
+            self.patterns.learn(self.waiting, self._buffered_hidden())
             maintain(self.patterns)
-            self.waiting = self.waiting[:0]
+            self.waiting, self._hidden = self.waiting[:0], None
 
-    def score(self, X: Samples) -> Scores:
-        """Say how unusual: a float for one sample, (k,) for rows; 1 is as usual."""
+    @overload
+    def score(self, X: Sequence[float]) -> float: ...
+    @overload
+    def score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def score(self, X: Samples) -> float | Array: ...
+    def score(self, X: Samples) -> float | Array:
+        """Return how unusual samples are; 1 is typical.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+
+        Returns:
+            A float for one sample, (k,) for rows.
+        """
         rows = self.projection.to_grid(X)
-        least = self._scores(np.atleast_2d(rows))
-        return float(least[0]) if rows.ndim == 1 else least
+        if rows.ndim == 1:
+            return self._look(rows).score
+        return self._scores(rows, self.projection.project(rows))
 
-    def learn_and_score(self, X: Samples) -> Scores:
-        """Score each block of samples, then learn it."""
-        found = self.projection.to_grid(X)  # refuses all before any is learnt
-        rows = np.atleast_2d(found)
+    @overload
+    def learn_and_score(self, X: Sequence[float]) -> float: ...
+    @overload
+    def learn_and_score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def learn_and_score(self, X: Samples) -> float | Array: ...
+    def learn_and_score(self, X: Samples) -> float | Array:
+        """Score each block of samples, then learn it.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+
+        Returns:
+            A float for one sample, (k,) for rows.
+        """
+        given = self.projection.to_grid(X)  # refuses all before any is learnt
+        rows = np.atleast_2d(given)
         scores, done = [np.empty(0)], 0
         while done < len(rows):
             part = rows[done : done + BANK_BLOCK_ROWS - len(self.waiting)]
-            scores.append(self._scores(part))
-            self._learn_rows(part)
+            H = self.projection.project(part)
+            scores.append(self._scores(part, H))
+            self._learn(part, H)
             done += len(part)
-        joined = np.concatenate(scores)
-        return float(joined[0]) if found.ndim == 1 else joined
-
-    def _scores(self, rows: Array) -> Array:
-        if not self.patterns.instances:
-            return np.ones(len(rows))
-        return np.asarray(self.patterns.scores(rows, self.projection.project(rows)).min(0))
+        found = np.concatenate(scores)
+        return float(found[0]) if given.ndim == 1 else found
 
     def closest(self, x: Samples) -> str:
-        """Name the pattern that the sample belongs to."""
-        row = self.projection.to_one(x)[None]
+        """Return the name of the pattern that a sample (n,) belongs to.
+
+        Raises:
+            UnknownError: There is no pattern yet.
+        """
+        row = self.projection.to_one(x)
         if not self.patterns.instances:
             raise UnknownError("this bank knows no pattern yet: let it learn first")
-        return list(self.patterns.instances)[int(self.patterns.nearest(row)[0])]
+        return self._closest(row)
 
-    def explain(self, x: Samples) -> Array:
-        """Say which inputs carry the loss, (n,), for the pattern that it belongs to."""
-        return self[self.closest(x)].explain(x)
+    def explain(self, x: Samples | Seen) -> Array:
+        """Return how much each input adds to the loss, (n,), for the pattern that x belongs to.
+
+        Args:
+            x: What `look` returned, or one sample (n,).
+
+        Returns:
+            1 is usual for that input; ones while there is no pattern yet.
+        """
+        row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
+        if not self.patterns.instances:
+            return np.ones_like(row)
+        return self[self._closest(row)].explain(x)
 
     def drift(self, pattern: str) -> float:
         """Say how far a pattern's recent samples lie from what was learnt, in its spreads."""
@@ -131,21 +211,48 @@ class Bank:
         return self.patterns.instances[pattern].drift
 
     def share(self, device: str, *, revision: int, incarnation: int = 0) -> list[Contribution]:
-        """Give what this device itself has seen, a contribution for each pattern."""
-        self.catch_up()
-        return [
-            self[name].share(device, revision=revision, pattern=name, incarnation=incarnation)
-            for name in self
-            if self[name].known.own.count
-        ]
+        """Return what this device saw itself, one contribution per pattern.
 
-    def adopt(self, contributions: Contribution | Iterable[Contribution]) -> None:
-        """Set what peers have told: added to the pattern that it is, or kept as one of its own."""
-        told = [contributions] if isinstance(contributions, Contribution) else list(contributions)
+        Buffered samples are learnt first. Nothing that was adopted is in it.
+
+        Args:
+            device: The name of this device, the same each time.
+            revision: A number that grows from one contribution to the next; the newest wins.
+            incarnation: Which life of the device this is, 0 unless given. Use a new one when the
+                device starts from nothing and what it shared earlier should stay.
+        """
+        self.catch_up()
+        origin: dict[str, Any] = {"revision": revision, "incarnation": incarnation}
+        shares = [
+            detector.share(device, pattern=name, **origin)
+            for name, detector in self.detectors.items()
+            if detector.own_count
+        ]
+        return [contribution for share in shares for contribution in share]
+
+    def adopt(self, merged: Merged | Stats | Contribution | Iterable[Contribution]) -> None:
+        """Replace what the others have seen; adopting twice is the same as once.
+
+        Each sum is added to the pattern that it is alike, or kept as a pattern of its own.
+
+        Args:
+            merged: What an exchange returned; buffered samples stay buffered then. Or the stats
+                of one pattern, or contributions; buffered samples are learnt before these.
+
+        Raises:
+            MismatchError: They were made with another projection.
+        """
+        if isinstance(merged, Stats):
+            told = [Contribution(OTHERS, merged, revision=0)] if merged.count else []
+        elif isinstance(merged, Merged):
+            told = merged.contributions
+        else:
+            told = [merged] if isinstance(merged, Contribution) else list(merged)
         for contribution in told:
             must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
             contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
-        self.catch_up()
+        if not isinstance(merged, Merged):
+            self.catch_up()
         patterns.adopt_contributions(self.patterns, told)
 
     def rename(self, pattern: str, name: str) -> None:
@@ -156,6 +263,22 @@ class Bank:
             raise SettingError(f"found {name!r}, expected a name that no pattern has: {list(self)}")
         names = (name if old == pattern else old for old in self)
         self.patterns.instances = dict(zip(names, self.patterns.instances.values(), strict=True))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the constructor."""
+        names = ("max_patterns", "reject_above", "ridge", "forgetting")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def detectors(self) -> dict[str, Detector]:
+        """The detector of each pattern, by name."""
+        return {name: each.detector for name, each in self.patterns.instances.items()}
+
+    @property
+    def buffered(self) -> int:
+        """The samples that were given to `learn` and are not in any sum yet."""
+        return len(self.waiting)
 
     @property
     def events(self) -> list[Event]:
@@ -185,3 +308,30 @@ class Bank:
         """Show how many patterns and samples there are."""
         samples = sum(self[name].count for name in self)
         return f"Bank({len(self)} patterns, {samples:g} samples)"
+
+    def _learn(self, fresh: Array, H: Array | None = None) -> None:
+        """Learn rows on the grid, and H if it is known already."""
+        rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
+        self.patterns.must_fit(rows)
+        hidden = None if H is None else np.vstack([self._buffered_hidden(), H])
+        done = len(rows) - len(rows) % BANK_BLOCK_ROWS
+        for i in range(0, done, BANK_BLOCK_ROWS):
+            block = slice(i, i + BANK_BLOCK_ROWS)
+            X = rows[block]
+            self.patterns.learn(X, self.projection.project(X) if hidden is None else hidden[block])
+            maintain(self.patterns)
+        self.waiting = rows[done:].copy()  # a view would keep all rows alive
+        self._hidden = None if hidden is None else hidden[done:].copy()
+
+    def _buffered_hidden(self) -> Array:
+        if self._hidden is None or len(self._hidden) != len(self.waiting):
+            return self.projection.project(self.waiting)
+        return self._hidden
+
+    def _scores(self, rows: Array, H: Array) -> Array:
+        if not self.patterns.instances:
+            return np.ones(len(rows))
+        return np.asarray(self.patterns.scores(rows, H).min(0))
+
+    def _closest(self, row: Array) -> str:
+        return list(self.patterns.instances)[int(self.patterns.nearest(row[None])[0])]

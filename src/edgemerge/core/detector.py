@@ -9,14 +9,16 @@ come together are scored and learnt in blocks, each with the readout of the rows
 
 from __future__ import annotations
 
-from math import inf, log
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, log, nan
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.errors import must_be
-from edgemerge.core.ledger import Contribution
+from edgemerge.core.errors import FormatError, must_be
+from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import Cache, Fit, Level, Preview, Readout, effective_count, ridge_for
 from edgemerge.core.stats import CHUNK_ROWS, Capacity, Stats, Sums, must_fit, sum_up
@@ -43,7 +45,7 @@ class Model:
         """Know nothing."""
         self.projection, self.fade = projection, fade
         self.own = Sums(projection.n_hidden, projection.n_inputs, projection.quantum)
-        self.floor = projection.rounding_loss
+        self.floor = projection.quantum / 12.0  # the loss that rounding to the grid alone makes
         self.others: Stats | None = None
         self.frame = 1.0
         self.learnt = 0  # samples since this object was made
@@ -86,6 +88,52 @@ class Model:
             self.own.settle(self.frame)
             self.frame, self._cache = 1.0, None
 
+    def snapshot(self, rows: Sequence[Array]) -> Stats:
+        """Return own sums as `rest` would leave them, with rows to be learnt; change nothing."""
+        if self.frame == 1.0 and not rows:
+            return Stats.snapshot(self.projection, self.own)
+        copy, own = Model(self.projection, self._ridge, self.fade), self.own
+        copy.own = Sums.from_arrays(own.U, own.V, own.C, own.S, own.count, own.quantum)
+        copy.frame = self.frame
+        if rows:
+            learn_rows(copy, np.array(rows))
+        copy.rest()
+        return Stats.snapshot(self.projection, copy.own)
+
+    def progress(self) -> Array:
+        """Return what was updated since P was last solved, as one vector; empty if it is not."""
+        cache, own, lower = self._cache, self.own, np.tri(self.projection.n_hidden, dtype=np.bool_)
+        if cache is None:
+            return np.empty(0)
+        fit = cache.fit or Fit(nan, nan)
+        numbers = cache.steps, cache.ridge, cache.trace, fit.J, fit.norm, self._trace
+        vector = [np.array(numbers), cache.P[lower]]
+        if self.frame != 1.0:  # then the sums are not on the grid, as Stats are
+            vector += [np.array([self.frame, own.count]), own.U[lower], own.V.ravel(), own.C, own.S]
+        return np.concatenate(vector)
+
+    def resume(self, progress: Array) -> None:
+        """Continue from what `progress` returned, with own and others as they were then."""
+        N, n = self.projection.n_hidden, self.projection.n_inputs
+        lower, at = np.tri(N, dtype=np.bool_), np.cumsum([6, N * (N + 1) // 2])
+        more = np.cumsum([at[1], 2, N * (N + 1) // 2, N * n, n, n])
+        if len(progress) not in (at[1], more[-1]):
+            raise FormatError(
+                f"found {len(progress)} numbers for P, expected {at[1]} or {more[-1]}: "
+                "they belong to another projection"
+            )
+        steps, ridge, trace, J, norm, self._trace = progress[: at[0]].tolist()
+        P = np.zeros((N, N), order="F")
+        P[lower] = progress[at[0] : at[1]]
+        fit = None if isnan(J) else Fit(J, norm)
+        if len(progress) > at[1]:
+            (frame, count), packed, V, C, S = np.split(progress[: more[-1]], more[:-1])[1:]
+            U = np.zeros((N, N))
+            U[lower] = packed
+            self.own = Sums.from_arrays(U, V.reshape(N, n), C, S, float(count), self.own.quantum)
+            self.frame = float(frame)
+        self._cache = Cache.resume(P, ridge, trace, fit, int(steps))
+
     def cache(self) -> Cache:
         """Give P, solved or followed up to the last sample."""
         cache = self._cache
@@ -127,9 +175,8 @@ class Model:
         count = effective_count(self.own.count * self.frame, self.told, self.fade)
         return Level(fit.loss(cache.ridge) / n, cache.freedom, weight, count, self.floor)
 
-    def look(self, X: Array, H: Array | None = None) -> Look:
+    def look(self, X: Array, H: Array) -> Look:
         """Look at one sample (n,) or rows (k, n) without learning them."""
-        H = self.projection.project(X) if H is None else H
         HP = self.cache().gains(H)
         errors = X - self.times_V(HP)  # hB is (hP)V, since B = PV: B need not exist
         if X.ndim == 1:
@@ -144,10 +191,16 @@ class Model:
             Y += G.dot(self.others.V)
         return Y
 
-    def score(self, look: Look) -> Any:
-        """Score what was looked at: a float or (k,)."""
+    def judge(self, X: Array, H: Array) -> tuple[Look, Any]:
+        """Look at one sample (n,) or rows (k, n), and score them: a float or (k,)."""
+        level = self.level()  # solves P: products with its factor instead have other last bits
+        look = self.look(X, H)
         loss = look.squares / self.projection.n_inputs  # M9
-        return self.level().score(loss, look.leverage / self.frame)
+        return look, level.score(loss, look.leverage / self.frame)
+
+    def version(self) -> tuple[object, int]:
+        """Return something that is different after anything was learnt or adopted."""
+        return self._cache, self.learnt
 
     def invalidate(self) -> None:
         """Have P solved afresh when it is next needed."""
@@ -177,27 +230,27 @@ def learn_one(known: Model, x: Array, look: Look) -> None:
     known.watch(more)
 
 
-def learn_rows(known: Model, X: Array) -> None:
+def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
     """Add rows to the sums alone: the fastest way, when nobody asks in between."""
-    if known.fade != 1.0 or len(X) > CHUNK_ROWS or not _add_in_place(known, X):
-        _add_checked(known, X)
+    if known.fade != 1.0 or len(X) > CHUNK_ROWS or not _add_in_place(known, X, H):
+        _add_checked(known, X, H)
     known.learnt += len(X)
     known.invalidate()
 
 
-def _add_in_place(known: Model, X: Array) -> bool:
+def _add_in_place(known: Model, X: Array, H: Array | None) -> bool:
     """Add a few rows in place; not if it might be too much, which needs a closer look."""
-    H = known.projection.project(X)
+    H = known.projection.project(X) if H is None else H
     fits = known.own.fits(max(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
     if fits:
         known.own.add_rows(H, X)
     return fits
 
 
-def _add_checked(known: Model, X: Array) -> None:
+def _add_checked(known: Model, X: Array, H: Array | None) -> None:
     """Sum rows up by themselves, see that they fit, and add that."""
     age = np.arange(len(X) - 1.0, -1.0, -1.0)
-    fresh = sum_up(known.projection, X, X, None if known.fade == 1.0 else known.fade**age)
+    fresh = sum_up(known.projection, X, X, None if known.fade == 1.0 else known.fade**age, H)
     known.own.must_hold(fresh)
     if known.fade != 1.0:
         known.own.settle(known.frame * known.fade ** len(X))  # M8
@@ -222,6 +275,11 @@ class SampleBuffer:
     def __len__(self) -> int:
         """Count the samples that wait."""
         return len(self._rows)
+
+    @property
+    def rows(self) -> Sequence[Array]:
+        """The samples that wait, oldest first."""
+        return self._rows
 
     def push(self, x: Array) -> None:
         """Put one sample (n,) aside, or learn it now if it might not fit later."""
@@ -249,7 +307,7 @@ class SampleBuffer:
             learn_rows(self._known, np.array(rows))
         else:
             for x in rows:
-                learn_one(self._known, x, self._known.look(x))
+                learn_one(self._known, x, self._known.look(x, self._known.projection.project(x)))
 
 
 BLOCK_ROWS = 32  # where k × k work is still small against N × n
@@ -345,19 +403,87 @@ def _learn_block(known: Model, seen: Preview, X: Array, H: Array, fit: Fit) -> N
     known.watch(float(np.vdot(H, H)))
 
 
-Scores = Any  # a float for one sample, an array (k,) for rows
+READY_SAMPLES_PER_HIDDEN = 1.3  # samples per hidden value from which a readout can be trusted
+NORMAL = "normal"  # the pattern of a detector, and the first one of a bank
 
-READY_SAMPLES_PER_HIDDEN = (
-    1.3  # samples for each hidden value, from which on a readout can be trusted
-)
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One sample as a learner saw it: what `look` returns, and `learn` and `explain` take.
+
+    Attributes:
+        projection: The projection that made the hidden values.
+        row: The sample on the grid, (n,).
+        hidden: Its hidden values, (N,).
+        score: How unusual the sample is; 1 is typical, 4 means four times the usual squared error.
+        pattern: The pattern that it belongs to; None if the bank has no pattern yet.
+    """
+
+    projection: Projection
+    row: Array
+    hidden: Array
+    score: float
+    pattern: str | None = None
+    errors: Look | None = None  # of a detector, valid while its model has this version
+    version: tuple[object, int] | None = None
+
+
+class Learner(Protocol):
+    """What `Detector` and `Bank` have in common: look, learn, explain, share, adopt.
+
+    >>> import numpy as np
+    >>> def watch(learner: Learner, x: list[float]) -> float:
+    ...     seen = learner.look(x)
+    ...     learner.learn(seen)
+    ...     return round(seen.score, 1)
+    >>> pump = Detector(Projection(n_inputs=4, n_hidden=8, seed=7))
+    >>> pump.learn(np.random.default_rng(0).normal(0.0, 0.1, (500, 4)))
+    >>> watch(pump, [0.1, -0.1, 0.9, 0.1])
+    32.3
+    """
+
+    projection: Projection
+
+    @property
+    def detectors(self) -> Mapping[str, Detector]:
+        """The detector of each pattern, by name."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """The samples that were given to `learn` and are not in any sum yet."""
+        ...
+
+    def look(self, x: Samples) -> Seen:
+        """Project and score one sample (n,) without learning it."""
+        ...
+
+    def learn(self, X: Samples | Seen) -> None:
+        """Learn what `look` returned, one sample (n,) or rows (k, n)."""
+        ...
+
+    def score(self, X: Samples) -> float | Array:
+        """Return how unusual samples are: a float for one sample, (k,) for rows."""
+        ...
+
+    def explain(self, x: Samples | Seen) -> Array:
+        """Return each input's share of the loss, (n,); 1 is usual for that input."""
+        ...
+
+    def share(self, device: str, *, revision: int, incarnation: int = 0) -> list[Contribution]:
+        """Return what this device saw itself, one contribution per pattern."""
+        ...
+
+    def adopt(self, merged: Merged | Stats) -> None:
+        """Replace what the others have seen."""
+        ...
 
 
 class Detector:
-    """Learns what is normal; `score` is 1 for a sample that is as usual, 4 for one 4 times as odd.
+    """Learns what is normal, and scores how unusual a sample is: 1 is typical.
 
-    After each new sample the older ones count `forgetting`² times what they did (1: for ever).
-    A sample that scores above `reject_above` is not learnt, once the detector is `ready`; leave it
-    well above what normal samples reach (8 with few inputs), or it cuts their tail off.
+    A score of 4 means four times the usual squared error. A detector satisfies `Learner`, as
+    `Bank` does.
 
     >>> import numpy as np
     >>> pump = Detector(Projection(n_inputs=4, n_hidden=8, seed=7))
@@ -374,7 +500,21 @@ class Detector:
         forgetting: float = 1.0,
         reject_above: float | None = None,
     ) -> None:
-        """Start with nothing seen and nothing told."""
+        """Start with nothing learnt and nothing adopted.
+
+        Args:
+            projection: The hidden layer. Devices that merge must build the same one.
+            ridge: ρ, added to the diagonal of U where P is solved. None (the default) chooses it
+                from the data; give a number to reproduce the paper, 0 for no ridge at all.
+            forgetting: After each new sample the older ones weigh `forgetting`² times what they
+                did, from above 0 to 1. 1 (the default) keeps all; 0.999 follows slow drift.
+            reject_above: Do not learn samples that score above this, once the detector is
+                `ready`. None (the default) learns every sample. Stay well above the scores of
+                normal samples (8 with few inputs), or their tail is cut off.
+
+        Raises:
+            SettingError: A setting is out of range.
+        """
         must_be(projection, Projection, "build one that all devices share")
         check_learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
@@ -387,7 +527,14 @@ class Detector:
     def resume(
         cls, own: Stats, others: Stats | None = None, *, rejected: int = 0, **settings: Any
     ) -> Self:
-        """Go on from what was seen and told before, with the settings of the constructor."""
+        """Return a detector that continues from sums.
+
+        Args:
+            own: What this device saw itself.
+            others: What it adopted; None (the default) means nothing.
+            rejected: The samples rejected so far, 0 unless given.
+            settings: The settings of the constructor: ridge, forgetting, reject_above.
+        """
         own.must_be_compatible(own.projection, own.projection.n_inputs)
         detector = cls(own.projection, **settings)
         detector.known.own = own.sums()
@@ -398,20 +545,23 @@ class Detector:
 
     @property
     def own(self) -> Stats:
-        """What this device saw itself."""
-        self._waiting.clear()
-        self.known.rest()
-        return Stats.snapshot(self.projection, self.known.own)
+        """What this device saw itself. Reading it changes no later score."""
+        return self.known.snapshot(self._waiting.rows)
 
     @property
     def others(self) -> Stats:
-        """What it was told."""
+        """What it adopted."""
         return self.known.others or Stats.empty(self.projection)
 
     @property
     def count(self) -> float:
         """The number of samples known, own and others'; forgotten ones count less."""
         return self.known.count + len(self._waiting)
+
+    @property
+    def own_count(self) -> float:
+        """The number of samples that this device saw itself; forgotten ones count less."""
+        return self.known.own.count * self.known.frame + len(self._waiting)
 
     @property
     def learnt(self) -> int:
@@ -428,75 +578,217 @@ class Detector:
         """The output layer for everything known, own and others', solved afresh."""
         return (self.own + self.others).solve(self.ridge)
 
-    def learn(self, X: Samples) -> None:
-        """Learn one sample (n,) or rows (k, n); without forgetting, grouping changes no bit."""
-        if self.reject_above is not None:
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the constructor."""
+        return {name: getattr(self, name) for name in ("ridge", "forgetting", "reject_above")}
+
+    @property
+    def detectors(self) -> dict[str, Detector]:
+        """This detector under the name of its one pattern, "normal"."""
+        return {NORMAL: self}
+
+    @property
+    def buffered(self) -> int:
+        """The samples that were given to `learn` and are not in the sums yet."""
+        return len(self._waiting)
+
+    def look(self, x: Samples) -> Seen:
+        """Project and score one sample (n,) without learning it.
+
+        Args:
+            x: The sample, (n,).
+
+        Returns:
+            What `learn` and `explain` need, with the score. `learn(seen)` uses what was computed,
+            unless something was learnt or adopted in between; then it looks again.
+
+        Raises:
+            SampleError: The sample has another size, or is not finite.
+        """
+        row = self.projection.to_one(x)
+        self._waiting.clear()
+        return self._look(row, self.projection.project(row))
+
+    def learn(self, X: Samples | Seen) -> None:
+        """Learn samples; without forgetting, how they are grouped changes no bit of the sums.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n).
+
+        Raises:
+            SampleError: A sample has another size, or is not finite; nothing is learnt.
+            CapacityError: The sums could not hold the samples exactly; nothing is learnt.
+        """
+        if isinstance(X, Seen):
+            self._learn_seen(X)
+        elif self.reject_above is not None:
             self.learn_and_score(X)
-            return
-        rows = self.projection.to_grid(X)
-        if rows.ndim == 1:
+        elif (rows := self.projection.to_grid(X)).ndim == 1:
             self._waiting.push(rows)
         else:
             self._waiting.clear()
             learn_rows(self.known, rows)
 
-    def score(self, X: Samples) -> Scores:
-        """Say how unusual: a float for one sample, (k,) for rows; 1 is as usual."""
+    @overload
+    def score(self, X: Sequence[float]) -> float: ...
+    @overload
+    def score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def score(self, X: Samples) -> float | Array: ...
+    def score(self, X: Samples) -> float | Array:
+        """Return how unusual samples are; 1 is typical.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+
+        Returns:
+            A float for one sample, (k,) for rows.
+        """
         rows = self.projection.to_grid(X)
         self._waiting.clear()
+        if rows.ndim == 1:
+            return self._look(rows, self.projection.project(rows)).score
         if not self.known.count:
-            return 1.0 if rows.ndim == 1 else np.ones(len(rows))
-        return self.known.score(self.known.look(rows))
+            return np.ones(len(rows))
+        return np.asarray(self.known.judge(rows, self.projection.project(rows))[1])
 
-    def loss(self, X: Samples) -> Scores:
-        """Give the paper's loss, the mean squared error over the inputs."""
+    @overload
+    def loss(self, X: Sequence[float]) -> float: ...
+    @overload
+    def loss(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def loss(self, X: Samples) -> float | Array: ...
+    def loss(self, X: Samples) -> float | Array:
+        """Return the paper's loss, the mean squared error over the inputs.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+
+        Returns:
+            A float for one sample, (k,) for rows.
+        """
+        rows = self.projection.to_grid(X)
         self._waiting.clear()
-        return self.known.look(self.projection.to_grid(X)).squares / self.projection.n_inputs  # M9
+        squares = self.known.look(rows, self.projection.project(rows)).squares
+        losses: float | Array = squares / self.projection.n_inputs  # M9
+        return losses
 
-    def learn_and_score(self, X: Samples) -> Scores:
-        """Score each sample, then learn it, one after the other, at the cost of blocks."""
+    @overload
+    def learn_and_score(self, X: Sequence[float]) -> float: ...
+    @overload
+    def learn_and_score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def learn_and_score(self, X: Samples) -> float | Array: ...
+    def learn_and_score(self, X: Samples) -> float | Array:
+        """Score each sample, then learn it, before the next one is scored.
+
+        Args:
+            X: One sample (n,) or rows (k, n). Rows cost less than as many single samples.
+
+        Returns:
+            A float for one sample, (k,) for rows.
+        """
         rows = self.projection.to_grid(X)
         self._waiting.clear()
         if rows.ndim == 1 and self.known.count:
-            return self._learn_one(rows)
+            seen = self._look(rows, self.projection.project(rows))
+            self._learn_seen(seen)
+            return seen.score
         self._waiting.must_fit(np.atleast_2d(rows))
         limit, ready = self.reject_above or inf, READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
         scores, rejected = learn_and_score_rows(self.known, np.atleast_2d(rows), limit, ready)
         self.rejected += rejected
         return scores if rows.ndim == 2 else float(scores[0])
 
-    def explain(self, x: Samples) -> Array:
-        """Say which inputs carry the loss, (n,): 1 is what is usual for that input."""
-        row = self.projection.to_one(x)
+    def explain(self, x: Samples | Seen) -> Array:
+        """Return how much each input adds to the loss, (n,); 1 is usual for that input.
+
+        Args:
+            x: What `look` returned, or one sample (n,).
+        """
+        row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
         if not self.count:
             return np.ones_like(row)
-        known, level = self.own + self.others, self.known.level()
+        h = x.hidden if isinstance(x, Seen) else self.projection.project(row)
+        own = self.own
+        known, level = own + self.others, self._level(own)
         readout = known.solve(self.ridge)
         usual = np.maximum(known.mean_losses(readout) / level.residual_share**2, level.floor)  # M11
-        return np.asarray((row - self.projection.project(row) @ readout.B) ** 2 / usual)
+        return np.asarray((row - h @ readout.B) ** 2 / usual)
 
     def share(
-        self, device: str, *, revision: int, pattern: str = "normal", incarnation: int = 0
-    ) -> Contribution:
-        """Give what this device itself has seen, for others to merge."""
-        return Contribution(device, self.own, revision, pattern, incarnation)
+        self, device: str, *, revision: int, incarnation: int = 0, pattern: str = NORMAL
+    ) -> list[Contribution]:
+        """Return what this device saw itself, for others to merge; nothing it adopted is in it.
 
-    def adopt(self, stats: Stats) -> None:
-        """Set what the others have seen; doing it twice is doing it once."""
+        Args:
+            device: The name of this device, the same each time.
+            revision: A number that grows from one contribution to the next; the newest wins.
+            incarnation: Which life of the device this is, 0 unless given. Use a new one when the
+                device starts from nothing and what it shared earlier should stay.
+            pattern: The name of the pattern, "normal" unless given.
+
+        Returns:
+            A list of one contribution, as a bank returns one per pattern.
+        """
+        return [Contribution(device, self.own, revision, pattern, incarnation)]
+
+    def adopt(self, merged: Merged | Stats) -> None:
+        """Replace what the others have seen; adopting twice is the same as once.
+
+        Args:
+            merged: What an exchange returned, the total of a ledger, or the stats of one
+                contribution.
+
+        Raises:
+            MismatchError: They were made with another projection.
+        """
+        stats = merged.total if isinstance(merged, Merged) else merged
         must_be(stats, Stats, "give the stats of a contribution, or the total of a ledger")
         self._waiting.clear()
         self.known.tell(stats)
+
+    def progress(self) -> Array:
+        """Return P as updated since it was last solved, for `restore`; empty if it is not solved.
+
+        Sums alone make a detector that scores the same to about nine digits. With this, scores
+        are equal in their last bit.
+        """
+        return np.empty(0) if len(self._waiting) else self.known.progress()
+
+    def restore(self, progress: Array) -> None:
+        """Continue bit for bit from sums that were saved together with this `progress`."""
+        if len(progress):
+            self.known.resume(progress)
 
     def __repr__(self) -> str:
         """Show what is known."""
         told = self.known.told
         return f"Detector({self.count - told:g} samples of its own, {told:g} of others)"
 
-    def _learn_one(self, x: Array) -> float:
-        look = self.known.look(x)
-        score = float(self.known.score(look))
-        if self.reject_above is not None and score > self.reject_above and self.ready:
+    def _look(self, row: Array, h: Array) -> Seen:
+        if not self.known.count:
+            return Seen(self.projection, row, h, 1.0, NORMAL)
+        look, score = self.known.judge(row, h)
+        return Seen(self.projection, row, h, float(score), NORMAL, look, self.known.version())
+
+    def _learn_seen(self, seen: Seen) -> None:
+        self.projection.must_equal(seen.projection)
+        self._waiting.clear()
+        if not self.known.count:
+            self._waiting.must_fit(seen.row[None])
+            learn_rows(self.known, seen.row[None], seen.hidden[None])
+            return
+        if seen.errors is None or seen.version != self.known.version():
+            seen = self._look(seen.row, seen.hidden)
+        if self.reject_above is not None and seen.score > self.reject_above and self.ready:
             self.rejected += 1
-        else:
-            learn_one(self.known, x, look)
-        return score
+        elif seen.errors is not None:
+            learn_one(self.known, seen.row, seen.errors)
+
+    def _level(self, own: Stats) -> Level:
+        """Return the usual loss; of a copy where learning `own` so far would change something."""
+        if self.known.frame == 1.0 and not self._waiting:
+            return self.known.level()
+        return self.resume(own, self.others, **self.options).known.level()

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
+from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import (
@@ -192,15 +192,15 @@ class Pattern:
     def score(self, X: Array, H: Array) -> Array:
         """Score rows whose hidden values are at hand, (k,)."""
         known = self.detector.known
-        return np.asarray(known.score(known.look(X, H))) if known.count else np.ones(len(X))
+        return np.asarray(known.judge(X, H)[1]) if known.count else np.ones(len(X))
 
     def loss(self, X: Array, H: Array) -> Array:
         """Give the loss of such rows, (k,)."""
         return np.asarray(self.detector.known.look(X, H).squares / X.shape[1])  # M9
 
-    def learn(self, X: Array, now: int) -> None:
+    def learn(self, X: Array, H: Array, now: int) -> None:
         """Learn rows, and remember the last ones."""
-        learn_rows(self.detector.known, X)
+        learn_rows(self.detector.known, X, H)
         self.ring.push(X)
         self.used_at, self.gone = now, False
         weight = 1.0 - (1.0 - 1.0 / RECENT_SAMPLES) ** len(X)
@@ -274,26 +274,26 @@ class Patterns:
         for instance in self.instances.values():
             self.room.must_hold(instance.detector.known.own, X)
 
-    def learn(self, X: Array) -> None:
+    def learn(self, X: Array, H: Array) -> None:
         """Learn a block: each row goes to the nearest pattern that explains it, or to none."""
         self.clock += len(X)
         if not self.instances:
-            self.add("normal", Stats.empty(self.projection), X[:0])
-        home, odd = self._homes(X)
+            self.add(NORMAL, Stats.empty(self.projection), X[:0])
+        home, odd = self._homes(X, H)
         for i, instance in enumerate(self.instances.values()):
-            mine = X[(home == i) & ~odd]
-            if len(mine):
-                instance.learn(mine, self.clock)
+            mine = (home == i) & ~odd
+            if mine.any():
+                instance.learn(X[mine], H[mine], self.clock)
         self.rejected += int(odd.sum())
         self.odd.extend(odd.tolist())
         self.outsiders.push(X[odd])
 
-    def _homes(self, X: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    def _homes(self, X: Array, H: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Say to which pattern each row goes, and which rows go to none."""
         nearest = self.nearest(X)
         if not self.settled or self.reject_above == inf:  # then there is no need to judge
             return nearest, np.zeros(len(X), np.bool_)
-        scores = self.scores(X, self.projection.project(X))
+        scores = self.scores(X, H)
         explained = scores <= self.reject_above
         home = np.where(explained[nearest, np.arange(len(X))], nearest, scores.argmin(0))
         return home, np.logical_not(explained.any(0))
@@ -410,7 +410,7 @@ def _find_new_pattern(patterns: Patterns) -> None:
     usual = Profile.of(Stats.of_rows(patterns.projection, rows)).usual_loss
     if usual >= MAX_LOSS_SHARE * losses.mean() or not _make_room(patterns):
         return
-    name = patterns.free_name("normal")
+    name = patterns.free_name(NORMAL)
     patterns.add(name, Stats.of_rows(patterns.projection, rows), rows)
     patterns.tell("new", name)
     patterns.odd.clear()

@@ -163,6 +163,14 @@ class Cache:
         self.fit: Fit | None = None
         self.steps = 0
 
+    @classmethod
+    def resume(cls, P: Array, ridge: float, trace: float, fit: Fit | None, steps: int) -> Self:
+        """Continue with P as it was after so many steps."""
+        cache = cls.__new__(cls)
+        cache._L, cache._P, cache._trace = P[:0], P, trace
+        cache.ridge, cache.fit, cache.steps = ridge, fit, steps
+        return cache
+
     @property
     def P(self) -> Array:
         """P, whose lower triangle is in use, in Fortran's order: BLAS changes it in place."""

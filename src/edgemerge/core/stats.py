@@ -150,13 +150,19 @@ class Sums:
         self._largest += more
 
 
-def sum_up(projection: Projection, X: Array, T: Array, weights: Array | None = None) -> Sums:
-    """Sum up samples X (k, n) on the grid with targets T (k, m) and weights (k,)."""
+def sum_up(
+    projection: Projection,
+    X: Array,
+    T: Array,
+    weights: Array | None = None,
+    H: Array | None = None,
+) -> Sums:
+    """Sum up samples X (k, n) on the grid with targets T (k, m), weights (k,) and H, if known."""
     sums = Sums(projection.n_hidden, T.shape[1], projection.quantum)
     for i in range(0, len(X), CHUNK_ROWS):
         part = slice(i, i + CHUNK_ROWS)
         w = None if weights is None else weights[part]
-        sums.add_rows(projection.project(X[part]), T[part], w)
+        sums.add_rows(projection.project(X[part]) if H is None else H[part], T[part], w)
     if weights is not None:
         sums.settle(1.0)
     return sums

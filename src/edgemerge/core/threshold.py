@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from math import inf, isnan
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +86,29 @@ class Threshold:
         self._votes.clear()
         self._recent.fill(0.0)
         self._limit = self._gate = inf if self._fixed is None else self._fixed
+
+    def state(self) -> dict[str, Any]:
+        """Return the window, how many values entered it, and the last votes, as plain JSON."""
+        return {"recent": self._recent.tolist(), "seen": self._seen, "votes": list(self._votes)}
+
+    def resume(self, state: Mapping[str, Any] | None) -> bool:
+        """Continue from what `state` returned.
+
+        Args:
+            state: The state of a threshold with the same settings; None if there is none.
+
+        Returns:
+            False, and nothing changes, if that was another kind of threshold, or none.
+        """
+        if state is None or len(state["recent"]) != len(self._recent):
+            return False
+        self.relearn()
+        self._recent[:] = state["recent"]
+        self._seen = state["seen"]
+        self._votes.extend(state["votes"])
+        if len(self._recent):
+            self._learn()
+        return True
 
     def __repr__(self) -> str:
         """Show the limit as it is now."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgemerge.agent.learner import as_learner
+from edgemerge.agent.learner import census, own_stats
 from edgemerge.agent.rows import BadRow, CsvRows
 from edgemerge.agent.state import MAGIC
 from edgemerge.core.bank import Bank
@@ -294,9 +294,8 @@ def adopt_into_file(path: Path, told: Merged) -> bool:
         found = load(path)
         if not isinstance(found, Detector | Bank):
             return False
-        learner = as_learner(found)
-        learner.adopt(told)
-        data = to_bytes(learner.thing)
+        found.adopt(told)
+        data = to_bytes(found)
         if _file_version(path) == before:
             write_atomically(data, path)
             return True
@@ -317,11 +316,10 @@ def _from_detector(found: Detector) -> DeviceStats:
 
 def _from_bank(found: Bank) -> DeviceStats:
     """Give its patterns; samples that wait for their block are not in them yet."""
-    learner = as_learner(found)
-    own, census = learner.own(), learner.census()
+    own = own_stats(found)
     marks = {id(found[name]): _bank_progress(found, name) for name in found}
     patterns = {
-        name: PatternState(own[name], marks[id(seen.life)]) for name, seen in census.items()
+        name: PatternState(own[name], marks[id(seen.life)]) for name, seen in census(found).items()
     }
     return DeviceStats(patterns, grouped=True)
 

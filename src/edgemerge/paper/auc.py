@@ -55,7 +55,7 @@ def _rows_after(trial: Trial, a: int, known: list[Stats]) -> Rows:
     found: Rows = []
     for b in range(a, len(known)):
         losses = Detector.resume(known[a], known[b]).loss(trial.data.X[trial.eval_set(a, b).rows])
-        found += [trial.row(AFTER, pair, losses) for pair in sorted({(a, b), (b, a)})]
+        found += [trial.row(AFTER, pair, np.asarray(losses)) for pair in sorted({(a, b), (b, a)})]
     return found
 
 
@@ -69,7 +69,7 @@ def exchange_pairs(trial: Trial, method: str) -> Rows:
     for a, b in trial.pairs():
         banks[a].adopt([] if a == b else decode_contributions(notes[b], layer))
         readings = trial.data.X[trial.eval_set(a, b).rows]
-        found.append(trial.row(method, (a, b), banks[a].score(readings)))
+        found.append(trial.row(method, (a, b), np.asarray(banks[a].score(readings))))
     return found
 
 

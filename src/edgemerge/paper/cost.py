@@ -124,7 +124,7 @@ def pair_aucs(trial: Trial, N: int) -> Row:
             readings = trial.data.X[trial.eval_set(a, b).rows]
             for key, told in zip(AUCS, (Stats.empty(layer), devices[b].own), strict=True):
                 devices[a].adopt(told)
-                row = trial.row(key, (a, b), devices[a].loss(readings))
+                row = trial.row(key, (a, b), np.asarray(devices[a].loss(readings)))
                 found[key].append(float(row["auc"]))
     return {"hidden": N, **{key: float(np.mean(values)) for key, values in found.items()}}
 
@@ -167,7 +167,7 @@ def _contestants(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
 
 def measure_bytes(layer: Projection, X: Array, Y: Array) -> Row:
     """Give the bytes of a contribution in each form, of a detector's file, and of its memory."""
-    note = trained_detector(layer, X).share("device-a", revision=1)
+    (note,) = trained_detector(layer, X).share("device-a", revision=1)
     forms: Row = {f"{form}_bytes": len(encode(note, form)) for form in FORMS}
     return {**forms, "file_bytes": _file_bytes(layer, X, Y), "memory_bytes": _memory(layer, X, Y)}
 

@@ -75,7 +75,7 @@ def _sums(people: Fleet, points: list[int]) -> Rows:
     for count in points:
         stats = fleet.ledger_of(notes[:count], shared).total()
         central = Stats.of(shared, people.data.X[np.concatenate(people.parts[:count])])
-        auc = people.auc(fleet.merged_detector(stats).loss(people.readings))
+        auc = people.auc(np.asarray(fleet.merged_detector(stats).loss(people.readings)))
         rows.append(_row(MERGED, count, auc) | {"same": int(stats == central)})
     return rows
 
@@ -88,7 +88,7 @@ def _banks(people: Fleet, points: list[int]) -> Rows:
         apart = Bank(shared)
         apart.adopt(ledger)
         for method, newcomer in ((OURS, fleet.merged_bank(ledger)), (APART, apart)):
-            row = _row(method, count, people.auc(newcomer.score(people.readings)))
+            row = _row(method, count, people.auc(np.asarray(newcomer.score(people.readings))))
             rows.append(row | {"patterns": len(newcomer)})
     return rows
 
@@ -99,7 +99,7 @@ def _central(people: Fleet, points: list[int]) -> Rows:
         bank.learn(people.learnt(count - 1))
         if count in points:
             bank.catch_up()  # as a device does before it shares
-            auc = people.auc(bank.score(people.readings))
+            auc = people.auc(np.asarray(bank.score(people.readings)))
             rows.append(_row(CENTRAL, count, auc) | {"patterns": len(bank)})
     return rows
 

@@ -76,10 +76,10 @@ def exchanged(people: Fleet) -> Rows:
     for share in DROP_SHARES:
         gone = people.names[remaining(people, share) :]
         few = ledger_without(banks, gone)
-        score = fleet.merged_bank(few).score(readings)
+        score = np.asarray(fleet.merged_bank(few).score(readings))
         rows.append(_row(OURS, share, people.auc(score), same=int(is_exact(banks, gone, few))))
         few = ledger_without(sums, gone)
-        loss = fleet.merged_detector(few.total()).loss(readings)
+        loss = np.asarray(fleet.merged_detector(few.total()).loss(readings))
         rows.append(_row(MERGED, share, people.auc(loss), same=int(is_exact(sums, gone, few))))
     return rows
 

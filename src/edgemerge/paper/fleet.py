@@ -101,11 +101,12 @@ class Fleet:
 
     def sums(self) -> list[Contribution]:
         """Let each device learn with one detector of the paper's size, and give what it shares."""
-        shared, sent = self.layer(LAYERS["har"]), []
+        shared = self.layer(LAYERS["har"])
+        sent: list[Contribution] = []
         for i, name in enumerate(self.names):
             device = Detector(shared)
             device.learn(self.learnt(i))
-            sent.append(device.share(name, revision=1))
+            sent += device.share(name, revision=1)
         return sent
 
 

@@ -52,7 +52,7 @@ class TwoDevices:
         """Let each device take in what the other saw."""
         ledger = Ledger(self.layer)
         for name, device in self.devices.items():
-            ledger.put(device.share(name, revision=1))
+            ledger.put(device.share(name, revision=1)[0])
         for name, device in self.devices.items():
             device.adopt(ledger.total(without=name))
 
@@ -64,7 +64,9 @@ class TwoDevices:
 
     def _losses(self, names: dict[str, str]) -> Rows:
         return [
-            self.row(names[name], pattern, device.loss(self.kept(pattern)), _sums(device))
+            self.row(
+                names[name], pattern, np.asarray(device.loss(self.kept(pattern))), _sums(device)
+            )
             for name, device in self.devices.items()
             for pattern in self.data.patterns
         ]

@@ -139,8 +139,7 @@ def trained_detector(layer: Projection, X: Array) -> Detector:
 
 def shared_by(device: Device, name: str) -> list[Contribution]:
     """Give what a device sends: one contribution, or one for each pattern of a bank."""
-    sent = device.share(name, revision=1)
-    return [sent] if isinstance(sent, Contribution) else sent
+    return device.share(name, revision=1)
 
 
 def adopt_all(device: Device, told: Sequence[Contribution]) -> None:
