@@ -1,8 +1,8 @@
 """A detector for River: samples are dicts whose features may appear and vanish at any time.
 
 Each feature's weights follow from its name, and an absent one counts as the middle of the range,
-which is 0 on the grid. So what was summed up before a feature appeared only gains columns of
-zeros, exactly; and detectors that met different features in different order still add up.
+which is 0 on the grid. So sums from before a feature appeared only gain columns of zeros, and
+detectors that met different features in a different order still add up exactly.
 """
 
 from __future__ import annotations
@@ -23,20 +23,30 @@ from edgemerge.core.stats import Stats
 Array = NDArray[np.float64]
 Features = dict[Any, Any]
 
-GRID_BITS = 10  # leaves room for 10⁵ samples of inputs that nobody scaled
+GRID_BITS = 10  # leaves room for 10⁵ samples of unscaled inputs
 MAX_FEATURES = 4096  # features up to which a name's weights do not depend on how many there are
 
 
-class Detector(base.AnomalyDetector):
-    """Learns what is normal; a score of 1 is as usual, 4 is four times as odd.
+class OSELMDetector(base.AnomalyDetector):
+    """Learns what is normal; a score of 1 is typical, 4 means four times the usual squared error.
 
-    Scale features to about [low, high] first, with any scaler of River. A good `width` is about
-    5/√n for n features. After each new sample the older ones count `forgetting`² times what they
-    did. A sample that scores above `reject_above` is not learnt.
+    Scale features to about [low, high] first, with any scaler of River.
+
+    Args:
+        n_hidden: Hidden values, 64 unless given; more for many features, at quadratic cost.
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        width: Spread of the random weights, 1 unless given; about 5/√n suits n features.
+        low: Lower end of the range of scaled features, −1 unless given.
+        high: Upper end of that range, 1 unless given.
+        ridge: Added to the diagonal where the readout is solved; None chooses it from the data.
+        forgetting: After each new sample the older ones weigh `forgetting`² times what they did;
+            1 (the default) keeps all.
+        reject_above: Do not learn samples that score above this; None (the default) learns all.
+        seed: Of the random weights. Detectors that merge need the same seed.
 
     >>> import random
     >>> from river import anomaly, compose, preprocessing
-    >>> alarm = anomaly.QuantileFilter(Detector(seed=7), q=0.99)
+    >>> alarm = anomaly.QuantileFilter(OSELMDetector(seed=7), q=0.99)
     >>> model = compose.Pipeline(preprocessing.StandardScaler(), alarm)
     >>> draw = random.Random(0).gauss
     >>> for _ in range(500):
@@ -85,10 +95,10 @@ class Detector(base.AnomalyDetector):
             self._take(features, grown)
 
     def score_one(self, x: Features) -> float:
-        """Say how unusual; a new feature says nothing, and while warming up the score is 0.
+        """Return how unusual a sample is; unknown features are ignored.
 
-        Warming up ends with 1.3 samples for each hidden value. Before, scores can be huge, which
-        the quantiles of River's filters do not get over.
+        The score is 0 up to 1.3 samples per hidden value: earlier scores can be huge, and the
+        quantiles of River's filters would never recover from them.
         """
         if self._detector is None or not self._detector.ready:
             return 0.0
@@ -111,7 +121,7 @@ class Detector(base.AnomalyDetector):
         return None if self._detector is None else self._detector.own
 
     def _row(self, x: Features) -> Array | None:
-        """Give the values of a sample that has just the features known, or None."""
+        """Return the values of a sample with exactly the known features, or None."""
         if len(x) == len(self._features) > 0:
             try:
                 return np.fromiter(self._pick(x), np.float64, len(x))
@@ -143,7 +153,7 @@ class Detector(base.AnomalyDetector):
         )
 
     def _grown(self, features: tuple[Any, ...]) -> core.Detector:
-        """Give a detector that knows the same and has room for more features."""
+        """Return a detector with the same sums and room for more features."""
         projection = self._projection(features)
         if self._detector is None:
             return self._resumed(Stats.empty(projection), 0)
@@ -159,12 +169,15 @@ class Detector(base.AnomalyDetector):
         )
 
 
+Detector = OSELMDetector  # its name up to version 0.1; pickles and old imports use it
+
+
 def _feature_union(some: Iterable[Any], more: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted({*some, *more}, key=str))
 
 
 def _embed_stats(stats: Stats, projection: Projection) -> Stats:
-    """Say what the sums would be, had all samples been of the larger projection's features."""
+    """Return the sums that the same samples have with the features of a larger projection."""
     names = {name: i for i, name in enumerate(projection.names or ())}
     places = [names[name] for name in stats.projection.names or ()]
     n, N = projection.n_inputs, projection.n_hidden

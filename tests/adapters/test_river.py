@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, checks, compose, datasets, preprocessing
 
+from edgemerge import river
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
-from edgemerge.river import Detector
+from edgemerge.river import OSELMDetector
 
 ROUNDING = 1e-9  # of float64, where P was followed sample by sample
 
@@ -39,13 +40,13 @@ class CreditCard:
 def own_checks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "CreditCard", CreditCard)
-        return list(checks.yield_checks(Detector()))
+        return list(checks.yield_checks(OSELMDetector()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", own_checks(), ids=lambda check: check.__name__)
 def test_rivers_own_checks_pass(check):
-    check(Detector())
+    check(OSELMDetector())
 
 
 names = st.sampled_from("abcde")
@@ -53,7 +54,7 @@ samples = st.lists(st.dictionaries(names, st.floats(-2.0, 2.0), min_size=1), max
 
 
 def taught(*streams, **settings):
-    detector = Detector(n_hidden=4, **settings)
+    detector = OSELMDetector(n_hidden=4, **settings)
     for x in itertools.chain(*streams):
         detector.learn_one(x)
     return detector
@@ -103,9 +104,9 @@ def test_while_warming_up_nothing_is_odd():
 
 
 def test_before_the_first_sample_nothing_is_odd():
-    detector = Detector()
+    detector = OSELMDetector()
     detector.learn_one({})
-    detector.merge(Detector())
+    detector.merge(OSELMDetector())
     assert detector.stats is None
     assert detector.score_one({}) == detector.score_one({"a": 1.0}) == 0.0
 
@@ -138,7 +139,7 @@ def test_other_settings_do_not_merge():
 
 def test_more_features_than_weights_can_be_drawn_for_are_refused():
     with pytest.raises(SettingError, match="expected at most 4096"):
-        Detector().learn_one({f"f{i}": 0.0 for i in range(4097)})
+        OSELMDetector().learn_one({f"f{i}": 0.0 for i in range(4097)})
 
 
 def test_what_is_rejected_is_not_learnt():
@@ -152,7 +153,7 @@ def test_what_is_rejected_is_not_learnt():
 
 
 def test_it_works_in_a_pipeline_with_a_quantile_filter():
-    alarm = anomaly.QuantileFilter(Detector(width=0.5), q=0.95)
+    alarm = anomaly.QuantileFilter(OSELMDetector(width=0.5), q=0.95)
     model = compose.Pipeline(preprocessing.StandardScaler(), alarm)
     caught = []
     for x, odd in CreditCard().take(1000):
@@ -164,9 +165,7 @@ def test_it_works_in_a_pipeline_with_a_quantile_filter():
 
 
 def test_rejected_samples_are_counted_on_through_merging_and_growing():
-    from edgemerge.river import Detector as RDetector
-
-    here, there = (RDetector(n_hidden=4, reject_above=4.0) for _ in range(2))
+    here, there = (OSELMDetector(n_hidden=4, reject_above=4.0) for _ in range(2))
     for detector in (here, there):
         for i in range(40):
             detector.learn_one({"a": (i % 7) / 70.0, "b": (i % 5) / 50.0})
@@ -181,10 +180,12 @@ def test_rejected_samples_are_counted_on_through_merging_and_growing():
 
 
 def test_an_absent_feature_is_in_the_middle_of_any_range():
-    from edgemerge.river import Detector as RDetector
-
-    absent, given = RDetector(low=10.0, high=20.0), RDetector(low=10.0, high=20.0)
+    absent, given = OSELMDetector(low=10.0, high=20.0), OSELMDetector(low=10.0, high=20.0)
     for detector, last in ((absent, {"a": 12.0}), (given, {"a": 12.0, "b": 15.0})):
         detector.learn_one({"a": 11.0, "b": 16.0})
         detector.learn_one(last)
     assert absent.stats == given.stats
+
+
+def test_the_old_name_still_works():
+    assert river.Detector is OSELMDetector
