@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: all they know is Stats, so `merge` is as good as one big `fit`.
+"""Estimators for scikit-learn: they learn Stats, so `merge` equals one `fit` of all the data.
 
 Estimators add up when they agree on the projection, so give each the same `low` and `high`: where
 inputs usually lie. For regression give `y_low` and `y_high`, too; for classification, `classes`.
@@ -42,16 +42,24 @@ AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its f
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OSELMDetector(OutlierMixin, BaseEstimator):
-    """Learns what rows usually look like; `score_samples` is −1 for a row that is as usual.
+    """Learns what rows usually look like; `score_samples` is −1 for a typical row.
 
-    With `robust`, `fit` leaves out the 8 % of the rows that lie furthest out in the tails of the
-    inputs, in case some are odd. `partial_fit` does so with the rows of its first call; later,
-    once there are enough rows for a good score, it leaves out those four times as odd as usual.
+    `partial_fit` and `merge` need not move `offset_`, since a score means the same after them.
+    `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast.
 
-    `contamination` is the share of the rows of a `fit` that `predict` calls outliers; "auto"
-    means those four times as odd as usual, and at least one in a hundred. `partial_fit` and
-    `merge` need not move `offset_`, for a score means the same after them. `detector_.score` is
-    M11 without the checks of sklearn: for one row, many times as fast.
+    Args:
+        n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        random_state: Seed of the random weights. Estimators that merge need the same.
+        width: Spread of the random weights; 0 (the default) chooses it from the number of inputs.
+        low: Lower end of the inputs' range; None (the default) takes it from the first rows.
+        high: Upper end likewise. Give both if estimators are to be merged.
+        ridge: Added to the diagonal where the readout is solved; None chooses it from the data.
+        contamination: Share of the rows of a `fit` that `predict` calls outliers; "auto" (the
+            default) means those that score above 4, and at least one in a hundred.
+        robust: Leave out outliers (the default): `fit`, and the first `partial_fit`, leave out the
+            8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` those
+            that score above 4. Set False if all rows are known to be normal.
 
     >>> X = np.random.default_rng(0).normal(0.0, 1.0, (500, 3))
     >>> OSELMDetector().fit(X).predict([[0.0, 0.0, 0.0], [9.0, -9.0, 9.0]])
@@ -101,16 +109,16 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         return self
 
     def score_samples(self, X: ArrayLike) -> Array:
-        """Give −M11 of rows: −1 is as usual, −4 is four times as odd."""
+        """Return −M11 of rows: −1 is typical, −4 means four times the usual squared error."""
         rows = _validated_rows(self, X)
         return np.asarray(-self.detector_.score(rows))
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Give `score_samples` less `offset_`: below 0 is an outlier."""
+        """Return `score_samples` less `offset_`: below 0 is an outlier."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
-        """Say 1 for rows that are usual and −1 for outliers."""
+        """Return 1 for normal rows and −1 for outliers."""
         return np.where(self.decision_function(X) < 0.0, -1, 1)
 
     @property
@@ -215,7 +223,7 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Say how much speaks for each class, (k, m); of two classes for the second, (k,)."""
+        """Return how much speaks for each class, (k, m); of two classes for the second, (k,)."""
         outputs = _predicted_outputs(self, X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 

@@ -46,7 +46,7 @@ OPTIONAL_FIELDS = ("desired", "followed")  # missing in states of older versions
 
 @dataclass
 class AgentState:
-    """Who the agent is, what it has learnt, told and been told, and where it stopped."""
+    """The device, its learner, what it shares and adopted, and where it stopped."""
 
     device: str
     incarnation: int
@@ -61,49 +61,49 @@ class AgentState:
     threshold: Any = None
     gate: Gate = field(default_factory=Gate)
     pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
-    told: bytes = b""  # what was adopted last; empty if it came from nobody
-    before: bytes | None = None  # what was adopted before that, to be undone to
-    shunned: dict[str, str] = field(default_factory=dict)  # why, by the digest of what was told
+    told: bytes = b""  # the Merged that was adopted last; empty if there was none
+    before: bytes | None = None  # the one before that, for undo
+    shunned: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
     desired: Any = None  # the newest desired-state document of the server, as plain JSON
     followed: int = 0  # the revision of it that was last acted upon
 
     @property
     def projection(self) -> Projection:
-        """What all devices share."""
+        """The projection that all devices share."""
         return self.learner.projection
 
     def decode_merged(self, data: bytes | None) -> Merged:
-        """Read what was told; nothing is the empty sum."""
+        """Decode a Merged; no bytes mean an empty one."""
         if not data:
             return Merged(self.projection)
         return decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
 
     def contributions(self) -> tuple[Contribution, ...]:
-        """Read what is on its way."""
+        """Decode the pending contributions."""
         return tuple(
             decode(d, Contribution, limit=MAX_STATE_BYTES, projection=self.projection)
             for d in self.pending
         )
 
     def mark_rejected(self, told: Merged, why: str) -> None:
-        """Remember not to adopt this very sum, for that reason."""
+        """Remember not to adopt this sum again, and why."""
         self.shunned[merged_digest(encode(told))] = why
         self.shunned = dict(list(self.shunned.items())[-MAX_REJECTED:])
 
     def clear_refusals(self) -> None:
-        """Let what was refused be looked at again; what was undone stays so."""
+        """Forget refusals, so that these sums are checked again; undone ones stay rejected."""
         self.shunned = {
             k: why for k, why in self.shunned.items() if not why.startswith(REFUSED_PREFIX)
         }
 
 
 def merged_digest(data: bytes) -> str:
-    """Give the digest under which a sum that was told is remembered."""
+    """Return the digest that identifies an encoded Merged."""
     return sha256(data).hexdigest()
 
 
 def state_to_bytes(memory: AgentState) -> bytes:
-    """Write everything down."""
+    """Encode the state, with a checksum."""
     memory.gate.look(census(memory.learner))
     plain = {
         name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
@@ -123,7 +123,7 @@ def state_to_bytes(memory: AgentState) -> bytes:
 
 
 def state_from_bytes(data: bytes) -> AgentState:
-    """Read it back; anything but what was written is a FormatError."""
+    """Decode a state; raise FormatError for anything but the bytes that were written."""
     start = len(MAGIC) + 32
     payload = data[start:]
     if data[:start] != MAGIC + sha256(payload).digest():
@@ -173,10 +173,10 @@ class InUseError(EdgemergeError, BlockingIOError):
 
 
 class StateFolder:
-    """A folder that one agent at a time has for itself; `close` lets it go."""
+    """A state folder, locked by one agent at a time; `close` releases it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Take the folder, making it if need be; an error says who has it already."""
+        """Lock the folder, creating it if needed; InUseError names the process that has it."""
         self.path = Path(path)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -189,11 +189,11 @@ class StateFolder:
                 "name a folder that this user may write to"
             ) from error
         self._take()
-        for left in self.path.glob(f".{STATE_FILE}.*"):  # by one that died while writing
+        for left in self.path.glob(f".{STATE_FILE}.*"):  # left by a crash while writing
             left.unlink(missing_ok=True)
 
     def read(self) -> AgentState | None:
-        """Give what was saved last; None if there is nothing, or nothing that can be read."""
+        """Return the saved state; None if there is none, or if it is broken."""
         try:
             with (self.path / STATE_FILE).open("rb") as file:
                 data = file.read(MAX_STATE_BYTES + 1)
@@ -208,13 +208,13 @@ class StateFolder:
             return None
 
     def write(self, memory: AgentState) -> None:
-        """Save; after a crash at any moment there is this or what was there before."""
+        """Save atomically: after a crash there is the new state or the old one."""
         failpoint("agent-before-save")
         write_atomically(state_to_bytes(memory), self.path / STATE_FILE)
         failpoint("agent-after-save")
 
     def projection(self) -> Projection | None:
-        """Give the projection that was kept here, if any."""
+        """Return the projection saved here, if any."""
         try:
             found = load(self.path / PROJECTION_FILE)
         except (FileNotFoundError, FormatError):
@@ -222,12 +222,12 @@ class StateFolder:
         return found if isinstance(found, Projection) else None
 
     def save_projection(self, projection: Projection) -> None:
-        """Keep a projection that was asked of others, for when they are away."""
+        """Save the fleet's projection, for starts while the server is unavailable."""
         if self.projection() != projection:
             save(projection, self.path / PROJECTION_FILE)
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         os.close(self._lock)
 
     def _take(self) -> None:
@@ -242,7 +242,7 @@ class StateFolder:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _set_aside(self) -> Path:
-        """Move the broken file out of the way; the oldest such makes room."""
+        """Rename the broken file; keep the newest few."""
         numbers = []
         for path in self.path.glob(f"{STATE_FILE}.broken-*"):
             with suppress(ValueError):
@@ -256,7 +256,7 @@ class StateFolder:
 
 
 class StateSaver:
-    """Saves; a disk that is full or gone does not stop detection, and is told of in the status."""
+    """Saves the state on a schedule; a full disk shows in the status, detection goes on."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class StateSaver:
         *,
         steady: Callable[[], float],
     ) -> None:
-        """Save what these remember, as often as that."""
+        """Save the state, with features and threshold, as often as configured."""
         self._folder, self._memory = folder, memory
         self._features, self._threshold = features, threshold
         self._save_config, self._steady = often, steady
@@ -276,11 +276,11 @@ class StateSaver:
         self.trouble = ""
 
     def count(self) -> None:
-        """Take note of a reading that was dealt with."""
+        """Count a reading."""
         self._readings += 1
 
     def tend(self) -> None:
-        """Save if it is time."""
+        """Save if it is due."""
         if not self._readings:
             return
         late = self._steady() - self._at >= self._save_config.every_s
@@ -288,7 +288,7 @@ class StateSaver:
             self.save()
 
     def save(self) -> bool:
-        """Save now; say whether it worked."""
+        """Save now; return whether it worked."""
         self._memory.features = self._features.state()
         self._memory.threshold = self._threshold.state()
         self._readings, self._at = 0, self._steady()

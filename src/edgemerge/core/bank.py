@@ -206,7 +206,7 @@ class Bank:
         return self[self._closest(row)].explain(x)
 
     def drift(self, pattern: str) -> float:
-        """Say how far a pattern's recent samples lie from what was learnt, in its spreads."""
+        """Return how far a pattern's recent samples lie from what was learnt, in its spreads."""
         self[pattern]
         return self.patterns.instances[pattern].drift
 
@@ -256,7 +256,7 @@ class Bank:
         patterns.adopt_contributions(self.patterns, told)
 
     def rename(self, pattern: str, name: str) -> None:
-        """Give a pattern a name that says something; it is shared under that name from now on."""
+        """Return a pattern a name that says something; it is shared under that name from now on."""
         self[pattern]
         must_be_name("pattern", name)
         if name in self.patterns.instances:
@@ -291,7 +291,7 @@ class Bank:
         return self.patterns.rejected
 
     def __getitem__(self, pattern: str) -> Detector:
-        """Give the detector of a pattern."""
+        """Return the detector of a pattern."""
         if pattern not in self.patterns.instances:
             raise UnknownError(f"no pattern {pattern!r}; known: {list(self)}")
         return self.patterns.instances[pattern].detector

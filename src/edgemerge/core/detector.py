@@ -1,4 +1,4 @@
-"""The detector: learns a stream sample by sample and says how unusual a sample is.
+"""The detector: learns a stream sample by sample and scores how unusual a sample is.
 
 x (n,) or X (k, n) are readings; on the grid they become rows with hidden values h (N,), H (k, N).
 `Model` holds the own and others' sums and the cached solution. With forgetting, sums live in a
@@ -39,10 +39,10 @@ class Look(NamedTuple):
 
 
 class Model:
-    """Sums and their cache; `fade` is what an old sample is worth after each new one."""
+    """Sums and their cached solution; `fade` is an old sample's weight after each new one."""
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
-        """Know nothing."""
+        """Start with empty sums."""
         self.projection, self.fade = projection, fade
         self.own = Sums(projection.n_hidden, projection.n_inputs, projection.quantum)
         self.floor = projection.quantum / 12.0  # the loss that rounding to the grid alone makes
@@ -66,7 +66,7 @@ class Model:
     @property
     def refresh_interval(self) -> int:
         """The samples after which P is solved afresh."""
-        least = 0.9 if self.others else 0.5  # in a frame others and the ridge fade, and should not
+        least = 0.9 if self.others else 0.5  # in a frame others and the ridge fade too
         return MAX_STEPS if self.fade == 1.0 else min(MAX_STEPS, max(1, int(log(least, self.fade))))
 
     @property
@@ -75,7 +75,7 @@ class Model:
         return self._cache is not None
 
     def tell(self, others: Stats) -> None:
-        """Set what the others have seen, which must add to ours."""
+        """Replace the sums of others, which must fit together with our own."""
         others.must_be_compatible(self.projection, self.projection.n_inputs)
         must_fit(self.own.largest() * self.frame + others.largest, self.own.quantum)
         self.rest()
@@ -135,7 +135,7 @@ class Model:
         self._cache = Cache.resume(P, ridge, trace, fit, int(steps))
 
     def cache(self) -> Cache:
-        """Give P, solved or followed up to the last sample."""
+        """Return P, solved or followed up to the last sample."""
         cache = self._cache
         if cache is None or cache.steps >= self.refresh_interval:
             cache = self._cache = self._solved(cache)
@@ -149,17 +149,17 @@ class Model:
         self._trace = float(np.trace(U))
         new = Cache(U, self.ridge(0.0))
         if old is not None and self.fade == 1.0 and old.ridge == new.ridge:
-            new.fit = old.fit  # was followed without loss, and is dear to compute
+            new.fit = old.fit  # still exact, and expensive to compute
         return new
 
     def ridge(self, more: float) -> float:
-        """Give the ridge for what is known, or for U with a trace larger by `more`."""
+        """Return the ridge for what is known, or for U with a trace larger by `more`."""
         if self._ridge is None:
             return ridge_for(self.projection, self._trace + more)
         return self._ridge
 
     def fit(self) -> Fit:
-        """Give how well everything known is fitted."""
+        """Return how well everything known is fitted."""
         cache = self.cache()
         if cache.fit is None:
             V, S = self.own.V, self.own.S
@@ -169,7 +169,7 @@ class Model:
         return cache.fit
 
     def level(self) -> Level:
-        """Give the level of loss that is usual now."""
+        """Return the level of loss that is usual now."""
         fit, cache, n = self.fit(), self.cache(), self.projection.n_inputs
         weight = self.own.count + self.told
         count = effective_count(self.own.count * self.frame, self.told, self.fade)
@@ -185,7 +185,7 @@ class Model:
         return Look(H, HP, errors, squares, np.einsum("ij,ij->i", H, HP))
 
     def times_V(self, G: Array) -> Array:
-        """Give GV, with V of everything known."""
+        """Return GV, with V of everything known."""
         Y: Array = G.dot(self.own.V)
         if self.others:
             Y += G.dot(self.others.V)
@@ -203,7 +203,7 @@ class Model:
         return self._cache, self.learnt
 
     def invalidate(self) -> None:
-        """Have P solved afresh when it is next needed."""
+        """Solve P afresh when it is next needed."""
         self._cache = None
 
     def watch(self, more: float) -> None:
@@ -231,7 +231,7 @@ def learn_one(known: Model, x: Array, look: Look) -> None:
 
 
 def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
-    """Add rows to the sums alone: the fastest way, when nobody asks in between."""
+    """Add rows to the sums alone: the fastest way if no score is needed in between."""
     if known.fade != 1.0 or len(X) > CHUNK_ROWS or not _add_in_place(known, X, H):
         _add_checked(known, X, H)
     known.learnt += len(X)
@@ -239,7 +239,7 @@ def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
 
 
 def _add_in_place(known: Model, X: Array, H: Array | None) -> bool:
-    """Add a few rows in place; not if it might be too much, which needs a closer look."""
+    """Add a few rows in place; return False if they might not fit."""
     H = known.projection.project(X) if H is None else H
     fits = known.own.fits(max(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
     if fits:
@@ -248,7 +248,7 @@ def _add_in_place(known: Model, X: Array, H: Array | None) -> bool:
 
 
 def _add_checked(known: Model, X: Array, H: Array | None) -> None:
-    """Sum rows up by themselves, see that they fit, and add that."""
+    """Sum rows up separately, check that they fit, and add the sum."""
     age = np.arange(len(X) - 1.0, -1.0, -1.0)
     fresh = sum_up(known.projection, X, X, None if known.fade == 1.0 else known.fade**age, H)
     known.own.must_hold(fresh)
@@ -258,31 +258,31 @@ def _add_checked(known: Model, X: Array, H: Array | None) -> None:
     known.own.add_sums(fresh)
 
 
-MAX_BUFFERED = 64  # samples that may wait
+MAX_BUFFERED = 64  # samples
 MAX_SINGLE_STEPS = 8  # samples up to which following P is cheaper than solving it
 
 
 class SampleBuffer:
-    """Samples on the grid that are as good as learnt: they are sure to fit into the sums."""
+    """Buffers samples on the grid that are sure to fit into the sums."""
 
     def __init__(self, known: Model) -> None:
-        """Put samples aside for what will know them."""
+        """Buffer samples for a model."""
         self._known = known
         self._room = Capacity(known.projection)
         self._rows: list[Array] = []
         self._load = 0.0  # at least what they add to the largest sum
 
     def __len__(self) -> int:
-        """Count the samples that wait."""
+        """Count the buffered samples."""
         return len(self._rows)
 
     @property
     def rows(self) -> Sequence[Array]:
-        """The samples that wait, oldest first."""
+        """The buffered samples, oldest first."""
         return self._rows
 
     def push(self, x: Array) -> None:
-        """Put one sample (n,) aside, or learn it now if it might not fit later."""
+        """Buffer one sample (n,), or learn it now if it might not fit later."""
         load = self._room.load(x)
         if len(self._rows) >= MAX_BUFFERED or not self._known.own.fits(self._load + load):
             self.clear()
@@ -293,13 +293,13 @@ class SampleBuffer:
             learn_rows(self._known, x[None])
 
     def must_fit(self, X: Array) -> None:
-        """Refuse rows (k, n) that would not all fit, before the first of them is learnt."""
+        """Raise CapacityError unless all rows (k, n) fit, before the first is learnt."""
         self._room.must_hold(self._known.own, X)
         if self._known.ridge(0.0) == 0.0:
-            self._known.cache()  # which is refused where samples are too few to solve for
+            self._known.cache()  # raises SolveError if samples are too few
 
     def clear(self) -> None:
-        """Learn all that wait."""
+        """Learn all buffered samples."""
         if not self._rows:
             return
         rows, self._rows, self._load = self._rows, [], 0.0
@@ -316,9 +316,9 @@ BLOCK_ROWS = 32  # where k × k work is still small against N × n
 def learn_and_score_rows(
     known: Model, X: Array, reject_above: float, ready: float
 ) -> tuple[Array, int]:
-    """Score and learn rows, each before the next; give the scores and how many were rejected."""
+    """Score and learn rows, each before the next; return the scores and how many were rejected."""
     scores, rejected, done = np.ones(len(X)), 0, 0
-    if len(X) and not known.count:  # nothing is unusual to one who knows nothing
+    if len(X) and not known.count:  # without data nothing is unusual
         learn_rows(known, X[:1])
         done = 1
     while done < len(X):
@@ -353,7 +353,7 @@ def learn_and_score_block(
 
 
 def _fits(known: Model, seen: Preview) -> Fit:
-    """Give the fit before each row, and after the last, (k + 1,)."""
+    """Return the fit before each row, and after the last, (k + 1,)."""
     W, E, start = seen.W, seen.E, known.fit()
     WB = known.times_V(known.cache().gains(W.T))  # (k, m), with B as it is before the block
     WW, EE = W.T @ W, E @ E.T

@@ -36,11 +36,11 @@ EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to a pattern, at a time counted in samples.
+    """A change of a pattern, at a time counted in samples.
 
-    new: samples that nothing explained turned out to be a pattern. split: it was parted in two,
-    `other` is the new part. moved: recent samples lie elsewhere than what was learnt. gone: it
-    has not been seen for long. joined: `other` was added into it. retired: it made room.
+    new: samples that no pattern explained form one. split: in two, `other` is the new part.
+    moved: recent samples lie elsewhere than what was learnt. gone: not seen for long. joined:
+    `other` was added to it. retired: removed to make room.
     """
 
     kind: EventKind
@@ -68,7 +68,7 @@ class RingBuffer:
         self.seen += len(X)
 
     def restore(self, X: Array, seen: int) -> None:
-        """Go on from the rows that were kept when this many had been seen."""
+        """Continue from the rows that were kept when this many had been seen."""
         self.seen = seen - len(X)
         self.push(X)
 
@@ -87,7 +87,7 @@ class RingBuffer:
         return self.seen >= len(self._rows)
 
     def rows(self) -> Array:
-        """Give the rows, oldest first."""
+        """Return the rows, oldest first."""
         start = self.seen % len(self._rows) if self.full else 0
         used = len(self._rows) if self.full else self.seen
         return np.roll(self._rows[:used], -start, axis=0).astype(np.float64)
@@ -99,7 +99,7 @@ MAX_ITERATIONS = 20
 
 
 def two_means(X: Array) -> Mask:
-    """Part samples by 2-means, started along their principal direction: no chance in it."""
+    """Split samples by 2-means, started along their principal direction: deterministic."""
     centred = X - X.mean(0)
     along = centred @ _principal_direction(centred)
     second = along > np.median(along)
@@ -159,20 +159,20 @@ def upper_quantile(values: Array, weights: Array, share: float) -> float:
     return float(np.append(levels, levels[-1] + 1.0)[i : i + 2].mean(dtype=np.float64))
 
 
-RECENT_SAMPLES = 64.0  # samples that the recent centroid looks back on
-ROWS_PER_HIDDEN = 6  # rows kept for each hidden value: enough to part them in two
+RECENT_SAMPLES = 64.0  # samples in the mean of the recent ones
+ROWS_PER_HIDDEN = 6  # rows kept for each hidden value: enough to split them in two
 
 
 class Pattern:
     """One pattern of normal; rows (k, n) are on the grid."""
 
     def __init__(self, detector: Detector, rows: Array) -> None:
-        """Look after a detector that has learnt these rows last."""
+        """Wrap a detector that has learnt these rows last."""
         p = detector.projection
         self.detector = detector
         self.ring = RingBuffer(ROWS_PER_HIDDEN * p.n_hidden, p.n_inputs)
         self.ring.push(rows)
-        self.considered = 0  # what ring.seen was when parting it was last considered
+        self.considered = 0  # ring.seen when a split was last considered
         self.used_at = 0  # by the bank's clock, which counts samples
         self.moved = self.gone = False
         self.recent: Array | None = None
@@ -195,7 +195,7 @@ class Pattern:
         return np.asarray(known.judge(X, H)[1]) if known.count else np.ones(len(X))
 
     def loss(self, X: Array, H: Array) -> Array:
-        """Give the loss of such rows, (k,)."""
+        """Return the loss of such rows, (k,)."""
         return np.asarray(self.detector.known.look(X, H).squares / X.shape[1])  # M9
 
     def learn(self, X: Array, H: Array, now: int) -> None:
@@ -232,10 +232,10 @@ class Patterns:
     instances: dict[str, Pattern] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     clock: int = 0  # samples seen, learnt or not
-    compared: int = 0  # the clock when patterns were last looked through for such as became one
+    compared: int = 0  # the clock when patterns were last compared
     rejected: int = 0
     settled: bool = False  # whether there is enough to reject samples
-    sifted: bool = False  # whether the first ring was gone through for samples that lie far out
+    sifted: bool = False  # whether the outliers among the first rows were removed
 
     def __post_init__(self) -> None:
         """Make room for samples that nothing explains."""
@@ -252,25 +252,25 @@ class Patterns:
         return instance
 
     def free_name(self, stem: str) -> str:
-        """Give the first of stem, stem-2, stem-3, ... that no instance has."""
+        """Return the first of stem, stem-2, stem-3, ... that no instance has."""
         names = (stem if k == 1 else f"{stem}-{k}" for k in range(1, len(self.instances) + 2))
         return next(name for name in names if name not in self.instances)
 
     def tell(self, kind: EventKind, pattern: str, other: str = "") -> None:
-        """Put an event on record."""
+        """Record an event."""
         self.events.append(Event(kind, pattern, self.clock, other))
 
     def scores(self, X: Array, H: Array) -> Array:
-        """Give each instance's score of each row, (instances, k)."""
+        """Return each instance's score of each row, (instances, k)."""
         return np.array([instance.score(X, H) for instance in self.instances.values()])
 
     def nearest(self, X: Array) -> NDArray[np.intp]:
-        """Give the instance with the nearest centroid for each row, (k,)."""
+        """Return the instance with the nearest centroid for each row, (k,)."""
         C = np.array([instance.centroid for instance in self.instances.values()])
         return np.asarray(((C**2).sum(1)[:, None] - 2.0 * C @ X.T).argmin(0))
 
     def must_fit(self, X: Array) -> None:
-        """Refuse rows that no pattern could take in all, before any of them is learnt."""
+        """Raise CapacityError unless each pattern can hold all rows, before any is learnt."""
         for instance in self.instances.values():
             self.room.must_hold(instance.detector.known.own, X)
 
@@ -291,7 +291,7 @@ class Patterns:
     def _homes(self, X: Array, H: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Say to which pattern each row goes, and which rows go to none."""
         nearest = self.nearest(X)
-        if not self.settled or self.reject_above == inf:  # then there is no need to judge
+        if not self.settled or self.reject_above == inf:  # then no score is needed
             return nearest, np.zeros(len(X), np.bool_)
         scores = self.scores(X, H)
         explained = scores <= self.reject_above
@@ -305,9 +305,9 @@ MIN_ROWS_PER_HIDDEN = 1.0  # rows for each hidden value, in each part
 
 
 def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
-    """Part a pattern whose last rows two readouts explain better, and its parts likewise.
+    """Split a pattern whose last rows two readouts explain better, and its parts likewise.
 
-    Half of the room is left to patterns that are really new.
+    Half of the places are left to new patterns.
     """
     if len(patterns.instances) >= (patterns.most + 1) // 2:
         return
@@ -322,7 +322,7 @@ def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
 
 
 def unexplained_loss(projection: Projection, rows: Array) -> tuple[float, float]:
-    """Give the loss that no readout of this size explains, and how many residuals tell it."""
+    """Return the loss that no readout of this size explains, and how many residuals tell it."""
     level = Profile.of(Stats.of_rows(projection, rows)).level
     return float(level.loss / level.residual_share), float(
         level.count * level.residual_share
@@ -364,7 +364,7 @@ IDLE_SAMPLES_PER_HIDDEN = (
 
 
 def maintain(patterns: Patterns) -> None:
-    """Look after all patterns; called after each block."""
+    """Clean, split, add, join and retire patterns; called after each block."""
     _remove_first_outliers(patterns)
     for name, instance in list(patterns.instances.items()):
         if instance.ring.seen - instance.considered >= instance.ring.capacity:
@@ -379,9 +379,9 @@ def maintain(patterns: Patterns) -> None:
 
 
 def _remove_first_outliers(patterns: Patterns) -> None:
-    """Leave out the first samples that lie far out, as soon as there are enough to tell.
+    """Remove outliers among the first samples, as soon as there are enough.
 
-    It is done twice, for ranks among more samples tell more; nothing was parted until then.
+    It is done twice, since ranks among more samples are better; nothing is split before.
     """
     if patterns.sifted:
         return
@@ -418,7 +418,7 @@ def _find_new_pattern(patterns: Patterns) -> None:
 
 
 def _make_room(patterns: Patterns) -> bool:
-    """Make room: join what has become one, retire what is gone, or join the two most alike."""
+    """Make room: join patterns that became alike, retire one that is gone, or join the closest."""
     if _is_full(patterns):
         _join_most_similar(patterns)
     if _is_full(patterns):
@@ -472,7 +472,7 @@ MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourse
 
 
 def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution]) -> None:
-    """Set what peers have told; whatever was told before is forgotten."""
+    """Replace what peers have seen."""
     told = _group_to_limit(list(contributions), MAX_ADOPTED_PER_OWN * patterns.most)
     nothing = Stats.empty(patterns.projection)
     for name, instance in list(patterns.instances.items()):

@@ -28,8 +28,8 @@ RELATIVE_RIDGES = {
     "relu": 1e-4,
     "sigmoid": 1e-2,
     "tanh": 1e-2,
-}  # times mean of diag(U)
-MAX_RIDGE_TRIES = 4  # how many ridges are tried, each ten times the last
+}  # times the mean of diag(U)
+MAX_RIDGE_TRIES = 4  # each ridge is ten times the last
 
 
 def ridge_for(projection: Projection, trace: float) -> float:
@@ -48,7 +48,7 @@ def ridge_for(projection: Projection, trace: float) -> float:
 
 
 def inverse_factor(U: Array, ridge: float) -> tuple[Array, float]:
-    """Give R, lower triangular, with RᵀR = (U + ρI)⁻¹, and the ρ that it took."""
+    """Return R, lower triangular, with RᵀR = (U + ρI)⁻¹, and the ρ that it took."""
     if not ridge >= 0.0:
         raise SettingError(f"found ridge={ridge}, expected 0 or more")
     if not np.isfinite(U).all():
@@ -91,7 +91,7 @@ class Readout:
         return cls(P, P @ V, rho)  # M3
 
     def step(self, h: Array, t: Array) -> Self:
-        """Take in one sample without inverting anything: O(N² + Nm)."""
+        """Add one sample without inverting anything: O(N² + Nm)."""
         Ph = self.P @ h
         d = 1.0 / (1.0 + h @ Ph)
         P = self.P - d * np.outer(Ph, Ph)  # M4
@@ -99,7 +99,7 @@ class Readout:
         return type(self)(P, B, self.ridge)
 
     def chunk(self, H: Array, T: Array) -> Self:
-        """Take in k samples at once by Woodbury, which inverts a k × k matrix."""
+        """Add k samples at once by Woodbury, which inverts a k × k matrix."""
         G = self.P @ H.T
         R, _ = inverse_factor(H @ G, 1.0)
         W = G @ R.T
@@ -119,13 +119,13 @@ class Readout:
 
 
 def ridge_cholesky(U: Array, ridge: float) -> tuple[Array, float]:
-    """Give L, lower triangular, with LLᵀ = U + ρI, and the ρ that it took."""
+    """Return L, lower triangular, with LLᵀ = U + ρI, and the ρ that it took."""
     K = np.array(U, order="F")
     K.flat[:: len(K) + 1] += ridge
     L, failed = lapack.dpotrf(K, lower=1, clean=1, overwrite_a=1)
     if not failed and ridge > 0.0 and np.isfinite(L).all():
         return L, ridge
-    R, ridge = inverse_factor(U, ridge)  # doubts, raises the ridge, or refuses
+    R, ridge = inverse_factor(U, ridge)  # raises the ridge, or an error
     return lapack.dtrtri(R, lower=1)[0], ridge
 
 
@@ -148,15 +148,15 @@ class Fit:
     norm: Any
 
     def loss(self, ridge: float) -> Any:
-        """Give Σ‖t − hB‖², for each entry."""
+        """Return Σ‖t − hB‖², for each entry."""
         return self.J - ridge * self.norm
 
 
 class Cache:
-    """P and its trace; and the fit of B, once somebody who has V and S fills it in."""
+    """P and its trace, and the fit of B once it was computed from V and S."""
 
     def __init__(self, U: Array, ridge: float) -> None:
-        """Factor U + ρI, of which the lower triangle is read; P waits until it is asked for."""
+        """Factor the lower triangle of U + ρI; P is computed when it is first needed."""
         self._L, self.ridge = ridge_cholesky(U, ridge)
         self._P: Array | None = None
         self._trace = 0.0
@@ -194,7 +194,7 @@ class Cache:
         return Fit(max(float(S.sum() - np.vdot(B.T, V)), 0.0), float(np.vdot(B.T, B.T)))
 
     def gains(self, H: Array) -> Array:
-        """Give HP, (k, N), or hP for one sample (N,)."""
+        """Return HP, (k, N), or hP for one sample (N,)."""
         if self._P is None:
             return np.asarray(lapack.dpotrs(self._L, H.T, lower=1)[0].T)
         if H.ndim == 1:
@@ -267,7 +267,7 @@ class Level(NamedTuple):
         return self.largest(self.loss / self.weight / self.residual_share**2, self.floor)  # M11
 
     def score(self, loss: Any, leverage: Any) -> Any:
-        """Say how odd samples are: 1 is as usual, 4 is four times as odd."""
+        """Return how unusual samples are; 1 is typical."""
         strange = (
             leverage * self.residual_share * self.count / self.largest(self.freedom, MIN_SPARE)
         )

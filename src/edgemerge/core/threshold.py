@@ -1,4 +1,4 @@
-"""The threshold: says of a stream of scores or losses when to raise the alarm."""
+"""The threshold: decides for a stream of scores or losses when to raise an alarm."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.readout import Readout
 from edgemerge.core.stats import Stats
 
-DEFAULT_LIMIT = 4.0  # four times as odd as usual
+DEFAULT_LIMIT = 4.0  # four times the usual squared error
 DEFAULT_WINDOW = 500
 
 
 class Threshold:
-    """A fixed `limit`, a `quantile` of recent values, or their mean and some `sigmas`; one of them.
+    """Raises an alarm above a fixed limit, a quantile of recent values, or mean plus sigmas.
 
-    With `votes=(k, n)` there is an alarm when at least k of the last n values were above.
-
-    What is learnt from recent values is learnt from normal ones: a value above the limit (for a
-    quantile: as far above it again as it lies above the median) does not enter the window, so an
-    anomaly does not raise the limit. Neither, then, does a lasting change: after maintenance, call
-    `relearn`. Until the window is full there is no alarm.
+    A value above the limit (for a quantile: as far above the limit as that lies above the median)
+    does not enter the window, so an anomaly does not raise the limit. A lasting change does not
+    raise it either: after maintenance, call `relearn`. Until the window is full there is no alarm.
 
     >>> threshold = Threshold(limit=4.0, votes=(2, 3))
     >>> [threshold.update(score) for score in (1.0, 9.0, 1.0, 9.0, 1.0, 1.0)]
@@ -41,7 +38,20 @@ class Threshold:
         window: int = DEFAULT_WINDOW,
         votes: tuple[int, int] = (1, 1),
     ) -> None:
-        """Choose the way; without any, the limit is 4 times the usual."""
+        """Give one of limit, quantile and sigmas; without any, the limit is 4.
+
+        Args:
+            limit: A fixed limit, above 0. The default is 4, four times the usual squared error.
+            quantile: The limit is this quantile of the window, from 0.5 to below 1; use it where
+                normal values have a long tail.
+            sigmas: The limit is the mean of the window plus so many standard deviations.
+            window: How many recent values are kept for `quantile` or `sigmas`, 500 unless given.
+            votes: (k, n): raise the alarm when at least k of the last n values are above the
+                limit. (1, 1) unless given; more suppresses single outliers.
+
+        Raises:
+            SettingError: A setting is out of range, or there is more than one way.
+        """
         _check_settings(limit, quantile, sigmas, window, votes)
         fixed = quantile is None and sigmas is None
         self._fixed = (DEFAULT_LIMIT if limit is None else float(limit)) if fixed else None
@@ -61,7 +71,7 @@ class Threshold:
         return self._limit
 
     def update(self, value: float) -> bool:
-        """Take in the next value and say whether to raise the alarm."""
+        """Take in the next value and return whether to raise the alarm."""
         if isnan(value):
             raise SampleError("found NaN, expected a score or loss: drop or repair such samples")
         self._votes.append(bool(value > self._limit))
@@ -72,7 +82,7 @@ class Threshold:
         return sum(self._votes) >= self._needed
 
     def rescale(self, factor: float) -> None:
-        """Follow losses that a merge has multiplied by this, see `loss_shift`; not for scores."""
+        """Multiply limit and window by the factor of `loss_shift`, for losses after a merge."""
         if not 0.0 < factor < inf:
             raise SettingError(f"found factor {factor}, expected a finite number above 0")
         self._recent *= factor
@@ -81,7 +91,7 @@ class Threshold:
         self._fixed = None if self._fixed is None else self._fixed * factor
 
     def relearn(self) -> None:
-        """Forget the window and the votes, and stay silent until it has filled again."""
+        """Forget the window and the votes; there is no alarm until the window is full again."""
         self._seen = 0
         self._votes.clear()
         self._recent.fill(0.0)
@@ -130,7 +140,7 @@ class Threshold:
 
 
 def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
-    """Give the factor by which a merge multiplies the loss of fresh samples like these.
+    """Return the factor by which a merge multiplies the loss of fresh samples like these.
 
     `stats` are the device's own, which both readouts were solved from; no sample is needed.
     """
@@ -138,7 +148,7 @@ def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
 
 
 def fresh_loss(stats: Stats, readout: Readout) -> float:
-    """Give the loss that fresh samples like these have under a readout they had a part in."""
+    """Return the loss that fresh samples like these have under a readout they had a part in."""
     freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
     spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)
     return max(stats.mean_loss(readout) / spare**2, stats.projection.rounding_loss)  # M10, M11
