@@ -3,7 +3,7 @@
 import pytest
 
 from edgemerge.agent.config import read_config
-from edgemerge.agent.mqtt import Broker, MqttSink, Topics
+from edgemerge.agent.mqtt import MqttSink, Topics, agent_broker
 from tests.agent.configuring import HEAD, SHARED
 from tests.agent.listening import Listener
 from tests.services.mosquitto import mosquitto
@@ -49,7 +49,7 @@ def sinking(tmp_path, topics):
     started = []
 
     def sink(port, **options):
-        at = Broker(port=port, retry_s=(0.05, 0.2))
+        at = agent_broker(port=port, retry_s=(0.05, 0.2))
         started.append(MqttSink(at, topics, tmp_path / "alarms", **options))
         return started[-1]
 

@@ -19,8 +19,8 @@ import pytest
 from edgemerge import Bank, Contribution, Detector, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import StateFolder
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.protocol import Wish
 from tests.agent.agents import configured, ran, shared, stream, wait_until, write_rows
 
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ class Agent:
         memory, (_, own) = self.memory(), expected(self.kind)
         assert memory.index == len(ROWS)
         assert own_stats(memory.learner) == own
-        there = self.exchange.pull(Wish(devices=("pump-1",)))
+        there = self.exchange.pull(Selection(devices=("pump-1",)))
         assert {origin.incarnation for origin in there.origins} == {memory.incarnation}
         assert there.total == Stats.total(P, own.values())
 
@@ -168,4 +168,4 @@ def test_a_state_folder_put_back_from_a_copy_counts_every_sample_once(tmp_path, 
     assert first.statuses[-1]["incarnation"] == 1_000_000
     assert last.statuses[-1]["incarnation"] == 2_000_000
     assert last.statuses[-1]["patterns"] == {"normal": len(ROWS)}
-    assert FolderExchange(config.exchange.path, P).pull(Wish()).total == Stats.of(P, ROWS)
+    assert FolderExchange(config.exchange.path, P).pull(Selection()).total == Stats.of(P, ROWS)

@@ -18,9 +18,9 @@ from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.runner import run
 from edgemerge.agent.state import StateFolder
 from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.memory import MemoryExchange
-from edgemerge.exchange.protocol import Wish
 from tests.agent.agents import (
     Listener,
     Running,
@@ -168,7 +168,7 @@ def test_sync_and_undo_on_command(tailing):
     write_rows(tailing.path, stream(50, 3), "a")
     wait_until(lambda: len(tailing.listener.verdicts) == 150)
     assert tailing.ask("sync")["pushed"] == 1
-    assert exchange.pull(Wish(devices=("pump-1",))).total.count == 150
+    assert exchange.pull(Selection(devices=("pump-1",))).total.count == 150
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_commands_that_come_by_a_sink_are_carried_out(tmp_path):
         wait_until(lambda: not words)
         wait_until(lambda: len(agent.listener.verdicts) == 130)
         words.append("sync")
-        wait_until(lambda: exchange.pull(Wish()).total.count == 130)
+        wait_until(lambda: exchange.pull(Selection()).total.count == 130)
 
 
 class Hanging:
@@ -284,7 +284,7 @@ def test_clocks_that_jump_change_nothing(tmp_path, monkeypatch):
     told = ran(configured(tmp_path, "sync.gate=0"), clock=clock)
     assert len(told.verdicts) == 200
     assert next(ticks) > 200
-    assert exchange.pull(Wish()).total == Stats.of(P, rows)
+    assert exchange.pull(Selection()).total == Stats.of(P, rows)
 
 
 def test_a_disk_that_cannot_be_written_does_not_stop_detection(tailing, monkeypatch):
@@ -319,9 +319,9 @@ def test_what_is_shared_at_the_end_of_a_source_can_be_chosen(tmp_path):
     write_rows(tmp_path / "pump-1.csv", stream(200))
     exchange = FolderExchange(tmp_path / "exchange", P)
     ran(configured(tmp_path, "sync.every_s=3600", "sync.at_end=false"))
-    assert exchange.pull(Wish()).total.count == 0
+    assert exchange.pull(Selection()).total.count == 0
     ran(configured(tmp_path, "sync.every_s=3600"))
-    assert exchange.pull(Wish()).total.count == 200
+    assert exchange.pull(Selection()).total.count == 200
 
 
 def test_the_projection_of_the_fleet_is_kept_for_when_it_is_away(tmp_path, monkeypatch):
@@ -362,7 +362,7 @@ def test_a_lost_state_is_a_new_incarnation_that_is_told_what_the_old_one_saw(tmp
     assert told.statuses[-1]["incarnation"] == 2_000_000
     assert told.statuses[-1]["patterns"] == {"normal": 90.0}
     every = np.vstack([stream(60), stream(30, 1)])
-    assert FolderExchange(tmp_path / "exchange", P).pull(Wish()).total == Stats.of(P, every)
+    assert FolderExchange(tmp_path / "exchange", P).pull(Selection()).total == Stats.of(P, every)
 
 
 def test_a_listener_is_told_how_it_goes(tmp_path):

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from edgemerge.agent.config import Config, SinkConfig, SourceConfig
-from edgemerge.agent.mqtt import Broker, MqttSink, Topics
+from edgemerge.agent.mqtt import MqttSink, Topics, agent_broker
 from edgemerge.agent.runner import make_sinks, make_source
 from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
@@ -65,10 +65,10 @@ TO_KILL = """
 import sys
 from pathlib import Path
 from threading import Event
-from edgemerge.agent.mqtt import Broker
+from edgemerge.agent.mqtt import agent_broker
 from edgemerge.agent.mqtt import Topics
 from edgemerge.agent.mqtt import MqttSink
-sink = MqttSink(Broker(port=int(sys.argv[1])), Topics("edgemerge", "killed", "pump-3"),
+sink = MqttSink(agent_broker(port=int(sys.argv[1])), Topics("edgemerge", "killed", "pump-3"),
                 Path(sys.argv[2]))
 Event().wait(60)
 """
@@ -196,7 +196,7 @@ def test_a_broker_that_never_answers_holds_nobody_up(sinking):
 
 
 def test_a_missing_password_file_is_refused_at_once(tmp_path):
-    at = Broker(username="a", password_file=tmp_path / "gone")
+    at = agent_broker(username="a", password_file=tmp_path / "gone")
     with pytest.raises(SettingError, match=r"the password in .*gone: No such file"):
         MqttSink(at, Topics("a", "b", "c"), tmp_path / "alarms")
 
@@ -210,7 +210,7 @@ def test_a_password_is_read_from_its_file(tmp_path, password, let_in, caplog):
     users.chmod(0o644)
     (tmp_path / "password").write_text(f"{password}\n")
     with broker(tmp_path, "allow_anonymous false", f"password_file {users}") as port:
-        at = Broker(
+        at = agent_broker(
             port=port,
             username="pump",
             password_file=tmp_path / "password",

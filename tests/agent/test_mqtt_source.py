@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from edgemerge.agent.mqtt import Broker, MqttSource
+from edgemerge.agent.mqtt import MqttSource, agent_broker
 from edgemerge.agent.rows import PayloadRows
 from tests.agent.listening import Hearing, at_port, publish, until
 from tests.services.mosquitto import free_port
@@ -17,7 +17,7 @@ def heard(hearing, port, mark):
 
 def test_readings_come_from_a_topic_and_again_after_the_broker_was_away(tmp_path):
     port = free_port()
-    source = MqttSource(Broker(port=port, retry_s=(0.05, 0.1)), "in/#", PayloadRows(width=2))
+    source = MqttSource(agent_broker(port=port, retry_s=(0.05, 0.1)), "in/#", PayloadRows(width=2))
     hearing = Hearing(source)
     try:
         for number in (1, 2):
@@ -34,7 +34,7 @@ def test_readings_come_from_a_topic_and_again_after_the_broker_was_away(tmp_path
 
 def test_messages_that_are_no_readings_are_skipped_and_old_ones_left_alone(mosquitto):
     publish(mosquitto, "in/old", "[8, 9]", "-r")
-    source = MqttSource(Broker(port=mosquitto), "in/#", PayloadRows(width=2), longest=50)
+    source = MqttSource(agent_broker(port=mosquitto), "in/#", PayloadRows(width=2), longest=50)
     hearing = Hearing(source)
     try:
         heard(hearing, mosquitto, 1)
@@ -58,7 +58,7 @@ class Message:
 
 
 def test_when_too_many_messages_wait_the_oldest_is_dropped():
-    source = MqttSource(Broker(port=free_port()), "in", PayloadRows(), room=3)
+    source = MqttSource(agent_broker(port=free_port()), "in", PayloadRows(), room=3)
     for i in range(10):
         source._hear(Message(b"%d" % i))
     assert source.dropped == 7

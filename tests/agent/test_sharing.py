@@ -14,9 +14,8 @@ from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError
-from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.core.ledger import Merged, MergedPart, Selection
 from edgemerge.core.threshold import Threshold
-from edgemerge.exchange.protocol import Wish
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream
 
@@ -47,7 +46,7 @@ class Refusing:
         return told(1)
 
 
-ERRAND = ExchangeJob((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Wish())
+ERRAND = ExchangeJob((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Selection())
 
 
 def test_who_is_refused_is_told_all_the_same():
@@ -82,7 +81,7 @@ class Ready:
 def test_who_says_when_to_come_back_is_not_asked_before(error, least):
     made = memory()
     schedule = SyncSchedule(60.0, 0.1, "pump-1")
-    found = run_exchange(Refusing(error), ExchangeJob((), Wish()))
+    found = run_exchange(Refusing(error), ExchangeJob((), Selection()))
     syncing = Synchronizer(
         SharingPolicy(made, gate=2.0, max_shift=2.0),
         Ready(found),

@@ -15,14 +15,13 @@ from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import DeniedError, RejectedError, StaleError, UnavailableError
-from edgemerge.core.ledger import Merged
+from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange.memory import MemoryExchange
-from edgemerge.exchange.protocol import Wish
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream, wait_until
 
 P = shared()
-ALL = Wish()
+ALL = Selection()
 
 
 class Failing:

@@ -8,7 +8,7 @@ from edgemerge import Contribution, Stats
 from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.state import PROJECTION_FILE
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 
@@ -65,7 +65,7 @@ def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
         assert found["exchange"] == "ok"
         assert found["held_back"] == held
         assert found["told"] == "adopted 50 samples of 1 devices"
-    there = peer.pull(Wish(device="pump-2")).total
+    there = peer.pull(Selection(receiver="pump-2")).total
     assert there == (Stats.empty(P) if held else Stats.of(P, stream(40)))
     peer.close()
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from edgemerge import Bank, encode
+from edgemerge.core.ledger import Selection
 from edgemerge.demo.datasets import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
 
 LIMIT = 4.0
@@ -51,7 +51,7 @@ class Pump:
             self.exchange.push(note)
 
     def adopt(self) -> None:
-        told = self.exchange.pull(Wish(device=self.device, grouped=True))
+        told = self.exchange.pull(Selection(receiver=self.device), grouped=True)
         self.bank.adopt(told.contributions)
         origins = [dict(origin._asdict()) for origin in told.origins]
         self.told = {

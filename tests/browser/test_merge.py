@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.browser.workshop import FLEET, SHARED
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -16,7 +16,7 @@ def told(shop, device):
     """Who is in what a device is told."""
     exchange = HttpExchange(shop.here.url, FLEET, shop.tokens[device], projection=SHARED)
     try:
-        found = exchange.pull(Wish(device=device))
+        found = exchange.pull(Selection(receiver=device))
     finally:
         exchange.close()
     return {origin.device for origin in found.origins}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Stats
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.cases import machine
 from tests.cli.calls import call, failure
 from tests.cli.hubs import SHARED
@@ -31,7 +31,7 @@ def pumps(hub, fleet, tmp_path):
 
 
 def told(exchange, device):
-    return [origin.device for origin in exchange.pull(Wish(device=device)).origins]
+    return [origin.device for origin in exchange.pull(Selection(receiver=device)).origins]
 
 
 def test_devices_are_told_of_whom_was_chosen_until_it_is_undone(hub, fleet, pumps):

@@ -1,13 +1,26 @@
 """Which contributions to merge, and which belong together."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edgemerge.core.errors import SettingError
-from edgemerge.core.ledger import Contribution, everyone, fitting, freshest, largest, named
+from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.ledger import (
+    Contribution,
+    Ledger,
+    Selection,
+    everyone,
+    fitting,
+    freshest,
+    largest,
+    named,
+)
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import Profile, alike, explained_by, group, loss_ratio
 from edgemerge.core.stats import Stats
+from edgemerge.wire.codec import decode, encode
 
 SHARED = Projection(n_inputs=12, n_hidden=8, seed=1)
 RNG = np.random.default_rng(0)
@@ -145,3 +158,40 @@ def test_an_empty_contribution_belongs_to_no_group():
     assert group([Contribution("new", Stats.empty(SHARED), 1)]) == []
     assert group([]) == []
     assert repr(group(NOTES)[0]).startswith("Group(2 contributions")
+
+
+def test_a_selection_is_a_value_and_combinations_can_be_pickled():
+    assert Selection(without="a") == everyone(without=["a"])
+    assert {Selection(devices=["a", "b"]): 1}[named("a", "b")] == 1
+    assert repr(Selection(devices=(), largest=2)) == "Selection(devices=(), largest=2)"
+    combined = (~largest(2) | named("b")).then(freshest(2))
+    assert names(pickle.loads(pickle.dumps(combined))) == names(combined) == "ad"
+
+
+def test_a_ledger_totals_a_selection():
+    ledger = Ledger(SHARED)
+    for each in NOTES:
+        ledger.put(each)
+    both = NOTES[2].stats + NOTES[3].stats
+    assert ledger.total(largest(2)) == ledger.total(devices=["b", "c"]) == both
+    assert ledger.total(largest(2), without="b") == NOTES[2].stats
+    with pytest.raises(UnknownError, match="no contribution of"):
+        ledger.total(named("z"))
+
+
+@pytest.mark.parametrize(
+    ("revision", "seed", "expected"),
+    [(2, 1, "newer"), (1, 1, "same"), (0, 1, "stale"), (0, 2, "stale"), (1, 2, "contradicting")],
+)
+def test_the_higher_revision_wins(revision, seed, expected):
+    known = Contribution("a", Stats.of(SHARED, rows(0, 5, 1)), 1)
+    new = Contribution("a", Stats.of(SHARED, rows(0, 5, seed)), revision)
+    assert Ledger.check(new, known) == expected
+    assert Ledger.check(new, None) == "newer"
+
+
+def test_bytes_that_were_kept_are_passed_on_and_a_changed_copy_has_none():
+    data = encode(NOTES[0])
+    kept = decode(data).keep_encoded(data)
+    assert encode(kept) is data
+    assert decode(encode(replace(kept, revision=9))).revision == 9

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from edgemerge import Contribution, Detector, Projection, Stats, decode, encode
 from edgemerge.core.errors import FormatError
-from edgemerge.core.ledger import Merged, MergedPart, Origin
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Merged, MergedPart, Origin, Selection
 from edgemerge.wire.codec import pack, unpack
 from tests.cases import parts, projections, samples
 
@@ -151,15 +150,15 @@ def test_a_wish_chooses_what_it_says(entries):
     some = [n for n in notes if n.stats.count]
 
     def keys(wish):
-        return [n.key for n in wish.choose(notes)]
+        return [n.key for n in wish(note for note in notes if note.samples)]
 
-    assert keys(Wish()) == sorted(n.key for n in some)
-    assert all(k[0] != "a" for k in keys(Wish(device="a")))
-    assert keys(Wish(device="a", incarnation=0)) == sorted(
+    assert keys(Selection()) == sorted(n.key for n in some)
+    assert all(k[0] != "a" for k in keys(Selection(receiver="a")))
+    assert keys(Selection(receiver="a", incarnation=0)) == sorted(
         n.key for n in some if n.key[:2] != ("a", 0)
     )
-    assert {k[0] for k in keys(Wish(devices=("a", "b"), without=("b",)))} <= {"a"}
-    assert {k[2] for k in keys(Wish(pattern="x"))} <= {"x"}
-    assert len(keys(Wish(largest=2))) == min(2, len(some))
+    assert {k[0] for k in keys(Selection(devices=("a", "b"), without=("b",)))} <= {"a"}
+    assert {k[2] for k in keys(Selection(pattern="x"))} <= {"x"}
+    assert len(keys(Selection(largest=2))) == min(2, len(some))
     sizes = sorted((n.stats.count for n in some), reverse=True)[:2]
-    assert sorted((n.stats.count for n in Wish(largest=2).choose(notes)), reverse=True) == sizes
+    assert sorted((n.stats.count for n in Selection(largest=2)(some)), reverse=True) == sizes

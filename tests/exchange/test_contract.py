@@ -10,9 +10,9 @@ import pytest
 
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.core.errors import RejectedError, StaleError, UnavailableError
-from edgemerge.core.ledger import Merged, Origin
+from edgemerge.core.ledger import Merged, Origin, Selection
 from edgemerge.exchange.peer import PeerExchange
-from edgemerge.exchange.protocol import Wish
+from edgemerge.exchange.protocol import merge
 from tests.cases import machine
 from tests.exchange.worlds import SHARED, nobody
 from tests.services.mosquitto import free_port
@@ -57,7 +57,7 @@ def as_map(told):
 def test_what_one_pushes_another_pulls_bit_for_bit(world):
     one = note("a", 5, pattern="idle", incarnation=2)
     assert world.exchange("a").push(one) is True
-    told = world.exchange("b").pull(Wish(device="b"))
+    told = world.exchange("b").pull(Selection(receiver="b"))
     assert isinstance(told, Merged)
     assert told.total == one.stats
     assert told.origins == (Origin("a", 2, "idle", 5),)
@@ -66,18 +66,18 @@ def test_what_one_pushes_another_pulls_bit_for_bit(world):
 
 def test_where_nothing_is_there_is_nothing_told(world):
     for grouped in (False, True):
-        assert world.exchange("b").pull(Wish(device="b", grouped=grouped)) == Merged(SHARED)
+        assert world.exchange("b").pull(Selection(receiver="b"), grouped=grouped) == Merged(SHARED)
 
 
 def test_ones_own_is_left_out(world):
     filled(world, [note("a", seed=1), note("b", seed=2)])
-    told = world.exchange("a").pull(Wish(device="a"))
+    told = world.exchange("a").pull(Selection(receiver="a"))
     assert [origin.device for origin in told.origins] == ["b"]
 
 
 def test_what_one_saw_in_an_earlier_life_comes_back(world):
     filled(world, [note("a", 4, seed=1), note("a", 1, incarnation=1, seed=2), note("b", seed=3)])
-    told = world.exchange("a").pull(Wish(device="a", incarnation=1))
+    told = world.exchange("a").pull(Selection(receiver="a", incarnation=1))
     assert told.origins == (Origin("a", 0, "normal", 4), Origin("b", 0, "normal", 1))
     assert told.total == note("a", seed=1).stats + note("b", seed=3).stats
 
@@ -85,12 +85,12 @@ def test_what_one_saw_in_an_earlier_life_comes_back(world):
 def test_pushing_twice_is_once(world):
     assert world.exchange("a").push(note("a")) is True
     assert world.exchange("a").push(note("a")) is False
-    assert world.exchange("b").pull(Wish(device="b")).total == note("a").stats
+    assert world.exchange("b").pull(Selection(receiver="b")).total == note("a").stats
 
 
 def test_a_higher_revision_replaces(world):
     filled(world, [note("a", 1, seed=1), note("a", 5, seed=2)])
-    told = world.exchange("b").pull(Wish(device="b"))
+    told = world.exchange("b").pull(Selection(receiver="b"))
     assert told.origins == (Origin("a", 0, "normal", 5),)
     assert told.total == note("a", seed=2).stats
 
@@ -103,43 +103,42 @@ def test_what_is_not_newer_is_refused_with_the_newest_and_changes_nothing(world,
     with pytest.raises(StaleError, match=r"incarnation|never share two") as caught:
         world.exchange("a").push(late)
     assert caught.value.newest == 4
-    told = world.exchange("b").pull(Wish(device="b"))
+    told = world.exchange("b").pull(Selection(receiver="b"))
     assert told.origins == (Origin("a", 0, "normal", 4),)
     assert told.total == note("a", seed=1).stats
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(
     "wish",
     [
-        Wish(device="c"),
-        Wish(device="c", pattern="idle"),
-        Wish(device="c", pattern="never heard of"),
-        Wish(device="c", devices=("b",)),
-        Wish(device="c", devices=("a", "c", "x")),
-        Wish(device="c", devices=()),
-        Wish(device="c", without=("a",)),
-        Wish(device="c", without=("a", "b")),
-        Wish(device="c", largest=2),
-        Wish(device="c", largest=100, pattern="normal"),
-        Wish(device="a", incarnation=1, devices=("a", "b"), largest=3),
-        Wish(device="a", incarnation=9),
-        Wish(device="c", grouped=True),
-        Wish(device="a", incarnation=1, grouped=True),
-        Wish(device="c", grouped=True, pattern="idle"),
+        Selection(receiver="c"),
+        Selection(receiver="c", pattern="idle"),
+        Selection(receiver="c", pattern="never heard of"),
+        Selection(receiver="c", devices=("b",)),
+        Selection(receiver="c", devices=("a", "c", "x")),
+        Selection(receiver="c", devices=()),
+        Selection(receiver="c", without=("a",)),
+        Selection(receiver="c", without=("a", "b")),
+        Selection(receiver="c", largest=2),
+        Selection(receiver="c", largest=100, pattern="normal"),
+        Selection(receiver="a", incarnation=1, devices=("a", "b"), largest=3),
+        Selection(receiver="a", incarnation=9),
     ],
     ids=repr,
 )
-def test_every_wish_is_granted_as_if_all_contributions_were_at_hand(world, wish):
+def test_every_wish_is_granted_as_if_all_contributions_were_at_hand(world, wish, grouped):
     filled(world)
-    told = world.exchange(wish.device).pull(wish)
-    assert as_map(told) == as_map(wish.of(FLEET, SHARED))
-    assert wish.grouped or told == wish.of(FLEET, SHARED)
+    told = world.exchange(wish.receiver).pull(wish, grouped=grouped)
+    expected = merge(FLEET, SHARED, wish, grouped=grouped)
+    assert as_map(told) == as_map(expected)
+    assert grouped or told == expected
 
 
 def test_asking_again_tells_the_same_until_something_changes(world):
     filled(world, [note("a", 1, seed=1)])
-    wish, asking = Wish(device="b"), world.exchange("b")
+    wish, asking = Selection(receiver="b"), world.exchange("b")
     first = asking.pull(wish)
     assert asking.pull(wish) == first
     filled(world, [note("a", 2, seed=2)])
@@ -149,7 +148,7 @@ def test_asking_again_tells_the_same_until_something_changes(world):
 def test_an_empty_contribution_withdraws(world):
     filled(world, [note("a", 1), note("c", 1, seed=3)])
     assert world.exchange("a").push(Contribution("a", Stats.empty(SHARED), 2)) is True
-    told = world.exchange("b").pull(Wish(device="b"))
+    told = world.exchange("b").pull(Selection(receiver="b"))
     assert [origin.device for origin in told.origins] == ["c"]
 
 
@@ -157,14 +156,14 @@ def test_sums_of_another_projection_are_refused(world):
     stranger = Contribution("a", Stats.of(OTHER, rows(0.5, 40)), 1)
     with pytest.raises(RejectedError, match="expected"):
         world.exchange("a").push(stranger)
-    assert world.exchange("b").pull(Wish(device="b")) == Merged(SHARED)
+    assert world.exchange("b").pull(Selection(receiver="b")) == Merged(SHARED)
 
 
 def test_sums_that_no_samples_can_have_are_refused(world):
     stats = note().stats
     with pytest.raises(RejectedError, match="a, normal"):
         world.exchange("a").push(Contribution("a", replace(stats, U=-stats.U), 1))
-    assert world.exchange("b").pull(Wish(device="b")) == Merged(SHARED)
+    assert world.exchange("b").pull(Selection(receiver="b")) == Merged(SHARED)
 
 
 STRANGE = [
@@ -190,10 +189,13 @@ def test_any_name_is_a_name_and_no_two_are_one(world):
     patterns = [*STRANGE, *([] if world.names_are_plain else STRANGER)]
     notes = [note("a", i, pattern=name, seed=i) for i, name in enumerate(patterns)]
     filled(world, notes)
-    told = world.exchange("b").pull(Wish(device="b"))
-    assert told == Wish(device="b").of(notes, SHARED)
+    told = world.exchange("b").pull(Selection(receiver="b"))
+    assert told == merge(notes, SHARED, Selection(receiver="b"))
     for one in (notes[0], notes[3], notes[-1]):
-        assert world.exchange("b").pull(Wish(device="b", pattern=one.pattern)).total == one.stats
+        assert (
+            world.exchange("b").pull(Selection(receiver="b", pattern=one.pattern)).total
+            == one.stats
+        )
 
 
 def test_any_name_is_a_device(world):
@@ -202,9 +204,11 @@ def test_any_name_is_a_device(world):
     notes = [note(name, i, seed=i) for i, name in enumerate(names)]
     filled(world, notes)
     last = names[-1]
-    told = world.exchange(last).pull(Wish(device=last))
-    assert told == Wish(device=last).of(notes, SHARED)
-    assert world.exchange("b").pull(Wish(device="b", devices=(last,))).total == notes[-1].stats
+    told = world.exchange(last).pull(Selection(receiver=last))
+    assert told == merge(notes, SHARED, Selection(receiver=last))
+    assert (
+        world.exchange("b").pull(Selection(receiver="b", devices=(last,))).total == notes[-1].stats
+    )
 
 
 @pytest.mark.slow
@@ -216,8 +220,10 @@ def test_order_and_repetition_make_no_difference(world, seed):
     for i in rng.permutation(np.repeat(np.arange(len(every)), 2)):
         with suppress(StaleError):
             world.exchange(every[i].device).push(every[i])
-    for wish in (Wish(device="x"), Wish(device="x", grouped=True)):
-        assert as_map(world.exchange("x").pull(wish)) == as_map(wish.of(FLEET, SHARED))
+    wish = Selection(receiver="x")
+    for grouped in (False, True):
+        told = world.exchange("x").pull(wish, grouped=grouped)
+        assert as_map(told) == as_map(merge(FLEET, SHARED, wish, grouped=grouped))
 
 
 def test_nothing_is_counted_twice_after_many_rounds(world):
@@ -225,7 +231,7 @@ def test_nothing_is_counted_twice_after_many_rounds(world):
     for revision in range(1, 4):
         for device in ("a", "b"):
             world.exchange(device).push(note(device, revision, number=40 + revision, seed=1))
-            told = world.exchange(device).pull(Wish(device=device))
+            told = world.exchange(device).pull(Selection(receiver=device))
             counts = Counter(origin.device for origin in told.origins)
             assert max(counts.values(), default=0) <= 1
     assert told.total.count == 43
@@ -237,7 +243,7 @@ def test_who_is_away_is_said_to_be_within_the_time(world, how):
         there = world.away(silent if how == "silent" else free_port())
         if there is None:
             return  # memory is always here
-        calls = [lambda: there.pull(Wish(device="b"))]
+        calls = [lambda: there.pull(Selection(receiver="b"))]
         if not isinstance(there, PeerExchange):
             calls.append(lambda: there.push(note("b")))  # a peer keeps its own
         for call in calls:

@@ -14,16 +14,15 @@ import pytest
 
 from edgemerge import Contribution, Projection, Stats, encode, load, save
 from edgemerge.core.errors import RejectedError, UnavailableError
-from edgemerge.core.ledger import Merged
+from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange import folder
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.protocol import Wish
 from edgemerge.exchange.storage import file_name, safe_name
 from edgemerge.wire.codec import MAX_BYTES
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED
 
-WISH = Wish(device="b")
+WISH = Selection(receiver="b")
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 NAME = "a,0,normal.safetensors"
 UNSOUND = replace(note("a").stats, U=-note("a").stats.U)

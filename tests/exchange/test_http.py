@@ -11,17 +11,16 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
-from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.core.ledger import Merged, MergedPart, Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED
 
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
-WISH = Wish(device="b")
+WISH = Selection(receiver="b")
 
 
 def told(*notes):
@@ -62,7 +61,7 @@ def test_a_real_server_sends_no_body_then(http_exchange):
 
 
 def test_only_a_few_answers_are_remembered():
-    wishes = [Wish(device="b", largest=k) for k in range(1, 10)]
+    wishes = [Selection(receiver="b", largest=k) for k in range(1, 10)]
     acts = [reply(encode(told(note("a"))), ETag=f'"{k}"') for k in range(11)]
     with scripted(*acts) as server:
         there = exchange(server)
@@ -153,7 +152,7 @@ def test_the_server_lets_a_device_do_only_what_its_fleet_allows(hub, fleet):
     c.push(note("c", seed=1))
     assert b.pull(WISH).total == note("a").stats + note("c", seed=1).stats
     with pytest.raises(DeniedError, match="403"):
-        b.pull(Wish(device="b", without=("a",)))
+        b.pull(Selection(receiver="b", without=("a",)))
     operator.revoke(name, "b")
     with pytest.raises(DeniedError, match=r"40[13]"):
         b.pull(WISH)
@@ -234,3 +233,9 @@ def test_contributions_of_any_size_arrive(hub):
     assert b.pull(WISH).total == stats
     for one in (operator, a, b):
         one.close()
+
+
+def test_a_selection_with_a_rule_is_not_sent():
+    there = HttpExchange("http://127.0.0.1:9", "pumps", "secret", projection=SHARED)
+    with pytest.raises(SettingError, match="without a rule"):
+        there.pull(~WISH)

@@ -11,17 +11,16 @@ from paho.mqtt.client import Client
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import DeniedError, RejectedError, SettingError, UnavailableError
-from edgemerge.core.ledger import Merged
+from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange import mqtt as visits
 from edgemerge.exchange.mqtt import MqttExchange
-from edgemerge.exchange.protocol import Wish
 from tests.exchange.test_connection import certificate  # noqa: F401 - pytest finds it here
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SETTLE_S, SHARED, nobody
 from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
 
-WISH = Wish(device="b")
+WISH = Selection(receiver="b")
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 UNSOUND = replace(note("a").stats, U=-note("a").stats.U)
 VERSIONS = [5, 4]

@@ -11,17 +11,16 @@ import pytest
 
 from edgemerge import Contribution, Projection, Stats, encode
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
-from edgemerge.core.ledger import Merged
+from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange import peer
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.peer import PeerExchange
-from edgemerge.exchange.protocol import Wish
 from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED, TOKEN
 from tests.services.mosquitto import free_port
 
-WISH = Wish(device="b")
+WISH = Selection(receiver="b")
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 UNSOUND = replace(note("a").stats, U=-note("a").stats.U)
 
@@ -197,3 +196,24 @@ def test_the_token_may_stand_in_a_file(tmp_path):
 def test_without_a_good_token_nothing_is_offered(options):
     with pytest.raises(SettingError, match="token"):
         PeerExchange(SHARED, **options)
+
+
+def test_contradicting_contributions_are_logged_once_and_the_first_is_used(caplog):
+    with (
+        closing(PeerExchange(SHARED, token=TOKEN)) as a,
+        closing(PeerExchange(SHARED, token=TOKEN)) as twin,
+    ):
+        a.push(note("a", seed=1))
+        twin.push(note("a", seed=2))
+        with closing(PeerExchange(SHARED, token=TOKEN, peers=[a.url, twin.url])) as b:
+            for _ in range(2):
+                assert b.pull(WISH).total == note("a", seed=1).stats
+    found = [r for r in caplog.records if r.message == "contradicting contributions"]
+    assert ["twice with different numbers" in r.values["why"] for r in found] == [True]
+
+
+def test_a_peer_serves_the_bytes_that_were_pushed():
+    data = encode(note("a"))
+    with closing(PeerExchange(SHARED, token=TOKEN)) as a:
+        a.push(decode(data).keep_encoded(data))
+        assert a._served()[0].data is data

@@ -2,13 +2,13 @@
 
 from contextlib import closing
 
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange import peer
 from edgemerge.exchange.peer import PeerExchange
-from edgemerge.exchange.protocol import Wish
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED, TOKEN
 
-WISH = Wish(device="b")
+WISH = Selection(receiver="b")
 
 
 def offering(port=0):

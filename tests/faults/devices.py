@@ -7,9 +7,9 @@ import numpy as np
 
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import UnavailableError, UnknownError
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.cases import machine
 
 PATTERNS = ("idle", "busy")
@@ -75,8 +75,8 @@ class Device:
         if chance < self._drops:
             self._drop()
         elif chance < 0.3:
-            wish = Wish(self.name, grouped=bool(self._rng.random() < 0.5))
-            self._ledger.must_have_been_sent(self._exchange().pull(wish))
+            wish, grouped = Selection(receiver=self.name), bool(self._rng.random() < 0.5)
+            self._ledger.must_have_been_sent(self._exchange().pull(wish, grouped=grouped))
         else:
             again = self._rng.random() < 0.2 and self._notes[pattern].revision
             self.push(self._notes[pattern] if again else self.share(pattern))

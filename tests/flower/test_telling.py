@@ -3,7 +3,8 @@
 import numpy as np
 
 from edgemerge import Contribution, Ledger, Stats
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
+from edgemerge.exchange.protocol import merge
 from edgemerge.flower.aggregate import AdmissionRules, NodeReply, accept_replies, sums_of_others
 from edgemerge.flower.fields import with_format
 from tests.flower.fleet import SHARED, answer, note, rows
@@ -24,7 +25,7 @@ def test_each_is_told_what_the_others_saw_and_who_they_are():
         others = [j for j in range(4) if j != i]
         assert found[i].total == Stats.of(SHARED, np.vstack([rows(j) for j in others]))
         assert [origin.device for origin in found[i].origins] == [f"pump-{j}" for j in others]
-        assert found[i] == Wish(device=f"pump-{i}", incarnation=0).of(ledger, SHARED)
+        assert found[i] == merge(ledger, SHARED, Selection(receiver=f"pump-{i}", incarnation=0))
 
 
 def test_a_bank_is_told_patterns_apart():
@@ -32,7 +33,7 @@ def test_a_bank_is_told_patterns_apart():
     kinds = {"a": line, "b": line[::2], "c": cross}
     notes = [Contribution(name, Stats.of(SHARED, X), 1) for name, X in kinds.items()]
     ledger, found = told(*(answer(i, each, grouped=1) for i, each in enumerate(notes)))
-    assert found[0] == Wish(device="a", incarnation=0, grouped=True).of(ledger, SHARED)
+    assert found[0] == merge(ledger, SHARED, Selection(receiver="a", incarnation=0), grouped=True)
     assert [part.devices for part in found[0].parts] == [["c"], ["b"]]
 
 

@@ -36,8 +36,8 @@ from edgemerge import (
 from edgemerge.agent.config import read_config
 from edgemerge.agent.runner import run
 from edgemerge.cli import main
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.protocol import Wish
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import HistoryFile, contribute, decode_history, encode_history
 from tests.cli.hubs import start, until
@@ -286,7 +286,9 @@ def test_a_folder_of_contributions_tells_the_recorded_sums(tmp_path):
     there = FolderExchange(folder, shared)
     for i, words in enumerate(entries("exchange.json")):
         lists = {k: tuple(v) if isinstance(v, list) else v for k, v in words.items()}
-        assert encode(there.pull(Wish(**lists))) == bytes_of(f"exchange-told/{i}.safetensors")
+        grouped, me = lists.pop("grouped", False), lists.pop("device", None)
+        told = there.pull(Selection(receiver=me, **lists), grouped=grouped)
+        assert encode(told) == bytes_of(f"exchange-told/{i}.safetensors")
     newest = load(folder / "pump-2,1,normal.safetensors", Contribution)
     assert not there.push(newest)
     with pytest.raises(EdgemergeError):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgemerge import Stats
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError, UnknownError
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
 from edgemerge.server import audit
 from edgemerge.server.choices import operator, rules
 from tests.server.wire import until
@@ -22,18 +22,17 @@ PATTERNS = ("normal", "idle")
 keys = st.tuples(st.sampled_from(DEVICES), st.integers(0, 1), st.sampled_from(PATTERNS))
 some = st.lists(st.sampled_from(DEVICES), max_size=3, unique=True)
 wishes = st.builds(
-    Wish,
-    device=st.sampled_from((None, *DEVICES)),
+    Selection,
+    receiver=st.sampled_from((None, *DEVICES)),
     incarnation=st.sampled_from((None, 0, 1)),
     devices=st.sampled_from((None, ("a", "c"))),
     without=st.sampled_from(((), ("b",))),
     pattern=st.sampled_from((None, "idle")),
     largest=st.sampled_from((None, 2)),
-    grouped=st.booleans(),
 )
 acts = st.one_of(
     st.tuples(st.just("put"), keys, st.sampled_from((0, 3, 30))),
-    st.tuples(st.just("pull"), wishes),
+    st.tuples(st.just("pull"), wishes, st.booleans()),
     st.tuples(st.just("drop"), st.sampled_from(DEVICES)),
     st.tuples(st.just("adopt"), some, some.filter(bool)),
     st.tuples(st.sampled_from(("revoke", "undo")), st.integers(0, 9)),
@@ -80,10 +79,10 @@ class Chosen(World):
                 sources = decided[1]
         return key[0] == device or key[0] in sources
 
-    def must_agree(self, wish):
+    def must_agree(self, selection, *, grouped=False):
         everything = self.truth
-        self.truth = {k: c for k, c in everything.items() if self.lets(k, wish.device)}
-        super().must_agree(wish)
+        self.truth = {k: c for k, c in everything.items() if self.lets(k, selection.receiver)}
+        super().must_agree(selection, grouped=grouped)
         self.truth = everything
 
     def must_desire_what_is_told(self, device):
@@ -91,7 +90,9 @@ class Chosen(World):
         _, desired = self.merging.desired(FLEET, device)
         allowed = set(DEVICES) if desired.devices is None else {*desired.devices, device}
         wanted = [k for k in self.truth if k[0] in allowed and k not in desired.excluded]
-        told = self.told(Wish(device=device, incarnation=99))  # its own past comes back to it
+        told = self.told(
+            Selection(receiver=device, incarnation=99)
+        )  # its own past comes back to it
         assert {o.key for o in told.origins} == {k for k in wanted if self.truth[k].stats.count}
         assert self.documents.setdefault((device, desired.revision), desired) == desired
 
@@ -100,7 +101,7 @@ class Chosen(World):
             self.must_desire_what_is_told(device)
         for device in (None, *DEVICES):
             for grouped in (False, True):
-                self.must_agree(Wish(device=device, grouped=grouped))
+                self.must_agree(Selection(receiver=device), grouped=grouped)
         for device in DEVICES:
             _, seen = self.service.contributions(FLEET, self.caller(device))
             let = [k for k in sorted(self.truth) if k[0] == device or self.lets(k, device)]
@@ -111,8 +112,8 @@ def carry_out(world, act, number, rng):
     match act:
         case ("put", (device, life, pattern), rows):
             world.put(note(device, number, rng, pattern=pattern, incarnation=life, rows=rows))
-        case ("pull", wish):
-            world.must_agree(wish)
+        case ("pull", wish, grouped):
+            world.must_agree(wish, grouped=grouped)
         case ("drop", device) if any(key[0] == device for key in world.truth):
             world.drop(device)
         case ("adopt", sources, targets):
@@ -149,10 +150,10 @@ def drawn(rng):
     """Draw an act, as Hypothesis would, but few of them: each database is slow."""
     key = (str(rng.choice(DEVICES)), int(rng.integers(2)), str(rng.choice(PATTERNS)))
     devices = [device for device in DEVICES if rng.integers(2)]
-    wish = Wish(device=key[0], incarnation=0, grouped=bool(rng.integers(2)))
+    wish = Selection(receiver=key[0], incarnation=0)
     acts = {
         "put": ("put", key, 9),
-        "pull": ("pull", wish),
+        "pull": ("pull", wish, bool(rng.integers(2))),
         "drop": ("drop", key[0]),
         "adopt": ("adopt", devices, [key[0]]),
         "revoke": ("revoke", int(rng.integers(10))),
@@ -193,9 +194,9 @@ def shy(tmp_path):
     made.close()
 
 
-def told_to(world, device, **wish):
+def told_to(world, device, *, grouped=False, **wish):
     """The devices that one is told of."""
-    answer = world.told(Wish(device=device, **wish), world.caller(device))
+    answer = world.told(Selection(receiver=device, **wish), world.caller(device), grouped=grouped)
     return sorted({origin.device for origin in answer.origins})
 
 
@@ -218,14 +219,14 @@ def test_the_newest_choice_counts_and_without_it_the_one_before(world):
 def test_a_device_may_be_told_of_nobody(world):
     world.adopt([], ["a"])
     assert told_to(world, "a") == []
-    assert world.told(Wish(device="a"), world.caller("a")).total == Stats.empty(SHARED)
+    assert world.told(Selection(receiver="a"), world.caller("a")).total == Stats.empty(SHARED)
 
 
 def test_what_comes_later_from_the_sources_is_told_and_from_others_is_not(world):
     world.adopt(["b"], ["a"])
     world.put(note("b", 1, generator(1), pattern="idle", incarnation=3))
     world.put(note("c", 2, generator(1)))
-    assert [o.incarnation for o in world.told(Wish(device="a")).origins] == [0, 3]
+    assert [o.incarnation for o in world.told(Selection(receiver="a")).origins] == [0, 3]
     world.must_agree_with_all()
 
 
@@ -234,7 +235,7 @@ def test_a_revoked_contribution_stays_revoked_under_newer_revisions_but_a_new_li
     world.put(note("b", 2, generator(1)))
     assert told_to(world, "a") == ["c", "d"]
     world.put(note("b", 1, generator(1), incarnation=1))
-    assert world.told(Wish(device="a")).origins[0][:2] == ("b", 1)
+    assert world.told(Selection(receiver="a")).origins[0][:2] == ("b", 1)
     world.drop("b")
     world.put(note("b", 5, generator(1)))  # dropping a device leaves what was chosen as it is
     assert told_to(world, "a") == ["c", "d"]
@@ -272,8 +273,8 @@ def test_a_device_neither_lists_nor_reads_what_is_not_let_through_but_its_own(wo
 
 def test_after_undoing_everything_is_told_bit_for_bit_as_before(world):
     def answers():
-        asked = [Wish(device=d, grouped=g) for d in (None, *DEVICES) for g in (False, True)]
-        return [world.service.tell(FLEET, wish, ROOT, None) for wish in asked]
+        asked = [(Selection(receiver=d), g) for d in (None, *DEVICES) for g in (False, True)]
+        return [world.service.tell(FLEET, s, ROOT, None, grouped=g) for s, g in asked]
 
     before = answers()
     made = [world.adopt(["b"], ["a", "c"]), world.revoke(("d", 0, "normal"))]

@@ -8,7 +8,7 @@ import pytest
 
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import DeniedError
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
 from edgemerge.server import totals
 from edgemerge.server.db.base import DiskFullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
@@ -47,15 +47,15 @@ def test_a_refused_push_is_no_sign_of_life(world):
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_fleet_made_anew_tells_nothing_of_the_one_before(world, grouped):
-    rng, wish = generator(0), Wish(grouped=grouped)
+    rng, wish = generator(0), Selection()
     world.put(note("a", 1, rng))
-    world.must_agree(wish)
+    world.must_agree(wish, grouped=grouped)
     world.service.delete(FLEET, ROOT)
     world.fleet = replace(world.fleet, created=1.0)
     world.service.create(world.fleet, ROOT)
     world.truth, world.tokens = {}, {}
     world.put(note("b", 1, rng))  # as many changes as the other fleet had
-    world.must_agree(wish)
+    world.must_agree(wish, grouped=grouped)
 
 
 def revoked(world):
@@ -84,14 +84,14 @@ def test_what_was_dropped_is_gone_from_the_disk_though_others_have_changed(world
     rng = generator(0)
     for device in "abcd":
         world.put(note(device, 1, rng))
-    world.must_agree(Wish(grouped=True))
+    world.must_agree(Selection(), grouped=True)
     for device in "abc":
         world.put(note(device, 2, rng))
     world.drop("d")
     with world.service.database.reading() as tx:
         assert tx.one("select count(*) from contributions where device = 'd'") == (0,)
         assert tx.one("select count(*) from bodies") == (6,)  # what is counted, and the newest
-    world.must_agree(Wish())
+    world.must_agree(Selection())
 
 
 @pytest.mark.parametrize("dropped", ["b", "c", "bc"])
@@ -104,7 +104,7 @@ def test_a_new_pattern_never_takes_the_place_of_one_that_is_there(world, dropped
                 world.drop(gone)
         rows = rng.normal(centres[number], 0.01, (60, SHARED.n_inputs))
         world.put(Contribution(device, Stats.of(SHARED, rows), revision=1))
-        parts = world.told(Wish(grouped=True)).parts
+        parts = world.told(Selection(), grouped=True).parts
         assert all(len(part.devices) == 1 for part in parts)
     left = [device for device in "abcde" if device not in dropped]
     assert sorted(part.devices[0] for part in parts) == left
@@ -123,7 +123,7 @@ def test_a_device_is_dropped_though_the_sums_and_another_device_are_damaged(worl
     rng = generator(0)
     for device in "ab":
         world.put(note(device, 1, rng))
-    world.must_agree(Wish(grouped=True))
+    world.must_agree(Selection(), grouped=True)
     broken = "select body from contributions where device = 'b'"
     with world.service.database.writing() as tx:
         tx.run("update totals set digest = 'x'")
@@ -137,7 +137,7 @@ def test_only_so_many_answers_are_remembered(world, monkeypatch):
     rng = generator(0)
     for revision in range(1, 6):
         world.put(note("a", revision, rng))
-        world.must_agree(Wish())
+        world.must_agree(Selection())
     assert len(world.service.pull_service._answers) == 2
 
 
@@ -146,7 +146,7 @@ def test_sums_that_are_only_behind_are_not_taken_for_damaged(world, caplog):
     for revision in (1, 2):
         world.put(note("a", revision, rng))
         for grouped in (False, True):
-            world.must_agree(Wish(grouped=grouped))
+            world.must_agree(Selection(), grouped=grouped)
     assert "damaged" not in caplog.text
 
 
@@ -159,4 +159,4 @@ def test_totals_are_told_though_the_disk_is_full(world, monkeypatch):
     rng = generator(0)
     for device in "abc":
         world.put(note(device, 1, rng))
-    world.must_agree(Wish())
+    world.must_agree(Selection())

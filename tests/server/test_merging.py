@@ -11,9 +11,9 @@ from edgemerge import Bank, Contribution, Detector, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.sync import MergePreview
 from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
+from edgemerge.core.ledger import Selection
 from edgemerge.core.similarity import Profile, loss_ratio
 from edgemerge.core.threshold import fresh_loss
-from edgemerge.exchange.protocol import Wish
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices import preview
 from edgemerge.server.reports.model import LatestReport
@@ -45,8 +45,8 @@ class Fleet:
 
     def told(self, device):
         """Pull as the agent of a device does."""
-        wish = Wish(device=device, incarnation=0, grouped=self.learners[device].grouped)
-        return self.world.told(wish, self.world.caller(device))
+        wish, grouped = Selection(receiver=device, incarnation=0), self.learners[device].grouped
+        return self.world.told(wish, self.world.caller(device), grouped=grouped)
 
     def exchange(self):
         """Let every device adopt what it is told now."""

@@ -13,8 +13,8 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.connection import Connection
-from edgemerge.exchange.protocol import Wish
 from edgemerge.server import audit, contributions
 from edgemerge.server.auth import Caller, hash_token
 from edgemerge.server.db.base import DatabaseDamagedError
@@ -85,11 +85,11 @@ def test_a_contribution_checked_for_a_fleet_that_was_made_anew_is_refused(world)
 def test_a_dropped_device_may_come_back_as_if_it_had_never_been_heard(world):
     rng = generator(2)
     world.put(note("a", 5, rng))
-    world.told(Wish(grouped=True))
+    world.told(Selection(), grouped=True)
     assert world.drop("a") == 1
     assert world.told().parts == ()
     assert world.put(note("a", 1, rng)).new
-    world.must_agree(Wish())
+    world.must_agree(Selection())
 
 
 def test_what_is_not_there_cannot_be_dropped_revoked_or_read(world):
@@ -104,7 +104,7 @@ def test_what_is_not_there_cannot_be_dropped_revoked_or_read(world):
         with pytest.raises(UnknownError, match="no "):
             act()
     with pytest.raises(UnknownError, match="nowhere"):
-        world.service.tell("nowhere", Wish(), ROOT, None)
+        world.service.tell("nowhere", Selection(), ROOT, None)
 
 
 def test_an_invitation_works_once_in_time_and_for_its_device(world):
@@ -150,7 +150,7 @@ def test_a_revoked_device_is_out_but_what_it_said_stays(world):
     )  # it was on its way
     with pytest.raises(DeniedError, match="revoked"):
         world.service.writer.write(contributions.put_change(world.fleet, late, caller, world.now))
-    world.must_agree(Wish())
+    world.must_agree(Selection())
 
 
 def test_tokens_are_stored_as_hashes_only(world):
@@ -181,7 +181,7 @@ def test_a_fleet_keeps_what_it_agreed_on(world):
 
 def test_deleting_a_fleet_leaves_nothing_but_the_audit_log(world):
     world.put(note("a", 1, generator(4)))
-    world.told(Wish(grouped=True))
+    world.told(Selection(), grouped=True)
     world.put(note("a", 2, generator(5)))
     world.service.delete(FLEET, ROOT)
     with world.service.database.reading() as tx:
@@ -196,11 +196,11 @@ def test_a_fleet_of_totals_tells_a_device_no_single_contribution(totals):
         totals.put(note(device, 1, rng))
     a = totals.caller("a")
     tell = totals.service.tell
-    assert decode(tell(FLEET, Wish(device="a"), a, None).data).origins[0].device == "b"
+    assert decode(tell(FLEET, Selection(receiver="a"), a, None).data).origins[0].device == "b"
     for wish in (
-        Wish(device="a", devices=("b",)),
-        Wish(device="a", without=("b",)),
-        Wish(device="a", largest=1),
+        Selection(receiver="a", devices=("b",)),
+        Selection(receiver="a", without=("b",)),
+        Selection(receiver="a", largest=1),
     ):
         with pytest.raises(DeniedError, match="only totals"):
             tell(FLEET, wish, a, None)
@@ -212,9 +212,11 @@ def test_a_fleet_of_totals_tells_a_device_no_single_contribution(totals):
     assert len(totals.service.contributions(FLEET, ROOT)[1]) == 3
 
 
-def ask(world, device, **wish):
+def ask(world, device, *, grouped=False, **wish):
     """Pull as a device; the devices of each part."""
-    answer = world.service.tell(FLEET, Wish(device=device, **wish), world.caller(device), None)
+    answer = world.service.tell(
+        FLEET, Selection(receiver=device, **wish), world.caller(device), None, grouped=grouped
+    )
     return [part.devices for part in decode(answer.data).parts]
 
 
@@ -245,7 +247,7 @@ def test_where_a_few_must_hide_no_pattern_can_be_chosen_because_answers_can_be_s
         with pytest.raises(DeniedError, match="only totals"):
             ask(totals, "a", pattern=pattern)
     assert ask(totals, "a") == [["b", "c"]]
-    wish = Wish(pattern="p")
+    wish = Selection(pattern="p")
     assert decode(totals.service.tell(FLEET, wish, ROOT, None).data).parts  # an operator may
 
 
@@ -287,7 +289,7 @@ def test_a_growing_fleet_refuses_sums_that_fell(tmp_path):
         with pytest.raises(RejectedError, match="fall"):
             world.put(note("a", 2, rng, rows=20))
         assert world.put(more).new
-        world.must_agree(Wish())
+        world.must_agree(Selection())
     finally:
         world.close()
 

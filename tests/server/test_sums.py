@@ -8,20 +8,19 @@ from hypothesis import strategies as st
 
 from edgemerge import Stats
 from edgemerge.core.errors import UnavailableError
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
 from edgemerge.server import contributions, fleets, totals
 from tests.server.world import FLEET, SHARED, World, generator, note
 
 DEVICES = ("a", "b", "c", "d")
 wishes = st.builds(
-    Wish,
-    device=st.sampled_from((None, *DEVICES)),
+    Selection,
+    receiver=st.sampled_from((None, *DEVICES)),
     incarnation=st.sampled_from((None, 0, 1)),
     devices=st.sampled_from((None, ("a",), ("a", "c"), ())),
     without=st.sampled_from(((), ("b",), ("b", "c"))),
     pattern=st.sampled_from((None, "normal", "idle")),
     largest=st.sampled_from((None, 1, 3)),
-    grouped=st.booleans(),
 )
 acts = st.one_of(
     st.tuples(
@@ -31,7 +30,7 @@ acts = st.one_of(
         st.integers(0, 1),
         st.sampled_from((0, 3, 30)),
     ),
-    st.tuples(st.just("pull"), wishes),
+    st.tuples(st.just("pull"), wishes, st.booleans()),
     st.tuples(st.sampled_from(("fold", "place", "restart"))),
     st.tuples(st.just("drop"), st.sampled_from(DEVICES)),
 )
@@ -43,8 +42,8 @@ def carry_out(world, act, number, rng):
             world.put(
                 note(device, number, rng, pattern=pattern, incarnation=incarnation, rows=rows)
             )
-        case ("pull", wish):
-            world.must_agree(wish)
+        case ("pull", wish, grouped):
+            world.must_agree(wish, grouped=grouped)
         case ("fold",):
             world.service.writer.write(
                 lambda tx: totals.count_changes(tx, fleets.get(tx, FLEET), 2)
@@ -69,8 +68,8 @@ def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_th
         try:
             for number, act in enumerate(story, start=1):
                 carry_out(world, act, number, rng)
-            world.must_agree(Wish())
-            world.must_agree(Wish(grouped=True))
+            world.must_agree(Selection())
+            world.must_agree(Selection(), grouped=True)
         finally:
             world.close()
 
@@ -83,7 +82,7 @@ def test_the_same_holds_on_both_databases(database_url, seed):
         for number in range(1, 60):
             device = str(rng.choice(DEVICES))
             choice = rng.choice(["put", "put", "put", "pull", "place", "fold", "drop", "restart"])
-            wish = Wish(device=device, incarnation=0, grouped=bool(rng.integers(2)))
+            wish = Selection(receiver=device, incarnation=0)
             act = {
                 "put": (
                     "put",
@@ -92,12 +91,12 @@ def test_the_same_holds_on_both_databases(database_url, seed):
                     int(rng.integers(2)),
                     9,
                 ),
-                "pull": ("pull", wish),
+                "pull": ("pull", wish, bool(rng.integers(2))),
                 "drop": ("drop", device),
             }.get(str(choice), (str(choice),))
             carry_out(world, act, number, rng)
-        world.must_agree(Wish())
-        world.must_agree(Wish(grouped=True))
+        world.must_agree(Selection())
+        world.must_agree(Selection(), grouped=True)
     finally:
         world.close()
 
@@ -109,7 +108,7 @@ def test_two_servers_on_one_database_tell_the_same(fresh_postgres_url):
     try:
         for number in range(1, 30):
             (one if number % 2 else two).put(note(str(rng.choice(DEVICES)), number, rng))
-            (two if number % 2 else one).must_agree(Wish(grouped=number % 3 == 0))
+            (two if number % 2 else one).must_agree(Selection(), grouped=number % 3 == 0)
     finally:
         one.close()
         two.close()
@@ -126,7 +125,7 @@ def test_contributions_of_one_pattern_are_told_in_one_sum(world):
     rng = generator(5)
     for i in range(8):
         world.put(note(f"d{i}", 1, rng, place=(0.1, 0.8)[i % 2], rows=60))
-    told = world.told(Wish(grouped=True))
+    told = world.told(Selection(), grouped=True)
     assert [part.devices for part in told.parts] == [
         ["d0", "d2", "d4", "d6"],
         ["d1", "d3", "d5", "d7"],
@@ -140,9 +139,9 @@ def test_a_device_whose_pattern_has_changed_moves_to_another_sum(world):
     rng = generator(6)
     for i in range(6):
         world.put(note(f"d{i}", 1, rng, place=(0.1, 0.8)[i % 2], rows=60))
-    world.told(Wish(grouped=True))
+    world.told(Selection(), grouped=True)
     world.put(note("d0", 2, rng, place=0.8, rows=60))
-    told = world.told(Wish(grouped=True))
+    told = world.told(Selection(), grouped=True)
     assert sorted(part.devices for part in told.parts) == [["d0", "d1", "d3", "d5"], ["d2", "d4"]]
 
 
@@ -150,7 +149,7 @@ def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world
     rng = generator(7)
     for i in range(40):
         world.put(note(f"d{i}", 1, rng, rows=5))
-    world.must_agree(Wish())
+    world.must_agree(Selection())
     with world.service.database.reading() as tx:
         held = totals.load_parts(tx, fleets.get(tx, FLEET))
         left = contributions.list_uncounted(tx, FLEET, 99)
@@ -167,22 +166,22 @@ def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(wor
         world.told()
     assert error.value.retry_s
     monkeypatch.undo()
-    world.must_agree(Wish())
+    world.must_agree(Selection())
 
 
 def test_pulls_of_patterns_that_are_grouped_do_not_wait_for_the_writer(world, monkeypatch):
     rng = generator(7)
     for device, place in (("a", 0.1), ("b", 0.8)):
         world.put(note(device, 1, rng, place=place, rows=60))
-    first = world.told(Wish(grouped=True))
+    first = world.told(Selection(), grouped=True)
 
     def refuse(*_):
         raise AssertionError("the writer was asked")
 
     monkeypatch.setattr(world.service.writer, "write", refuse)
     monkeypatch.setattr(totals, "MAX_CACHED", 0)
-    for wish in (Wish(grouped=True), Wish(grouped=True, device="a"), Wish(grouped=True, largest=1)):
-        assert world.told(wish).parts
+    for wish in (Selection(), Selection(receiver="a"), Selection(largest=1)):
+        assert world.told(wish, grouped=True).parts
     assert len(first.parts) == 2
 
 
@@ -196,7 +195,7 @@ def test_patterns_are_told_though_devices_push_faster_than_they_are_grouped(worl
         world.put(note("a", next(revisions), rng, rows=60))
 
     monkeypatch.setattr(totals.PullService, "group", overtaken)
-    told = world.told(Wish(grouped=True))
+    told = world.told(Selection(), grouped=True)
     assert [part.devices for part in told.parts] == [["a"]]
     assert next(revisions) == 2 + totals.MAX_GROUPING_TRIES
 
@@ -220,10 +219,10 @@ def test_dropping_leaves_no_bytes_behind(world):
     rng = generator(9)
     for device in DEVICES:
         world.put(note(device, 1, rng))
-    world.told(Wish(grouped=True))
+    world.told(Selection(), grouped=True)
     for device in DEVICES:
         world.drop(device)
-    world.told(Wish(grouped=True))
+    world.told(Selection(), grouped=True)
     with world.service.database.reading() as tx:
         for table in ("bodies", "contributions", "totals"):
             assert tx.one(f"select count(*) from {table}") == (0,), table
@@ -233,22 +232,21 @@ def test_an_answer_has_the_same_tag_while_it_would_be_the_same(world):
     rng = generator(10)
     world.put(note("a", 1, rng))
     world.put(note("b", 1, rng))
-    wish = Wish(device="a")
+    wish = Selection(receiver="a")
     for grouped in (False, True):
-        wish = Wish(device="a", grouped=grouped)
-        first = world.service.tell(FLEET, wish, world.caller("a"), None)
+        first = world.service.tell(FLEET, wish, world.caller("a"), None, grouped=grouped)
         world.put(note("a", 2 + grouped, rng))  # one's own does not matter
-        again = world.service.tell(FLEET, wish, world.caller("a"), first.tag)
+        again = world.service.tell(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
         assert (again.tag, again.data) == (first.tag, None)
         world.put(note("b", 2 + grouped, rng))
-        other = world.service.tell(FLEET, wish, world.caller("a"), first.tag)
+        other = world.service.tell(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
         assert other.tag != first.tag
         assert other.data is not None
 
 
 def test_nothing_to_tell_is_told_as_nothing(world):
     assert world.told().parts == ()
-    assert world.told(Wish(grouped=True)).parts == ()
+    assert world.told(Selection(), grouped=True).parts == ()
     world.put(note("a", 1, generator(0), rows=0))
     assert world.told().parts == ()
     assert world.told().total == Stats.empty(SHARED)

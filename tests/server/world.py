@@ -1,11 +1,10 @@
 """A service on a database, and beside it the plain dictionary that it must agree with."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Selection
+from edgemerge.exchange.protocol import merge
 from edgemerge.server.auth import Caller, new_token
 from edgemerge.server.contributions import decode_and_check, put_change
 from edgemerge.server.db.connect import connect
@@ -60,25 +59,25 @@ class World:
         self.truth = {key: c for key, c in self.truth.items() if key[0] != device}
         return self.service.drop(FLEET, device, ROOT)
 
-    def told(self, wish=None, caller=ROOT):
+    def told(self, selection=None, caller=ROOT, *, grouped=False):
         """Pull."""
-        answer = self.service.tell(FLEET, wish or Wish(), caller, None)
+        answer = self.service.tell(FLEET, selection or Selection(), caller, None, grouped=grouped)
         return decode(answer.data, projection=SHARED)
 
-    def must_agree(self, wish):
+    def must_agree(self, selection, *, grouped=False):
         """Compare a pull with what the dictionary says, bit for bit."""
-        wanted = wish.choose(self.truth.values())
-        told = self.told(wish)
+        wanted = selection(c for c in self.truth.values() if c.samples)
+        told = self.told(selection, grouped=grouped)
         assert told.total == Stats.total(SHARED, (c.stats for c in wanted))
         assert [(*o.key, o.revision) for o in told.origins] == [
             (*c.key, c.revision) for c in wanted
         ]
-        if wish.grouped:  # each part is the sum of what it says is in it
+        if grouped:  # each part is the sum of what it says is in it
             for part in told.parts:
                 inside = [self.truth[origin.key].stats for origin in part.origins]
                 assert part.stats == Stats.total(SHARED, inside)
         else:
-            assert told == replace(wish, device=None).of(wanted, SHARED)
+            assert told == merge(wanted, SHARED, Selection())
 
     def restart(self):
         """Close and open again, as after a restart."""

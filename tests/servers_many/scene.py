@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from edgemerge import Projection, decode
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.connection import Connection, url_path
-from edgemerge.exchange.protocol import Wish
 from tests.faults.acknowledged import database_must_be_sound
 from tests.servers_many.operating import Operator
 from tests.servers_many.traffic import TIMEOUT_S, Crew, Device, Together
@@ -131,7 +131,7 @@ class Scene:
         for device in [one for one in self.devices if one.truth is truth][:4]:
             for url in self.urls:
                 exchange = device.exchange_at(url)
-                told = exchange.pull(Wish(device.name))
+                told = exchange.pull(Selection(receiver=device.name))
                 assert told.total == ledger.total(without=device.name), f"{url} to {device.name}"
                 exchange.close()
 

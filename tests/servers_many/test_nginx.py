@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from edgemerge.core.errors import UnavailableError
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.servers_many.site import FLEETS, SHARED, Site, listener, metric
 from tests.servers_many.truth import share
 from tests.services.nginx import Nginx
@@ -47,7 +47,7 @@ def test_what_is_pushed_through_it_is_pulled_through_it(site):
     assert exchange.push(note)
     assert not exchange.push(note)
     told = HttpExchange(site.url, FLEETS[0], site.token, projection=SHARED, ca_file=site.ca_file)
-    assert told.pull(Wish()).total == note.stats
+    assert told.pull(Selection()).total == note.stats
     told.close()
     exchange.close()
 
@@ -138,7 +138,7 @@ def test_while_a_server_is_killed_devices_push_and_pull_without_an_error(site):
     def work():
         for revision in range(1, 150):
             exchange.push(share(SHARED, "pump", "idle", revision))
-            exchange.pull(Wish("pump"))
+            exchange.pull(Selection(receiver="pump"))
             done.append(revision)
 
     thread = Thread(target=work)

@@ -7,9 +7,9 @@ import numpy as np
 
 from edgemerge import Contribution
 from edgemerge.core.errors import DeniedError, UnavailableError
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.protocol import Wish
 from tests.faults.devices import FAULTS_OF_OURS
 from tests.servers_many.truth import PLACES, Truth, share
 
@@ -70,9 +70,9 @@ class Device:
     def pull(self, url: str | None, *, grouped: bool) -> None:
         """Ask through the balancer, or one server itself, and judge what is told."""
         exchange = self.exchange_at(url) if url else self._exchange
-        wish, mark = Wish(self.name, grouped=grouped), self.truth.mark()
+        wish, mark = Selection(receiver=self.name), self.truth.mark()
         try:
-            told = exchange.pull(wish)
+            told = exchange.pull(wish, grouped=grouped)
             self.truth.must_allow(told, wish, mark, f"{url or 'the balancer'} to {self.name}")
         finally:
             if url:
@@ -122,14 +122,14 @@ class Crew:
             device.push(pattern)
             self.counts["pushes"] += 1
             if chance < 0.1:
-                self.look(device.truth, Wish(devices=(device.name,)))
+                self.look(device.truth, Selection(devices=(device.name,)))
         elif chance < 0.9:
             device.pull(self._some_url(), grouped=chance < 0.72)
             self.counts["pulls"] += 1
         else:
             self.look(device.truth, self._wish(device))
 
-    def look(self, truth: Truth, wish: Wish) -> None:
+    def look(self, truth: Truth, wish: Selection) -> None:
         """Ask any server as an operator, and judge what is told."""
         url = str(self._rng.choice(self._urls))
         if (url, truth.fleet) not in self._looking:
@@ -137,18 +137,18 @@ class Crew:
                 url, truth.fleet, self._token, projection=truth.projection, timeout_s=TIMEOUT_S
             )
         mark = truth.mark()
-        told = self._looking[url, truth.fleet].pull(wish)
+        grouped = bool(self._rng.random() < 0.04)
+        told = self._looking[url, truth.fleet].pull(wish, grouped=grouped)
         truth.must_allow(told, wish, mark, url)
         self.counts["pulls"] += 1
 
-    def _wish(self, device: Device) -> Wish:
+    def _wish(self, device: Device) -> Selection:
         some = tuple({str(self._rng.choice(self._devices).name) for _ in range(3)})
         wishes = (
-            Wish(),
-            Wish(without=some),
-            Wish(devices=(device.name, *some)),
-            Wish(pattern=str(self._rng.choice(list(PLACES)))),
-            Wish(without=some, grouped=bool(self._rng.random() < 0.2)),
+            Selection(),
+            Selection(without=some),
+            Selection(devices=(device.name, *some)),
+            Selection(pattern=str(self._rng.choice(list(PLACES)))),
         )
         return wishes[self._rng.integers(len(wishes))]
 

@@ -22,9 +22,9 @@ from edgemerge.core.errors import (
     StaleError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.exchange.client import DesiredState, ReportAnswer
-from edgemerge.exchange.protocol import Exchange, Wish
+from edgemerge.exchange.protocol import Exchange
 from edgemerge.failpoints import failpoint
 
 MAX_READ_AHEAD = 256  # readings
@@ -154,8 +154,9 @@ class ExchangeJob:
     """What to push, in this order, then what to pull; `rule` fetches an unknown release gate."""
 
     push: tuple[Contribution, ...] = ()
-    wish: Wish | None = None
+    pull: Selection | None = None
     rule: Callable[[], float] | None = None
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
         return ExchangeOutcome(pushed, error=error)
     try:
         gate = errand.rule() if errand.rule else None
-        told = exchange.pull(errand.wish) if errand.wish else None
+        told = exchange.pull(errand.pull, grouped=errand.grouped) if errand.pull else None
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
     return ExchangeOutcome(pushed, told, refused, gate)

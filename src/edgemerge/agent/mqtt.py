@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +22,13 @@ from time import monotonic
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.enums import MQTTErrorCode
 
 from edgemerge.agent.interfaces import Reading, Verdict
 from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
 from edgemerge.agent.schedule import Backoff
 from edgemerge.agent.sinks import DiskQueue, to_json_line, to_plain_json, verdict_to_dict
-from edgemerge.files import read_secret
+from edgemerge.exchange.mqtt import Broker
 
 NETWORK_POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0  # for one attempt to connect
@@ -35,30 +36,7 @@ KEEPALIVE_S = 30
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Broker:
-    """Address and credentials of a broker; `retry_s` is the first and the longest retry delay."""
-
-    host: str = "127.0.0.1"
-    port: int = 1883
-    username: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    retry_s: tuple[float, float] = (0.5, 30.0)
-
-    def client(self) -> Client:
-        """Return a client that is not connected yet."""
-        client = Client(CallbackAPIVersion.VERSION2)
-        client.connect_timeout = CONNECT_TIMEOUT_S
-        if self.username is not None:
-            file = self.password_file
-            # A password may begin or end with a space, so only line ends are removed.
-            password = None if file is None else read_secret(file, "password", strip="\r\n")
-            client.username_pw_set(self.username, password)
-        if self.ca_file is not None:
-            client.tls_set(ca_certs=str(self.ca_file))
-        return client
+agent_broker = partial(Broker, timeout_s=CONNECT_TIMEOUT_S, version=4)
 
 
 @dataclass

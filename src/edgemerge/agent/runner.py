@@ -262,8 +262,8 @@ def read_token(path: Path) -> str:
 
 
 def _broker(said: SourceConfig | SinkConfig) -> Any:
-    broker = import_module("edgemerge.agent.mqtt")
-    return broker.Broker(said.host, said.port, said.username, said.password_file, said.ca_file)
+    mqtt = import_module("edgemerge.agent.mqtt")
+    return mqtt.agent_broker(said.host, said.port, said.username, said.password_file, said.ca_file)
 
 
 def _required(table: str, said: Any, name: str) -> Any:

@@ -76,12 +76,15 @@ class AgentState:
         """Decode a Merged; no bytes mean an empty one."""
         if not data:
             return Merged(self.projection)
-        return decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
+        told = decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
+        return told.keep_encoded(data)
 
     def contributions(self) -> tuple[Contribution, ...]:
         """Decode the pending contributions."""
         return tuple(
-            decode(d, Contribution, limit=MAX_STATE_BYTES, projection=self.projection)
+            decode(d, Contribution, limit=MAX_STATE_BYTES, projection=self.projection).keep_encoded(
+                d
+            )
             for d in self.pending
         )
 

@@ -25,9 +25,8 @@ from edgemerge.core.errors import (
     StaleError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.core.stats import Stats
-from edgemerge.exchange.protocol import Wish
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import Decision, Gate
 from edgemerge.wire.codec import encode
@@ -309,19 +308,18 @@ class Synchronizer:
             self._answer()
             return
         push = memory.contributions() if self._config.push else ()
-        wish = self._wish() if self._config.pull and not self._rerun else None
-        self._worker.send(ExchangeJob(push, wish, rule))
+        pull = self._selection() if self._config.pull and not self._rerun else None
+        self._worker.send(ExchangeJob(push, pull, rule, grouped=isinstance(memory.learner, Bank)))
 
-    def _wish(self) -> Wish:
+    def _selection(self) -> Selection:
         memory, config = self._sharing.memory, self._config
-        return Wish(
-            device=memory.device,
+        return Selection(
+            receiver=memory.device,
             incarnation=memory.incarnation,
             devices=config.devices or None,
             without=config.without,
             pattern=config.pattern,
             largest=config.max_contributions,
-            grouped=isinstance(memory.learner, Bank),
         )
 
     def _handle_outcome(self, outcome: ExchangeOutcome) -> None:

@@ -1,31 +1,33 @@
 """The ledger: contributions, which is newest, which to merge, and what merging gives.
 
 A `Contribution` is stats with device, incarnation, pattern and revision. The `Ledger` keeps the
-newest of each key. A `Selection` chooses among contributions; selections combine with `&`, `|`, `~`
-and `then`. `Merged` is the sum of several contributions with the origin of each.
+newest of each key. A `Selection` says which contributions to merge; selections combine with `&`,
+`|`, `~` and `then`. `Merged` is the sum of several contributions with the origin of each.
 
 >>> rule = everyone(without="pump-3") & ~named("pump-9")
 >>> shared = Projection(n_inputs=2, n_hidden=3)
->>> notes = [Contribution(f"pump-{i}", Stats.empty(shared), 1) for i in (9, 3, 1)]
->>> rule(notes)
+>>> rule([Contribution(f"pump-{i}", Stats.empty(shared), 1) for i in (9, 3, 1)])
 [Contribution(pump-1/normal, incarnation 0, revision 1, 0 samples)]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from edgemerge.core.errors import RejectedError, SettingError, UnknownError, must_be
 from edgemerge.core.projection import Projection, as_int
 from edgemerge.core.stats import Stats
 
 Key = tuple[str, int, str]
+Freshness = Literal["newer", "same", "stale", "contradicting"]
 
 
 def must_be_name(word: str, value: str) -> None:
-    """Refuse a name that could not be told apart from another, or not be shown."""
+    """Raise SettingError unless a name has 1 to 200 printable characters."""
     must_be(value, str, f"name the {word}")
     if not (value and len(value) <= 200 and value.isprintable()):
         raise SettingError(f"found {word} {value!r}, expected 1 to 200 printable characters")
@@ -35,8 +37,16 @@ def must_be_name(word: str, value: str) -> None:
 class Contribution:
     """What one device has seen of one pattern: stats with their origin.
 
-    The revision rises with every share. The incarnation rises when a device starts again from
-    nothing; both its old and its new samples then count, as they were all seen.
+    Args:
+        device: Name of the device, 1 to 200 printable characters, unique in the fleet.
+        stats: The sums of the samples that this device saw itself.
+        revision: Raise it with every share: a higher revision replaces a lower one.
+        pattern: Name of the pattern; "normal" for a detector that has only one.
+        incarnation: Raise it when a device starts again without its old state. Contributions of
+            both incarnations then count, since all their samples were seen.
+
+    Raises:
+        SettingError: A name is empty or too long, or a number is not in 0 to 2⁶³ − 1.
     """
 
     device: str
@@ -44,9 +54,10 @@ class Contribution:
     revision: int
     pattern: str = "normal"
     incarnation: int = 0
+    encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse an origin that could not be told apart from another."""
+        """Check the origin."""
         for word, value in (("device", self.device), ("pattern", self.pattern)):
             must_be_name(word, value)
         for word, number in (("revision", self.revision), ("incarnation", self.incarnation)):
@@ -59,71 +70,183 @@ class Contribution:
         """Device, incarnation and pattern: what a newer revision replaces."""
         return self.device, self.incarnation, self.pattern
 
+    @property
+    def samples(self) -> float:
+        """The number of samples in it."""
+        return self.stats.count
+
+    @property
+    def content(self) -> Stats:
+        """What `Ledger.check` compares between two contributions of one revision."""
+        return self.stats
+
+    def keep_encoded(self, data: bytes) -> Self:
+        """Keep the bytes of the form "exact" that this was read from: `encode` returns them."""
+        object.__setattr__(self, "encoded", data)
+        return self
+
     def __repr__(self) -> str:
-        """Show where it comes from and how much it holds."""
+        """Show origin and size."""
         return (
             f"Contribution({self.device}/{self.pattern}, incarnation {self.incarnation}, "
             f"revision {self.revision}, {self.stats.count:g} samples)"
         )
 
 
-Notes = list[Contribution]
+class Keyed(Protocol):
+    """What a `Selection` chooses among: contributions, their origins, or a server's records."""
+
+    @property
+    def key(self) -> Key:
+        """Device, incarnation and pattern."""
+        ...
 
 
-@dataclass(frozen=True)
+T = TypeVar("T", bound=Keyed)
+Rule = Callable[[list[Any]], Iterable[Any]]
+
+_origin: Callable[[Any], Any] = attrgetter("key", "revision")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A rule that chooses among contributions; what it gives is in the order of their keys."""
+    """Which contributions to merge: a value to pull with, to total a ledger with, to combine.
 
-    choose: Callable[[Notes], Iterable[Contribution]]
+    Without arguments it selects everything. `&`, `|`, `~` and `then` combine selections. The result
+    has a `rule`, which works wherever contributions are at hand but cannot be sent to a server.
 
-    def __call__(self, contributions: Iterable[Contribution]) -> Notes:
-        """Choose; the order in which they are given makes no difference."""
-        notes = sorted(contributions, key=_key_and_revision)
-        return sorted(self.choose(notes), key=_key_and_revision)
+    Args:
+        receiver: The device that will adopt the sum, whose own contributions are left out, so that
+            nothing is counted twice. None leaves nothing out.
+        incarnation: Leave out the receiver's own contributions of this incarnation only: what it
+            saw in earlier ones comes back to it. None leaves out all of them.
+        devices: Only contributions of these devices; None: of all, (): of none.
+        without: No contributions of these devices.
+        pattern: Only contributions of this pattern; None: of all patterns.
+        largest: Only so many, those with most samples; None: no limit.
+        rule: A function that chooses from a list of contributions, applied before `largest`.
+
+    Raises:
+        SettingError: `largest` is below 1.
+
+    >>> Selection(receiver="pump-4", without=["pump-9"])
+    Selection(receiver='pump-4', without=('pump-9',))
+    """
+
+    receiver: str | None = None
+    incarnation: int | None = None
+    devices: Collection[str] | None = None
+    without: Collection[str] = ()
+    pattern: str | None = None
+    largest: int | None = None
+    rule: Rule | None = None
+
+    def __post_init__(self) -> None:
+        """Make it hashable: collections become tuples, and one name a tuple of one."""
+        for name in ("devices", "without"):
+            names = getattr(self, name)
+            if names is not None:
+                object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
+        if self.largest is not None and self.largest < 1:
+            raise SettingError(f"found largest={self.largest}, expected at least 1, or None")
+
+    def __call__(self, contributions: Iterable[T]) -> list[T]:
+        """Return the selected contributions in the order of their origins.
+
+        Args:
+            contributions: What to choose from, in any order.
+        """
+        chosen = sorted(self.matching(contributions), key=_origin)
+        if self.rule is not None:
+            chosen = sorted(self.rule(chosen), key=_origin)
+        if self.largest is not None:
+            chosen = sorted(_largest(self.largest, chosen), key=_origin)
+        return chosen
+
+    def matching(self, items: Iterable[T]) -> list[T]:
+        """Return what is selected by its key, in the given order, ignoring `rule` and `largest`.
+
+        Args:
+            items: Anything with a `key`, such as contributions or origins.
+        """
+        devices = None if self.devices is None else frozenset(self.devices)
+        without, receiver = frozenset(self.without), self.receiver
+
+        def selected(key: Key) -> bool:
+            device, incarnation, pattern = key
+            return (
+                not (device == receiver and self.incarnation in (None, incarnation))
+                and (devices is None or device in devices)
+                and device not in without
+                and self.pattern in (None, pattern)
+            )
+
+        return [item for item in items if selected(item.key)]
 
     def __and__(self, other: Selection) -> Selection:
-        """Those that both choose, each from all."""
-        return Selection(lambda notes: _among(_among(notes, self(notes)), other(notes)))
+        """Return a selection of what both select from all."""
+        return Selection(rule=partial(_both, self, other))
 
     def __or__(self, other: Selection) -> Selection:
-        """Those that either chooses."""
-        return Selection(lambda notes: _among(notes, [*self(notes), *other(notes)]))
+        """Return a selection of what either selects."""
+        return Selection(rule=partial(_either, self, other))
 
     def __invert__(self) -> Selection:
-        """Those that it does not choose."""
-        return Selection(lambda notes: _without(notes, self(notes)))
+        """Return a selection of everything that this one leaves out."""
+        return Selection(rule=partial(_neither, self))
 
     def then(self, other: Selection) -> Selection:
-        """Those that the other chooses from what this one has left: `a.then(largest(3))`."""
-        return Selection(lambda notes: other(self(notes)))
+        """Return a selection of what `other` selects from this one's: `a.then(largest(3))`.
+
+        Args:
+            other: The selection to apply second.
+        """
+        return Selection(rule=partial(_one_after_another, self, other))
+
+    def __repr__(self) -> str:
+        """Show what it restricts."""
+        found = {n: value for n, value in vars(self).items() if value != getattr(Selection, n)}
+        return f"Selection({', '.join(f'{name}={value!r}' for name, value in found.items())})"
 
 
 def everyone(*, without: str | Collection[str] = ()) -> Selection:
-    """All, except some devices, such as oneself."""
-    left_out = {without} if isinstance(without, str) else set(without)
-    return Selection(lambda notes: [note for note in notes if note.device not in left_out])
+    """Select all contributions.
+
+    Args:
+        without: One device, or several, to leave out, such as the one that adopts the sum.
+    """
+    return Selection(without=without)
 
 
 def named(*devices: str) -> Selection:
-    """Those of certain devices."""
-    return Selection(lambda notes: [note for note in notes if note.device in devices])
+    """Select the contributions of some devices.
+
+    Args:
+        devices: Their names; names that do not occur select nothing.
+    """
+    return Selection(devices=devices)
 
 
 def largest(k: int) -> Selection:
-    """The k that hold most samples."""
-    _must_be_positive(k)
-    return Selection(lambda notes: sorted(notes, key=_largest_first)[:k])
+    """Select the contributions with most samples.
+
+    Args:
+        k: How many, at least 1.
+    """
+    return Selection(largest=k)
 
 
 def freshest(k: int, *, age: Mapping[Key, float] | None = None) -> Selection:
-    """The k newest: by `age` (any unit; unknown is oldest), or without it by revision."""
-    _must_be_positive(k)
-    ages = age or {}
+    """Select the newest contributions.
 
-    def order(note: Contribution) -> tuple[float, int, int]:
-        return ages.get(note.key, float("inf")), -note.incarnation, -note.revision
-
-    return Selection(lambda notes: sorted(notes, key=order)[:k])
+    Args:
+        k: How many, at least 1.
+        age: Age of each contribution by key, in any unit; those without one count as oldest.
+            Without `age` the highest incarnation and revision come first.
+    """
+    if k < 1:
+        raise SettingError(f"found k={k}, expected at least 1")
+    return Selection(rule=partial(_freshest, k, dict(age or {})))
 
 
 def fitting(
@@ -133,49 +256,83 @@ def fitting(
     bytes_each: int | Mapping[Key, int],
     solve_s: float = 0,
 ) -> Selection:
-    """Those that can be fetched and solved before the deadline, largest first."""
+    """Select the largest contributions that can be fetched and solved before a deadline.
+
+    Args:
+        deadline_s: Time for everything, in seconds.
+        bytes_per_s: Speed of the link, above 0.
+        bytes_each: Size of every contribution, or of each by key.
+        solve_s: Time to keep for solving the sum, in seconds; 0 if it does not matter.
+    """
     if not (bytes_per_s > 0.0 and solve_s >= 0.0):
         raise SettingError(
             f"found bytes_per_s={bytes_per_s}, solve_s={solve_s}, expected above 0, and 0 or more"
         )
-
-    def choose(notes: Notes) -> Notes:
-        chosen, left = [], (deadline_s - solve_s) * bytes_per_s
-        for note in sorted(notes, key=_largest_first):
-            cost = bytes_each if isinstance(bytes_each, int) else bytes_each[note.key]
-            if cost <= left:
-                chosen.append(note)
-                left -= cost
-        return chosen
-
-    return Selection(choose)
+    return Selection(rule=partial(_fitting, (deadline_s - solve_s) * bytes_per_s, bytes_each))
 
 
-def _key_and_revision(note: Contribution) -> tuple[Key, int]:
-    return note.key, note.revision
+def _largest(k: int, items: list[Any]) -> list[Any]:
+    return sorted(items, key=lambda item: (-item.samples, item.key))[:k]
 
 
-def _largest_first(note: Contribution) -> tuple[float, Key]:
-    return -note.stats.count, note.key
+def _freshest(k: int, ages: Mapping[Key, float], items: list[Any]) -> list[Any]:
+    def order(item: Any) -> tuple[float, int, int]:
+        return ages.get(item.key, float("inf")), -item.incarnation, -item.revision
+
+    return sorted(items, key=order)[:k]
 
 
-def _among(notes: Notes, chosen: Notes) -> Notes:
-    kept = {_key_and_revision(note) for note in chosen}
-    return [note for note in notes if _key_and_revision(note) in kept]
+def _fitting(room: float, bytes_each: int | Mapping[Key, int], items: list[Any]) -> list[Any]:
+    chosen = []
+    for item in _largest(len(items), items):
+        cost = bytes_each if isinstance(bytes_each, int) else bytes_each[item.key]
+        if cost <= room:
+            chosen.append(item)
+            room -= cost
+    return chosen
 
 
-def _without(notes: Notes, chosen: Notes) -> Notes:
-    dropped = {_key_and_revision(note) for note in chosen}
-    return [note for note in notes if _key_and_revision(note) not in dropped]
+def _both(one: Selection, two: Selection, items: list[Any]) -> list[Any]:
+    first, second = ({_origin(item) for item in side(items)} for side in (one, two))
+    return [item for item in items if _origin(item) in first & second]
 
 
-def _must_be_positive(k: int) -> None:
-    if k < 1:
-        raise SettingError(f"found k={k}, expected at least 1")
+def _either(one: Selection, two: Selection, items: list[Any]) -> list[Any]:
+    chosen = {_origin(item) for item in [*one(items), *two(items)]}
+    return [item for item in items if _origin(item) in chosen]
+
+
+def _neither(one: Selection, items: list[Any]) -> list[Any]:
+    chosen = {_origin(item) for item in one(items)}
+    return [item for item in items if _origin(item) not in chosen]
+
+
+def _one_after_another(one: Selection, two: Selection, items: list[Any]) -> list[Any]:
+    return two(one(items))
+
+
+class Revisioned(Protocol):
+    """What `Ledger.check` compares: a `Contribution`, or a server's record of one."""
+
+    @property
+    def revision(self) -> int:
+        """The number that rises with every share."""
+        ...
+
+    @property
+    def content(self) -> object:
+        """What must be equal (`==`) in two of the same revision: sums, or a digest."""
+        ...
 
 
 class Ledger:
-    """A replicated map: put in any order, any number of times, the newest of each key stays.
+    """The newest contribution of each device, incarnation and pattern.
+
+    Contributions may be put in any order, and any number of times: the result is the same.
+
+    Args:
+        projection: What all devices share.
+        n_outputs: Number of targets, for another target than the sample itself; None: n_inputs.
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> ledger = Ledger(shared)
@@ -188,37 +345,80 @@ class Ledger:
     """
 
     def __init__(self, projection: Projection, *, n_outputs: int | None = None) -> None:
-        """Start empty; `n_outputs` is for another target than the sample itself."""
+        """Start empty."""
         must_be(projection, Projection, "build one that all devices share")
         self.projection = projection
         self.n_outputs = projection.n_inputs if n_outputs is None else n_outputs
         self._newest: dict[Key, Contribution] = {}
 
-    def put(self, contribution: Contribution) -> bool:
-        """Keep a contribution unless it is late or repeated; say whether it was kept.
+    @staticmethod
+    def check(new: Revisioned, known: Revisioned | None) -> Freshness:
+        """Compare a contribution with the known one of its key; the higher revision wins.
 
-        The same revision with other numbers is refused: somebody tells two stories.
+        Args:
+            new: What has arrived.
+            known: The newest that is known under the same key, or None.
+
+        Returns:
+            "newer" if it replaces the known one, "same" if it repeats it, "stale" if its revision
+            is lower, "contradicting" if it has the same revision with other content. Content is
+            compared only when the revisions are equal.
+        """
+        if known is None or new.revision > known.revision:
+            return "newer"
+        if new.revision < known.revision:
+            return "stale"
+        return "same" if new.content == known.content else "contradicting"
+
+    def put(self, contribution: Contribution) -> bool:
+        """Keep a contribution if it is newer than the known one; return whether it was.
+
+        Args:
+            contribution: Of any device; its stats must be of this ledger's projection.
+
+        Raises:
+            RejectedError: The same revision is known with different sums.
+            MismatchError: It was made with another projection.
         """
         must_be(contribution, Contribution, "share() makes one from a detector")
         contribution.stats.must_be_compatible(self.projection, self.n_outputs)
-        known = self._newest.get(contribution.key)
-        if known and contribution.revision == known.revision and contribution.stats != known.stats:
+        freshness = self.check(contribution, self._newest.get(contribution.key))
+        if freshness == "contradicting":
             raise RejectedError(
-                f"{contribution.device} sent revision {known.revision} of {contribution.pattern} "
-                "twice with different numbers: raise the revision with every share"
+                f"{contribution.device} sent revision {contribution.revision} of "
+                f"{contribution.pattern} twice with different numbers: "
+                "raise the revision with every share"
             )
-        if known and contribution.revision <= known.revision:
-            return False
-        self._newest[contribution.key] = contribution
-        return True
+        if freshness == "newer":
+            self._newest[contribution.key] = contribution
+        return freshness == "newer"
+
+    def get(self, key: Key) -> Contribution | None:
+        """Return the newest contribution of a key, or None.
+
+        Args:
+            key: Device, incarnation and pattern.
+        """
+        return self._newest.get(key)
 
     def merge(self, other: Ledger) -> None:
-        """Take over whatever the other ledger knows better."""
+        """Put every contribution of another ledger.
+
+        Args:
+            other: A ledger of the same projection.
+        """
         for contribution in other:
             self.put(contribution)
 
     def drop(self, device: str) -> None:
-        """Forget a device, as if it had never been heard."""
+        """Remove all contributions of a device.
+
+        Args:
+            device: Its name.
+
+        Raises:
+            UnknownError: There is none.
+        """
         keys = [key for key in self._newest if key[0] == device]
         if not keys:
             raise UnknownError(f"no contribution of {device!r}; known: {self.devices}")
@@ -227,34 +427,38 @@ class Ledger:
 
     def total(
         self,
+        selection: Selection | None = None,
         *,
         without: str | Collection[str] = (),
         devices: str | Collection[str] | None = None,
         pattern: str | None = None,
     ) -> Stats:
-        """Sum up afresh: of all or some devices, without some, of all or one pattern."""
-        left_out = {without} if isinstance(without, str) else set(without)
-        wanted = {devices} if isinstance(devices, str) else set(devices or ())
-        if wanted - set(self.devices):
-            raise UnknownError(
-                f"no contribution of {sorted(wanted - set(self.devices))}; known: {self.devices}"
-            )
-        chosen = (
-            c.stats
-            for c in self
-            if c.device not in left_out
-            and (devices is None or c.device in wanted)
-            and pattern in (None, c.pattern)
-        )
+        """Sum up the contributions, all or some of them.
+
+        Args:
+            selection: Which contributions; None: all. The other arguments restrict it further.
+            without: One device, or several, to leave out.
+            devices: One device, or several, to sum up; None: all.
+            pattern: The pattern to sum up; None: all.
+
+        Raises:
+            UnknownError: A named device has no contribution.
+        """
+        more = Selection(devices=devices, without=without, pattern=pattern)
+        first = selection or Selection()
+        unknown = {*(first.devices or ()), *(more.devices or ())} - set(self.devices)
+        if unknown:
+            raise UnknownError(f"no contribution of {sorted(unknown)}; known: {self.devices}")
+        chosen = (contribution.stats for contribution in more(first(self)))
         return Stats.total(self.projection, chosen, n_outputs=self.n_outputs)
 
     @property
     def devices(self) -> list[str]:
-        """The devices heard of, in order."""
+        """The names of all devices, sorted."""
         return sorted({key[0] for key in self._newest})
 
     def __iter__(self) -> Iterator[Contribution]:
-        """Go through the contributions in the order of their keys: the same on every replica."""
+        """Iterate over the contributions in the order of their keys."""
         return (self._newest[key] for key in sorted(self._newest))
 
     def __len__(self) -> int:
@@ -262,7 +466,7 @@ class Ledger:
         return len(self._newest)
 
     def __repr__(self) -> str:
-        """Show how much is in it."""
+        """Show its size."""
         samples = sum(c.stats.count for c in self)
         return (
             f"Ledger({len(self.devices)} devices, {len(self)} contributions, {samples:g} samples)"
@@ -270,7 +474,7 @@ class Ledger:
 
 
 class Origin(NamedTuple):
-    """Which contribution went into a sum, and at which revision."""
+    """Which contribution is in a sum, and at which revision."""
 
     device: str
     incarnation: int
@@ -279,7 +483,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, contribution: Contribution) -> Origin:
-        """Give the origin of a contribution."""
+        """Return the origin of a contribution."""
         return cls(*contribution.key, contribution.revision)
 
     @property
@@ -290,50 +494,70 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MergedPart:
-    """The exact sum of some contributions, and which they are, in the order of their keys."""
+    """The exact sum of some contributions.
+
+    Args:
+        stats: The sum.
+        origins: The contributions in it, in the order of their keys.
+    """
 
     stats: Stats
     origins: tuple[Origin, ...]
 
     @classmethod
     def of(cls, contributions: Iterable[Contribution], projection: Projection) -> MergedPart:
-        """Add contributions up, in one place of memory."""
+        """Sum up contributions.
+
+        Args:
+            contributions: What to sum up, in any order.
+            projection: What all devices share; needed when there is no contribution.
+        """
         notes = sorted(contributions, key=lambda note: note.key)
         stats = Stats.total(projection, (note.stats for note in notes))
         return cls(stats, tuple(map(Origin.of, notes)))
 
     @property
     def devices(self) -> list[str]:
-        """The devices that had a part in it, in order."""
+        """The names of the devices in it, sorted."""
         return sorted({origin.device for origin in self.origins})
 
     def __repr__(self) -> str:
-        """Show how much went in."""
+        """Show its size."""
         return f"Part({len(self.origins)} contributions, {self.stats.count:g} samples)"
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """One sum of everything asked for, or one for each pattern: what to adopt.
+    """What a pull returns and a learner adopts: one sum, or one for each pattern.
+
+    Args:
+        projection: What all devices share.
+        parts: The sums with their origins: none, one, or one for each pattern.
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> note = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
-    >>> told = Merged(shared, (MergedPart.of([note], shared),))
-    >>> told.total, [part.devices for part in told.parts]
-    (Stats(3 hidden, 2 outputs, 1 samples), [['pump-3']])
+    >>> merged = Merged(shared, (MergedPart.of([note], shared),))
+    >>> merged.total, merged.parts[0].devices
+    (Stats(3 hidden, 2 outputs, 1 samples), ['pump-3'])
     """
 
     projection: Projection
     parts: tuple[MergedPart, ...] = ()
+    encoded: bytes | None = field(default=None, init=False, repr=False)
+
+    def keep_encoded(self, data: bytes) -> Self:
+        """Keep the bytes of the form "exact" that this was read from: `encode` returns them."""
+        object.__setattr__(self, "encoded", data)
+        return self
 
     @property
     def total(self) -> Stats:
-        """All parts added up: what a detector adopts."""
+        """The sum of all parts: what a detector adopts."""
         return Stats.total(self.projection, (part.stats for part in self.parts))
 
     @property
     def contributions(self) -> list[Contribution]:
-        """Each part under the name of its first origin: what a bank adopts."""
+        """One contribution per part, named after its first origin: what a bank adopts."""
         return [
             Contribution(first.device, part.stats, first.revision, first.pattern, first.incarnation)
             for part in self.parts
@@ -342,11 +566,11 @@ class Merged:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """Everything that is in it, in the order of the keys."""
+        """The contributions in all parts, sorted."""
         return tuple(sorted(origin for part in self.parts for origin in part.origins))
 
     def __eq__(self, other: object) -> bool:
-        """Compare bit for bit."""
+        """Compare origins and sums, bit for bit."""
         return (
             isinstance(other, Merged)
             and self.projection == other.projection
@@ -357,7 +581,7 @@ class Merged:
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def __repr__(self) -> str:
-        """Show how much was told."""
+        """Show its size."""
         parts, origins = len(self.parts), len(self.origins)
         samples = sum(part.stats.count for part in self.parts)
         return f"Told({parts} parts of {origins} contributions, {samples:g} samples)"

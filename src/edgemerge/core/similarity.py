@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from math import log
 from typing import TypeVar
@@ -310,5 +311,8 @@ def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Se
     >>> [note.device for note in (~explained_by(line))([Contribution("b", cross, 1)])]
     ['b']
     """
-    me = Profile.of(mine)
-    return Selection(lambda notes: [n for n in notes if loss_ratio(me, n.stats) <= factor])
+    return Selection(rule=partial(_explained_by, Profile.of(mine), factor))
+
+
+def _explained_by(mine: Profile, factor: float, notes: list[Contribution]) -> list[Contribution]:
+    return [note for note in notes if loss_ratio(mine, note.stats) <= factor]

@@ -1,7 +1,7 @@
 """Exchange through a folder that several devices see: a network share, or a USB stick.
 
-One file for each device, incarnation and pattern, whole or absent. Devices need not be present at
-the same time: carry the stick from device to device, twice around for all to know all.
+One file for each device, incarnation and pattern, written atomically. Devices need not be present
+at the same time: carry the stick from device to device; after two rounds each has everything.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from threading import Lock
 
 from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnavailableError
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.storage import SUFFIX, LogOnce, check_newer, file_name
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.storage import (
+    SUFFIX,
+    LogOnce,
+    file_name,
+    must_be_current,
+    read_contribution,
+)
 from edgemerge.files import lock_file, write_atomically
 from edgemerge.wire.admission import admit
-from edgemerge.wire.codec import MAX_BYTES, decode_with_form, encode
+from edgemerge.wire.codec import MAX_BYTES, encode
 
 
 @contextmanager
@@ -46,16 +53,20 @@ def folder_lock(folder: Path, timeout_s: float) -> Iterator[None]:
         os.close(handle)
 
 
-MAX_FILES = 10_000  # files
+MAX_FILES = 10_000
 
 logger = logging.getLogger(__name__)
 
 
 class FolderExchange:
-    """A folder of contributions; it must be there, as a stick that is not plugged in is not made.
+    """A folder of contributions. Whoever may write to the folder may replace any of its files.
 
-    Files that are not of this exchange, damaged or only half copied are left alone and named in
-    the log, once each. Everybody who may write to the folder may replace anybody's file.
+    Files that are damaged, incomplete or of another exchange are skipped, and logged once each.
+
+    Args:
+        path: The folder. It must exist when it is used: a stick may be plugged in later.
+        projection: What all devices share.
+        timeout_s: How long a push waits for another process that writes, in seconds.
 
     >>> from tempfile import mkdtemp
     >>> from edgemerge import Stats
@@ -63,40 +74,39 @@ class FolderExchange:
     >>> exchange = FolderExchange(mkdtemp(), shared)
     >>> exchange.push(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1))
     True
-    >>> exchange.pull(Wish(device="pump-4"))
+    >>> exchange.pull(Selection(receiver="pump-4"))
     Told(1 parts of 1 contributions, 1 samples)
     """
 
     def __init__(
         self, path: str | os.PathLike[str], projection: Projection, *, timeout_s: float = 10.0
     ) -> None:
-        """Remember where the folder is; it may come later."""
+        """Open nothing yet."""
         self.path, self.projection, self.timeout_s = Path(path), projection, timeout_s
         self._lock = Lock()
-        self._log = LogOnce(logger, f"a file in {self.path} was left alone")
+        self._log = LogOnce(logger, f"skipped a file in {self.path}")
 
     def push(self, contribution: Contribution) -> bool:
-        """Leave a contribution; False if it was there already."""
+        """Store a contribution; return False if it was stored before."""
         admit(contribution, projection=self.projection)
         path = self.path / file_name(contribution.key)
         with self._reaching(), self._lock, folder_lock(self.path, self.timeout_s):
-            known = self._known(path)
-            if known and not check_newer(contribution, known):
+            if not must_be_current(contribution, self._known(path)):
                 return False
-            for left in self.path.glob(f".{path.name}.*"):  # by one that lost power while writing
+            for left in self.path.glob(f".{path.name}.*"):  # of a write that lost power
                 left.unlink(missing_ok=True)
             write_atomically(encode(contribution), path, mode=self.path.stat().st_mode & 0o666)
             return True
 
-    def pull(self, wish: Wish) -> Merged:
-        """Sum up what others have left."""
+    def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
+        """Return the sum of the selected contributions."""
         with self._reaching():
             notes = (self._known(path) for path in self._files())
-            wanted = [n for n in notes if n and wish.wants(n.key, n.stats.count)]
-        return wish.of(wanted, self.projection)
+            wanted = selection.matching(note for note in notes if note)  # keep no others in memory
+        return merge(wanted, self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Do nothing: no file stays open between calls."""
 
     def __repr__(self) -> str:
         """Show where it is."""
@@ -114,23 +124,14 @@ class FolderExchange:
         return [self.path / name for name in names]
 
     def _known(self, path: Path) -> Contribution | None:
-        """Read one file; None if it is not there, or not what its name says."""
+        """Return the contribution in a file; None if there is no valid one."""
         try:
-            return self._read(path)
+            return read_contribution(_read_file(path), self.projection, partial(_misplaced, path))
         except FileNotFoundError:
             return None
         except (EdgemergeError, PermissionError) as error:
             self._log.say(path.name, error)
             return None
-
-    def _read(self, path: Path) -> Contribution:
-        note, form = decode_with_form(_read_file(path), projection=self.projection)
-        if not isinstance(note, Contribution):
-            raise RejectedError(f"found {type(note).__name__}, expected Contribution")
-        if path.name.lower() != file_name(note.key):
-            raise RejectedError(f"found {note}, expected it in a file named {file_name(note.key)}")
-        admit(note, projection=self.projection, form=form)
-        return note
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -146,8 +147,13 @@ class FolderExchange:
             ) from error
 
 
+def _misplaced(path: Path, note: Contribution) -> str:
+    name = file_name(note.key)
+    return "" if path.name.lower() == name else f"it in a file named {name}"
+
+
 def _read_file(path: Path) -> bytes:
     if not S_ISREG(path.stat().st_mode):
-        raise RejectedError("found something that is no plain file")
+        raise RejectedError("found something that is not a plain file")
     with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)  # one more than will be read
+        return file.read(MAX_BYTES + 1)  # decoding refuses more than MAX_BYTES

@@ -1,4 +1,4 @@
-"""Exchange over HTTP: with a server that keeps contributions and adds them up."""
+"""Exchange over HTTP: with a server that stores contributions and sums them up."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from edgemerge.core.errors import (
     SettingError,
     StaleError,
 )
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.client import BINARY_HEADERS, read_projection
 from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Query, Reply, url_path
-from edgemerge.exchange.protocol import Wish
-from edgemerge.wire.codec import decode, encode
+from edgemerge.wire.codec import decode_with_form, encode
 
-MAX_CACHED_PULLS = (
-    8  # wishes whose answers are kept, so that an unchanged one need not be sent again
-)
+MAX_CACHED_PULLS = 8  # answers kept, so that the server need not send unchanged ones again
 
 
 class HttpExchange:
-    """One device's view of its fleet on a server.
+    """A fleet on a server, as one device sees it.
 
-    Who asks is known by the token, so `Wish.device` must be the device that has enrolled. What the
-    fleet does not let a device see is a `DeniedError`. When `push` returns, the server has
+    The server knows the device by its token, so `Selection.receiver` must be the device that has
+    enrolled. A selection with a `rule` cannot be sent. When `push` returns, the server has
     committed the contribution to its disk.
+
+    Args:
+        url: Address of the server, http:// or https://.
+        fleet: Name of the fleet.
+        token: The device's token, from enrolling.
+        projection: What all devices share; None: ask the server when it is first needed.
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: How long to wait for each answer, in seconds; raise it on slow links.
     """
 
     def __init__(
@@ -43,23 +48,23 @@ class HttpExchange:
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
     ) -> None:
-        """Remember where the server is; nothing is sent yet."""
+        """Send nothing yet."""
         self.fleet = fleet
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
         self._projection = projection
-        self._told: OrderedDict[Wish, tuple[str, Merged]] = OrderedDict()
+        self._answers: OrderedDict[tuple[Selection, bool], tuple[str, Merged]] = OrderedDict()
         self._lock = Lock()
 
     @property
     def projection(self) -> Projection:
-        """What the fleet has agreed on; fetched from it if it was not given."""
+        """What all devices of the fleet share; asked of the server if it was not given."""
         if self._projection is None:
             reply = self._connection.ask("GET", url_path("fleets", self.fleet, "projection"))
             self._projection = read_projection(reply, self.fleet)
         return self._projection
 
     def push(self, contribution: Contribution) -> bool:
-        """Leave a contribution; False if it was there already."""
+        """Store a contribution; return False if it was stored before."""
         try:
             where = url_path("fleets", self.fleet, "contributions", *contribution.key)
         except SettingError as error:
@@ -71,65 +76,70 @@ class HttpExchange:
             raise StaleError(f"{contribution.device}: {reply.words}", _newest_revision(reply))
         return reply.must_be(200, 201).status == 201
 
-    def pull(self, wish: Wish) -> Merged:
-        """Fetch what others have left; what has not changed is not sent again."""
-        if wish.devices == ():  # the address would mean all of them
+    def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
+        """Return the sum of the selected contributions; unchanged sums are not sent again."""
+        if selection.rule is not None:
+            raise SettingError(
+                f"found {selection}, expected one without a rule: a server selects by receiver, "
+                "devices, without, pattern and largest only"
+            )
+        if selection.devices == ():  # without a device in the query the server would sum all
             return Merged(self.projection)
         with self._lock:
-            tag, known = self._told.get(wish, ("", None))
+            tag, known = self._answers.get((selection, grouped), ("", None))
         headers = {"If-None-Match": tag} if known else {}
-        where = url_path("fleets", self.fleet, "patterns" if wish.grouped else "total")
-        reply = self._connection.ask("GET", where, query=_pull_query(wish), headers=headers)
+        where = url_path("fleets", self.fleet, "patterns" if grouped else "total")
+        reply = self._connection.ask("GET", where, query=_pull_query(selection), headers=headers)
         if reply.status == 304 and known:
             return known
-        told = self._read(reply.must_be(200), wish)
-        self._remember(wish, reply.headers.get("etag"), told)
-        return told
+        merged = self._read(reply.must_be(200), selection)
+        with self._lock:
+            self._answers.pop((selection, grouped), None)
+            if new_tag := reply.headers.get("etag"):
+                self._answers[selection, grouped] = new_tag, merged
+            while len(self._answers) > MAX_CACHED_PULLS:
+                self._answers.popitem(last=False)
+        return merged
 
     def close(self) -> None:
-        """Close the connection; asking again opens it again."""
+        """Close the connection; the next call opens it again."""
         self._connection.close()
 
     def __repr__(self) -> str:
-        """Show where it leads."""
+        """Show the address."""
         return f"HttpExchange({self._connection.url}, {self.fleet})"
 
-    def _read(self, reply: Reply, wish: Wish) -> Merged:
+    def _read(self, reply: Reply, selection: Selection) -> Merged:
         try:
-            told = decode(reply.body, limit=MAX_REPLY_BYTES, projection=self.projection)
+            merged, form = decode_with_form(
+                reply.body, limit=MAX_REPLY_BYTES, projection=self.projection
+            )
         except FormatError as error:
-            raise RejectedError(f"{self}: what it told cannot be read: {error}") from error
-        if not isinstance(told, Merged):
-            raise RejectedError(f"{self}: found {type(told).__name__}, expected Told")
-        if told.projection != self.projection:
+            raise RejectedError(f"{self}: the answer cannot be read: {error}") from error
+        if not isinstance(merged, Merged):
+            raise RejectedError(f"{self}: found {type(merged).__name__}, expected Merged")
+        if merged.projection != self.projection:
             raise MismatchError(
-                f"{self} told sums of {told.projection}, expected {self.projection}: "
+                f"{self} sent sums of {merged.projection}, expected {self.projection}: "
                 "every device must build the same Projection"
             )
-        unwanted = [origin for origin in told.origins if not wish.wants(origin.key, 1.0)]
-        if unwanted:
-            raise RejectedError(
-                f"{self} told of {unwanted[0].device}, which {wish} leaves out: "
-                "is this token that of another device?"
-            )
-        return told
-
-    def _remember(self, wish: Wish, tag: str | None, told: Merged) -> None:
-        with self._lock:
-            self._told.pop(wish, None)
-            if tag:
-                self._told[wish] = tag, told
-            while len(self._told) > MAX_CACHED_PULLS:
-                self._told.popitem(last=False)
+        selected = set(selection.matching(merged.origins))
+        for origin in merged.origins:
+            if origin not in selected:
+                raise RejectedError(
+                    f"{self} sent a sum with {origin.device}, which {selection} leaves out: "
+                    "is this token that of another device?"
+                )
+        return merged.keep_encoded(reply.body) if form == "exact" else merged
 
 
-def _pull_query(wish: Wish) -> Query:
+def _pull_query(selection: Selection) -> Query:
     return {
-        "incarnation": wish.incarnation,
-        "device": wish.devices,
-        "without": wish.without or None,
-        "pattern": wish.pattern,
-        "largest": wish.largest or None,
+        "incarnation": selection.incarnation,
+        "device": None if selection.devices is None else tuple(selection.devices),
+        "without": tuple(selection.without) or None,
+        "pattern": selection.pattern,
+        "largest": selection.largest,
     }
 
 

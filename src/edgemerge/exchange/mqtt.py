@@ -1,9 +1,10 @@
 """Exchange through an MQTT broker, as retained messages; one bounded session per push or pull.
 
-It is as durable as the broker: most keep retained messages in memory and save them now and then,
-and a confirmation does not say otherwise. Only a server's answer after its commit is storage. Many
-brokers cap packets at 128 kB, and queue at most 1000 messages for a subscriber: contributions that
-are too large or too many are refused, and such a fleet exchanges over HTTP.
+It is as durable as the broker: most keep retained messages in memory and save them from time to
+time, whatever they confirm. For storage that survives a crash, exchange over HTTP. Many brokers cap
+packets at 128 kB and queue at most 1000 messages for a subscriber: contributions that are too large
+or too many are refused, and such a fleet exchanges over HTTP too. `Broker` makes the clients of the
+agent's connections as well.
 """
 
 from __future__ import annotations
@@ -32,28 +33,50 @@ from edgemerge.core.errors import (
     SettingError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.connection import Deadline, is_loopback
-from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.storage import LogOnce, check_newer, safe_name, topic_suffix
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.storage import (
+    LogOnce,
+    must_be_current,
+    read_contribution,
+    safe_name,
+    topic_suffix,
+)
 from edgemerge.files import read_secret
 from edgemerge.wire.admission import admit
-from edgemerge.wire.codec import MAX_BYTES, decode_with_form, encode
+from edgemerge.wire.codec import MAX_BYTES, encode
 
-MAX_MESSAGES = 999  # messages at a time: of more, most brokers drop some without a word
+MAX_MESSAGES = 999  # at a time: of more, most brokers drop some silently
 MAX_TOTAL_BYTES = 2**28
-MIN_BYTES_PER_S = 2**14  # bytes a second; a line below that counts as dead
-DENIED_CODES = (0x86, 0x87, 0x8A, 0x8C)  # bad name or password, not authorized, banned, bad method
+MIN_BYTES_PER_S = 2**14  # a slower connection counts as dead
+DENIED_CODES = (0x86, 0x87, 0x8A, 0x8C)  # bad password, not authorized, banned, bad method
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker is and how to come in; the password stays in its file."""
+    """Where a broker is and how to connect to it; the password stays in its file.
 
-    host: str
+    Args:
+        host: Name or address.
+        port: Usually 1883, or 8883 with TLS.
+        username: To log in with; None: without logging in.
+        password_file: File with the password on one line; spaces belong to it, the line end not.
+        ca_file: Certificates to trust, in PEM, instead of the system's; implies TLS.
+        tls: Connect with TLS and the system's certificates.
+        timeout_s: For connecting and for each answer, in seconds; raise it on slow links.
+        settle_s: How long a broker may take between two retained messages, in seconds.
+        version: 5, or 4 for MQTT 3.1.1.
+        retry_s: First and longest delay before a connection that stays up is made again.
+
+    Raises:
+        SettingError: `version` is neither 5 nor 4.
+    """
+
+    host: str = "127.0.0.1"
     port: int = 1883
     username: str | None = None
     password_file: str | os.PathLike[str] | None = None
@@ -62,44 +85,68 @@ class Broker:
     timeout_s: float = 10.0
     settle_s: float = 0.2
     version: int = 5
+    retry_s: tuple[float, float] = (0.5, 30.0)
 
     def __post_init__(self) -> None:
-        """Refuse what no broker speaks, and warn of what all can hear."""
+        """Check the version, and warn of a password on a connection without TLS."""
         if self.version not in (5, 4):
             raise SettingError(f"found version={self.version}, expected 5, or 4 for MQTT 3.1.1")
         if self.password_file and not self.encrypted and not is_loopback(self.host):
             logger.warning(
-                "the password goes over a plain connection, for all to read",
+                "the password is sent over a connection without TLS",
                 extra={"values": {"broker": str(self)}},
             )
 
     @property
     def encrypted(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether it connects with TLS."""
         return self.tls or self.ca_file is not None
 
+    def client(self) -> Client:
+        """Return a client that is not connected yet.
+
+        Raises:
+            SettingError: The password or the certificates cannot be read.
+        """
+        client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"edgemerge-{token_hex(6)}",
+            protocol=MQTTProtocolVersion(self.version),
+            clean_session=None if self.version == 5 else True,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = self.timeout_s
+        if self.username is not None:
+            file = self.password_file
+            password = None if file is None else read_secret(file, "password", strip="\r\n")
+            client.username_pw_set(self.username, password)
+        if self.encrypted:
+            client.tls_set_context(_tls_context(self))
+        client.on_socket_open = _disable_nagle
+        return client
+
     @contextmanager
-    def visit(self, size: int) -> Iterator[BrokerSession]:
-        """Come in, and leave whatever happens; one message has about `size` bytes."""
-        visit = BrokerSession(self, self.timeout_s + size / MIN_BYTES_PER_S)
+    def session(self, size: int) -> Iterator[BrokerSession]:
+        """Connect, and disconnect at the end; a message has about `size` bytes."""
+        session = BrokerSession(self, self.timeout_s + size / MIN_BYTES_PER_S)
         try:
-            visit.enter()
-            yield visit
+            session.enter()
+            yield session
         finally:
-            visit.leave()
+            session.leave()
 
     def __str__(self) -> str:
-        """Show where it is."""
+        """Show the address."""
         return f"mqtt{'s' if self.encrypted else ''}://{self.host}:{self.port}"
 
 
 class BrokerSession:
-    """One connection to a broker; what comes is taken in by another thread."""
+    """One connection to a broker; messages are received in another thread."""
 
-    def __init__(self, broker: Broker, patience_s: float) -> None:
-        """Prepare; nothing is sent yet."""
-        self.broker, self.patience_s = broker, patience_s
-        self.largest: int | None = None  # bytes of a packet, if the broker tells
+    def __init__(self, broker: Broker, timeout_s: float) -> None:
+        """Send nothing yet."""
+        self.broker, self.timeout_s = broker, timeout_s
+        self.largest: int | None = None  # bytes of a packet, if the broker says so
         self._changed = Condition()
         self._failed: EdgemergeError | None = None
         self._entered = False
@@ -107,12 +154,12 @@ class BrokerSession:
         self._marker = ""
         self._found: dict[str, bytes] = {}
         self._bytes = 0
-        self._client = self._prepared()
+        self._client = self._make_client()
 
     def enter(self) -> None:
-        """Connect, or say why not."""
+        """Connect; raise UnavailableError or DeniedError if that fails."""
         broker = self.broker
-        options: dict[str, Any] = {"keepalive": int(2 * self.patience_s) + 60}
+        options: dict[str, Any] = {"keepalive": int(2 * self.timeout_s) + 60}
         if broker.version == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's
             properties.MaximumPacketSize = MAX_BYTES + 2**16
@@ -124,19 +171,19 @@ class BrokerSession:
             why = "no answer in time" if isinstance(error, TimeoutError) else why or str(error)
             raise UnavailableError(f"{broker} cannot be reached: {why}") from error
         self._client.loop_start()
-        self._wait(lambda: self._entered, "it took the connection but did not answer")
+        self._wait(lambda: self._entered, "it accepted the connection but did not answer")
 
     def leave(self) -> None:
         """Disconnect, and wait for the thread to end."""
         self._client.disconnect()
-        with suppress(AttributeError):  # paho forgets a thread that has ended while it asks for it
+        with suppress(AttributeError):  # paho may forget the thread meanwhile
             self._client.loop_stop()
 
     def gather(self, filters: Iterable[str], marker: str) -> dict[str, bytes]:
-        """Read what is retained under some topics: all that comes before a marker comes back.
+        """Return the retained messages of some topics.
 
-        After the marker it waits until nothing has come for `settle_s`, since some brokers send
-        what they retain in their own time.
+        They have arrived when a marker, published after subscribing, comes back. Some brokers send
+        retained messages later: wait until none has arrived for `settle_s`.
         """
         with self._changed:
             self._found, self._bytes, self._marker = {}, 0, marker
@@ -154,35 +201,21 @@ class BrokerSession:
             return dict(self._found)
 
     def keep(self, topic: str, payload: bytes) -> None:
-        """Let the broker retain a message, and wait until it confirms."""
+        """Publish a retained message, and wait until the broker confirms."""
         if self.largest is not None and len(payload) + len(topic) + 64 > self.largest:
             raise RejectedError(
-                f"found {len(payload)} bytes, but {self.broker} takes packets of at most "
+                f"found {len(payload)} bytes, but {self.broker} accepts packets of at most "
                 f"{self.largest}: raise its limit, or exchange over HTTP"
             )
         mid = self._client.publish(topic, payload, qos=1, retain=True).mid
         try:
             self._acknowledge(mid, "it did not confirm a message")
         except UnavailableError as error:
-            cap = f"if it does so again, it caps the size of packets below {len(payload)} bytes"
+            cap = f"if that happens again, it caps packets below {len(payload)} bytes"
             raise UnavailableError(f"{error}; {cap}: raise that, or exchange over HTTP") from error
 
-    def _prepared(self) -> Client:
-        broker = self.broker
-        client = Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=f"edgemerge-{token_hex(6)}",
-            protocol=MQTTProtocolVersion(broker.version),
-            clean_session=None if broker.version == 5 else True,
-            reconnect_on_failure=False,
-        )
-        client.connect_timeout = broker.timeout_s
-        if broker.username is not None:
-            file = broker.password_file
-            client.username_pw_set(broker.username, None if file is None else read_secret(file))
-        if broker.encrypted:
-            client.tls_set_context(_tls_context(broker))
-        client.on_socket_open = _disable_nagle
+    def _make_client(self) -> Client:
+        client = self.broker.client()
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_subscribe = self._on_subscribe
@@ -246,12 +279,12 @@ class BrokerSession:
 
     def _wait(self, done: Callable[[], bool], words: str) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: done() or self._failed, self.patience_s)
+            self._changed.wait_for(lambda: done() or self._failed, self.timeout_s)
             self._check("" if done() else words)
 
     def _progress(self, done: Callable[[], bool], words: str) -> None:
-        """Wait as long as more comes."""
-        timing = Deadline(self.patience_s)
+        """Wait as long as messages arrive."""
+        timing = Deadline(self.timeout_s)
         with suppress(TimeoutError):
             while not (done() or self._failed) and self._more(timing.left()):
                 pass
@@ -273,13 +306,13 @@ class BrokerSession:
 
 
 def _disable_nagle(_client: Client, _userdata: Any, sock: Any) -> None:
-    """Send small messages at once: 40 ms less for each that waits for an answer."""
+    """Send small messages at once: saves 40 ms for each one that waits for an answer."""
     sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
 
 
 def _tls_context(broker: Broker) -> ssl.SSLContext:
     class Shaken(ssl.SSLSocket):
-        """Shakes hands in time or is closed: paho leaves it open, and before 2.2 took a minute."""
+        """Bounds the handshake: paho before 2.2 waits a minute, and leaves the socket open."""
 
         def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - its signature
             self.settimeout(broker.timeout_s)
@@ -298,13 +331,26 @@ def _tls_context(broker: Broker) -> ssl.SSLContext:
 
 
 class MqttExchange:
-    """The contributions that a broker retains, each under its own topic.
+    """Contributions as retained messages of a broker, each under its own topic.
 
     `<prefix>/<fleet>/<first 16 of the fingerprint>/contribution/<device>/<incarnation>/<pattern>`,
-    with names percent-encoded. Messages that are not contributions are left alone and named in the
-    log, once each. Everybody who may write there may replace anybody's contribution.
-    `version` is 5, or 4 for MQTT 3.1.1; `settle_s` is how long a broker may take between two
-    retained messages.
+    with names percent-encoded. Messages that are not contributions are skipped, and logged once
+    each. Whoever may write to these topics may replace any contribution.
+
+    Args:
+        host: Name or address of the broker.
+        port: Usually 1883, or 8883 with TLS.
+        fleet: Name of the fleet, part of the topics.
+        projection: What all devices share.
+        prefix: First level, or levels, of the topics.
+        username: To log in with; None: without logging in.
+        password_file: File with the password on one line.
+        ca_file: Certificates to trust, in PEM, instead of the system's; implies TLS.
+        tls: Connect with TLS and the system's certificates.
+        timeout_s: For connecting and for each answer, in seconds; raise it on slow links.
+        settle_s: How long the broker may take between two retained messages, in seconds. Raise it
+            if a pull misses contributions.
+        version: 5, or 4 for MQTT 3.1.1.
     """
 
     def __init__(
@@ -323,7 +369,7 @@ class MqttExchange:
         settle_s: float = 0.2,
         version: int = 5,
     ) -> None:
-        """Remember where the broker is; nothing is sent yet."""
+        """Send nothing yet."""
         _check_prefix(prefix)
         self.projection = projection
         self.broker = Broker(
@@ -338,44 +384,43 @@ class MqttExchange:
             version=version,
         )
         self.root = f"{prefix}/{safe_name(fleet)}/{projection.fingerprint[:16]}"
-        self._log = LogOnce(logger, f"a message under {self.root} was left alone")
+        self._log = LogOnce(logger, f"skipped a message under {self.root}")
 
     def push(self, contribution: Contribution) -> bool:
-        """Leave a contribution; False if it was there already. The broker is asked what it kept."""
+        """Store a contribution and read it back; return False if it was stored before."""
         admit(contribution, projection=self.projection)
         where, payload = self._topic(topic_suffix(contribution.key)), encode(contribution)
-        with self.broker.visit(len(payload)) as visit:
-            known = self._known(visit, where)
-            if known and not check_newer(contribution, known):
+        with self.broker.session(len(payload)) as session:
+            if not must_be_current(contribution, self._known(session, where)):
                 return False
-            visit.keep(where, payload)
-            kept = self._known(visit, where)
+            session.keep(where, payload)
+            kept = self._known(session, where)
         if kept != contribution:
-            if kept and kept.revision >= contribution.revision:
-                check_newer(contribution, kept)  # another process was quicker
+            must_be_current(contribution, kept)  # another process may have been quicker
             raise RejectedError(
                 f"{self.broker} confirmed {len(payload)} bytes but kept {kept}: it may cap the "
                 "size of messages or not retain them: change that, or exchange over HTTP"
             )
         return True
 
-    def pull(self, wish: Wish) -> Merged:
-        """Sum up what others have left."""
-        devices = ["+"] if wish.devices is None else [safe_name(name) for name in set(wish.devices)]
-        pattern = "+" if wish.pattern is None else safe_name(wish.pattern)
+    def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
+        """Return the sum of the selected contributions."""
+        names = selection.devices
+        devices = {"+"} if names is None else {safe_name(name) for name in names}
+        pattern = "+" if selection.pattern is None else safe_name(selection.pattern)
         filters = [self._topic(f"{device}/+/{pattern}") for device in sorted(devices)]
         if not filters:
             return Merged(self.projection)
-        with self.broker.visit(self._size) as visit:
-            found = visit.gather(filters, self._marker)
+        with self.broker.session(self._size) as session:
+            found = session.gather(filters, self._marker)
         notes = (self._note(where, payload) for where, payload in sorted(found.items()))
-        return wish.of([note for note in notes if note], self.projection)
+        return merge(filter(None, notes), self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Do nothing: no connection stays open between calls."""
 
     def __repr__(self) -> str:
-        """Show where it leads."""
+        """Show the address."""
         return f"MqttExchange({self.broker}/{self.root})"
 
     @property
@@ -390,23 +435,22 @@ class MqttExchange:
     def _topic(self, last: str) -> str:
         return f"{self.root}/contribution/{last}"
 
-    def _known(self, visit: BrokerSession, where: str) -> Contribution | None:
-        found = visit.gather([where], self._marker).get(where)
+    def _known(self, session: BrokerSession, where: str) -> Contribution | None:
+        found = session.gather([where], self._marker).get(where)
         return None if found is None else self._note(where, found)
 
     def _note(self, where: str, payload: bytes) -> Contribution | None:
-        """Read one message; None if it is not what its topic says."""
+        """Return the contribution in a message; None if there is no valid one."""
+
+        def expected(note: Contribution) -> str:
+            last = topic_suffix(note.key)
+            return "" if where == self._topic(last) else f"it under {last}"
+
         try:
-            note, form = decode_with_form(payload, projection=self.projection)
-            if not isinstance(note, Contribution):
-                raise RejectedError(f"found {type(note).__name__}, expected Contribution")
-            if where != self._topic(topic_suffix(note.key)):
-                raise RejectedError(f"found {note}, expected it under {topic_suffix(note.key)}")
-            admit(note, projection=self.projection, form=form)
+            return read_contribution(payload, self.projection, expected)
         except EdgemergeError as error:
             self._log.say(where, error)
             return None
-        return note
 
 
 def _check_prefix(prefix: str) -> None:

@@ -1,9 +1,9 @@
-"""Exchange between a few devices directly: each serves what it saw, and asks the others.
+"""Exchange between a few devices directly: each serves its contributions and fetches the others'.
 
-`GET /contributions` lists them as JSON, `GET /contributions/<device>/<incarnation>/<pattern>` gives
-the bytes of one; both need the token. It is kept in memory: after a restart a device serves nothing
-until it pushes again, and knows nothing of its peers until it pulls. Plain HTTP: for one machine, a
-trusted network or a tunnel.
+`GET /contributions` lists them as JSON, `GET /contributions/<device>/<incarnation>/<pattern>`
+returns the bytes of one; both need the token. Everything is in memory: after a restart a device
+serves nothing until it pushes again, and has nothing of its peers until it pulls. Plain HTTP: for
+one machine, a trusted network or a tunnel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from edgemerge.core.errors import (
     SettingError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Key, Merged, must_be_name
+from edgemerge.core.ledger import (
+    Contribution,
+    Freshness,
+    Key,
+    Ledger,
+    Merged,
+    Selection,
+    must_be_name,
+)
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.connection import (
     BLOCK_BYTES,
@@ -37,11 +45,11 @@ from edgemerge.exchange.connection import (
     DeadlineReader,
     authorization_header,
 )
-from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.storage import LogOnce, check_newer, topic_suffix
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.storage import LogOnce, must_be_current, read_contribution, topic_suffix
 from edgemerge.files import read_secret
 from edgemerge.wire.admission import admit
-from edgemerge.wire.codec import decode_with_form, encode
+from edgemerge.wire.codec import encode
 
 MAX_CONNECTIONS = 16
 POLL_S = 0.05
@@ -53,27 +61,27 @@ LIST_PATH = "/contributions"
 
 
 def contribution_path(key: Key) -> str:
-    """Where a contribution is offered."""
+    """Return the path of a contribution."""
     return f"{LIST_PATH}/{topic_suffix(key)}"
 
 
 class ServedContribution(NamedTuple):
-    """One contribution on offer; its bytes are made when they are asked for."""
+    """One contribution that is served."""
 
     device: str
     incarnation: int
     pattern: str
     revision: int
-    data: Callable[[], bytes]
+    data: bytes
 
     @property
     def path(self) -> str:
-        """Where it can be fetched."""
+        """The path to fetch it from."""
         return contribution_path((self.device, self.incarnation, self.pattern))
 
 
 class ContributionServer:
-    """A server in a thread of its own."""
+    """An HTTP server in its own thread."""
 
     def __init__(
         self,
@@ -82,7 +90,7 @@ class ContributionServer:
         listen: tuple[str, int],
         timeout_s: float,
     ) -> None:
-        """Listen from now on."""
+        """Start to listen."""
         try:
             self._server = _Server(offers, token, listen, timeout_s)
         except OSError as error:
@@ -94,12 +102,12 @@ class ContributionServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address to reach it at."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -123,11 +131,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(listen, _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking a name server what this host is called."""
+        """Bind without asking a name server for the name of this host."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread, or close it if there are too many."""
+        """Handle a connection in a thread, or close it if there are too many."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -145,7 +153,7 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its signature
-        """Take a connection that broke as what it is."""
+        """Log a broken connection as debug."""
         logger.debug("a peer hung up", extra={"values": {"peer": client_address[0]}})
 
 
@@ -154,14 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "edgemerge", ""
 
     def setup(self) -> None:
-        """Give every wait its time."""
+        """Bound the time of the whole request."""
         self.timing = Deadline(self.server.timeout_s)
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(DeadlineReader(self.connection, self.timing))
 
     def do_GET(self) -> None:
-        """Give the list, or one contribution."""
+        """Return the list, or one contribution."""
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not compare_digest(given, self.server.expected):
             self._send(401, b'{"error": "the token is missing or wrong"}')
@@ -170,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == LIST_PATH:
             self._send(200, json.dumps([offer[:4] for offer in offers]).encode())
             return
-        data = next((offer.data() for offer in offers if offer.path == self.path), None)
+        data = next((offer.data for offer in offers if offer.path == self.path), None)
         if data is None:
             self._send(404, b'{"error": "no such contribution"}')
         else:
@@ -187,20 +195,33 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[start : start + BLOCK_BYTES])
 
     def log_message(self, *_: Any) -> None:
-        """Keep what strangers send out of the log, except at its lowest level."""
-        logger.debug("asked", extra={"values": {"peer": self.client_address[0]}})
+        """Log requests as debug only, without what the client sent."""
+        logger.debug("request", extra={"values": {"peer": self.client_address[0]}})
 
 
-MAX_CONTRIBUTIONS = 1000  # contributions of one peer
-MAX_LIST_BYTES = 2**22  # bytes
+MAX_CONTRIBUTIONS = 1000  # of one peer
+MAX_LIST_BYTES = 2**22
 
 
 class PeerExchange:
     """Devices that know each other's addresses and share one token.
 
-    A peer that cannot be reached is named in the log, and what it told last is used; so what it
-    once told stays until it withdraws it by pushing an empty contribution. If none can be reached
-    and none has told anything, that is an `UnavailableError`.
+    A peer that cannot be reached is logged, and its last contributions are used: they stay until
+    it pushes empty ones. If no peer can be reached and none was before, `pull` raises
+    `UnavailableError`. If two peers serve the same revision with different sums, the first is used,
+    and the contradiction is logged once.
+
+    Args:
+        projection: What all devices share.
+        listen: Host and port to listen on; port 0: any free one. The default serves this machine
+            only: name an address of the network for peers on others.
+        peers: Addresses of the other devices, such as "http://10.0.0.3:7070"; `meet` adds more.
+        token: The secret that all peers share. Give it, or `token_file`.
+        token_file: File with the token on one line.
+        timeout_s: How long to wait for each answer of a peer, in seconds.
+
+    Raises:
+        SettingError: There is no address to listen on, or not exactly one token.
 
     >>> from edgemerge import Stats
     >>> shared = Projection(n_inputs=2, n_hidden=3)
@@ -208,7 +229,7 @@ class PeerExchange:
     >>> b = PeerExchange(shared, token="secret", peers=[a.url])
     >>> a.push(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1))
     True
-    >>> b.pull(Wish(device="pump-4"))
+    >>> b.pull(Selection(receiver="pump-4"))
     Told(1 parts of 1 contributions, 1 samples)
     >>> a.close(), b.close()
     (None, None)
@@ -224,7 +245,7 @@ class PeerExchange:
         token_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
     ) -> None:
-        """Start to offer at once, to whoever has the token; `url` says where."""
+        """Start to serve; `url` is the address."""
         if listen is None:
             raise SettingError(
                 "found no address to listen on, expected a host and a port for peers"
@@ -235,63 +256,77 @@ class PeerExchange:
         self._lock = Lock()
         self._connect = partial(Connection, token=token, timeout_s=timeout_s)
         self._peers: list[_Peer] = []
-        self._log = LogOnce(logger, "a peer was not asked")
+        self._log = LogOnce(logger, "a peer could not be asked")
+        self._contradictions = LogOnce(logger, "contradicting contributions")
         for url in peers:
             self.meet(url)
-        self._offering = ContributionServer(self._offers, token, listen, timeout_s)
+        self._server = ContributionServer(self._served, token, listen, timeout_s)
 
     @property
     def url(self) -> str:
-        """Where peers on this machine find it; those on others know its host."""
-        return self._offering.url
+        """The address for peers on this machine; those on others use its host name."""
+        return self._server.url
 
     def meet(self, url: str) -> None:
-        """Ask one more peer from now on."""
+        """Add a peer.
+
+        Args:
+            url: Its address, http://host:port.
+        """
         self._peers = [*self._peers, _Peer(self._connect(url))]
 
     def push(self, contribution: Contribution) -> bool:
-        """Offer a contribution from now on; False if it was offered already."""
+        """Serve a contribution from now on; return False if it was served before."""
         admit(contribution, projection=self.projection)
         with self._lock:
-            known = self._own.get(contribution.key)
-            if known and not check_newer(contribution, known):
+            if not must_be_current(contribution, self._own.get(contribution.key)):
                 return False
-            self._own[contribution.key] = contribution
+            self._own[contribution.key] = contribution.keep_encoded(encode(contribution))
             return True
 
-    def pull(self, wish: Wish) -> Merged:
-        """Ask every peer what is new, and sum up what they and this device have told."""
+    def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
+        """Fetch what is new from every peer; return the sum of the selected contributions."""
         peers = self._peers
         errors = [error for peer in peers if (error := self._asked(peer)) is not None]
         found: dict[Key, Contribution] = {}
         for peer in peers:
             for key, note in peer.known.items():
-                if key not in found or note.revision > found[key].revision:
+                if self._check(note, found.get(key)) == "newer":
                     found[key] = note
         if errors and len(errors) == len(peers) and not found:
             denied = all(isinstance(error, DeniedError) for error in errors)
             kind: type[EdgemergeError] = DeniedError if denied else UnavailableError
             raise kind(f"no peer could be asked: {errors[0]}") from errors[0]
         with self._lock:
-            found |= self._own
-        return wish.of(found.values(), self.projection)
+            own = dict(self._own)
+        for key, note in own.items():
+            self._check(note, found.get(key))
+        return merge((found | own).values(), self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
-        """Offer nothing any more."""
-        self._offering.close()
+        """Stop serving, and close the connections to peers."""
+        self._server.close()
         for peer in self._peers:
             peer.connection.close()
 
     def __repr__(self) -> str:
-        """Show where it is and how many it knows."""
+        """Show the address and the number of peers."""
         return f"PeerExchange({self.url}, {len(self._peers)} peers)"
 
-    def _offers(self) -> list[ServedContribution]:
+    def _served(self) -> list[ServedContribution]:
         with self._lock:
             notes = list(self._own.values())
-        return [
-            ServedContribution(*note.key, note.revision, partial(encode, note)) for note in notes
-        ]
+        return [ServedContribution(*note.key, note.revision, encode(note)) for note in notes]
+
+    def _check(self, note: Contribution, known: Contribution | None) -> Freshness:
+        freshness = Ledger.check(note, known)
+        if freshness == "contradicting":
+            error = RejectedError(
+                f"{note.device} has revision {note.revision} of {note.pattern} twice with "
+                "different numbers: give each device its own name"
+            )
+            self._contradictions.say(str(note.key), error)
+        return freshness
 
     def _asked(self, peer: _Peer) -> EdgemergeError | None:
         try:
@@ -304,20 +339,20 @@ class PeerExchange:
 
 
 class _Peer:
-    """Another device, and what it told last."""
+    """Another device, and its last known contributions."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.known: dict[Key, Contribution] = {}
-        self._log = LogOnce(logger, f"a contribution offered by {connection.url} was left alone")
+        self._log = LogOnce(logger, f"skipped a contribution served by {connection.url}")
         self._lock = Lock()
 
     def ask(self, projection: Projection) -> None:
-        """Fetch what is new; what cannot be used is left alone."""
+        """Fetch what is new; skip what is not valid."""
         with self._lock:
             for key, revision in self._list():
                 known = self.known.get(key)
-                if known and known.revision >= revision:
+                if known and known.revision >= revision:  # the list has no content to check
                     continue
                 note = self._fetch(key, projection)
                 if note and (known or len(self.known) < MAX_CONTRIBUTIONS):
@@ -328,21 +363,21 @@ class _Peer:
         found = reply.json()
         if not isinstance(found, list) or len(found) > MAX_CONTRIBUTIONS:
             raise RejectedError(
-                f"found no list of at most {MAX_CONTRIBUTIONS} offers: is this a peer?"
+                f"found no list of at most {MAX_CONTRIBUTIONS} entries: is this a peer?"
             )
         return [_parse_entry(entry) for entry in found]
 
     def _fetch(self, key: Key, projection: Projection) -> Contribution | None:
         reply = self.connection.ask("GET", contribution_path(key)).must_be(200)
         try:
-            note, form = decode_with_form(reply.body, projection=projection)
-            if not isinstance(note, Contribution) or note.key != key:
-                raise RejectedError(f"found {note!r}, expected the contribution {key}")
-            admit(note, projection=projection, form=form)
+            return read_contribution(
+                reply.body,
+                projection,
+                lambda note: "" if note.key == key else f"the contribution {key}",
+            )
         except EdgemergeError as error:
             self._log.say(str(key), error)
             return None
-        return note
 
 
 def _parse_entry(entry: Any) -> tuple[Key, int]:
@@ -352,7 +387,7 @@ def _parse_entry(entry: Any) -> tuple[Key, int]:
     except (TypeError, ValueError):
         sound = False
     if not sound:
-        raise RejectedError("found an offer that has no origin: is this a peer?")
+        raise RejectedError("found an entry without an origin: is this a peer?")
     must_be_name("device", device)
     must_be_name("pattern", pattern)
     return (device, incarnation, pattern), revision

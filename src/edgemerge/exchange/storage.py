@@ -1,26 +1,30 @@
-"""How folder, MQTT and peer exchanges store contributions: names and newest-wins.
+"""What folder, MQTT and peer exchanges share: stored names, reading, and refusing stale pushes.
 
-A stored name keeps small letters, digits, - and _; all else is percent-encoded: capitals too, since
-FAT does not tell them apart, and dots, since a name may be "..". A name that gets too long ends in
+A stored name keeps lower-case letters, digits, - and _; all else is percent-encoded: capitals
+too, since FAT ignores case, and dots, since a name may be "..". A name that gets too long ends in
 its SHA-256.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from logging import Logger
 from string import ascii_lowercase, digits
 
-from edgemerge.core.errors import StaleError
-from edgemerge.core.ledger import Contribution, Key
+from edgemerge.core.errors import RejectedError, StaleError
+from edgemerge.core.ledger import Contribution, Key, Ledger
+from edgemerge.core.projection import Projection
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode_with_form
 
 UNESCAPED = frozenset((ascii_lowercase + digits + "-_").encode())
-MAX_NAME_CHARS = 48  # so that a file's name has room for two, on any file system
+MAX_NAME_CHARS = 48  # so that two fit into a file name on any file system
 SUFFIX = ".safetensors"
 
 
 def safe_name(name: str) -> str:
-    """Write a name with letters that are safe everywhere.
+    """Return a name in characters that are safe in file names and topics.
 
     >>> safe_name("pump-3"), safe_name("Pump 3"), safe_name("..")
     ('pump-3', '%50ump%203', '%2e%2e')
@@ -35,7 +39,7 @@ def safe_name(name: str) -> str:
 
 
 def file_name(key: Key) -> str:
-    """Name the file of a contribution.
+    """Return the file name of a contribution.
 
     >>> file_name(("pump-3", 0, "idle"))
     'pump-3,0,idle.safetensors'
@@ -45,7 +49,7 @@ def file_name(key: Key) -> str:
 
 
 def topic_suffix(key: Key) -> str:
-    """Name the last parts of the MQTT topic of a contribution.
+    """Return the last levels of the MQTT topic of a contribution.
 
     >>> topic_suffix(("pump-3", 0, "#1"))
     'pump-3/0/%231'
@@ -54,14 +58,40 @@ def topic_suffix(key: Key) -> str:
     return f"{safe_name(device)}/{incarnation}/{safe_name(pattern)}"
 
 
-def check_newer(contribution: Contribution, known: Contribution) -> bool:
-    """Say whether it is newer than what is known; False for the very same, else an error."""
-    if contribution.revision > known.revision:
-        return True
-    if contribution.revision < known.revision:
+def read_contribution(
+    data: bytes, projection: Projection, expected: Callable[[Contribution], str]
+) -> Contribution:
+    """Decode and validate the bytes of a stored contribution.
+
+    Args:
+        data: The bytes, of any form.
+        projection: What all devices share.
+        expected: Returns where a contribution should have been stored, if not here; else "".
+
+    Raises:
+        EdgemergeError: The bytes are no valid contribution, or stored in the wrong place.
+    """
+    note, form = decode_with_form(data, projection=projection)
+    if not isinstance(note, Contribution):
+        raise RejectedError(f"found {type(note).__name__}, expected Contribution")
+    place = expected(note)
+    if place:
+        raise RejectedError(f"found {note}, expected {place}")
+    admit(note, projection=projection, form=form)
+    return note
+
+
+def must_be_current(contribution: Contribution, known: Contribution | None) -> bool:
+    """Return whether a pushed contribution is newer than the stored one, False if it is the same.
+
+    Raises:
+        StaleError: It is stale or contradicts the stored one.
+    """
+    freshness = Ledger.check(contribution, known)
+    if known is None or freshness in ("newer", "same"):
+        return freshness == "newer"
+    if freshness == "stale":
         wrong = f"revision {contribution.revision} is late, {known.revision} is known"
-    elif contribution.stats == known.stats:
-        return False
     else:
         wrong = f"revision {known.revision} came twice with different numbers"
     raise StaleError(
@@ -71,19 +101,19 @@ def check_newer(contribution: Contribution, known: Contribution) -> bool:
     )
 
 
-MAX_REMEMBERED = 1000  # names remembered
+MAX_REMEMBERED = 1000  # names
 
 
 class LogOnce:
-    """Says what is wrong with a thing when it is first met, or when something else is wrong."""
+    """Logs a problem with something once, and again only when the problem changes."""
 
     def __init__(self, logger: Logger, words: str) -> None:
-        """Say it with these words, and with the name and the reason as values."""
+        """Log these words as a warning, with name and reason as values."""
         self._logger, self._words = logger, words
         self._said: dict[str, str] = {}
 
     def say(self, name: str, error: Exception) -> None:
-        """Log it, unless that is what was said last time."""
+        """Log it, unless it was the last thing logged about this name."""
         why = str(error)[:300]
         if self._said.get(name) == why:
             return
@@ -93,5 +123,5 @@ class LogOnce:
         self._logger.warning(self._words, extra={"values": {"name": name[:300], "why": why}})
 
     def well(self, name: str) -> None:
-        """Take back what was said: a next time is news again."""
+        """Forget what was logged about this name: log the next problem again."""
         self._said.pop(name, None)

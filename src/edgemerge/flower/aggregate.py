@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import CapacityError, EdgemergeError, FormatError, RejectedError
-from edgemerge.core.ledger import Contribution, Ledger, Merged, MergedPart, must_be_name
+from edgemerge.core.ledger import (
+    Contribution,
+    Ledger,
+    Merged,
+    MergedPart,
+    Selection,
+    must_be_name,
+)
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.exchange.protocol import Wish
-from edgemerge.exchange.storage import check_newer
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.storage import must_be_current
 from edgemerge.files import save, write_atomically
 from edgemerge.flower.fields import Fields, bytes_list_field, check_format, int_field, text_field
 from edgemerge.wire.admission import admit
@@ -210,7 +217,7 @@ def _admit_newer(
 ) -> bool:
     before = last if rules.growing else None
     admit(note, projection=projection, last=before, devices=rules.devices)
-    return last is None or check_newer(note, last)
+    return must_be_current(note, last)
 
 
 def sums_of_others(
@@ -225,8 +232,8 @@ def sums_of_others(
     whole = MergedPart.of(notes, ledger.projection)
     for answer in answers:
         if answer.grouped:
-            wish = Wish(device=answer.device, incarnation=answer.incarnation, grouped=True)
-            yield answer, wish.of(notes, ledger.projection)
+            others = Selection(receiver=answer.device, incarnation=answer.incarnation)
+            yield answer, merge(notes, ledger.projection, others, grouped=True)
         else:
             mine = [note for note in answer.notes if note.stats.count]
             own = MergedPart.of(mine, ledger.projection)

@@ -17,8 +17,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
-from edgemerge.core.ledger import Key
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Key, Selection
 from edgemerge.server.audit import GENESIS_HASH
 from edgemerge.server.auth import Caller, Device
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
@@ -318,17 +317,17 @@ DeviceFilter = Annotated[
 ]
 
 
-async def wish_of(
+async def selection_of(
     caller: Member,
     incarnation: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     device: DeviceFilter = None,
     without: DeviceFilter = None,
     pattern: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     largest: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
-) -> Wish:
+) -> Selection:
     """Say what is wanted; a device's own contributions, of this incarnation or all, are not."""
-    return Wish(
-        device=None if caller.is_operator else caller.name,
+    return Selection(
+        receiver=None if caller.is_operator else caller.name,
         incarnation=incarnation,
         devices=None if device is None else tuple(device),
         without=tuple(without or ()),
@@ -337,7 +336,7 @@ async def wish_of(
     )
 
 
-WishDep = Annotated[Wish, Depends(wish_of)]
+SelectionDep = Annotated[Selection, Depends(selection_of)]
 PULL_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
 
 
@@ -347,10 +346,10 @@ PULL_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
     response_class=Response,
 )
 def total(
-    fleet: Name, caller: Member, service: ServiceDep, wish: WishDep, request: Request
+    fleet: Name, caller: Member, service: ServiceDep, selection: SelectionDep, request: Request
 ) -> Response:
     """Give the exact sum of what others contributed, and the list of what is in it."""
-    answer = service.tell(fleet, wish, caller, if_none_match(request))
+    answer = service.tell(fleet, selection, caller, if_none_match(request))
     return etag_response(answer.data, answer.tag)
 
 
@@ -363,11 +362,10 @@ def total(
     response_class=Response,
 )
 def patterns(
-    fleet: Name, caller: Member, service: ServiceDep, wish: WishDep, request: Request
+    fleet: Name, caller: Member, service: ServiceDep, selection: SelectionDep, request: Request
 ) -> Response:
     """Give an exact sum for each pattern of what others contributed, largest first."""
-    grouped = Wish(**{**vars(wish), "grouped": True})
-    answer = service.tell(fleet, grouped, caller, if_none_match(request))
+    answer = service.tell(fleet, selection, caller, if_none_match(request), grouped=True)
     return etag_response(answer.data, answer.tag)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from hashlib import sha256
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
-from edgemerge.core.ledger import Contribution, Key, Origin
+from edgemerge.core.ledger import Contribution, Freshness, Key, Ledger, Origin
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
@@ -60,6 +60,11 @@ class StoredContribution:
         """Device, incarnation and pattern."""
         return self.device, self.incarnation, self.pattern
 
+    @property
+    def content(self) -> str:
+        """What `Ledger.check` compares: the digest of the bytes."""
+        return self.digest
+
     @cached_property
     def mark(self) -> str:
         """Tell it from any other contribution, and from its own other revisions."""
@@ -83,6 +88,16 @@ class ReceivedContribution:
     def digest(self) -> str:
         """The SHA-256 of the bytes."""
         return sha256(self.data).hexdigest()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the contribution."""
+        return self.note.revision
+
+    @property
+    def content(self) -> str:
+        """What `Ledger.check` compares: the digest of the bytes."""
+        return self.digest
 
 
 def find_stored(tx: Transaction, fleet: str, key: Key) -> StoredContribution | None:
@@ -271,8 +286,9 @@ def put_change(
             raise RejectedError(f"{fleet} was made anew meanwhile, with another projection")
         must_be_enrolled(tx, caller)
         known = find_stored(tx, fleet, parcel.note.key)
-        if known and parcel.note.revision <= known.revision:
-            return _result_for_known(tx, fleet, parcel, caller, now, known, agreed.epoch)
+        freshness = Ledger.check(parcel, known)
+        if known is not None and freshness != "newer":
+            return _result_for_known(tx, fleet, parcel, caller, now, known, agreed.epoch, freshness)
         _must_be_admissible(tx, agreed, parcel, known)
         epoch = fleets.next_epoch(tx, fleet)
         store(tx, fleet, parcel, now=now, epoch=epoch)
@@ -298,11 +314,12 @@ def _result_for_known(
     now: float,
     known: StoredContribution,
     epoch: int,
+    freshness: Freshness,
 ) -> PutResult:
-    if parcel.note.revision < known.revision:
+    if freshness == "stale":
         read_contribution(tx, known, fleets.get(tx, fleet).projection)  # or it is damaged
         return PutResult(new=False, revision=known.revision, epoch=epoch, problem="stale")
-    if parcel.digest == known.digest:
+    if freshness == "same":
         _touch_device(tx, fleet, caller, now)
         return PutResult(new=False, revision=known.revision, epoch=epoch)
     if (

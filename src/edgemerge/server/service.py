@@ -11,8 +11,7 @@ from time import monotonic, time
 from typing import Any, TypeVar
 
 from edgemerge.core.errors import DeniedError, UnknownError
-from edgemerge.core.ledger import Key
-from edgemerge.exchange.protocol import Wish
+from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, fleets, totals
 from edgemerge.server.audit import Entry as Recorded
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
@@ -210,19 +209,27 @@ class Service:
 
         return self._make_room(change)
 
-    def tell(self, name: str, wish: Wish, caller: Caller, known: str | None) -> PullResult:
+    def tell(
+        self,
+        name: str,
+        selection: Selection,
+        caller: Caller,
+        known: str | None,
+        *,
+        grouped: bool = False,
+    ) -> PullResult:
         """Tell the sum, or the patterns, that a caller may have."""
         fleet = self.fleet(name)
         least = 1 if caller.is_operator else fleet.least
-        picks = wish.devices is not None or wish.without or wish.largest is not None
-        picks = picks or (least > 1 and wish.pattern is not None)  # answers can be subtracted
+        picks = bool(selection.devices is not None or selection.without or selection.largest)
+        picks = picks or (least > 1 and selection.pattern is not None)  # answers can be subtracted
         if picks and not caller.is_operator and fleet.reads == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
-        tell = self.pull_service.patterns if wish.grouped else self.pull_service.total
-        answer = tell(name, wish, least, known)
+        tell = self.pull_service.patterns if grouped else self.pull_service.total
+        answer = tell(name, selection, least, known)
         if not caller.is_operator:
             size = len(answer.data or b"")
-            self.history.pulled(name, caller.name, size, grouped=wish.grouped)
+            self.history.pulled(name, caller.name, size, grouped=grouped)
         return answer
 
     def audit(self, fleet: str | None, after: int, limit: int) -> list[audit.Entry]:

@@ -20,11 +20,10 @@ from time import monotonic
 from typing import TypeVar
 
 from edgemerge.core.errors import DeniedError, FormatError, UnavailableError
-from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.core.ledger import Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
 from edgemerge.core.stats import Stats
-from edgemerge.exchange.protocol import Wish
 from edgemerge.failpoints import failpoint
 from edgemerge.server import contributions, fleets
 from edgemerge.server.choices.rules import Rules, RulesCache
@@ -253,23 +252,15 @@ class _Grouping:
 Groups = dict[int, list[StoredContribution]]
 
 
-def select(wish: Wish, entries: list[StoredContribution], rules: Rules) -> list[StoredContribution]:
-    """Give those that are wanted and that operators let through, in the order of their keys."""
-    me, life = wish.device, wish.incarnation
-    chosen = [  # what all wishes have in common, in one go: fleets are large
-        entry
-        for entry in entries
-        if entry.samples > 0
-        and not (entry.device == me and (life is None or entry.incarnation == life))
-    ]
+def select(
+    selection: Selection, entries: list[StoredContribution], rules: Rules
+) -> list[StoredContribution]:
+    """Return the selected entries that operators' rules allow, in the order of their keys."""
+    me = selection.receiver
+    found = [entry for entry in entries if entry.samples > 0]
     if not rules.silent(me):
-        chosen = [entry for entry in chosen if rules.allows(entry.key, me)]
-    if wish.is_restricted:
-        chosen = [entry for entry in chosen if wish.wants(entry.key, entry.samples)]
-    if wish.largest is not None:
-        chosen = sorted(chosen, key=lambda entry: (-entry.samples, entry.key))[: wish.largest]
-        chosen.sort(key=lambda entry: entry.key)
-    return chosen
+        found = [entry for entry in found if rules.allows(entry.key, me)]
+    return selection(found)
 
 
 def group_by_part(entries: list[StoredContribution]) -> Groups:
@@ -282,9 +273,11 @@ def group_by_part(entries: list[StoredContribution]) -> Groups:
     return {part: found[part] for part in sorted(found, key=lambda part: (-sizes[part], part))}
 
 
-def must_have_enough_devices(wish: Wish, chosen: list[StoredContribution], least: int) -> None:
+def must_have_enough_devices(
+    selection: Selection, chosen: list[StoredContribution], least: int
+) -> None:
     """Refuse a sum of so few devices that it would give one of them away."""
-    count = len(other_devices(chosen, wish)) if least > 1 else least
+    count = len(other_devices(chosen, selection)) if least > 1 else least
     if 0 < count < least:
         raise DeniedError(
             f"this sum would be of {count} devices beside you; this fleet tells nothing about "
@@ -292,27 +285,29 @@ def must_have_enough_devices(wish: Wish, chosen: list[StoredContribution], least
         )
 
 
-def shareable_groups(wish: Wish, groups: Groups, least: int) -> Groups:
+def shareable_groups(selection: Selection, groups: Groups, least: int) -> Groups:
     """Leave out patterns of too few devices, and then so many that those hide among others.
 
     The asker's own do not matter, so asking in another way about them tells nothing new.
     """
-    others = {part: [e for e in groups[part] if e.device != wish.device] for part in groups}
-    count = {part: len(other_devices(others[part], wish)) for part in groups}
+    others = {part: [e for e in groups[part] if e.device != selection.receiver] for part in groups}
+    count = {part: len(other_devices(others[part], selection)) for part in groups}
     size = {part: sum(entry.samples for entry in others[part]) for part in groups}
     told = sorted((part for part in groups if count[part] >= least), key=lambda p: (size[p], p))
-    while told and 0 < len(_hidden_devices(wish, others, told)) < least:
+    while told and 0 < len(_hidden_devices(selection, others, told)) < least:
         told.pop(0)  # the smallest
     return {part: groups[part] for part in groups if part in told or not count[part]}
 
 
-def _hidden_devices(wish: Wish, others: Groups, told: list[int]) -> set[str]:
-    return other_devices((e for part in others if part not in told for e in others[part]), wish)
+def _hidden_devices(selection: Selection, others: Groups, told: list[int]) -> set[str]:
+    return other_devices(
+        (e for part in others if part not in told for e in others[part]), selection
+    )
 
 
-def other_devices(entries: Iterable[StoredContribution], wish: Wish) -> set[str]:
+def other_devices(entries: Iterable[StoredContribution], selection: Selection) -> set[str]:
     """Name the devices, but not the one that asks."""
-    return {entry.device for entry in entries} - {wish.device or ""}
+    return {entry.device for entry in entries} - {selection.receiver or ""}
 
 
 def etag_of(fleet: Fleet, groups: Groups) -> str:
@@ -363,13 +358,15 @@ class PullService:
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
-    def total(self, name: str, wish: Wish, least: int, known: str | None) -> PullResult:
+    def total(self, name: str, selection: Selection, least: int, known: str | None) -> PullResult:
         """Give the sum of what is wanted; `known` is the tag that the asker has already."""
-        return self.rebuild_if_damaged(name, lambda: self._total(name, wish, least, known))
+        return self.rebuild_if_damaged(name, lambda: self._total(name, selection, least, known))
 
-    def patterns(self, name: str, wish: Wish, least: int, known: str | None) -> PullResult:
+    def patterns(
+        self, name: str, selection: Selection, least: int, known: str | None
+    ) -> PullResult:
         """Give a sum for each pattern of what is wanted."""
-        return self.rebuild_if_damaged(name, lambda: self._patterns(name, wish, least, known))
+        return self.rebuild_if_damaged(name, lambda: self._patterns(name, selection, least, known))
 
     def rebuild_if_damaged(self, name: str, tell: Callable[[], T]) -> T:
         """Tell; if the kept sums are damaged, they are summed up afresh from the contributions."""
@@ -380,13 +377,13 @@ class PullService:
         self._writer.write(lambda tx: rebuild_totals(tx, name, why))
         return tell()
 
-    def _total(self, name: str, wish: Wish, least: int, known: str | None) -> PullResult:
+    def _total(self, name: str, selection: Selection, least: int, known: str | None) -> PullResult:
         self.catch_up(name)
         with self._database.reading() as tx:
             fleet = fleets.get(tx, name)
             now = self.snapshot(tx, fleet)
-            chosen = select(wish, now.entries, now.rules)
-            must_have_enough_devices(wish, chosen, least)
+            chosen = select(selection, now.entries, now.rules)
+            must_have_enough_devices(selection, chosen, least)
             tag = etag_of(fleet, {0: chosen})
             data = self._remembered(tag, known)
             if data is None and tag != known:
@@ -409,18 +406,20 @@ class PullService:
                         f"{name} has many changes to add up: try again", retry_s=2.0
                     )
 
-    def _patterns(self, name: str, wish: Wish, least: int, known: str | None) -> PullResult:
+    def _patterns(
+        self, name: str, selection: Selection, least: int, known: str | None
+    ) -> PullResult:
         """Answer from a read transaction, so that pulls never hold up the writer."""
         for _ in range(MAX_GROUPING_TRIES):
             with self._database.reading() as tx:
                 if is_grouped(tx, name):
-                    return self._grouped(tx, name, wish, least, known)
+                    return self._grouped(tx, name, selection, least, known)
             self.group(name)
 
         # Devices push faster than a read follows grouping: do both in one write.
         def group_and_answer(tx: Transaction) -> PullResult:
             group_changes(tx, fleets.get(tx, name), GROUPING_TIMEOUT_S)
-            return self._grouped(tx, name, wish, least, known)
+            return self._grouped(tx, name, selection, least, known)
 
         return self._writer.write(group_and_answer)
 
@@ -436,11 +435,11 @@ class PullService:
                 raise UnavailableError(f"{name} has many changes to group: try again", retry_s=5.0)
 
     def _grouped(
-        self, tx: Transaction, name: str, wish: Wish, least: int, known: str | None
+        self, tx: Transaction, name: str, selection: Selection, least: int, known: str | None
     ) -> PullResult:
         fleet, entries = fleets.get(tx, name), contributions.list_stored(tx, name)
-        chosen = select(wish, entries, self.rules_cache.rules(tx, name))
-        groups = shareable_groups(wish, group_by_part(chosen), least)
+        chosen = select(selection, entries, self.rules_cache.rules(tx, name))
+        groups = shareable_groups(selection, group_by_part(chosen), least)
         tag = etag_of(fleet, groups)
         data = self._remembered(tag, known)
         if data is None and tag != known:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import MismatchError, RejectedError, must_be
-from edgemerge.core.ledger import Contribution
+from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import ACTIVATION_BOUNDS, MAX_ABS_INPUT, Projection
 from edgemerge.core.stats import Stats, exact_limit
 
@@ -220,9 +220,7 @@ def check_numbers(case: Candidate) -> Problem:
 
 def check_revision(case: Candidate) -> Problem:
     """The revision must rise; the very same contribution again does no harm."""
-    if case.last is None or case.note.revision > case.last.revision:
-        return None
-    if case.note.revision == case.last.revision and case.stats == case.last.stats:
+    if case.last is None or Ledger.check(case.note, case.last) in ("newer", "same"):
         return None
     found, known = case.note.revision, case.last.revision
     return f"found revision {found} after {known}: it is late, or somebody else uses its name"

@@ -500,6 +500,8 @@ def encode(value: Value, form: str = "exact") -> bytes:
     >>> len(encode(Stats.of(shared, [[0.1, 0.2]])))
     696
     """
+    if form == "exact" and isinstance(value, Contribution | Merged) and value.encoded is not None:
+        return value.encoded
     return pack_payload(to_payload(value, form))
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
+from edgemerge.core.ledger import Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import (
     SAME_FACTOR,
@@ -30,7 +31,6 @@ from edgemerge.core.similarity import (
 )
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import fresh_loss
-from edgemerge.exchange.protocol import Wish
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import StoredContribution
@@ -254,9 +254,9 @@ class Preview:
         self, own: list[StoredContribution], told: Callable[..., AddedStats], then: Rules
     ) -> Iterator[PatternPreview]:
         projection = self._fleet.projection
-        wish = Wish(device=own[0].device, incarnation=own[0].incarnation)
+        selection = Selection(receiver=own[0].device, incarnation=own[0].incarnation)
         profiles = [self._solved.profile(self._tx, entry, projection) for entry in own]
-        before, after = (told(wish, rules, profiles) for rules in (self._now.rules, then))
+        before, after = (told(selection, rules, profiles) for rules in (self._now.rules, then))
         for entry, mine, old, new in zip(own, profiles, before, after, strict=True):
             yield PatternPreview(
                 device=entry.device,
@@ -269,23 +269,23 @@ class Preview:
                 ready=entry.samples >= READY_SAMPLES_PER_HIDDEN * projection.n_hidden,
             )
 
-    def _in_one(self, wish: Wish, rules: Rules, own: Sequence[Profile]) -> AddedStats:
+    def _in_one(self, selection: Selection, rules: Rules, own: Sequence[Profile]) -> AddedStats:
         """Give what a detector would be told; it has one pattern."""
-        chosen = select(wish, self._now.entries, rules)
+        chosen = select(selection, self._now.entries, rules)
         try:
-            must_have_enough_devices(wish, chosen, self._fleet.least)
+            must_have_enough_devices(selection, chosen, self._fleet.least)
         except DeniedError:
             chosen = []
-        told = self._totals.stats(0, chosen, rules.sources.get(wish.device or ""))
+        told = self._totals.stats(0, chosen, rules.sources.get(selection.receiver or ""))
         return [told for _ in own]
 
-    def _by_pattern(self, wish: Wish, rules: Rules, own: Sequence[Profile]) -> AddedStats:
+    def _by_pattern(self, selection: Selection, rules: Rules, own: Sequence[Profile]) -> AddedStats:
         """Give what a bank would add to each of its patterns."""
-        groups = group_by_part(select(wish, self._placed, rules))
-        allowed = rules.sources.get(wish.device or "")
+        groups = group_by_part(select(selection, self._placed, rules))
+        allowed = rules.sources.get(selection.receiver or "")
         told = [
             self._parts.profile(part, chosen, allowed)
-            for part, chosen in shareable_groups(wish, groups, self._fleet.least).items()
+            for part, chosen in shareable_groups(selection, groups, self._fleet.least).items()
         ]
         return _joined_stats(own, told)
 
