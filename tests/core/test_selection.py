@@ -165,7 +165,7 @@ def test_a_selection_is_a_value_and_combinations_can_be_pickled():
     assert {Selection(devices=["a", "b"]): 1}[named("a", "b")] == 1
     assert repr(Selection(devices=(), largest=2)) == "Selection(devices=(), largest=2)"
     combined = (~largest(2) | named("b")).then(freshest(2))
-    assert names(pickle.loads(pickle.dumps(combined))) == names(combined) == "ad"
+    assert names(pickle.loads(pickle.dumps(combined))) == names(combined) == "ad"  # noqa: S301 - our own
 
 
 def test_a_ledger_totals_a_selection():

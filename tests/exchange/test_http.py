@@ -7,6 +7,7 @@ from edgemerge.core.errors import (
     DeniedError,
     MismatchError,
     RejectedError,
+    SettingError,
     StaleError,
     UnavailableError,
     UnknownError,

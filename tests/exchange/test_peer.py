@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from edgemerge import Contribution, Projection, Stats, encode
+from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
 from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange import peer
