@@ -77,7 +77,7 @@ LIES = {
     "not ours": (b"<html>Please log in</html>", RejectedError, "cannot be read"),
     "nothing": (b"", RejectedError, "cannot be read"),
     "cut": (encode(told(note("a")))[:-1], RejectedError, "cannot be read"),
-    "one contribution": (encode(note("a")), RejectedError, "expected Told"),
+    "one contribution": (encode(note("a")), RejectedError, "expected Merged"),
     "another projection": (encode(Merged(OTHER)), MismatchError, "build the same Projection"),
     "my own": (encode(told(note("a"), note("b"))), RejectedError, "token that of another device"),
 }
