@@ -21,7 +21,7 @@ PAGES = {
     "merge": f"/ui/fleets/{FLEET}/merge",
     "merge without contributions": "/ui/fleets/empty/merge",
     "preview": f"/ui/fleets/{FLEET}/merge?source=pump-1&source=pump-3&to=selected",
-    "revoke": f"/ui/fleets/{FLEET}/merge?revoke=pump-1/0/normal",
+    "exclude": f"/ui/fleets/{FLEET}/merge?exclude=pump-1/0/normal",
     "log": f"/ui/fleets/{FLEET}/log",
     "no such page": "/ui/fleets/nosuch",
 }

@@ -69,10 +69,10 @@ def test_markup_from_devices_and_operators_is_shown_as_text(shop, visitor, path)
 def test_markup_in_a_choice_is_shown_as_text(visitor):
     page = visitor.page
     visitor.go(f"/ui/fleets/{FLEET}/merge")
-    page.get_by_role("link", name="Revoke pump-1").click()
+    page.get_by_role("link", name="Exclude pump-1").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(BAD)
     must_be_safe(visitor)
-    page.get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Exclude").click()
     expect(page.locator(".choices")).to_contain_text(BAD)
     expect(page.get_by_role("status").first).to_contain_text(BAD)
     must_be_safe(visitor)

@@ -1,4 +1,4 @@
-"""The merge view in a real browser: groups, preview, adopt, revoke, undo, and what devices hear."""
+"""The merge page in a real browser: groups, preview, adopt, exclude, undo, what devices hear."""
 
 import pytest
 from playwright.sync_api import expect
@@ -60,30 +60,30 @@ def test_like_machines_are_a_group_that_can_be_previewed_and_adopted(shop, visit
     visitor.must_be_quiet()
 
 
-def test_a_contribution_can_be_revoked_and_given_back(shop, visitor):
+def test_a_contribution_can_be_excluded_and_given_back(shop, visitor):
     page = visitor.page
-    page.get_by_role("link", name="Revoke pump-3, normal").click()
+    page.get_by_role("link", name="Exclude pump-3, normal").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("pump-3")
     assert told(shop, "pump-4") == {"pump-1", "pump-2", "pump-3"}
-    page.get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Exclude").click()
     row = page.locator("table.contributions tbody tr").filter(has_text="pump-3")
-    expect(row).to_contain_text("revoked")
+    expect(row).to_contain_text("excluded")
     assert told(shop, "pump-4") == {"pump-1", "pump-2"}
     row.get_by_role("button", name="Undo").click()
-    expect(row).not_to_contain_text("revoked")
+    expect(row).not_to_contain_text("excluded")
     assert told(shop, "pump-4") == {"pump-1", "pump-2", "pump-3"}
     visitor.must_be_quiet()
 
 
 def test_every_action_is_in_the_log_with_the_operator(visitor):
     page = visitor.page
-    page.get_by_role("link", name="Revoke pump-3, normal").click()
-    page.get_by_role("button", name="Revoke").click()
-    expect(page.locator("table.contributions")).to_contain_text("revoked")
+    page.get_by_role("link", name="Exclude pump-3, normal").click()
+    page.get_by_role("button", name="Exclude").click()
+    expect(page.locator("table.contributions")).to_contain_text("excluded")
     page.get_by_role("link", name="Log").click()
     line = page.get_by_role("row").filter(has_text="pump-3/0/normal").first
     expect(line).to_contain_text("operator test")
-    expect(line).to_contain_text("revoke")
+    expect(line).to_contain_text("exclude")
     visitor.must_be_quiet()
 
 

@@ -59,6 +59,7 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "POST /fleets/{fleet}/preview": Route(
         ("operator",), b'{"sources": ["peer"], "targets": ["itself"]}'
     ),
+    "GET /fleets/{fleet}/similarity": Route(("operator",)),
     "GET /fleets/{fleet}/likeness": Route(("operator",)),
     "DELETE /fleets/{fleet}/choices/{number}": Route(("operator",)),
     "DELETE /fleets/{fleet}/contributions/{device}": Route(("itself", "operator")),

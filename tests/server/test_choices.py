@@ -35,7 +35,7 @@ acts = st.one_of(
     st.tuples(st.just("pull"), wishes, st.booleans()),
     st.tuples(st.just("drop"), st.sampled_from(DEVICES)),
     st.tuples(st.just("adopt"), some, some.filter(bool)),
-    st.tuples(st.sampled_from(("revoke", "undo")), st.integers(0, 9)),
+    st.tuples(st.sampled_from(("exclude", "undo")), st.integers(0, 9)),
     st.tuples(st.just("restart")),
 )
 
@@ -46,7 +46,7 @@ class Chosen(World):
     def __init__(self, url, **settings):
         super().__init__(url, **settings)
         self.documents = {}  # (device, revision): the desired state seen under it
-        self.made = {}  # number: ("adopt", sources, targets) or ("revoke", key)
+        self.made = {}  # number: ("adopt", sources, targets) or ("exclude", key)
         for device in DEVICES:
             self.caller(device)
 
@@ -59,9 +59,9 @@ class Chosen(World):
         self.made[made.number] = ("adopt", set(sources), set(targets))
         return made
 
-    def revoke(self, key):
-        made = self.merging.revoke(FLEET, key, ROOT)
-        self.made[made.number] = ("revoke", key)
+    def exclude(self, key):
+        made = self.merging.exclude(FLEET, key, ROOT)
+        self.made[made.number] = ("exclude", key)
         return made
 
     def undo(self, number):
@@ -73,7 +73,7 @@ class Chosen(World):
         """Whether a contribution may be told to a device, by going through all that was chosen."""
         sources = set(DEVICES)
         for _, decided in sorted(self.made.items()):
-            if decided == ("revoke", key):
+            if decided == ("exclude", key):
                 return False
             if decided[0] == "adopt" and device in decided[2]:
                 sources = decided[1]
@@ -118,8 +118,8 @@ def carry_out(world, act, number, rng):
             world.drop(device)
         case ("adopt", sources, targets):
             world.adopt(sources, targets)
-        case ("revoke", index) if world.truth:
-            world.revoke(sorted(world.truth)[index % len(world.truth)])
+        case ("exclude", index) if world.truth:
+            world.exclude(sorted(world.truth)[index % len(world.truth)])
         case ("undo", index) if world.made:  # what was undone before is undone again
             world.undo(index % max(world.made) + 1)
         case ("restart",):
@@ -138,7 +138,7 @@ def test_whatever_is_pushed_dropped_and_chosen_each_is_told_the_sum_of_what_is_l
         try:
             for number, act in enumerate(story, start=1):
                 carry_out(world, act, number, rng)
-                if act[0] in ("adopt", "revoke", "undo"):
+                if act[0] in ("adopt", "exclude", "undo"):
                     for device in DEVICES:
                         world.must_desire_what_is_told(device)
             world.must_agree_with_all()
@@ -156,7 +156,7 @@ def drawn(rng):
         "pull": ("pull", wish, bool(rng.integers(2))),
         "drop": ("drop", key[0]),
         "adopt": ("adopt", devices, [key[0]]),
-        "revoke": ("revoke", int(rng.integers(10))),
+        "exclude": ("exclude", int(rng.integers(10))),
         "undo": ("undo", int(rng.integers(10))),
         "restart": ("restart",),
     }
@@ -230,8 +230,10 @@ def test_what_comes_later_from_the_sources_is_told_and_from_others_is_not(world)
     world.must_agree_with_all()
 
 
-def test_a_revoked_contribution_stays_revoked_under_newer_revisions_but_a_new_life_does_not(world):
-    world.revoke(("b", 0, "normal"))
+def test_a_excluded_contribution_stays_excluded_under_newer_revisions_but_a_new_life_does_not(
+    world,
+):
+    world.exclude(("b", 0, "normal"))
     world.put(note("b", 2, generator(1)))
     assert told_to(world, "a") == ["c", "d"]
     world.put(note("b", 1, generator(1), incarnation=1))
@@ -241,24 +243,24 @@ def test_a_revoked_contribution_stays_revoked_under_newer_revisions_but_a_new_li
     assert told_to(world, "a") == ["c", "d"]
 
 
-def test_what_a_device_saw_in_an_earlier_life_comes_back_to_it_unless_it_was_revoked(world):
+def test_what_a_device_saw_in_an_earlier_life_comes_back_to_it_unless_it_was_excluded(world):
     world.put(note("a", 1, generator(1), incarnation=1))
     world.adopt(["b"], ["a"])
     assert told_to(world, "a", incarnation=1) == ["a", "b"]
-    world.revoke(("a", 0, "normal"))
+    world.exclude(("a", 0, "normal"))
     assert told_to(world, "a", incarnation=1) == ["b"]
 
 
-def test_operators_are_told_all_but_what_was_revoked(world):
+def test_operators_are_told_all_but_what_was_excluded(world):
     world.adopt(["b"], ["a"])
-    world.revoke(("b", 0, "normal"))
+    world.exclude(("b", 0, "normal"))
     assert sorted(origin.device for origin in world.told().origins) == ["a", "c", "d"]
     assert len(world.service.contributions(FLEET, ROOT)[1]) == 4  # they see that it is there
 
 
 def test_a_device_neither_lists_nor_reads_what_is_not_let_through_but_its_own(world):
     key = ("b", 0, "normal")
-    world.revoke(key)
+    world.exclude(key)
     world.adopt(["b", "c"], ["a"])
     a, b = world.caller("a"), world.caller("b")
     assert [e.device for e in world.service.contributions(FLEET, a)[1]] == ["a", "c"]
@@ -277,7 +279,7 @@ def test_after_undoing_everything_is_told_bit_for_bit_as_before(world):
         return [world.service.tell(FLEET, s, ROOT, None, grouped=g) for s, g in asked]
 
     before = answers()
-    made = [world.adopt(["b"], ["a", "c"]), world.revoke(("d", 0, "normal"))]
+    made = [world.adopt(["b"], ["a", "c"]), world.exclude(("d", 0, "normal"))]
     changed = answers()
     assert [a.tag for a in changed] != [a.tag for a in before]
     for choice in made:
@@ -292,7 +294,7 @@ def test_a_fleet_that_tells_nothing_about_few_does_not_for_any_choice(shy):
         shy.adopt(["b", "d"], ["a", "d"])
     shy.adopt(["b", "c"], ["a"])
     assert told_to(shy, "a") == told_to(shy, "a", grouped=True) == ["b", "c"]
-    shy.revoke(("b", 0, "normal"))  # then one is left, and would be told alone
+    shy.exclude(("b", 0, "normal"))  # then one is left, and would be told alone
     with pytest.raises(DeniedError, match="fewer than 2"):
         told_to(shy, "a")
     assert told_to(shy, "a", grouped=True) == []
@@ -302,38 +304,38 @@ def test_a_fleet_that_tells_nothing_about_few_does_not_for_any_choice(shy):
 
 def test_every_choice_is_in_the_audit_log_with_who_made_it(world):
     adopted = world.adopt(["b"], ["a", "c"])
-    revoked = world.revoke(("d", 0, "normal"))
+    excluded = world.exclude(("d", 0, "normal"))
     world.undo(adopted.number)
     last = world.service.audit(FLEET, 0, 100)[-3:]
     assert [(e.action, e.actor, e.subject) for e in last] == [
         ("adopt", "operator root", "a, c"),
-        ("revoke contribution", "operator root", "d/0/normal"),
+        ("exclude contribution", "operator root", "d/0/normal"),
         ("undo", "operator root", "choice 1"),
     ]
     assert last[0].detail == '{"number":1,"sources":["b"],"targets":["a","c"]}'
-    assert last[1].detail == f'{{"number":{revoked.number}}}'
+    assert last[1].detail == f'{{"number":{excluded.number}}}'
     with world.service.database.reading() as tx:
         audit.verify(tx)
 
 
 def test_choices_are_listed_newest_first_with_those_that_were_undone(world):
-    first, second = world.adopt(["c", "b", "c"], ["a"]), world.revoke(("d", 0, "normal"))
+    first, second = world.adopt(["c", "b", "c"], ["a"]), world.exclude(("d", 0, "normal"))
     world.now = 2000.0
     world.undo(1)
     assert [c.number for c in world.merging.choices(FLEET)] == [2, 1]
-    revoked, undone = world.merging.choices(FLEET)
-    assert revoked == second
+    excluded, undone = world.merging.choices(FLEET)
+    assert excluded == second
     assert (first.sources, first.targets, first.at) == (("b", "c"), ("a",), 1000.0)
-    assert (undone.sources, undone.undone, revoked.key) == (("b", "c"), 2000.0, second.key)
-    assert world.merging.revoked(FLEET) == {("d", 0, "normal")}
+    assert (undone.sources, undone.undone, excluded.key) == (("b", "c"), 2000.0, second.key)
+    assert world.merging.excluded(FLEET) == {("d", 0, "normal")}
 
 
 def test_doing_it_twice_is_doing_it_once(world):
     count = len(world.service.audit(FLEET, 0, 100))
     one = world.adopt(["b"], ["a"])
     assert world.adopt(["b", "b"], ["a"]) == one
-    other = world.revoke(("d", 0, "normal"))
-    assert world.revoke(("d", 0, "normal")) == other
+    other = world.exclude(("d", 0, "normal"))
+    assert world.exclude(("d", 0, "normal")) == other
     assert world.adopt(["b"], ["a"]) == one  # a revocation in between does not matter
     gone = world.undo(one.number)
     world.now += 5.0
@@ -353,7 +355,7 @@ def test_a_number_is_never_given_twice(world):
         made = world.adopt(["b"], ["a"])
         world.undo(made.number)
     assert made.number == 3
-    assert world.revoke(("d", 0, "normal")).number == 4
+    assert world.exclude(("d", 0, "normal")).number == 4
 
 
 def test_what_is_not_there_cannot_be_chosen(world):
@@ -361,8 +363,8 @@ def test_what_is_not_there_cannot_be_chosen(world):
     for wrong in (
         lambda: act.adopt(FLEET, ["b", "nobody"], ["a"], ROOT),
         lambda: act.adopt(FLEET, ["b"], ["nobody"], ROOT),
-        lambda: act.revoke(FLEET, ("a", 0, "idle"), ROOT),
-        lambda: act.revoke(FLEET, ("a", 1, "normal"), ROOT),
+        lambda: act.exclude(FLEET, ("a", 0, "idle"), ROOT),
+        lambda: act.exclude(FLEET, ("a", 1, "normal"), ROOT),
         lambda: act.undo(FLEET, 1, ROOT),
         lambda: act.adopt("nowhere", ["b"], ["a"], ROOT),
         lambda: act.choices("nowhere"),
@@ -381,7 +383,7 @@ def test_a_pattern_that_no_database_likes_is_not_there(database_url):
     try:
         for pattern in ("nor\0mal", "a/b", "\ud800", "x" * 300):
             with pytest.raises(UnknownError, match="no contribution"):
-                world.merging.revoke(FLEET, ("a", 0, pattern), ROOT)
+                world.merging.exclude(FLEET, ("a", 0, pattern), ROOT)
     finally:
         world.close()
 
@@ -391,9 +393,9 @@ def test_only_so_many_choices_are_in_force_and_undoing_one_makes_room(world, mon
     for sources in ("b", "c", "d"):
         world.adopt([sources], ["a"])
     with pytest.raises(SettingError, match="undo some first"):
-        world.revoke(("d", 0, "normal"))
+        world.exclude(("d", 0, "normal"))
     world.undo(1)
-    world.revoke(("d", 0, "normal"))
+    world.exclude(("d", 0, "normal"))
     for number in (2, 3, 4):
         world.undo(number)
     kept = [choice.number for choice in world.merging.choices(FLEET)]
@@ -426,7 +428,7 @@ def test_a_device_hears_of_every_choice_about_it_made_or_undone(world):
     first = world.adopt(["b"], ["a"])
     seen.append(newest("a"))
     assert newest("b") == 0
-    world.revoke(("d", 0, "normal"))  # concerns all
+    world.exclude(("d", 0, "normal"))  # concerns all
     seen.append(newest("a"))
     assert newest("b") == seen[-1]
     world.undo(first.number)
@@ -484,7 +486,7 @@ def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres
         made = one.adopt(["b"], ["a"])
         two.must_agree_with_all()
         until(lambda: two.merging.desired_revision(FLEET, "a"))
-        two.revoke(("c", 0, "normal"))
+        two.exclude(("c", 0, "normal"))
         heard = two.merging.desired_revision(FLEET, "a")
         one.must_agree_with_all()
         one.undo(made.number)

@@ -42,7 +42,7 @@ def test_revoking_what_no_device_can_be_called_finds_nothing_on_any_database(dat
     world = World(database_url)
     world.put(note("a", 1, generator(1)))
     with pytest.raises(UnknownError, match="no contribution"):
-        world.service.merging.revoke(FLEET, (device, 0, "normal"), ROOT)
+        world.service.merging.exclude(FLEET, (device, 0, "normal"), ROOT)
     world.close()
 
 

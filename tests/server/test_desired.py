@@ -42,7 +42,7 @@ def test_without_a_choice_a_device_adopts_all(site):
 def test_the_document_names_the_sources_and_what_is_excluded(site):
     act = site.service.merging
     act.adopt("open", ["a", "b"], ["a"], ROOT)
-    act.revoke("open", ("b", 0, "normal"), ROOT)
+    act.exclude("open", ("b", 0, "normal"), ROOT)
     token = site.enrol("open", "a")
     adopt = {"devices": ["b"], "excluded": [["b", 0, "normal"]]}
     assert ask(site, "a", fleet="open", token=token).json()["adopt"] == adopt
@@ -52,7 +52,7 @@ def test_the_document_names_the_sources_and_what_is_excluded(site):
 
 
 def test_a_fleet_of_totals_tells_a_device_only_how_many_are_excluded(site):
-    site.service.merging.revoke(FLEET, ("b", 0, "normal"), ROOT)
+    site.service.merging.exclude(FLEET, ("b", 0, "normal"), ROOT)
     told = ask(site, "a", token=site.enrol(FLEET, "a")).json()
     assert told["adopt"]["excluded"] == 1
     assert ask(site, "a").json()["adopt"]["excluded"] == [["b", 0, "normal"]]

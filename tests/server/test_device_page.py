@@ -135,7 +135,7 @@ def test_the_status_is_in_the_words_of_the_device(world, operator):
     assert parts(operator)["status"] == (
         "Status Judged 41.2 k samples Learnt 40 k samples Skipped 3 samples Alarms 1 "
         "Learning off Incarnation 0 Exchanged 1970-01-01T00:16:30Z Exchange pushed 1 "
-        "What was told adopted 2 of 3 Saved to disk disk full"
+        "What was told adopted 2 of 3 Desired state nothing chosen for it Saved to disk disk full"
     )
 
 
@@ -148,18 +148,18 @@ def test_provenance_names_who_told_what_and_whether_it_still_holds(world, operat
         world.put(note(device, 1, generator(0)))
     world.put(note("pump-3", 2, generator(1)))
     world.drop("pump-4")
-    world.service.merging.revoke(FLEET, ("pump-5", 0, "normal"), ROOT)
+    world.service.merging.exclude(FLEET, ("pump-5", 0, "normal"), ROOT)
     names = ("pump-2", "pump-3", "pump-4", "pump-5", "elsewhere")
     merge = {**merge_of(990.0), "origins": [origin(n, 1) for n in names], "devices": 5}
     take(world, merge=merge)
     found = parts(operator)["told"]
     assert "7 samples of 5 devices, adopted 1970-01-01T00:16:30Z" in found
     assert "that made its own level ×1.5" in found
-    assert "The server has newer revisions of 1 contribution; 3 contributions were revoked" in found
+    assert "The server has newer revisions of 1 contribution; 3 contributions were ex" in found
     rows = found.partition("At the server")[2].split()
     assert rows == [
         *("elsewherenormal1dropped", "pump-2normal1newest", "pump-3normal1revision"),
-        *("2", "is", "there", "pump-4normal1dropped", "pump-5normal1revoked"),
+        *("2", "is", "there", "pump-4normal1dropped", "pump-5normal1excluded"),
     ]
     links = [a["href"] for a, _ in Page(operator.get(PAGE).text).all("a")]
     assert f"/ui/fleets/{FLEET}/devices/pump-2" in links
@@ -196,18 +196,18 @@ def test_merges_and_alarms_are_listed_newest_first(world, operator):
     assert "3 older ones" in found["alarms"]
 
 
-def test_contributions_lead_to_where_they_can_be_revoked(world, operator):
+def test_contributions_lead_to_where_they_can_be_excluded(world, operator):
     world.put(note("pump-1", 4, generator(0), pattern="a b&c"))
     page = Page(operator.get(PAGE).text)
-    (link,) = [a["href"] for a, text in page.all("a") if text.startswith("Revoke")]
-    assert link == f"/ui/fleets/{FLEET}/merge?revoke=pump-1/0/a%20b%26c"
+    (link,) = [a["href"] for a, text in page.all("a") if text.startswith("Exclude")]
+    assert link == f"/ui/fleets/{FLEET}/merge?exclude=pump-1/0/a%20b%26c"
     assert operator.get(link).status_code == 200
     found = parts(operator)["shared"]
     assert "a b&c430" in found  # revision 4, 30 samples
     assert " B" in found or "kB" in found
-    world.service.merging.revoke(FLEET, ("pump-1", 0, "a b&c"), ROOT)
-    assert "revoked" in parts(operator)["shared"]
-    assert "Revoke" not in parts(operator)["shared"].replace("Revoked", "")
+    world.service.merging.exclude(FLEET, ("pump-1", 0, "a b&c"), ROOT)
+    assert "excluded" in parts(operator)["shared"]
+    assert "Exclude" not in parts(operator)["shared"].replace("Excluded", "")
 
 
 def test_another_device_s_contributions_are_not_its_own(world, operator):

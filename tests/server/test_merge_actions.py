@@ -1,4 +1,4 @@
-"""What operators do on the merge page, over HTTP: adopt, revoke, undo, and who may not."""
+"""What operators do on the merge page, over HTTP: adopt, exclude, undo, and who may not."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_a_stranger_sees_nothing_and_changes_nothing(here):
     stranger, before = Operator(here, signed_in=False), state(here)
     assert stranger.get(MERGE).headers["location"].startswith("/ui/sign-in")
     assert stranger.get(f"{MERGE}/matrix").status_code == 401
-    for action in ("adopt", "revoke", "undo"):
+    for action in ("adopt", "exclude", "undo"):
         answer = stranger.post(f"{MERGE}/{action}", source="a1", to="all", number="1")
         assert answer.status_code in (303, 403)
         assert "done" not in answer.headers.get("location", "")
@@ -52,7 +52,7 @@ def test_a_stranger_sees_nothing_and_changes_nothing(here):
     ("action", "form"),
     [
         ("adopt", {"source": ["a1", "a2"], "to": "selected"}),
-        ("revoke", {"revoke": "a1/0/normal"}),
+        ("exclude", {"exclude": "a1/0/normal"}),
         ("undo", {"number": "1"}),
     ],
 )
@@ -72,7 +72,7 @@ def test_looking_changes_nothing(here, operator):
     for query in (
         {},
         {"source": ["a1", "a2"], "to": "all"},
-        {"revoke": "a1/0/normal"},
+        {"exclude": "a1/0/normal"},
         {"done": 1},
     ):
         assert operator.get(MERGE, **query).status_code == 200
@@ -131,34 +131,34 @@ def test_a_fleet_that_tells_nothing_of_few_says_so(here, operator):
     assert "choose more sources" in answer.text
 
 
-def test_revoking_is_asked_for_in_words_then_done_then_undone(here, operator):
-    asked = operator.get(MERGE, revoke="a1/0/normal")
+def test_excluding_is_asked_for_in_words_then_done_then_undone(here, operator):
+    asked = operator.get(MERGE, exclude="a1/0/normal")
     assert asked.status_code == 200
     for words in ("Nobody is told this any more", "give it up at their next exchange", "be undone"):
         assert words in asked.text
-    assert not here.service.merging.revoked(FLEET)
-    answer = operator.post(f"{MERGE}/revoke", revoke="a1/0/normal")
+    assert not here.service.merging.excluded(FLEET)
+    answer = operator.post(f"{MERGE}/exclude", exclude="a1/0/normal")
     assert answer.headers["location"] == f"{MERGE}?done=1"
-    assert here.service.merging.revoked(FLEET) == {("a1", 0, "normal")}
+    assert here.service.merging.excluded(FLEET) == {("a1", 0, "normal")}
     page = operator.get(MERGE, done="1").text
-    assert "Choice 1 is in force: what a1 saw of normal is told to nobody." in page
-    assert page.count('<span class="tag bad">revoked</span>') == 1
-    assert 'aria-label="Undo the revocation of a1, normal"' in page
-    assert "revoked already" in operator.get(MERGE, revoke="a1/0/normal").text
+    assert "Choice 1 is in force: what a1 saw of normal is excluded." in page
+    assert page.count('<span class="tag bad">excluded</span>') == 1
+    assert 'aria-label="Include again a1, normal"' in page
+    assert "already excluded" in operator.get(MERGE, exclude="a1/0/normal").text
     assert operator.post(f"{MERGE}/undo", number="1").status_code == 303
-    assert not here.service.merging.revoked(FLEET)
+    assert not here.service.merging.excluded(FLEET)
     page = operator.get(MERGE, done="1").text
     assert "Choice 1 is undone" in page
-    assert '<span class="tag bad">revoked</span>' not in page
+    assert '<span class="tag bad">excluded</span>' not in page
 
 
 @pytest.mark.parametrize(
     "key", ["", "a1", "a1/x/normal", "a1/0/", "a1/0/other", "/0/normal", "a1/-1/n"]
 )
-def test_a_contribution_that_is_not_there_cannot_be_revoked(here, operator, key):
+def test_a_contribution_that_is_not_there_cannot_be_excluded(here, operator, key):
     before = state(here)
-    assert operator.get(MERGE, revoke=key).status_code == 404
-    answer = operator.post(f"{MERGE}/revoke", revoke=key)
+    assert operator.get(MERGE, exclude=key).status_code == 404
+    answer = operator.post(f"{MERGE}/exclude", exclude=key)
     assert answer.status_code == 404
     assert Page(answer.text).all("p", role="alert")
     assert state(here) == before

@@ -79,7 +79,7 @@ def test_where_a_group_begins_there_is_a_border(operator):
 
 
 def test_the_page_comes_before_the_matrix_is_computed(here, operator, monkeypatch):
-    monkeypatch.setattr(here.service.merging, "likeness", lambda *_: 1 / 0)
+    monkeypatch.setattr(here.service.merging, "similarity", lambda *_: 1 / 0)
     page = Page(operator.get(MERGE, source="a1").text)
     (place,) = page.all("div", id="matrix")
     assert place[0]["data-src"] == f"{MERGE}/matrix?source=a1"
@@ -105,7 +105,7 @@ def test_computing_holds_up_nobody_else(here, operator, monkeypatch):
         end.wait(10)
         raise SettingError("found too little time")
 
-    monkeypatch.setattr(here.service.merging, "likeness", slow)
+    monkeypatch.setattr(here.service.merging, "similarity", slow)
     asking = Thread(target=lambda: operator.get(f"{MERGE}/matrix"))
     asking.start()
     assert begun.wait(10)
@@ -165,7 +165,7 @@ def test_pages_without_much_to_show_say_what_to_do(operator):
     empty = operator.get("/ui/fleets/empty/merge").text
     assert "No contribution yet" in empty
     assert "edgemerge fleet invite empty DEVICE" in empty
-    assert "None yet: every device is told what all others saw." in empty
+    assert "None yet: every device adopts the contributions of all others." in empty
     single = operator.get("/ui/fleets/single/merge").text
     assert "Only <bdi>lonely</bdi> has contributed" in single
     assert 'id="matrix"' not in empty + single
@@ -174,11 +174,11 @@ def test_pages_without_much_to_show_say_what_to_do(operator):
 
 def test_hostile_words_are_shown_as_words(here, operator):
     push(here, "a4", 0.1, pattern=EVIL)
-    here.service.merging.revoke(FLEET, ("a4", 0, EVIL), ROOT)
+    here.service.merging.exclude(FLEET, ("a4", 0, EVIL), ROOT)
     pages = [
         operator.get(MERGE),
         operator.get(MERGE, source=["a1", "a4"], to="selected"),
-        operator.get(MERGE, revoke=f"a4/0/{EVIL}"),
+        operator.get(MERGE, exclude=f"a4/0/{EVIL}"),
     ]
     for answer in pages:
         page = Page(answer.text)
@@ -227,7 +227,7 @@ def test_contributions_come_in_pages(operator, monkeypatch):
     seen = []
     for number in ("1", "2", "3", "9"):
         page = Page(operator.get(MERGE, page=number).text)
-        seen.append([attrs["aria-label"] for attrs, text in page.all("a") if text == "Revoke…"])
+        seen.append([attrs["aria-label"] for attrs, text in page.all("a") if text == "Exclude…"])
     names = [[label.split()[1].rstrip(",") for label in labels] for labels in seen]
     assert names == [["a1", "a2"], ["a3", "b1"], ["b2"], ["b2"]]
     assert "page 3 of 3, 5 contributions" in operator.get(MERGE, page="9").text

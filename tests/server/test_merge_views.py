@@ -135,7 +135,7 @@ def test_what_happens_is_said_before_it_does():
 
 
 def chosen(number, *, sources=None, targets=None, key=None, undone=None):
-    kind = "adopt" if key is None else "revoke"
+    kind = "adopt" if key is None else "exclude"
     return Choice(number, 100.0, "operator o", kind, sources, targets, key, undone)
 
 
@@ -149,7 +149,7 @@ def test_choices_are_said_in_words():
     )
     assert (
         describe_choice(chosen(1, key=("a", 2, "p")))
-        == "what a saw of p (incarnation 2) is told to nobody"
+        == "what a saw of p (incarnation 2) is excluded"
     )
     nobody = chosen(1, sources=(), targets=("a", "b"))
     assert describe_choice(nobody) == "a and b are told nothing of others"

@@ -180,7 +180,7 @@ def test_only_the_present_life_is_a_devices_own(detectors):
 
 
 def test_a_revoked_contribution_is_in_no_preview(detectors):
-    detectors.merging.revoke(FLEET, ("b", 0, "normal"), ROOT)
+    detectors.merging.exclude(FLEET, ("b", 0, "normal"), ROOT)
     (row,) = detectors.merging.preview(FLEET, ["b", "c"], ["a"])
     assert row.joined == 60
 
@@ -251,7 +251,7 @@ def test_sums_of_a_selection_are_read_once_for_all_targets(detectors, monkeypatc
     read.clear()
     detectors.merging.preview(FLEET, ["b", "c"], ["a", "d"])
     assert sorted(read) == ["a", "b", "c", "d"]
-    detectors.merging.revoke(FLEET, ("c", 0, "normal"), ROOT)
+    detectors.merging.exclude(FLEET, ("c", 0, "normal"), ROOT)
     detectors.world.told()
     read.clear()
     detectors.merging.preview(FLEET, ["b", "c"], ["a", "d"])
@@ -274,18 +274,18 @@ def pairwise(contributions):
 
 
 def test_the_matrix_is_what_each_pair_of_devices_is(banks):
-    found = banks.merging.likeness(FLEET)
+    found = banks.merging.similarity(FLEET)
     expected = pairwise(banks.world.truth.values())
     assert sorted(found.devices) == list(DEVICES)
     for i, a in enumerate(found.devices):
         for j, b in enumerate(found.devices):
             assert found.ratios[i, j] == pytest.approx(expected[a, b], rel=ROUNDING)
-    again = banks.merging.likeness(FLEET)
+    again = banks.merging.similarity(FLEET)
     assert (again.ratios == found.ratios).all()
 
 
 def test_groups_of_like_devices_stand_together(detectors):
-    found = detectors.merging.likeness(FLEET)
+    found = detectors.merging.similarity(FLEET)
     groups = dict(zip(found.devices, found.groups, strict=True))
     assert groups["a"] == groups["b"]
     assert len({groups["a"], groups["c"], groups["d"]}) == 3
@@ -297,7 +297,7 @@ def test_each_device_is_shown_with_its_samples(detectors):
     modes = {"a": (0.1, 64), "c": (0.5, 63), "d": (0.9, 62), "b": (0.1, 61)}
     for device, (place, rows) in modes.items():  # by samples a and b are apart, by likeness not
         detectors.world.put(note(device, 2, generator(ord(device)), place=place, rows=rows))
-    found = detectors.merging.likeness(FLEET)
+    found = detectors.merging.similarity(FLEET)
     expected = {device: float(rows) for device, (_, rows) in modes.items()}
     assert dict(zip(found.devices, found.samples, strict=True)) == expected
     assert list(found.devices) != list(modes)
@@ -309,28 +309,28 @@ def test_devices_with_most_samples_are_compared_unless_they_are_named(detectors,
     detectors.world.put(note("e", 1, generator(1), rows=10, pattern="idle"))
     detectors.world.put(note("f", 1, generator(1), rows=80))
     detectors.world.put(note("g", 1, generator(1), rows=0))
-    found = detectors.merging.likeness(FLEET)
+    found = detectors.merging.similarity(FLEET)
     assert sorted(zip(found.devices, found.samples, strict=True)) == [("e", 100.0), ("f", 80.0)]
     assert found.left_out == 4
-    named = detectors.merging.likeness(FLEET, ["a", "b", "c", "g"])
+    named = detectors.merging.similarity(FLEET, ["a", "b", "c", "g"])
     assert sorted(named.devices) == ["a", "b", "c"]
     assert named.left_out == 3
     with pytest.raises(UnknownError, match="no device nobody"):
-        detectors.merging.likeness(FLEET, ["nobody"])
+        detectors.merging.similarity(FLEET, ["nobody"])
     for i in range(5):
         detectors.world.caller(f"x{i}")
     monkeypatch.setattr(preview, "MAX_DEVICES", 4)
     with pytest.raises(SettingError, match="at most 4"):
-        detectors.merging.likeness(FLEET, [f"x{i}" for i in range(5)])
+        detectors.merging.similarity(FLEET, [f"x{i}" for i in range(5)])
 
 
 def test_a_fleet_without_contributions_has_an_empty_matrix(tmp_path):
     world = World(str(tmp_path / "f.db"))
     try:
-        found = world.service.merging.likeness(FLEET)
+        found = world.service.merging.similarity(FLEET)
         assert (found.devices, found.ratios.shape) == ((), (0, 0))
         world.put(note("a", 1, generator(1)))
-        assert world.service.merging.likeness(FLEET).groups == (0,)
+        assert world.service.merging.similarity(FLEET).groups == (0,)
     finally:
         world.close()
 
@@ -372,8 +372,8 @@ def test_solved_contributions_are_remembered_while_there_is_room(detectors, monk
 
 
 def test_a_newer_revision_is_compared_instead(detectors):
-    before = detectors.merging.likeness(FLEET, ["a", "c"])
+    before = detectors.merging.similarity(FLEET, ["a", "c"])
     detectors.world.put(note("c", 2, generator(9), place=0.1, rows=60))
-    after = detectors.merging.likeness(FLEET, ["a", "c"])
+    after = detectors.merging.similarity(FLEET, ["a", "c"])
     assert set(before.groups) == {0, 1}
     assert set(after.groups) == {0}

@@ -490,7 +490,7 @@ def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
 
 def describe_choice(choice: dict[str, Any]) -> str:
     """Say in words what a choice decides."""
-    if choice["kind"] == "revoke":
+    if choice["kind"] in ("exclude", "revoke"):
         key = f"{choice['device']}/{choice['incarnation']}/{choice['pattern']}"
         return f"{key} is told to nobody"
     return f"{join_names(choice['targets'])} told of {join_names(choice['sources'])} only"

@@ -609,7 +609,7 @@ async def choose(
         sources, targets = one.sources, one.targets
         return choice_json(await run_in_thread(lambda: act.adopt(fleet, sources, targets, caller)))
     key = (one.device, one.incarnation, one.pattern)
-    return choice_json(await run_in_thread(lambda: act.revoke(fleet, key, caller)))
+    return choice_json(await run_in_thread(lambda: act.exclude(fleet, key, caller)))
 
 
 @router.delete(
@@ -638,8 +638,8 @@ async def preview(
     return [_preview_json(row) for row in rows]
 
 
-@router.get("/fleets/{fleet}/likeness", responses=READ_PROBLEMS)
-async def likeness(
+@router.get("/fleets/{fleet}/similarity", responses=READ_PROBLEMS)
+async def similarity(
     fleet: Name,
     _caller: Operator,
     service: ServiceDep,
@@ -647,8 +647,18 @@ async def likeness(
     device: DeviceFilter = None,
 ) -> LikenessTold:
     """Compare devices, 60 with most samples or up to 200 named ones, in an order of groups."""
-    found = await run_in_thread(lambda: service.merging.likeness(fleet, device), limiter)
+    found = await run_in_thread(lambda: service.merging.similarity(fleet, device), limiter)
     return _likeness_json(found)
+
+
+router.add_api_route(
+    "/fleets/{fleet}/likeness",
+    similarity,
+    responses=READ_PROBLEMS,
+    deprecated=True,
+    name="likeness",
+    description="The old name of `/similarity`.",
+)
 
 
 def choice_json(choice: Choice) -> ChoiceTold:

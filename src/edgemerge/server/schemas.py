@@ -137,9 +137,9 @@ class AdoptAsked(StrictRequest):
 
 
 class RevokeAsked(StrictRequest):
-    """Let one contribution be told to nobody."""
+    """Exclude one contribution from all merges; "revoke" is the old word for it."""
 
-    kind: Literal["revoke"]
+    kind: Literal["exclude", "revoke"]
     device: str = Field(pattern=NAME_PATTERN)
     incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
     pattern: str = Field(min_length=1, max_length=200)
@@ -162,7 +162,7 @@ class ChoiceTold(BaseModel):
     number: int
     at: float
     actor: str
-    kind: Literal["adopt", "revoke"]
+    kind: Literal["adopt", "exclude", "revoke"]  # revoke: excluded before the word changed
     sources: tuple[str, ...] | None
     targets: tuple[str, ...] | None
     device: str | None

@@ -1,4 +1,4 @@
-"""What an operator can do about choices: list, adopt, revoke, undo, preview, compare devices."""
+"""What an operator can do about choices: list, adopt, exclude, undo, preview, compare devices."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from edgemerge.server.choices.rules import (
     DeviceNames,
     Rules,
     adopt_change,
+    exclude_change,
     must_be_devices,
-    revoke_change,
     undo_change,
     unique_names,
 )
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class ChoiceService:
-    """Choices, previews and likeness of fleets; any thread may call."""
+    """Choices, previews and similarity of devices; any thread may call."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class ChoiceService:
             fleets.get(tx, fleet)
             return rules_module.choices_of(tx, fleet)
 
-    def revoked(self, fleet: str) -> frozenset[Key]:
-        """Give the keys of contributions that are told to nobody."""
+    def excluded(self, fleet: str) -> frozenset[Key]:
+        """Give the keys of contributions that are excluded."""
         with self._database.reading() as tx:
-            return self._teller.rules_cache.rules(tx, fleet).revoked
+            return self._teller.rules_cache.rules(tx, fleet).excluded
 
     def desired(self, fleet: str, device: str) -> tuple[Fleet, Desired]:
         """Return the desired state of an enrolled device, and the fleet's settings."""
@@ -109,9 +109,9 @@ class ChoiceService:
         whom, who = unique_names("sources", sources, 0), unique_names("targets", targets, 1)
         return self._write(fleet, adopt_change(fleet, whom, who, caller, self._clock()))
 
-    def revoke(self, fleet: str, key: Key, caller: Caller) -> Choice:
-        """Let a contribution be told to nobody from now on, nor any newer revision of it."""
-        return self._write(fleet, revoke_change(fleet, key, caller, self._clock()))
+    def exclude(self, fleet: str, key: Key, caller: Caller) -> Choice:
+        """Exclude a contribution, and every newer revision of it, from all pulls."""
+        return self._write(fleet, exclude_change(fleet, key, caller, self._clock()))
 
     def undo(self, fleet: str, number: int, caller: Caller) -> Choice:
         """Undo a choice: from now on it is as if it had never been. Twice is once."""
@@ -126,7 +126,7 @@ class ChoiceService:
             raise SettingError(f"found {len(who)} targets, expected at most {MAX_TARGETS} at once")
         return self._teller.rebuild_if_damaged(fleet, lambda: self._preview(fleet, whom, who))
 
-    def likeness(self, fleet: str, devices: Sequence[str] | None = None) -> DeviceSimilarity:
+    def similarity(self, fleet: str, devices: Sequence[str] | None = None) -> DeviceSimilarity:
         """Compare devices: those with most samples, unless they are named."""
         with self._database.reading() as tx:
             projection = fleets.get(tx, fleet).projection

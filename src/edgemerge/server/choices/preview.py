@@ -98,7 +98,7 @@ Sources = frozenset[str] | None  # sources; None: all
 
 @dataclass(frozen=True, eq=False)
 class SourceSum:
-    """What some sources contributed to one part, unless it was revoked, and its sum."""
+    """What some sources contributed to one part, unless it is excluded, and its sum."""
 
     entries: list[StoredContribution]
     stats: Stats
@@ -118,7 +118,7 @@ class SourceSums:
     ) -> None:
         """Have added up nothing yet; `read` gives the sums of one contribution."""
         self._tx, self._projection, self._read = tx, fleet.projection, read
-        self._whole, self._inside, self._revoked = whole, inside, rules.revoked
+        self._whole, self._inside, self._excluded = whole, inside, rules.excluded
         self._bases: dict[tuple[int, Sources], SourceSum] = {}
         self._profiles: dict[tuple[int, Sources], Profile] = {}
 
@@ -156,7 +156,7 @@ class SourceSums:
 
     def _lets(self, entry: StoredContribution, allowed: Sources) -> bool:
         chosen = allowed is None or entry.device in allowed
-        return entry.samples > 0 and entry.key not in self._revoked and chosen
+        return entry.samples > 0 and entry.key not in self._excluded and chosen
 
 
 DETECTOR_PATTERN = "normal"  # the one pattern of a detector

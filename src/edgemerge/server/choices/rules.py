@@ -20,7 +20,7 @@ from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
 
-ChoiceKind = Literal["adopt", "revoke"]
+ChoiceKind = Literal["adopt", "exclude", "revoke"]  # revoke: exclusions of older servers
 CHOICE_COLUMNS = "number, at, actor, epoch, undone, body"
 MAX_CHOICES = 1000  # choices of a fleet that are in force; as many that were undone are remembered
 MAX_CACHED_FLEETS = 64  # whose rules are remembered
@@ -28,7 +28,7 @@ MAX_CACHED_FLEETS = 64  # whose rules are remembered
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision: "adopt" has sources and targets, "revoke" the key of a contribution."""
+    """One decision: "adopt" has sources and targets, "exclude" the key of a contribution."""
 
     number: int
     at: float
@@ -46,8 +46,9 @@ class Choice:
         return json.dumps([self.kind, self.sources, self.targets, self.key], separators=(",", ":"))
 
     def same(self, other: Choice) -> bool:
-        """Say whether both decide the same."""
-        return self.body == other.body
+        """Return whether both decide the same, also when one has the old word for it."""
+        mine, theirs = ((each.sources, each.targets, each.key) for each in (self, other))
+        return mine == theirs
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,17 @@ class Rules:
     """What the choices in force say: of whom a device is told, and what is told to nobody.
 
     A device that is not among `sources` is told of all. What it saw in an earlier life is its own,
-    and comes back to it whatever was chosen, unless that was revoked.
+    and comes back to it whatever was chosen, unless that was excluded.
     """
 
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    revoked: frozenset[Key] = frozenset()
+    excluded: frozenset[Key] = frozenset()
     newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
     stamp: int = 0
 
     def allows(self, key: Key, device: str | None) -> bool:
         """Say whether a contribution may be told to a device, or to an operator."""
-        return key not in self.revoked and (key[0] == device or self.allows_source(key[0], device))
+        return key not in self.excluded and (key[0] == device or self.allows_source(key[0], device))
 
     def allows_source(self, source: str, device: str | None) -> bool:
         """Say whether a device is told of another at all."""
@@ -89,7 +90,7 @@ class Rules:
 
     def silent(self, device: str | None) -> bool:
         """Say whether no choice matters for a device."""
-        return not self.revoked and device not in self.sources
+        return not self.excluded and device not in self.sources
 
     def desired_revision(self, device: str) -> int:
         """Return a number that changes with every choice, made or undone, about this device."""
@@ -101,7 +102,7 @@ class Rules:
         return Desired(
             revision=self.desired_revision(device),
             devices=None if sources is None else tuple(sorted(sources - {device})),
-            excluded=tuple(sorted(self.revoked)),
+            excluded=tuple(sorted(self.excluded)),
         )
 
     def adopting(self, sources: Iterable[str], targets: Iterable[str]) -> Rules:
@@ -113,16 +114,16 @@ class Rules:
 def rules_from(choices: Iterable[Choice]) -> Rules:
     """Let choices act in their order."""
     sources: dict[str, frozenset[str]] = {}
-    revoked: set[Key] = set()
+    excluded: set[Key] = set()
     newest: dict[str | None, int] = {}
     for choice in sorted(choices, key=lambda choice: choice.number):
         for who in choice.targets or (None,):
             newest[who] = max(newest.get(who, 0), choice.epoch)
         if choice.undone is None and choice.key is not None:
-            revoked.add(choice.key)
+            excluded.add(choice.key)
         elif choice.undone is None:
             sources |= dict.fromkeys(choice.targets or (), frozenset(choice.sources or ()))
-    return Rules(sources, frozenset(revoked), newest, max(newest.values(), default=0))
+    return Rules(sources, frozenset(excluded), newest, max(newest.values(), default=0))
 
 
 class RulesCache:
@@ -266,15 +267,15 @@ def adopt_change(
     return change
 
 
-def revoke_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
+def exclude_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
     """Give the change after which a contribution is told to nobody."""
 
     def change(tx: Transaction) -> Choice:
         _lock_fleet(tx, fleet)
         _must_exist(tx, fleet, key)
-        made = replace(_new_choice(tx, fleet, "revoke", caller, now), key=key)
+        made = replace(_new_choice(tx, fleet, "exclude", caller, now), key=key)
         subject, known = "/".join(map(str, key)), _in_force(tx, fleet)
-        return _store_new(tx, fleet, made, known, action="revoke contribution", subject=subject)
+        return _store_new(tx, fleet, made, known, action="exclude contribution", subject=subject)
 
     return change
 

@@ -28,7 +28,7 @@ from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.schemas import AlarmAsked, MergeAsked, OriginAsked, Reason
 from edgemerge.server.service import Service
 
-NEWEST, OLDER, REVOKED, DROPPED = "newest", "older", "revoked", "dropped"
+NEWEST, OLDER, EXCLUDED, DROPPED = "newest", "older", "excluded", "dropped"
 
 
 class HeldContribution(NamedTuple):
@@ -52,7 +52,7 @@ class SourceDevice(NamedTuple):
 def source_devices(
     merge: MergeAsked | None,
     revisions: Mapping[Key, int],
-    revoked: Collection[Key],
+    excluded: Collection[Key],
     devices: Collection[str],
 ) -> list[SourceDevice]:
     """Group what a merge is made of by devices, in order of their names."""
@@ -60,7 +60,7 @@ def source_devices(
     groups = groupby(origins, key=lambda origin: origin.device)
     return [
         SourceDevice(
-            name, [_held_contribution(o, revisions, revoked) for o in some], name in devices
+            name, [_held_contribution(o, revisions, excluded) for o in some], name in devices
         )
         for name, some in groups
     ]
@@ -69,11 +69,11 @@ def source_devices(
 def describe_provenance(told: Iterable[SourceDevice]) -> str:
     """Say what has changed since a merge, in a few words."""
     found = Counter(source.standing for teller in told for source in teller.sources)
-    older, taken = found[OLDER], found[REVOKED] + found[DROPPED]
+    older, taken = found[OLDER], found[EXCLUDED] + found[DROPPED]
     words = [f"the server has newer revisions of {counted(older, 'contribution')}"] * bool(older)
     if taken:
         verb = "was" if taken == 1 else "were"
-        words.append(f"{counted(taken, 'contribution')} {verb} revoked or dropped since")
+        words.append(f"{counted(taken, 'contribution')} {verb} excluded or dropped since")
     return "; ".join(words) or "all are the newest that the server has"
 
 
@@ -82,14 +82,14 @@ def _origin_key(origin: OriginAsked) -> Key:
 
 
 def _held_contribution(
-    origin: OriginAsked, revisions: Mapping[Key, int], revoked: Collection[Key]
+    origin: OriginAsked, revisions: Mapping[Key, int], excluded: Collection[Key]
 ) -> HeldContribution:
     key = _origin_key(origin)
     newest = revisions.get(key)
     if newest is None:
         standing = DROPPED
-    elif key in revoked:
-        standing = REVOKED
+    elif key in excluded:
+        standing = EXCLUDED
     else:
         standing = OLDER if newest > origin.revision else NEWEST
     return HeldContribution(origin.pattern, origin.incarnation, origin.revision, newest, standing)
@@ -136,7 +136,7 @@ class DeviceView:
     merges: list[MergeAsked]
     shared: list[StoredContribution]
     told: list[SourceDevice]
-    revoked: frozenset[Key]
+    excluded: frozenset[Key]
     desired: int
     now: float
 
@@ -203,7 +203,7 @@ def device_view(service: Service, boards: FleetTables, fleet: str, device: str) 
         raise UnknownError(f"no device {device} in {fleet}: it has not enrolled")
     with service.database.reading() as tx:
         entries = contributions.list_stored(tx, fleet)
-    revoked = service.merging.revoked(fleet)
+    excluded = service.merging.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
     revisions = {entry.key: entry.revision for entry in entries}
     return DeviceView(
@@ -213,8 +213,8 @@ def device_view(service: Service, boards: FleetTables, fleet: str, device: str) 
         alarms=service.history.alarms(fleet, device, limit=SHOWN_ALARMS),
         merges=merges,
         shared=_newest_first([entry for entry in entries if entry.device == device]),
-        told=source_devices(merges[0] if merges else None, revisions, revoked, rows.keys()),
-        revoked=revoked,
+        told=source_devices(merges[0] if merges else None, revisions, excluded, rows.keys()),
+        excluded=excluded,
         desired=service.merging.desired_revision(fleet, device),
         now=service.clock(),
     )

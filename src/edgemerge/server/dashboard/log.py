@@ -27,10 +27,11 @@ ACTION_WORDS = {  # in words, with the subject behind them
     "delete": "deleted the fleet",
     "invite": "invited",
     "enrol": "enrolled as",
-    "revoke": "ended the access of",
+    "revoke": "revoked the token of",
     "drop": "dropped what was contributed by",
-    "adopt": "chose what is told to",
-    "revoke contribution": "revoked the contribution",
+    "adopt": "chose what is adopted by",
+    "exclude contribution": "excluded the contribution",
+    "revoke contribution": "excluded the contribution",  # the old word
     "undo": "undid",
 }
 FILTERS = {

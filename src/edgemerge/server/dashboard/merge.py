@@ -1,4 +1,4 @@
-"""The merge page: compare, preview, adopt, revoke, undo."""
+"""The merge page: compare, preview, adopt, exclude, undo."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/fleets/{fleet}/merge")
 async def show_merge(request: Request, fleet: Name, session: PageSession) -> Response:
-    """Show likeness, choices and contributions; with a selection, what adopting it would do."""
-    revoke = request.query_params.get("revoke")
-    if revoke is not None:
-        return await run_in_thread(lambda: _confirm(request, fleet, session, revoke))
+    """Show similarity, choices and contributions; with a selection, what adopting it would do."""
+    query = request.query_params
+    exclude = query.get("exclude", query.get("revoke"))  # revoke: the old word
+    if exclude is not None:
+        return await run_in_thread(lambda: _confirm(request, fleet, session, exclude))
     return await merge_page(request, fleet, session, MergeQuery.of(request.query_params))
 
 
@@ -115,13 +116,13 @@ def _catch_problem(work: Callable[[], T]) -> Callable[[], tuple[T | None, Edgeme
     return tried
 
 
-def _confirm(request: Request, fleet: str, session: Session, revoke: str) -> Response:
-    key = parse_key(revoke)
+def _confirm(request: Request, fleet: str, session: Session, exclude: str) -> Response:
+    key = parse_key(exclude)
     found = contribution_view(request.app.state.service, fleet, key, session.caller)
     words = describe_key(key)
     return render_page(
         request,
-        "revoke.html",
+        "exclude.html",
         session,
         fleet=fleet,
         found=found,
@@ -150,16 +151,18 @@ async def adopt(
     return await _run_and_redirect(request, fleet, session, choose)
 
 
-@router.post("/fleets/{fleet}/merge/revoke")
-async def revoke(
+@router.post("/fleets/{fleet}/merge/exclude")
+@router.post("/fleets/{fleet}/merge/revoke")  # the old word
+async def exclude(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
-    """Tell a contribution to nobody any more."""
+    """Exclude a contribution."""
+    key = form.one("exclude") or form.one("revoke")
     return await _run_and_redirect(
         request,
         fleet,
         session,
-        lambda: service.merging.revoke(fleet, parse_key(form.one("revoke")), session.caller),
+        lambda: service.merging.exclude(fleet, parse_key(key), session.caller),
     )
 
 

@@ -142,7 +142,7 @@ def choice_views(
 def describe_choice(choice: Choice) -> str:
     """Say what was chosen."""
     if choice.key is not None:
-        return f"{describe_key(choice.key)} is told to nobody"
+        return f"{describe_key(choice.key)} is excluded"
     sources, targets = list(choice.sources or ()), list(choice.targets or ())
     verb = "is" if len(targets) == 1 else "are"
     if not sources or sources == targets == sources[:1]:
@@ -186,9 +186,8 @@ def describe_followers(revision: int, since: float, reports: Sequence[LatestRepo
     heard = [report for report in reports if report is not None and report.heard > since]
     follow = sum(_follows(report, revision, since) for report in heard)
     others, silent = len(heard) - follow, len(reports) - len(heard)
-    words = [
-        f"{follow:,} of {counted(len(reports), 'device')} {'follows' if follow == 1 else 'follow'} it"
-    ]
+    verb = "follows" if follow == 1 else "follow"
+    words = [f"{follow:,} of {counted(len(reports), 'device')} {verb} it"]
     if others:
         words.append(f"{others:,} reported since and {'does' if others == 1 else 'do'} not yet")
     if silent:
@@ -282,11 +281,11 @@ class Matrix:
         return [(f"m{step}", word) for step, word in enumerate(words)]
 
 
-def make_matrix(likeness: DeviceSimilarity, *, left_out: int) -> Matrix:
+def make_matrix(similarity: DeviceSimilarity, *, left_out: int) -> Matrix:
     """Prepare what is shown; the groups are numbered in the order in which they appear."""
-    firsts = _group_starts(likeness.groups)
-    rows = [_matrix_row(likeness, index, firsts) for index in range(len(likeness.devices))]
-    runs = groupby(range(len(rows)), key=lambda index: likeness.groups[index])
+    firsts = _group_starts(similarity.groups)
+    rows = [_matrix_row(similarity, index, firsts) for index in range(len(similarity.devices))]
+    runs = groupby(range(len(rows)), key=lambda index: similarity.groups[index])
     groups = (
         MatrixGroup(number, tuple(rows[index] for index in run))
         for number, (_, run) in enumerate(runs, 1)
@@ -318,13 +317,13 @@ def short_ratio(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f}"
 
 
-def _matrix_row(likeness: DeviceSimilarity, index: int, firsts: frozenset[int]) -> MatrixRow:
-    ratios = [float(ratio) for ratio in likeness.ratios[index]]
+def _matrix_row(similarity: DeviceSimilarity, index: int, firsts: frozenset[int]) -> MatrixRow:
+    ratios = [float(ratio) for ratio in similarity.ratios[index]]
     cells = (
         MatrixCell(colour_class(ratio), short_ratio(ratio), column in firsts, column == index)
         for column, ratio in enumerate(ratios)
     )
-    return MatrixRow(likeness.devices[index], likeness.samples[index], tuple(cells))
+    return MatrixRow(similarity.devices[index], similarity.samples[index], tuple(cells))
 
 
 def _group_starts(groups: Iterable[int]) -> frozenset[int]:
@@ -475,10 +474,10 @@ SHOWN_CHOICES = 50  # newest choices on the page
 
 @dataclass(frozen=True)
 class ContributionView:
-    """A contribution; `revoked` is the number of the choice by which nobody is told it, or 0."""
+    """A contribution; `excluded` is the number of the choice that excludes it, or 0."""
 
     entry: StoredContribution
-    revoked: int
+    excluded: int
 
 
 @dataclass(frozen=True)
@@ -500,12 +499,12 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
     devices = active_devices(service, fleet)
     _, entries = service.contributions(fleet, caller)
     choices = service.merging.choices(fleet)
-    revoked = {choice.key: choice.number for choice in choices if _revokes(choice)}
+    excluded = {choice.key: choice.number for choice in choices if _excludes(choice)}
     found = [entry for entry in entries if _matches_search(entry, wanted.find)]
     pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
     start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
     shown = [
-        ContributionView(e, revoked.get(e.key, 0))
+        ContributionView(e, excluded.get(e.key, 0))
         for e in found[start : start + CONTRIBUTIONS_PER_PAGE]
     ]
     views = choice_views(choices, service.history.latest_reports(fleet), devices, service.clock())
@@ -531,8 +530,8 @@ def matrix_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery
     _, entries = service.contributions(fleet, caller)
     known = by_samples(entries)
     fitting = [name for name in known if wanted.find.lower() in name.lower()]
-    likeness = service.merging.likeness(fleet, fitting[:MATRIX_DEVICES])
-    return make_matrix(likeness, left_out=len(fitting) - len(likeness.devices))
+    similarity = service.merging.similarity(fleet, fitting[:MATRIX_DEVICES])
+    return make_matrix(similarity, left_out=len(fitting) - len(similarity.devices))
 
 
 def preview_view(service: Service, fleet: str, wanted: MergeQuery) -> PreviewView:
@@ -557,7 +556,7 @@ def contribution_view(service: Service, fleet: str, key: Key, caller: Caller) ->
     found = next((entry for entry in entries if entry.key == key), None)
     if found is None:
         raise UnknownError(f"no contribution {'/'.join(map(str, key))} in {fleet}: it was dropped")
-    made = (each for each in service.merging.choices(fleet) if _revokes(each) and each.key == key)
+    made = (each for each in service.merging.choices(fleet) if _excludes(each) and each.key == key)
     return ContributionView(found, next((choice.number for choice in made), 0))
 
 
@@ -590,8 +589,8 @@ def notice_of(choices: Sequence[Choice], number: int) -> str:
     )
 
 
-def _revokes(choice: Choice) -> bool:
-    return choice.kind == "revoke" and choice.undone is None
+def _excludes(choice: Choice) -> bool:
+    return choice.key is not None and choice.undone is None
 
 
 def _matches_search(entry: StoredContribution, find: str) -> bool:
