@@ -15,8 +15,9 @@ from edgemerge.server.dashboard.pages import (
     CONTENT_SECURITY_POLICY,
     STATIC_DIR,
     TEMPLATES,
-    static_content,
+    static_files,
     static_url,
+    static_version,
 )
 from edgemerge.server.dashboard.sign_in import safe_next_path
 from edgemerge.server.http import Limits
@@ -496,10 +497,8 @@ def test_only_the_dashboard_has_the_headers_of_pages(stranger):
 
 def test_every_file_of_the_dashboard_is_given_to_anybody_and_kept_for_ever(stranger):
     kinds = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-    assert {"style.css", "page.js", "sign_in.js", "uplot/uPlot.min.css"} <= set(
-        static_content().content
-    )
-    for name in static_content().content:
+    assert {"style.css", "page.js", "sign_in.js", "uplot/uPlot.min.css"} <= set(static_files())
+    for name in static_files():
         for method in ("GET", "HEAD"):
             answer = stranger.ask(method, static_url(name))
             assert answer.status_code == 200
@@ -514,6 +513,13 @@ def test_a_file_asked_for_by_a_page_of_an_older_server_is_not_kept(stranger):
     answer = stranger.get("/ui/static/0123456789abcdef/style.css")
     assert answer.status_code == 200
     must_be_guarded(answer, "no-cache")
+
+
+def test_a_file_that_a_browser_has_is_not_sent_again(stranger):
+    first = stranger.get(static_url("style.css"))
+    again = stranger.get(static_url("style.css"), If_None_Match=first.headers["etag"])
+    assert (again.status_code, again.content) == (304, b"")
+    must_be_guarded(again, "public, max-age=31536000, immutable")
 
 
 NO_FILES = (
@@ -533,7 +539,7 @@ NO_FILES = (
 
 def test_no_other_file_is_given(stranger):
     for name in NO_FILES:
-        answer = stranger.get(f"/ui/static/{static_content().version}/{name}")
+        answer = stranger.get(f"/ui/static/{static_version()}/{name}")
         assert answer.status_code in (303, 404), name
         assert b"import" not in answer.content
 
@@ -587,6 +593,6 @@ def test_it_works_over_a_real_connection(tmp_path):
         assert (answer.status, b"Signed in as test" in answer.read()) == (404, True)
         there.request("HEAD", static_url("style.css"))
         answer = there.getresponse()
-        assert int(answer.headers["Content-Length"]) == len(static_content().content["style.css"])
+        assert int(answer.headers["Content-Length"]) == (STATIC_DIR / "style.css").stat().st_size
         assert answer.read() == b""
         there.close()

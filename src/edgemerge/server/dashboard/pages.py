@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import mimetypes
 from functools import cache
 from hashlib import sha256
+from os.path import normpath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgemerge import __version__
@@ -74,58 +77,51 @@ class SecurityHeaders:
         await self._app(scope, receive, guarding)
 
 
-# Files of the dashboard that are the same for everybody: styles, scripts, pictures.
-#
-# All are read once. An address carries a digest of their content, so that browsers may keep them.
+# Styles, scripts and pictures. Their address carries a digest of all of them, so that browsers may
+# keep them for ever.
 
 STATIC_PATH = "/ui/static"
 STATIC_DIR = Path(__file__).parent / "static"
-MEDIA_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".woff2": "font/woff2",
-}
-DEFAULT_MEDIA_TYPE = "text/plain; charset=utf-8"
 CACHE_FOREVER = "public, max-age=31536000, immutable"
+STATIC_FILES = StaticFiles(directory=STATIC_DIR)
+for kind, suffix in (("text/javascript", ".js"), ("font/woff2", ".woff2")):
+    mimetypes.add_type(kind, suffix)  # the tables of the machine may say otherwise, or nothing
 
 router = APIRouter(include_in_schema=False)
 
 
-class StaticContent(NamedTuple):
-    """The content of every file, and a digest of all of them."""
-
-    version: str
-    content: dict[str, bytes]
+@cache
+def static_files() -> dict[str, str]:
+    """Return the digest of every file, by its name."""
+    paths = sorted(path for path in STATIC_DIR.rglob("*") if path.is_file())
+    return {
+        path.relative_to(STATIC_DIR).as_posix(): sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
 
 
 @cache
-def static_content() -> StaticContent:
-    """Read the files of the package."""
-    paths = sorted(path for path in STATIC_DIR.rglob("*") if path.is_file())
-    content = {path.relative_to(STATIC_DIR).as_posix(): path.read_bytes() for path in paths}
-    marks = ((name.encode(), sha256(data).digest()) for name, data in content.items())
-    return StaticContent(sha256(repr(list(marks)).encode()).hexdigest()[:16], content)
+def static_version() -> str:
+    """Return a digest of all files."""
+    return sha256(repr(list(static_files().items())).encode()).hexdigest()[:16]
 
 
 def static_url(name: str) -> str:
-    """Give the address of a file, which must be there."""
-    if name not in static_content().content:
+    """Return the address of a file, which must be there."""
+    if name not in static_files():
         raise UnknownError(f"no file {name} in {STATIC_DIR.name}")
-    return f"{STATIC_PATH}/{static_content().version}/{name}"
+    return f"{STATIC_PATH}/{static_version()}/{name}"
 
 
 @router.api_route("/static/{version}/{name:path}", methods=["GET", "HEAD"])
-async def get_file(version: str, name: str) -> Response:
-    """Give a file; one that is asked for under an older digest is not to be kept."""
-    found = static_content().content.get(name)
-    if found is None:
-        raise UnknownError("there is no such file: load the page again")
-    kept = CACHE_FOREVER if version == static_content().version else "no-cache"
-    kind = MEDIA_TYPES.get(Path(name).suffix, DEFAULT_MEDIA_TYPE)
-    return Response(found, headers={"Content-Type": kind, "Cache-Control": kept})
+async def get_file(request: Request, version: str, name: str) -> Response:
+    """Return a file; under an older digest browsers ask again each time."""
+    response = await STATIC_FILES.get_response(normpath(name), request.scope)
+    kept = CACHE_FOREVER if version == static_version() else "no-cache"
+    response.headers["Cache-Control"] = kept
+    if response.status_code == 200 and not Path(name).suffix:  # LICENSE: shown, not saved
+        response.headers["Content-Type"] = "text/plain; charset=utf-8"
+    return response
 
 
 TEMPLATES = Environment(
