@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Selection
-from edgemerge.server.audit import GENESIS_HASH
+from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.server.auth import Caller, Device
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
 from edgemerge.server.choices.rules import Choice
@@ -571,7 +571,7 @@ def audit(
 ) -> AuditTold:
     """Give a stretch of the audit log, in order; `head` is the hash of the last entry given."""
     found = service.audit(fleet, after, limit)
-    return AuditTold(entries=found, head=found[-1].hash if found else GENESIS_HASH)
+    return AuditTold(entries=found, head=found[-1].hash if found else FIRST_HASH)
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"

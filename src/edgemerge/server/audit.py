@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from typing import Any
 
+from edgemerge.core.errors import RejectedError
+from edgemerge.exchange.audit import FIRST_HASH, entry_hash, verify_chain
 from edgemerge.failpoints import failpoint
 from edgemerge.server.db.base import DatabaseDamagedError, Transaction
 
-GENESIS_HASH = "0" * 64
 AUDIT_COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
 
 
@@ -29,22 +30,16 @@ class Entry:
     previous: str
     hash: str
 
-    def seal(self) -> str:
-        """Give the hash that this entry must have."""
-        told = {k: v for k, v in asdict(self).items() if k not in ("previous", "hash")}
-        text = json.dumps(told, separators=(",", ":"), sort_keys=True)
-        return sha256((self.previous + text).encode()).hexdigest()
-
 
 def append(
     tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
 ) -> None:
     """Add an entry in the transaction of what it tells about: both happen, or neither."""
     tx.lock("audit")
-    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, GENESIS_HASH)
+    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
     text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
     entry = Entry(last[0] + 1, at, actor, action, fleet, subject, text, last[1], "")
-    values = (*tuple(asdict(entry).values())[:-1], entry.seal())
+    values = (*tuple(asdict(entry).values())[:-1], entry_hash(asdict(entry)))
     failpoint("server-before-audit")
     tx.run(f"insert into audit ({AUDIT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
 
@@ -86,11 +81,18 @@ def count_entries(tx: Transaction, *, fleet: str, subject: str, action: str) -> 
 
 
 def verify(tx: Transaction) -> int:
-    """Go through the whole chain; give its length, or say where it was broken."""
-    previous, seq = GENESIS_HASH, 0
+    """Verify the whole chain; return its length, or raise where it is broken."""
+    length = 0
+    try:
+        for entry in verify_chain(_all_entries(tx)):
+            length = entry["seq"]
+    except RejectedError as error:
+        raise DatabaseDamagedError(str(error)) from error
+    return length
+
+
+def _all_entries(tx: Transaction) -> Iterator[dict[str, Any]]:
+    seq = 0
     while found := entries(tx, fleet=None, after=seq, limit=1000):
-        for entry in found:
-            if entry.previous != previous or entry.seal() != entry.hash or entry.seq != seq + 1:
-                raise DatabaseDamagedError(f"the audit log was changed at entry {entry.seq}")
-            previous, seq = entry.hash, entry.seq
-    return seq
+        yield from map(asdict, found)
+        seq = found[-1].seq
