@@ -72,9 +72,9 @@ def test_a_file_read_in_many_steps_is_the_same(write, tmp_path, monkeypatch):
     X = history(600)
     path = write(X, tmp_path / {in_csv: "a.csv", in_npy: "a.npy", in_parquet: "a.parquet"}[write])
     for module, step in (
-        ("csv_file.BLOCK", 700),
-        ("npy_file.NUMBERS", 9),
-        ("parquet_file.NUMBERS", 9),
+        ("csv_file.BLOCK_BYTES", 700),
+        ("npy_file.BATCH_VALUES", 9),
+        ("parquet_file.BATCH_VALUES", 9),
     ):
         monkeypatch.setattr(f"edgemerge.bulk.{module}", step)
     steps = list(read_chunk(chunks_of(path)[0], SHARED))
