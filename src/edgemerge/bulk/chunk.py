@@ -1,4 +1,4 @@
-"""Chunks: the stretches of files that one worker sums up; how files are cut and read."""
+"""Chunks: the parts of files that one worker sums up; how files are split and read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Unit = Literal["bytes", "rows", "row groups"]
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Which part of which file, `start` up to `stop`; small enough to be sent about.
+    """A part of a file, from `start` up to `stop`; small enough to send to a worker.
 
     Lines of a CSV belong to the chunk in which they begin. `bytes` says how large it is, for
     showing how far the work has come. Without `columns` all are read, or those that the
@@ -41,14 +41,14 @@ class Chunk:
     columns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Name it for people."""
+        """Return file and range, for messages."""
         return f"{self.path}, {self.unit} {self.start:,} to {self.stop:,}"
 
 
 def column_indices(
     header: Sequence[str], width: int, columns: Sequence[str], expected: Sequence[str]
 ) -> list[int]:
-    """Give the places of `columns`, by name or by number from 1, in a table of `width` columns.
+    """Return the indices of `columns`, by name or by number from 1, in a table of `width` columns.
 
     Without `columns`, those `expected` by name if the header has any of them, else every one. The
     header is empty where columns have no names.
@@ -69,12 +69,12 @@ def column_indices(
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Say whether a first line holds names: a line without a single number does."""
+    """Return whether a first line is a header: it has no cell that is a number."""
     return not any(is_number(cell) for cell in cells)
 
 
 def is_number(cell: str) -> bool:
-    """Say whether a cell can be read as a number."""
+    """Return whether a cell can be parsed as a number."""
     try:
         float(cell)
     except ValueError:
@@ -93,13 +93,13 @@ FORMATS = {
 
 
 def read_chunk(chunk: Chunk, projection: Projection) -> Iterator[Array]:
-    """Give the samples of a chunk, (k, n) at a time; a value that is missing is NaN."""
+    """Yield the samples of a chunk in batches (k, n); missing values are NaN."""
     kind = format_of(chunk.path)
     return iter(kind.read(chunk, projection.names or ()))
 
 
 def format_of(path: str) -> ModuleType:
-    """Give the module that reads such a file; one that needs a package is imported only here."""
+    """Import the module that reads such a file; its packages are optional."""
     name = FORMATS.get(PurePath(path).suffix.lower())
     if name is None:
         raise SampleError(f"found {path}, expected a file of samples: {', '.join(FORMATS)}")
@@ -107,7 +107,7 @@ def format_of(path: str) -> ModuleType:
 
 
 def finite_rows(X: NDArray[Any]) -> NDArray[Any]:
-    """Give the rows that have a number everywhere."""
+    """Return the rows without missing or infinite values."""
     good = np.isfinite(X).all(1)
     return X if good.all() else X[good]
 
@@ -120,7 +120,7 @@ Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 def chunks_of(
     paths: Paths, *, columns: Sequence[str] = (), chunk_bytes: int = CHUNK_BYTES
 ) -> list[Chunk]:
-    """Cut files into chunks of about `chunk_bytes`; patterns and folders stand for their files.
+    """Split files into chunks of about `chunk_bytes`; glob patterns and folders are expanded.
 
     A file that is named twice counts once. `columns` are names or numbers from 1.
     """
@@ -134,7 +134,7 @@ def chunks_of(
 
 
 def list_files(paths: Paths) -> list[str]:
-    """Give the files that paths, patterns and folders stand for, each once, from the root."""
+    """Return the files that paths, patterns and folders name: each once, absolute."""
     given = [paths] if isinstance(paths, str | PathLike) else paths
     found = (path for each in given for path in _matching_files(fspath(each)))
     return list({realpath(path): str(Path(path).absolute()) for path in found}.values())
@@ -149,7 +149,7 @@ def _matching_files(given: str) -> Iterator[str]:
 
 
 def _files_inside(path: Path) -> Iterator[str]:
-    """Give a file itself, and of a folder all that hold samples, in folders below it too."""
+    """Return a file itself, or all sample files below a folder."""
     if not path.is_dir():
         yield str(path)
         return

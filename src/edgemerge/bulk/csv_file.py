@@ -19,15 +19,15 @@ from edgemerge.core.errors import SampleError
 
 Array = NDArray[np.float64]
 
-BLOCK_BYTES = 2**21  # bytes in memory at a time
-MAX_LINE_BYTES = 2**20  # bytes of a line
+BLOCK_BYTES = 2**21  # in memory at a time
+MAX_LINE_BYTES = 2**20
 EMPTY_LINE = re.compile(rb'^(?:,|"")+\r?$\n?', re.MULTILINE)  # a line without a value
-UTF8_BOM = b"\xef\xbb\xbf"  # some programs start a file with it
+UTF8_BOM = b"\xef\xbb\xbf"  # some programs write it at the start of a file
 
 
 @dataclass(frozen=True)
 class Head:
-    """How a file begins: the number of columns, those used, and where the samples start."""
+    """The start of a file: number of columns, used columns, offset of the first sample."""
 
     width: int
     places: list[int]
@@ -35,7 +35,7 @@ class Head:
 
 
 def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
-    """Cut a file into stretches of bytes."""
+    """Split a file into byte ranges."""
     size = Path(path).stat().st_size
     for start in range(0, size, chunk_bytes):
         stop = min(start + chunk_bytes, size)
@@ -43,7 +43,7 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
-    """Give the rows of a chunk, some at a time; what is not a number is NaN."""
+    """Yield the rows of a chunk in batches; what is not a number is NaN."""
     with Path(chunk.path).open("rb") as file:
         head = _read_head(file, chunk.columns, expected)
         file.seek(_first_line(file, max(chunk.start, head.end), head.end))
@@ -69,7 +69,7 @@ def _read_head(file: IO[bytes], columns: Sequence[str], expected: Sequence[str])
 
 
 def _first_line(file: IO[bytes], start: int, first: int) -> int:
-    """Find where the first line begins that does so at `start` or later."""
+    """Return where the first line starts that starts at `start` or later."""
     if start == first:
         return start
     file.seek(start - 1)
@@ -128,7 +128,7 @@ def _parse_cells(block: bytes, head: Head) -> Array:
 
 
 def _cells(lines: bytes) -> Iterator[list[str]]:
-    text = lines.decode(errors="replace")  # what is not UTF-8 is no number either
+    text = lines.decode(errors="replace")  # invalid UTF-8 is not a number either
     try:
         yield from filter(any, csv.reader(text.replace("\r\n", "\n").split("\n")))
     except csv.Error as error:

@@ -17,7 +17,7 @@ BATCH_VALUES = 2**19  # in memory at a time
 
 
 def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
-    """Cut a file into runs of rows."""
+    """Split a file into ranges of rows."""
     rows = _open(path)
     size = max(1, rows.shape[1] * rows.itemsize)
     step = max(1, chunk_bytes // size)
@@ -27,7 +27,7 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def read(chunk: Chunk, _expected: Sequence[str]) -> Iterator[Array]:
-    """Give the rows of a chunk, some at a time."""
+    """Yield the rows of a chunk in batches."""
     rows = _open(chunk.path)
     if len(rows) < chunk.stop:
         raise SampleError(f"found {len(rows)} rows: do not change files while they are read")

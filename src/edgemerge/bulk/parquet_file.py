@@ -17,7 +17,7 @@ from edgemerge.core.errors import SampleError
 Array = NDArray[np.float64]
 
 BATCH_VALUES = 2**20  # in memory at a time, twice over
-BUFFER_BYTES = 2**16  # bytes read ahead of each column
+BUFFER_BYTES = 2**16  # read ahead per column
 NUMERIC = (
     *(pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean),
     pa.types.is_null,
@@ -26,7 +26,7 @@ PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds
 
 
 def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
-    """Cut a file into runs of row groups; one that is larger than a chunk is not cut."""
+    """Split a file into ranges of row groups; a row group is never split."""
     with _open(path) as file:
         sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
     start, held = 0, 0
@@ -40,7 +40,7 @@ def cut(path: str, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
-    """Give the rows of a chunk, some at a time; a null is NaN."""
+    """Yield the rows of a chunk in batches; a null is NaN."""
     with _open(chunk.path) as file, _arrow_errors():
         names = _names(file.schema_arrow, chunk.columns, expected)
         batches = file.iter_batches(
@@ -57,15 +57,15 @@ def _open(path: str) -> pq.ParquetFile:
     with _arrow_errors():
         return pq.ParquetFile(
             path,
-            pre_buffer=False,  # which would hold whole row groups
+            pre_buffer=False,  # it would hold whole row groups
             buffer_size=BUFFER_BYTES,
-            page_checksum_verification=True,  # where it has such
+            page_checksum_verification=True,  # if there are checksums
         )
 
 
 @contextmanager
 def _arrow_errors() -> Iterator[None]:
-    """Say in our words what Arrow cannot read."""
+    """Turn errors of Arrow into SampleError."""
     try:
         yield
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _array(batch: pa.RecordBatch, names: Sequence[str]) -> Array:
 
 
 def _is_machine_number(kind: pa.DataType) -> bool:
-    half = pa.types.is_float16(kind)  # which Arrow does not mix with whole numbers
+    half = pa.types.is_float16(kind)  # Arrow does not mix it with integers
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not half
 
 

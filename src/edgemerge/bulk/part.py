@@ -1,4 +1,4 @@
-"""A part: the stats of some chunks and what was left out of them; parts add, like stats."""
+"""Part: the stats of some chunks, and what was skipped; parts add, like stats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BadRows = Literal["refuse", "leave out"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What so many chunks hold; `left_out` rows and the `refused` chunks are not in it.
+    """The sum of `chunks` chunks, without `left_out` rows and the `refused` chunks.
 
-    A refused chunk is given by its name and the reason.
+    Each refused chunk has its name and the reason.
     """
 
     stats: Stats
@@ -33,7 +33,7 @@ class Part:
     refused: tuple[tuple[str, str], ...] = ()
 
     def __add__(self, other: Self) -> Self:
-        """Put two together, in any order and grouping."""
+        """Add two parts; order and grouping do not matter."""
         return type(self)(
             self.stats + other.stats,  # M7
             self.chunks + other.chunks,
@@ -48,7 +48,7 @@ class Part:
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def __repr__(self) -> str:
-        """Show what is in it and what is not."""
+        """Return counts, also of what was skipped."""
         lost = f", {_counted(self.left_out, 'row')} left out" if self.left_out else ""
         lost += f", {_counted(len(self.refused), 'chunk')} refused" if self.refused else ""
         seen = _counted(self.stats.count, "sample")
@@ -60,12 +60,12 @@ class Part:
 
     @classmethod
     def nothing(cls, projection: Projection) -> Self:
-        """Give the zero of `+`."""
+        """Return the part that adds nothing."""
         return cls(Stats.empty(projection), 0)
 
     @classmethod
     def without(cls, projection: Projection, chunk: object, reason: str) -> Self:
-        """Give the part of a chunk that is left out as a whole."""
+        """Return the part of a chunk that is skipped as a whole."""
         return cls(Stats.empty(projection), 0, refused=((str(chunk), reason),))
 
 
@@ -76,7 +76,7 @@ def _counted(count: float, what: str) -> str:
 def part_of(
     projection: Projection, chunk: Any, *, bad_rows: BadRows = "refuse", read: Read = read_chunk
 ) -> Part:
-    """Read a chunk and sum it up, a few rows at a time; nothing of it stays in memory.
+    """Read a chunk and sum it up, a few rows at a time.
 
     A row with a missing or infinite value is refused, with the whole chunk, or left out.
     `read(chunk, projection)` may be your own: it gives samples (k, n), some at a time.
@@ -97,7 +97,7 @@ def part_of(
 
 
 def check_choice(name: str, found: object, choices: tuple[str, ...]) -> None:
-    """Refuse a choice that is none."""
+    """Raise unless a value is one of the choices."""
     if found not in choices:
         raise SettingError(f"found {name}={found!r}, expected one of {list(choices)}")
 
@@ -121,6 +121,6 @@ def _usable_rows(rows: NDArray[Any], seen: int, bad_rows: BadRows) -> NDArray[An
         found = "no number" if np.isnan(rows[row, column]) else rows[row, column]
         raise SampleError(
             f"row {seen + row + 1}, column {column + 1} of those used: found {found}, expected a "
-            "finite number: choose other columns, or have such rows left out (--bad-rows leave-out)"
+            "finite number: choose other columns, or have such rows left out (--bad-rows skip)"
         )
     return good

@@ -25,7 +25,7 @@ MALLOC_TOP_PAD = (
 
 @contextmanager
 def local_client(workers: int) -> Iterator[Client]:
-    """Start so many workers, each a process with one thread, and give a client of theirs."""
+    """Start workers, one process with one thread each, and yield a client."""
     settings = {
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
         "distributed.nanny.pre-spawn-environ.MALLOC_TOP_PAD_": MALLOC_TOP_PAD,
@@ -48,11 +48,11 @@ INSTALL_ADVICE = "install the same edgemerge, with all that it needs, on every w
 
 
 def future_error(future: Future[Any], about: object) -> EdgemergeError:
-    """Say why something has no result."""
+    """Return the error for a task without a result."""
     error = future.exception() if future.status == "error" else None
     match error:
         case EdgemergeError():
-            return copy(error)  # with the future's own, whoever raises it would keep the future
+            return copy(error)  # the original keeps the future alive
         case KilledWorker():
             return SampleError(
                 f"worker {error.last_worker.address}: {about}: it died while reading it, as "
@@ -71,13 +71,13 @@ def future_error(future: Future[Any], about: object) -> EdgemergeError:
 
 
 def workers_of(client: Client, futures: Iterable[Future[Any]]) -> dict[Future[Any], str]:
-    """Give the worker that each of these is with, where one has it."""
+    """Return the worker of each task that has one."""
     at = {key: worker for worker, keys in client.processing().items() for key in keys}
     return {future: at[future.key] for future in futures if future.key in at}
 
 
 def stall_message(patience_s: float, client: Client) -> str:
-    """Say that the cluster stands still."""
+    """Return the message for a cluster that makes no progress."""
     workers = ", ".join(client.nthreads(callback_timeout=patience_s))
     if not workers:
         there = client.scheduler_info()["address"]

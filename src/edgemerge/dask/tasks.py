@@ -19,15 +19,16 @@ from edgemerge.core.errors import MismatchError, SampleError
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 
-MAX_BUNDLE = 256  # chunks in a bundle
+MAX_BUNDLE = 256  # chunks
 FAN_IN = 8  # sums that a worker adds at a time
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Some chunks; `alone` if it is one that was tried before, with others about.
+    """Chunks that one task sums up.
 
-    `told` says that they were told to be done before, and what they gave was lost since.
+    `alone`: a single chunk that is retried, after a bundle with it failed.
+    `told`: its progress was already reported, and its result was lost since.
     """
 
     chunks: tuple[Any, ...]
@@ -35,18 +36,18 @@ class Bundle:
     told: bool = False
 
     def __str__(self) -> str:
-        """Name it for people."""
+        """Return the first chunk and how many more, for messages."""
         more = f" and {len(self.chunks) - 1} more" if len(self.chunks) > 1 else ""
         return f"{self.chunks[0]}{more}"
 
     def apart(self, *, told: bool) -> Iterator[Bundle]:
-        """Give each chunk by itself, to be tried once more."""
+        """Yield each chunk as a bundle of its own, to retry it."""
         told = told or self.told
         return (Bundle((chunk,), alone=True, told=told) for chunk in self.chunks)
 
 
 def make_bundles(chunks: Iterable[Any]) -> Iterator[Bundle]:
-    """Put small chunks together until they are as large as one; what has no size is by itself."""
+    """Group small chunks up to CHUNK_BYTES; a chunk without a size stays alone."""
     held: list[Any] = []
     size = 0
     for chunk in chunks:
@@ -66,7 +67,7 @@ BadChunks = Literal["refuse", "leave out"]
 
 @dataclass(frozen=True)
 class SumTask:
-    """Sums up chunks on a worker, as the one who asks for it would have done."""
+    """Sum up chunks on a worker, with the client's projection and settings."""
 
     settings: str  # of the projection
     fingerprint: str
@@ -75,7 +76,7 @@ class SumTask:
     read: Read
 
     def __call__(self, bundle: Bundle) -> Part:
-        """Give the part of some chunks; an error names chunk and worker."""
+        """Return the part of some chunks; errors name chunk and worker."""
         projection = build_projection(self.settings)
         if projection.fingerprint != self.fingerprint:
             raise MismatchError(
@@ -96,23 +97,23 @@ class SumTask:
 
 @lru_cache(maxsize=8)
 def build_projection(settings: str) -> Projection:
-    """Build the projection that the settings describe, once in each process."""
+    """Build the projection from its settings, once per process."""
     return Projection(**json.loads(settings))
 
 
 def add_parts(*parts: Part) -> Part:
-    """Add parts, on a worker that has some of them already."""
+    """Add parts, on a worker that has some of them."""
     return reduce(add, parts)
 
 
 async def exit_worker(dask_worker: Worker) -> None:
-    """End this worker, though a thread of it hangs, if it has a nanny who starts another."""
-    if dask_worker.nanny is not None:  # else this may be the process of the one who asks
+    """Exit this worker, even if a thread hangs, if a nanny restarts it."""
+    if dask_worker.nanny is not None:  # else it may be the client's process
         os._exit(1)
 
 
 def delayed_stats(projection: Projection, collection: Any) -> Any:
-    """Give the stats of a Dask array or data frame as something to `compute()`, on any scheduler.
+    """Return the stats of a Dask array or data frame, lazily: call `compute()` on any scheduler.
 
     Columns of a data frame are those that the projection names, else all.
     """
@@ -125,7 +126,7 @@ def delayed_stats(projection: Projection, collection: Any) -> Any:
 
 
 def _partitions(collection: Any) -> list[Any]:
-    if hasattr(collection, "rechunk"):  # an array, whose rows may be cut too
+    if hasattr(collection, "rechunk"):  # an array, whose rows may be split too
         return list(collection.rechunk({1: -1}).to_delayed().ravel())
     return list(collection.to_delayed())
 
@@ -137,5 +138,5 @@ def partition_stats(projection: Projection, rows: Any) -> Stats:
 
 
 def add_stats(projection: Projection, parts: Iterable[Stats]) -> Stats:
-    """Add up some."""
+    """Add stats."""
     return Stats.total(projection, parts)

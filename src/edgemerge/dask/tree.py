@@ -32,8 +32,8 @@ from edgemerge.dask.tasks import (
 )
 from edgemerge.wire.codec import projection_to_text
 
-BUNDLES_PER_THREAD = 3  # bundles for each thread that are with the cluster at a time
-MAX_STALLS = 2  # one after the other, after which all is given up
+BUNDLES_PER_THREAD = 3  # submitted at a time
+MAX_STALLS = 2  # in a row, before giving up
 STALL_TIMEOUT_S = 600.0  # more than Dask takes to give a silent worker up
 
 
@@ -75,7 +75,7 @@ def summed_up(
 
 
 def tree_height(threads: int) -> int:
-    """Say how often parts are added on workers: until one covers what all threads do in a round.
+    """Return how often parts are added on workers: until one covers a round of all threads.
 
     >>> [tree_height(threads) for threads in (0, 2, 64, 65, 512, 1000)]
     [1, 1, 1, 2, 2, 3]
@@ -87,22 +87,22 @@ def tree_height(threads: int) -> int:
 
 
 class Subtree(NamedTuple):
-    """What a future is to give: the sum of these bundles, added up so often."""
+    """The expected result of a future: the sum of bundles at a level of the tree."""
 
     level: int
     bundles: tuple[Bundle, ...]
 
 
 class ReductionTree:
-    """Parts of one sum, wherever they are."""
+    """The state of one reduction: bundles to do, running tasks, and parts by level."""
 
     def __init__(self, client: Client, projection: Projection, leaf: SumTask) -> None:
-        """Begin with nothing."""
+        """Start with no parts."""
         self._client, self._projection, self._leaf = client, projection, leaf
         self.patience_s = STALL_TIMEOUT_S
         self.advance: Callable[[Any], None] = lambda _chunk: None
         self._waiting: Iterator[Bundle] = iter(())
-        self._suspects: deque[Bundle] = deque()  # one of them may be what workers die of
+        self._suspects: deque[Bundle] = deque()  # one of them may kill workers
         self._done: Queue[Future[Part]] = Queue()
         self._in_flight: dict[Future[Part], Subtree] = {}
         self._height = tree_height(self._threads())
@@ -118,9 +118,9 @@ class ReductionTree:
         return self._total
 
     def cancel_all(self) -> None:
-        """Let go of everything that is still with the cluster."""
+        """Cancel everything that is still on the cluster."""
         self._cancel([*self._in_flight, *(future for shelf in self._levels for future in shelf)])
-        self._in_flight, self._levels = {}, []  # who keeps an error keeps us too
+        self._in_flight, self._levels = {}, []  # a kept error would keep them alive
         self._done = Queue()
 
     def _cancel(self, futures: list[Future[Part]]) -> None:
@@ -128,12 +128,12 @@ class ReductionTree:
             self._client.cancel(futures, force=True)
 
     def _send(self) -> bool:
-        """Keep every thread busy with one bundle, and have the next ones waiting.
+        """Keep every thread busy with one bundle, and the next ones queued.
 
         In the end all comes home, and doubtful chunks are done one by one, with nobody about whom
         they could harm. False: there is nothing left to do.
         """
-        if self._looks == 0:  # workers come and go: look again after a round
+        if self._looks == 0:  # workers come and go: count again after a round
             self._room = BUNDLES_PER_THREAD * max(1, self._threads())
         self._looks = (self._looks + 1) % self._room
         leaves = sum(branch.level == 0 for branch in self._in_flight.values())
@@ -151,7 +151,7 @@ class ReductionTree:
 
     def _submit(self, branch: Subtree, call: Callable[..., Part], *given: Any) -> None:
         key = f"{'add' if branch.level else 'sum_up'}-{uuid4().hex}"
-        first = min(branch.level, 1)  # adding makes room, so it goes first
+        first = min(branch.level, 1)  # adding frees memory, so it goes first
         future = self._client.submit(call, *given, key=key, priority=first)
         self._in_flight[future] = branch
         future.add_done_callback(self._done.put)
@@ -167,7 +167,7 @@ class ReductionTree:
     def _handle_result(self, future: Future[Part] | None) -> None:
         if future is None or future not in self._in_flight:
             return
-        if future.status in ("pending", "lost"):  # it was done, but its worker has died since
+        if future.status in ("pending", "lost"):  # done, but its worker died since
             future.add_done_callback(self._done.put)
             return
         branch = self._in_flight.pop(future)
@@ -213,7 +213,7 @@ class ReductionTree:
             self.advance(chunk)
 
     def _handle_failure(self, future: Future[Part], branch: Subtree, *, told: bool) -> None:
-        """Have chunks done again if workers died of one of them; any other error ends the work."""
+        """Retry chunks if workers died of one of them; raise any other error."""
         reason = future_error(future, ", ".join(map(str, branch.bundles)))
         killed = future.status == "error" and isinstance(future.exception(), KilledWorker)
         self._cancel([future])  # its error may hold our own frames, and with them the future
@@ -225,7 +225,7 @@ class ReductionTree:
     def _retry_alone_or_drop(
         self, bundle: Bundle, reason: EdgemergeError, *, told: bool = False
     ) -> None:
-        """Leave out a chunk, unless another one may be to blame."""
+        """Skip a chunk, unless another one may be the cause."""
         if not bundle.alone:
             self._suspects.extend(bundle.apart(told=told))
         elif self._leaf.bad_chunks == "refuse":
@@ -235,9 +235,9 @@ class ReductionTree:
             self._tell(bundle)
 
     def _give_up(self) -> None:
-        """End the workers that bring nothing to an end; others do what they were at."""
+        """Restart the workers that make no progress; others take over their tasks."""
         self._stalls += 1
-        self._threads()  # is the scheduler still there?
+        self._threads()  # raises if the scheduler is gone
         stuck = workers_of(self._client, self._in_flight)
         if not stuck or self._stalls > MAX_STALLS:
             raise UnavailableError(stall_message(self.patience_s, self._client))

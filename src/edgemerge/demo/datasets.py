@@ -23,10 +23,10 @@ RATE_HZ = 1024
 WINDOW = 512  # readings in one sample: half a second, so bins of 2 Hz
 BANDS = 64
 BAND_HZ = RATE_HZ / 2 / BANDS
-LOW_DB, HIGH_DB = -80.0, -20.0  # where levels usually lie: pumps agree on it before they learn
+LOW_DB, HIGH_DB = -80.0, -20.0  # usual range of levels, agreed before learning
 
 REFERENCE_HZ = 25.0  # the shaft speed that amplitudes below are given for
-MAINS_HUM_HZ = 100.0  # twice the frequency of the mains: the motor's iron breathes with it
+MAINS_HUM_HZ = 100.0  # twice the mains frequency: magnetostriction of the motor
 VANES = 5  # of the impeller; each passes the outlet once a turn
 OUTER_RACE = 3.58  # balls that pass one spot of the bearing's outer ring in a turn
 HARMONICS = 6  # of the ball pass
@@ -39,7 +39,7 @@ SENSOR_NOISE = 2e-4  # in g, in each bin
 
 @dataclass(frozen=True)
 class Pattern:
-    """One way of running: the shaft's speed, and the load from 0 to 1."""
+    """An operating point: shaft speed, and load from 0 to 1."""
 
     name: str
     speed_hz: float
@@ -63,7 +63,7 @@ LOOSENESS = Fault("looseness", {0.5: 0.020, 1: 0.080, 1.5: 0.012, 2: 0.060, 3: 0
 def spectra(
     pattern: Pattern, count: int, rng: np.random.Generator, fault: Fault = NO_FAULT
 ) -> Array:
-    """Give the spectra of `count` windows of a pump that runs like this, (count, BANDS) in dB.
+    """Return the spectra of `count` windows of such a pump, (count, BANDS) in dB.
 
     >>> spectra(Pattern("idle", speed_hz=12.5, load=0.0), 3, np.random.default_rng(7)).shape
     (3, 64)
@@ -77,7 +77,7 @@ def spectra(
 
 
 def _angle(speed_hz: float, count: int, rng: np.random.Generator) -> Array:
-    """The shaft's angle; its speed wanders from window to window and drifts within each."""
+    """Return the shaft's angle; its speed varies between windows and drifts within each."""
     stray = rng.normal(size=count + 1)
     for i in range(count):
         stray[i + 1] = (
@@ -90,7 +90,7 @@ def _angle(speed_hz: float, count: int, rng: np.random.Generator) -> Array:
 
 
 def _lines(load: float) -> dict[float, float]:
-    """What a sound pump sounds like: a little imbalance, and vanes that push under load."""
+    """Return the lines of a healthy pump: some imbalance, and vane passes under load."""
     push = 0.2 + load
     shaft: dict[float, float] = {1: 0.012, 2: 0.005, 3: 0.002}
     return shaft | {VANES: 0.010 * push, 2 * VANES: 0.005 * push, 3 * VANES: 0.003 * push}
@@ -109,7 +109,7 @@ def _fault_signal(fault: Fault, angle: Array, rng: np.random.Generator) -> Array
 
 
 def _ball_pass(angle: Array, rng: np.random.Generator) -> Array:
-    """Balls that slip a little and hit a pit, louder while the load rests on it: sidebands."""
+    """Return impacts of balls on a pit, modulated by the load, with some slip."""
     slip = 1.0 + rng.normal(0.0, 0.004, (len(angle), 1))
     ball = OUTER_RACE * slip * angle + _phase(len(angle), rng)
     hits = np.zeros(angle.shape)
@@ -119,7 +119,7 @@ def _ball_pass(angle: Array, rng: np.random.Generator) -> Array:
 
 
 def _background(pattern: Pattern, count: int, rng: np.random.Generator) -> Array:
-    """The hum of the motor and the rush of the water."""
+    """Return the hum of the motor and the noise of the water."""
     t = np.arange(WINDOW) / RATE_HZ
     hum = np.cos(2.0 * np.pi * MAINS_HUM_HZ * t + _phase(count, rng))
     rush = rng.normal(size=(count, WINDOW)) * (pattern.speed_hz / REFERENCE_HZ) ** 1.5
@@ -131,7 +131,7 @@ def _phase(count: int, rng: np.random.Generator) -> Array:
 
 
 def _levels(signal: Array, rng: np.random.Generator) -> Array:
-    """Transform the windows, let the casing ring, and take the level of each band."""
+    """Return the level of each band of the windows' spectra, as the casing passes them on."""
     bins = np.fft.rfft(signal * np.hanning(WINDOW))[:, 1:] * (4.0 / WINDOW)
     bins *= _casing_response(np.arange(1, WINDOW // 2 + 1, dtype=np.float64) * (RATE_HZ / WINDOW))
     bins += SENSOR_NOISE * (rng.normal(size=bins.shape) + 1j * rng.normal(size=bins.shape))
@@ -140,7 +140,7 @@ def _levels(signal: Array, rng: np.random.Generator) -> Array:
 
 
 def _casing_response(frequency: Array) -> Complex:
-    """How the casing passes a force on: duller with frequency, ringing at its resonances."""
+    """Return the transfer function of the casing: low-pass, with resonances."""
     passed = 1.0 / (1.0 + 1j * frequency / 200.0)
     for at_hz, quality in RESONANCES.items():
         ratio = frequency / at_hz
@@ -161,7 +161,7 @@ N_HIDDEN = 32
 TRAINING_SAMPLES = 1000  # samples on each pump: eight minutes of half-second windows
 TEST_SAMPLES = 60  # fresh samples of each device's normal, and of each fault on it
 
-# what the people who carry each phone do, by the numbers of the data set; nobody lies down
+# What the people who carry each phone do, by the numbers of the data set; none lies down.
 PHONES = {
     "phone-1": ("walking", 1),
     "phone-2": ("upstairs", 2),
@@ -175,7 +175,7 @@ PEOPLE = 30
 
 @dataclass(frozen=True)
 class DemoData:
-    """Five devices, each with one pattern of normal; `odd` is what nobody learns.
+    """Five devices, each with one normal pattern; `odd` are samples that none learns.
 
     `inputs` are the names of what a sample consists of, if it has any.
     """
@@ -206,7 +206,7 @@ def pumps(seed: int) -> DemoData:
 
 
 def har(file: Path, seed: int) -> DemoData:
-    """Take real people's motion: six people carry each phone, and all of them do one thing."""
+    """Load motion of real people: six people carry each phone, all with one activity."""
     if not file.exists():
         raise SettingError(
             f"found no {file}: put the data set there, or name its folder in EDGEMERGE_DATA"
@@ -227,7 +227,7 @@ def har(file: Path, seed: int) -> DemoData:
 
 
 def _curves(normal: Mapping[str, Array], odd: Mapping[str, Array]) -> dict[str, Array]:
-    """Give the usual spectrum of each pattern, and of each fault at running speed."""
+    """Return the mean spectrum of each pattern, and of each fault at running speed."""
     at = list(PUMPS).index("pump-3") * TEST_SAMPLES
     kinds = {PUMPS[name].name: normal[name] for name in PLOTTED}
     kinds |= {fault: samples[at : at + TEST_SAMPLES] for fault, samples in odd.items()}

@@ -59,7 +59,7 @@ path = "-"
 
 
 class AgentProcess:
-    """One agent: rows go in at its standard input, verdicts come out at its standard output."""
+    """An agent process: rows go to its standard input, results come from its standard output."""
 
     def __init__(self, device: str, folder: Path) -> None:
         """Start the process."""
@@ -78,7 +78,7 @@ class AgentProcess:
         self._listener.start()
 
     def feed(self, rows: Array) -> None:
-        """Give it rows to judge; it takes them as fast as it can."""
+        """Send rows; it reads them as fast as it can."""
         self.tell(",".join(map(repr, row.tolist())) for row in rows)
 
     def tell(self, lines: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ class AgentProcess:
             entrance.flush()
 
     def ask(self, command: str, **words: Any) -> dict[str, Any]:
-        """Ask it over its control socket."""
+        """Send a command over its control socket."""
         found: dict[str, Any] = send_command(
             self.state, {"command": command, **words}, ANSWER_TIMEOUT_S
         )
@@ -101,7 +101,7 @@ class AgentProcess:
         return found
 
     def wait_until_up(self, deadline: float) -> None:
-        """Wait until it answers, or say where its log lies."""
+        """Wait until it answers, or raise with the path of its log."""
         while True:
             try:
                 self.ask("status")
@@ -115,7 +115,7 @@ class AgentProcess:
                 return
 
     def wait_for(self, count: int, deadline: float) -> Array:
-        """Wait for so many scores in all; give them."""
+        """Wait for a number of scores in total; return them."""
         while len(self.scores) < count:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise EdgemergeError(f"{self.device} went silent: its log is {self._log.name}")
@@ -123,7 +123,7 @@ class AgentProcess:
         return np.array(self.scores)
 
     def close(self) -> None:
-        """Let it end, and let go of its pipes."""
+        """Stop it, and close its pipes."""
         if self.process.stdin:
             with suppress(OSError):
                 self.process.stdin.close()
@@ -141,7 +141,7 @@ class AgentProcess:
 
 
 class FleetProcesses:
-    """A server and one agent for each device; all of them end with the block."""
+    """A server and one agent per device, which run inside the `with` block."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class FleetProcesses:
         limit: float,
         inputs: Sequence[str] = (),
     ) -> None:
-        """Say what is to be started, where its files lie, and how the inputs are called."""
+        """Keep devices, folder and names of the inputs; nothing is started yet."""
         self.folder, self.projection, self.limit, self.inputs = folder, projection, limit, inputs
         self.devices = list(devices)
         self.agents: dict[str, AgentProcess] = {}
@@ -181,28 +181,28 @@ class FleetProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self.close()
 
     @property
     def operator(self) -> ServerClient:
-        """Give a connection that may administer."""
+        """Return a client with the operator's token."""
         token = (self.folder / "fleet.sqlite.operator-token").read_text(encoding="utf-8").strip()
         return ServerClient(self.url, token)
 
     def feed(self, rows: Mapping[str, Array]) -> None:
-        """Give every agent its rows, all at the same time."""
+        """Send every agent its rows, all at the same time."""
         with ThreadPoolExecutor(len(rows)) as pool:
             list(pool.map(lambda name: self.agents[name].feed(rows[name]), rows))
 
     def ask(self, command: str, **words: Any) -> dict[str, dict[str, Any]]:
-        """Ask all agents at the same time."""
+        """Send a command to all agents at the same time."""
         with ThreadPoolExecutor(len(self.agents)) as pool:
             found = pool.map(lambda agent: agent.ask(command, **words), self.agents.values())
             return dict(zip(self.agents, found, strict=True))
 
     def close(self) -> None:
-        """End the agents, then the server."""
+        """Stop the agents, then the server."""
         for agent in self.agents.values():
             agent.close()
         if self.server is not None:
@@ -241,7 +241,7 @@ class FleetProcesses:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Let Ctrl-C wait until a process that was started is known, so that it can be ended."""
+    """Defer Ctrl-C until a started process is recorded, so that it can be stopped."""
     if os.name == "nt":
         yield
         return
@@ -255,7 +255,7 @@ def interrupts_blocked() -> Iterator[None]:
 def start_process(
     *words: str, folder: Path, log: IO[bytes], **pipes: Any
 ) -> subprocess.Popen[bytes]:
-    """Start `edgemerge` in a process of its own, which Ctrl-C at the terminal does not reach."""
+    """Start `edgemerge` as a process that Ctrl-C at the terminal does not reach."""
     command = [sys.executable, "-m", "edgemerge", *words]
     return subprocess.Popen(
         command, cwd=folder, stderr=log, start_new_session=os.name != "nt", **pipes
@@ -263,7 +263,7 @@ def start_process(
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end; if it does not, kill it."""
+    """Terminate a process; kill it if it does not exit."""
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT_S)

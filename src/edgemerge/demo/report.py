@@ -16,12 +16,12 @@ from rich.text import Text
 
 Array = NDArray[np.float64]
 
-THRESHOLD = 4.0  # four times as odd as usual: alarm
+THRESHOLD = 4.0  # alarm above four times the usual squared error
 
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """Scores of samples of one kind: the mean, where nine of ten lie, the share of alarms."""
+    """Scores of samples of one kind: mean, range of the middle 90 %, share of alarms."""
 
     mean: float
     low: float
@@ -30,7 +30,7 @@ class ScoreSummary:
 
     @classmethod
     def of(cls, scores: Array) -> ScoreSummary:
-        """Sum up the scores of many samples."""
+        """Summarise the scores of many samples."""
         low, high = np.quantile(scores, [0.05, 0.95])
         alarms = np.mean(scores > THRESHOLD)
         return cls(float(scores.mean()), float(low), float(high), float(alarms))
@@ -64,11 +64,11 @@ class Outcome:
 
     @property
     def bytes_samples(self) -> int:
-        """The bytes that the samples of one device take."""
+        """The bytes of one device's samples."""
         return self.samples * self.inputs * np.float64().nbytes
 
     def told(self, *, merged: bool) -> list[DeviceRow]:
-        """Give the rows from before or from after merging."""
+        """Return the rows from before or after merging."""
         return [row for row in self.rows if row.merged is merged]
 
 
@@ -80,7 +80,7 @@ def row_of(
     *,
     merged: bool,
 ) -> DeviceRow:
-    """Sum up how a device scores every device's normal samples, and each kind of odd ones."""
+    """Summarise a device's scores of all normal samples, and of each kind of odd ones."""
     peers = np.concatenate([scores for name, scores in normal.items() if name != device])
     groups = {"own": normal[device], "peers": peers} | dict(odd)
     return DeviceRow(
@@ -93,7 +93,7 @@ def row_of(
 
 
 def roc_auc(normal: Array, odd: Array) -> float:
-    """How often an odd sample scores above a normal one; a tie counts half.
+    """Return how often an odd sample scores above a normal one; a tie counts half.
 
     >>> roc_auc(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0]))
     0.75
@@ -117,7 +117,7 @@ TITLE = "Mean score before → after merging (1 is as usual, above 4 is an alarm
 
 
 def result_table(outcome: Outcome) -> Group:
-    """Show for each device the mean scores and the ROC-AUC, before → after merging."""
+    """Return a table of mean scores and ROC-AUC per device, before → after merging."""
     sheet = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -133,7 +133,7 @@ def result_table(outcome: Outcome) -> Group:
 
 
 def sample_groups(outcome: Outcome) -> tuple[str, ...]:
-    """Name the kinds of samples that were judged."""
+    """Return the names of the kinds of samples."""
     return "own", "peers", *outcome.odd
 
 
@@ -150,7 +150,7 @@ def _score_cell(mean: float, *, odd: bool) -> tuple[str, str]:
 
 
 def summary_text(outcome: Outcome) -> str:
-    """Say in plain words what happened and what was exchanged."""
+    """Return a summary of what happened and what was exchanged."""
     alone, merged = outcome.told(merged=False), outcome.told(merged=True)
     what = "samples with a fault" if outcome.name == "pumps" else "samples of what nobody learnt"
     return (
@@ -174,7 +174,7 @@ def _kilobytes(count: int) -> str:
 
 
 def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    """Give settings, rows and sizes as plain values for JSON."""
+    """Return settings, rows and sizes as plain values for JSON."""
     return {
         "data": outcome.name,
         "seed": outcome.seed,

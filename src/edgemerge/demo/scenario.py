@@ -38,7 +38,7 @@ class LiveView:
     """A picture of the fleet at this moment, for the terminal."""
 
     def __init__(self, fleet: FleetProcesses, patterns: Mapping[str, str]) -> None:
-        """Look at a fleet."""
+        """Keep the fleet to draw."""
         self._fleet, self._patterns = fleet, patterns
         self.current_step, self.is_displayed = "", False
 
@@ -77,7 +77,7 @@ def sparkline(scores: list[float]) -> Text:
 
 
 def _bar_height(score: float) -> int:
-    """Give 2 for a score of 1, and the highest from 16 on; equal factors are equal steps."""
+    """Return the bar of a score: 2 for 1, the highest from 16 on, on a log scale."""
     steps = (len(BARS) - 3) / log2(FULL_CELL_SCORE)
     return max(0, min(len(BARS) - 1, round(2 + steps * log2(max(score, 0.1)))))
 
@@ -90,7 +90,7 @@ def _score_style(score: float) -> str:
 def live_view(
     fleet: FleetProcesses, patterns: Mapping[str, str], *, quiet: bool
 ) -> Iterator[LiveView]:
-    """Show the fleet on the terminal while the block runs; elsewhere only what is being done."""
+    """Show the fleet on a terminal while the block runs; otherwise print each step."""
     view, console = LiveView(fleet, patterns), Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
         yield view
@@ -104,7 +104,7 @@ Array = NDArray[np.float64]
 Log = Callable[[str], None]
 
 STEP_TIMEOUT_S = 90.0  # for all samples of one step
-MARKER_FILE = "demo.json"  # by which we know our folder again
+MARKER_FILE = "demo.json"  # marks a folder as ours
 
 
 def run_demo(
@@ -144,7 +144,7 @@ def run_demo(
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder empty, if it is there and was made by the demo."""
+    """Empty the folder, if the demo made it."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER_FILE).exists():
             raise SettingError(f"{folder} holds something else: choose another folder with --out")
@@ -168,7 +168,7 @@ def _run_steps(
     doing("2 of 4  each judges everybody's normal, and what nobody has learnt: before merging")
     before = _score_all(material, fleet, merged=False)
     doing("3 of 4  all share their sums with the server, and merge once")
-    fleet.ask("sync")  # whoever comes first finds nobody
+    fleet.ask("sync")  # the first agent finds no contributions yet
     fleet.ask("sync")
     doing("4 of 4  each judges the same again: after merging")
     after = _score_all(material, fleet, merged=True)
@@ -206,14 +206,14 @@ def _wait_for_scores(fleet: FleetProcesses, counts: dict[str, int]) -> dict[str,
 SAMPLE_INTERVAL_S = 0.5  # as long as the windows of the pumps
 SAMPLES_BETWEEN_FAULTS = (30, 90)  # samples between two faults
 SAMPLES_PER_FAULT = (10, 24)  # samples of a fault
-MAX_KEPT_SCORES = 1000  # scores that are remembered of each agent
+MAX_KEPT_SCORES = 1000  # per agent
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
 
 def feed_forever(fleet: FleetProcesses, material: DemoData, *, seed: int, stop: Event) -> None:
-    """Feed every agent about two samples a second, until it is time to stop."""
+    """Feed every agent about two samples per second until `stop` is set."""
     for rows in readings(material, np.random.default_rng(seed)):
         for device, agent in fleet.agents.items():
             agent.feed(rows[device])
@@ -223,7 +223,7 @@ def feed_forever(fleet: FleetProcesses, material: DemoData, *, seed: int, stop: 
 
 
 def readings(material: DemoData, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
-    """Give one row for each device, (1, n), for ever: mostly normal, at times one device odd."""
+    """Yield one row (1, n) per device, without end: normal, with a fault of one device at times."""
     parts = {
         kind: np.array_split(rows, len(material.normal)) for kind, rows in material.odd.items()
     }
@@ -247,10 +247,10 @@ def _random_row(rows: Array, rng: np.random.Generator) -> Array:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Let a closed terminal, or whoever ends this program, end it as Ctrl-C does."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C."""
 
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt(number)
 
     before = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
     try:
