@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from edgemerge.cli import main
-from edgemerge.cli.group import BLAS_THREAD_VARIABLES
+from edgemerge.cli.group import BLAS_THREAD_VARIABLES, ExitCode
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -52,9 +52,9 @@ def program(
     )
 
 
-def failure(result: Result) -> str:
+def failure(result: Result, code: int | None = None) -> str:
     """The one line with which a command must have failed."""
-    assert result.exit_code == 2, result.output
+    assert result.exit_code in ([code] if code else list(ExitCode)), result.output
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1

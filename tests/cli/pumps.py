@@ -9,7 +9,7 @@ from edgemerge import Detector, Projection, save
 from tests.cases import machine
 
 SHARED = Projection(n_inputs=6, n_hidden=16, seed=7)
-AGREE = ("--inputs", 6, "--hidden", 16, "--seed", 7, "--low", -1, "--high", 1)
+AGREE = ("--n-inputs", 6, "--n-hidden", 16, "--seed", 7, "--low", -1, "--high", 1)
 HEADER = "abcdef"
 IDLE = machine(0.1, 400, np.random.default_rng(0))
 FAST = machine(0.7, 400, np.random.default_rng(1))

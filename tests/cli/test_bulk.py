@@ -27,7 +27,7 @@ def test_the_detector_is_the_one_that_has_learnt_every_row(tmp_path):
     learner = tmp_path / "pump.safetensors"
     done = call(
         *("bulk", learner, tmp_path / "a.csv", f"{tmp_path}/[bc].*", "--workers", 2),
-        *("--like", like, "--hidden", 8, "--chunk-mib", 0.01, "--json"),
+        *("--range-from", like, "--n-hidden", 8, "--chunk-mib", 0.01, "--json"),
     )
     assert done.exit_code == 0, done.output
     shared = Projection.of_data(X[2000:], n_hidden=8)
@@ -48,15 +48,15 @@ def test_what_is_left_out_is_counted_and_named(tmp_path):
     (tmp_path / "b.csv").write_text(",".join(NAMES) + "\n1,2\n3,4\n")
     (tmp_path / "c.csv").write_bytes(b"\0" + b'"' * 200_000)
     done = call(
-        *("bulk", tmp_path / "new", tmp_path, "--workers", 1, "--like", tmp_path / "a.npy"),
-        *("--bad-rows", "leave-out", "--bad-chunks", "leave-out"),
+        *("bulk", tmp_path / "new", tmp_path, "--workers", 1, "--range-from", tmp_path / "a.npy"),
+        *("--bad-rows", "skip", "--bad-chunks", "skip"),
     )
     assert done.exit_code == 0, done.output
     facts = dict(re.split(r"  +", line, maxsplit=1) for line in done.stdout.splitlines())
     assert facts["samples"] == "99"
     assert facts["rows left out"] == "3"
     assert facts["chunks left out"] == "1"
-    assert "Left out: worker tcp://127.0.0.1:" in done.stderr
+    assert "Skipped: worker tcp://127.0.0.1:" in done.stderr
     assert "c.csv, bytes 0 to 200,001" in done.stderr
     good = np.delete(X, 3, axis=0)
     assert load(tmp_path / "new").own == taught(Projection.of_data(good), good).own
@@ -66,7 +66,7 @@ def test_a_bad_row_leaves_no_file(tmp_path):
     X = history(100)
     X[3, 0] = np.nan
     path = in_npy(X, tmp_path / "a.npy")
-    options = ("--inputs", 4, "--low", -1, "--high", 1, "--workers", 1)
+    options = ("--n-inputs", 4, "--low", -1, "--high", 1, "--workers", 1)
     words = failure(call("bulk", tmp_path / "new", path, *options))
     assert "a.npy, rows 0 to 100: row 4, column 1 of those used: found no number" in words
     assert not (tmp_path / "new").exists()
@@ -75,9 +75,9 @@ def test_a_bad_row_leaves_no_file(tmp_path):
 def test_what_cannot_be_is_refused_before_any_worker_starts(tmp_path):
     path = in_npy(history(10), tmp_path / "a.npy")
     (tmp_path / "old").write_text("precious")
-    ends = ("--inputs", 4, "--low", -1, "--high", 1)
+    ends = ("--n-inputs", 4, "--low", -1, "--high", 1)
     for words, expected in (
-        ((tmp_path / "old", path, *ends), "is there already: give a new name"),
+        ((tmp_path / "old", path, *ends), "already exists: choose another name"),
         ((tmp_path / "new", tmp_path / "none.csv", *ends), "found no file"),
         ((tmp_path / "no" / "new", path, *ends), "no: No such folder; make it first"),
         ((tmp_path / "new", path), "say what devices agree on: --projection FILE"),
@@ -90,7 +90,7 @@ def test_what_cannot_be_is_refused_before_any_worker_starts(tmp_path):
 
 def test_nothing_to_learn_leaves_no_file(tmp_path):
     (tmp_path / "a.csv").write_text(",".join(NAMES) + "\n")
-    options = ("--inputs", 4, "--low", -1, "--high", 1, "--workers", 1)
+    options = ("--n-inputs", 4, "--low", -1, "--high", 1, "--workers", 1)
     words = failure(call("bulk", tmp_path / "new", tmp_path / "a.csv", *options))
     assert "found no sample in 1 chunks, expected some to learn" in words
     assert not (tmp_path / "new").exists()

@@ -36,22 +36,22 @@ def told(exchange, device):
 
 def test_devices_are_told_of_whom_was_chosen_until_it_is_undone(hub, fleet, pumps):
     nothing = hub.fleet("choices", fleet)
-    assert "told of all others" in nothing.stderr
-    made = hub.fleet("adopt", fleet, "--from", "pump-2", "--to", "pump-1")
-    assert made.stdout == "Choice 1: pump-1 told of pump-2 only.\n"
+    assert "adopts from all others" in nothing.stderr
+    made = hub.fleet("adopt", fleet, "--source", "pump-2", "--target", "pump-1")
+    assert made.stdout == "Choice 1: pump-1 adopt from pump-2 only.\n"
     assert "next exchange" in made.stderr
     assert told(pumps["pump-1"], "pump-1") == ["pump-2"]
-    words = ("--from-nobody", "--to", "pump-2", "--to", "pump-3")
+    words = ("--no-source", "--target", "pump-2", "--target", "pump-3")
     assert hub.told("adopt", fleet, *words)["sources"] == []
     assert told(pumps["pump-2"], "pump-2") == []
     listed = hub.fleet("choices", fleet).stdout
-    assert "pump-2, pump-3 told of nobody only" in listed
-    assert listed.index("nobody") < listed.index("pump-1 told of pump-2 only")
+    assert "pump-2, pump-3 adopt from no device only" in listed
+    assert listed.index("no device") < listed.index("pump-1 adopt from pump-2 only")
     undone = hub.fleet("undo", fleet, 1)
-    assert undone.stdout == "Undone 1: pump-1 told of pump-2 only.\n"
+    assert undone.stdout == "Undone 1: pump-1 adopt from pump-2 only.\n"
     assert told(pumps["pump-1"], "pump-1") == ["pump-2", "pump-3"]
     assert [each["number"] for each in hub.told("choices", fleet)] == [2]
-    everything = hub.told("choices", fleet, "--all")
+    everything = hub.told("choices", fleet, "--include-undone")
     assert [(each["number"], bool(each["undone"])) for each in everything] == [
         (2, False),
         (1, True),
@@ -62,20 +62,20 @@ def test_devices_are_told_of_whom_was_chosen_until_it_is_undone(hub, fleet, pump
 
 
 def test_a_contribution_is_withheld_from_everybody_until_that_is_undone(hub, fleet, pumps):
-    made = hub.fleet("withhold", fleet, "pump-3", 0, "normal")
-    assert made.stdout == "Choice 1: pump-3/0/normal is told to nobody.\n"
+    made = hub.fleet("exclude", fleet, "pump-3", 0, "normal")
+    assert made.stdout == "Choice 1: excluded pump-3/0/normal.\n"
     assert told(pumps["pump-1"], "pump-1") == ["pump-2"]
     assert hub.told("choices", fleet)[0]["device"] == "pump-3"
     assert hub.told("devices", fleet)[2]["revoked"] is None  # it is not locked out
     actions = [each["action"] for each in hub.told("audit", "--fleet", fleet)["entries"]]
-    assert actions[-1] == "revoke contribution"
+    assert actions[-1] in ("exclude contribution", "revoke contribution")
     hub.fleet("undo", fleet, 1)
     assert told(pumps["pump-1"], "pump-1") == ["pump-2", "pump-3"]
 
 
 def test_what_adopting_would_do_is_shown_and_not_done(hub, fleet, pumps):
     assert pumps
-    words = ("--from", "pump-3", "--to", "pump-1", "--to", "pump-2")
+    words = ("--source", "pump-3", "--target", "pump-1", "--target", "pump-2")
     rows = hub.told("preview", fleet, *words)
     assert [row["device"] for row in rows] == ["pump-1", "pump-2"]
     for row in rows:
@@ -85,34 +85,34 @@ def test_what_adopting_would_do_is_shown_and_not_done(hub, fleet, pumps):
     assert shown[0].split()[-4:] == ["ALONE", "BEFORE", "AFTER", "SHIFT"]
     assert len(shown) == 3
     assert hub.told("choices", fleet) == []
-    quiet = hub.fleet("preview", fleet, "--from-nobody", "--to", "pump-1")
+    quiet = hub.fleet("preview", fleet, "--no-source", "--target", "pump-1")
     assert "0" in quiet.stdout.splitlines()[1].split()
 
 
 def test_a_device_that_contributed_nothing_has_nothing_to_preview(hub, fleet, pumps, tmp_path):
     assert pumps
     hub.enrolled(fleet, "pump-4", tmp_path / "4")
-    found = hub.fleet("preview", fleet, "--from", "pump-1", "--to", "pump-4")
+    found = hub.fleet("preview", fleet, "--source", "pump-1", "--target", "pump-4")
     assert "nothing to compare" in found.stderr
 
 
 def test_mistakes_are_told_in_one_line(hub, fleet, pumps):
     assert pumps
-    to = ("--to", "pump-1")
-    assert "no device nobody" in failure(hub.fleet("adopt", fleet, "--from", "nobody", *to))
-    assert "no contribution" in failure(hub.fleet("withhold", fleet, "pump-1", 0, "idle"))
+    to = ("--target", "pump-1")
+    assert "no device nobody" in failure(hub.fleet("adopt", fleet, "--source", "nobody", *to))
+    assert "no contribution" in failure(hub.fleet("exclude", fleet, "pump-1", 0, "idle"))
     assert "no choice 7" in failure(hub.fleet("undo", fleet, 7))
-    for words in ((), ("--from-nobody", "--from", "pump-2")):
+    for words in ((), ("--no-source", "--source", "pump-2")):
         wrong = hub.fleet("adopt", fleet, *words, *to)
         assert wrong.exit_code == 2
-        assert "--from-nobody" in wrong.stderr
+        assert "--no-source" in wrong.stderr
     assert hub.told("choices", fleet) == []
 
 
 def test_a_device_may_not_choose(hub, fleet, pumps, tmp_path):
     assert pumps
     where = ("--server", hub.url, "--token-file", tmp_path / "pump-1")
-    found = call("fleet", "withhold", fleet, "pump-3", 0, "normal", *where)
+    found = call("fleet", "exclude", fleet, "pump-3", 0, "normal", *where)
     assert "expected that of an operator" in failure(found)
 
 

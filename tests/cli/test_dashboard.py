@@ -63,7 +63,7 @@ def test_it_opens_the_browser_if_asked(hub, monkeypatch):
 def test_without_a_browser_it_says_what_to_do(hub, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda _link: False)
     result = asked(hub, "--open")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "/ui/sign-in?link=eml_" in result.stdout
     assert "copy the link" in result.stderr
 

@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written_to_fails():
 
 def test_little_room_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 2**62)
-    assert levels(doctor.check_folder(tmp_path))["folder room"] == "warn"
+    assert levels(doctor.check_folder(tmp_path))["folder space"] == "warn"
 
 
 def test_a_token_that_others_can_read_fails(tmp_path):
@@ -206,7 +206,7 @@ def test_the_port_of_the_server_is_free_or_answers_or_is_taken():
         assert "answers" in doctor.check_port(int(url.rpartition(":")[2])).words
     with answering({}) as url:
         told = doctor.check_port(int(url.rpartition(":")[2]))
-        assert (told.level, told.words) == ("warn", "taken by another program")
+        assert (told.level, told.words) == ("warn", "used by another program")
 
 
 def test_a_configuration_is_followed_to_everything_it_names(tmp_path):

@@ -62,7 +62,7 @@ def test_settings_of_a_new_learner_arrive(tmp_path, idle):
 
 def test_two_devices_agree_by_a_file_and_can_merge(tmp_path, idle):
     fast = written(tmp_path / "fast.csv", FAST)
-    assert call("learn", tmp_path / "a", idle, "--new", "bank", "--like", idle).exit_code == 0
+    assert call("learn", tmp_path / "a", idle, "--new", "bank", "--range-from", idle).exit_code == 0
     agreed = ("--projection", tmp_path / "a")
     assert call("learn", tmp_path / "b", fast, "--new", "detector", *agreed).exit_code == 0
     a, b = load(tmp_path / "a").projection, load(tmp_path / "b").projection
@@ -73,7 +73,7 @@ def test_inputs_with_names_are_found_by_name(tmp_path):
     (tmp_path / "names").write_text("b\na\n", encoding="utf-8")
     table = tmp_path / "samples.csv"
     table.write_text("time,a,b\nnoon,0.25,0.5\n", encoding="utf-8")
-    agree = ("--names", tmp_path / "names", "--low", "-1,-1", "--high", "1,1")
+    agree = ("--names-file", tmp_path / "names", "--low", "-1,-1", "--high", "1,1")
     assert call("learn", tmp_path / "p", table, "--new", "detector", *agree).exit_code == 0
     pump = load(tmp_path / "p")
     assert pump.projection.names == ("b", "a")
@@ -125,7 +125,7 @@ def test_reasons_stand_in_the_csv_too(tmp_path):
 def test_the_limit_of_an_alarm_can_be_set(tmp_path):
     pump = saved(detector(IDLE), tmp_path / "pump")
     table = written(tmp_path / "s.csv", FAST[:3])
-    assert call("score", pump, table, "--alarm-above", 1e9).stderr == "3 samples, 0 above 1e+09\n"
+    assert call("score", pump, table, "--threshold", 1e9).stderr == "3 samples, 0 above 1e+09\n"
 
 
 def test_scoring_changes_nothing(tmp_path, idle):
@@ -140,7 +140,7 @@ def test_scores_before_a_bad_line_are_told(tmp_path):
     table = tmp_path / "s.csv"
     table.write_text("0,0,0,0,0,0\n" * 20_000 + "x,0,0,0,0,0\n", encoding="utf-8")
     result = call("score", pump, table)
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert result.stdout.count("\n") > 1000
     assert "line 20001: found 'x'" in result.stderr
 

@@ -21,7 +21,7 @@ WISH = {"seed": 7, "trials": 2, "baseline_trials": 0, "quick": False}
 
 
 def make(folder: Path, *results, as_json: bool = False) -> None:
-    paper.make_results(results, out=folder / "out", data=folder, as_json=as_json, jobs=1, **WISH)
+    paper.make_results(results, out=folder / "out", data=folder, as_json=as_json, workers=1, **WISH)
 
 
 def test_there_is_a_command_for_every_result():
@@ -61,13 +61,13 @@ def test_trials_are_the_papers_unless_told_otherwise(given, trials, tmp_path):
 )
 def test_a_missing_extra_is_named_with_the_line_that_adds_it(missing, words, name):
     told = started(BLOCKED.format(missing=[missing], words=words))
-    assert told == f"2 {name} is missing: pip install 'edgemerge[paper]'\n"
+    assert told == f"1 {name} is not installed: pip install 'edgemerge[paper]'\n"
 
 
 @pytest.mark.parametrize("name", ["loss-har", "loss-driving"])
 def test_a_result_whose_data_are_missing_fails_with_what_to_do(tmp_path, name):
-    found = call("paper", name, "--data", tmp_path, "--out", tmp_path / "out", "--jobs", 1)
-    assert (found.exit_code, found.stdout) == (2, "")
+    found = call("paper", name, "--data", tmp_path, "--out", tmp_path / "out", "--workers", 1)
+    assert (found.exit_code, found.stdout) == (5, "")
     assert found.stderr.count("\n") == 2
     assert f"{name}: skipped" in found.stderr
     assert f"was not found in {tmp_path}: " in found.stderr
@@ -100,10 +100,10 @@ def test_all_makes_the_rest_and_the_report_where_only_driving_is_missing(tmp_pat
 
 def test_all_fails_at_its_end_where_data_are_missing_that_everyone_can_have(tmp_path, capsys):
     with pytest.raises(
-        CommandError, match="not made, or not whole, for lack of data: loss-har"
+        CommandError, match="missing or incomplete for lack of data: loss-har"
     ) as found:
         make(tmp_path, result("loss-har", DATA=("har",)), result("cost"))
-    assert found.value.exit_code == 2
+    assert found.value.exit_code == 5
     assert "--fetch har" in capsys.readouterr().err
     assert (tmp_path / "out" / "cost.csv").exists()
     assert (tmp_path / "out" / "report.html").exists()
@@ -146,11 +146,11 @@ def test_damaged_data_are_told_and_not_used(tmp_path):
     (tmp_path / "har" / "har.npz").write_bytes(b"half a file")
     found = call("paper", "data", "--data", tmp_path, "--json")
     assert json.loads(found.stdout)["data"][0]["state"] == "damaged"
-    found = call("paper", "loss-har", "--data", tmp_path, "--out", tmp_path / "out", "--jobs", 1)
-    assert found.exit_code == 2
+    found = call("paper", "loss-har", "--data", tmp_path, "--out", tmp_path / "out", "--workers", 1)
+    assert found.exit_code == 5
     assert "har.npz" in found.stderr
     found = call("paper", "data", "--data", tmp_path, "--fetch", "har")
-    assert (found.exit_code, found.stdout) == (2, "")
+    assert (found.exit_code, found.stdout) == (1, "")
     assert "har.npz" in found.stderr.splitlines()[-1]
 
 

@@ -17,26 +17,29 @@ from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("learn", "none", "s.csv"), "No such file; --new bank starts one"),
-        (("learn", "pump", "s.csv", "--new", "bank"), "leave --new out to go on with it"),
-        (("learn", "pump", "s.csv", "--hidden", 3), "add --new bank, or leave them out"),
-        (("learn", "new", "s.csv", "--new", "bank"), "--like SAMPLES, or --inputs, --low"),
+        (("learn", "none", "s.csv"), "No such file; --new bank creates it"),
+        (("learn", "pump", "s.csv", "--new", "bank"), "leave --new out to continue"),
+        (("learn", "pump", "s.csv", "--n-hidden", 3), "add --new bank, or leave them out"),
+        (("learn", "new", "s.csv", "--new", "bank"), "--range-from SAMPLES, or --n-inputs, --low"),
         (
             ("learn", "new", "s.csv", "--new", "bank", "--projection", "pump", "--seed", 1),
-            "expected one of both",
+            "expected one of them",
         ),
         (
-            ("learn", "new", "s.csv", "--new", "bank", "--like", "s.csv", "--low", -1),
-            "expected one of both",
+            ("learn", "new", "s.csv", "--new", "bank", "--range-from", "s.csv", "--low", -1),
+            "expected one of them",
         ),
         (
             ("learn", "new", "s.csv", "--new", "detector", *AGREE, "--max-patterns", 2),
             "leave --max-patterns out",
         ),
-        (("learn", "new", "s.csv", "--new", "bank", "--like", "empty.csv"), "found no samples"),
         (
-            ("learn", "new", "s.csv", "--new", "bank", "--like", "s.csv", "--inputs", 5),
-            "expected as many as --inputs says",
+            ("learn", "new", "s.csv", "--new", "bank", "--range-from", "empty.csv"),
+            "found no samples",
+        ),
+        (
+            ("learn", "new", "s.csv", "--new", "bank", "--range-from", "s.csv", "--n-inputs", 5),
+            "expected --n-inputs of them",
         ),
         (("learn", "pump", "empty.csv", "--columns", "a,b"), ""),
         (("learn", "pump", "gone.csv"), "gone.csv: No such file or directory"),
@@ -46,11 +49,11 @@ from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
         (("share", "pump", "--device", "", "--revision", 1, "--out", "x"), "device ''"),
         (
             ("share", "bank", "--device", "a", "--revision", 1, "--out", "x"),
-            "seen nothing itself: let it learn first",
+            "let it learn first",
         ),
         (
             ("share", "bank", "--device", "a", "--revision", 1, "--out", "x", "--pattern", "p"),
-            "leave --pattern out",
+            "names its patterns itself: leave it out",
         ),
         (("merge", "pump", "--out", "x"), "expected a learner and contributions"),
         (("merge", "pump", "pump", "--out", "x"), "found a detector, expected a contribution"),
@@ -59,8 +62,8 @@ from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
         (("merge", "pump", "lie", "--out", "x"), "lie: pump-9, normal: found a U and V"),
         (("merge", "bank", "sums", "--out", "x"), "expected contributions for a bank"),
         (("merge", "--total", "sums", "--out", "x"), "add --as stats"),
-        (("merge", "pump", "told", "note", "--out", "x"), "leave one of the two files out"),
-        (("merge", "pump", "told", "--without", "pump-2", "--out", "x"), "ask the exchange for"),
+        (("merge", "pump", "told", "note", "--out", "x"), "leave one of them out"),
+        (("merge", "pump", "told", "--without", "pump-2", "--out", "x"), "pull a sum without it"),
         (("merge", "pump", "mine", "--out", "x"), "add --without pump-1"),
     ],
 )
@@ -88,6 +91,6 @@ def test_what_cannot_be_done_is_told_with_what_to_do(tmp_path, monkeypatch, argu
     if words:
         assert words in failure(call(*arguments))
     else:
-        assert call(*arguments).stderr == "There was no sample to learn.\n"
+        assert call(*arguments).stderr == "Found no sample to learn.\n"
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert after == before

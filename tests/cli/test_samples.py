@@ -84,7 +84,7 @@ def test_without_a_header_columns_are_called_by_their_number():
         ("a,b\n1,2\n1,x\n", "line 3: found 'x', expected a number"),
         ("1,nan\n", "line 1: found 'nan', expected a number"),
         ("1,\n", "line 1: found '', expected a number"),
-        ("1,2\n1,2,3\n", "line 2: found 3 columns, expected 2 as above"),
+        ("1,2\n1,2,3\n", "line 2: found 3 columns, expected 2 as before"),
         ("1;2\n3;4\n", "line 2: found '3;4', expected a number"),
         ("\x00\x01\n\x02\n", "line 2: found"),
     ],

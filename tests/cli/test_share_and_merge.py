@@ -94,7 +94,7 @@ def test_a_detector_adopts_contributions_as_if_it_had_seen_all(tmp_path, notes):
 def test_a_merge_that_raises_its_own_level_is_remarked_upon(tmp_path, notes):
     result = call("merge", saved(detector(IDLE), tmp_path / "p"), *notes, "--out", tmp_path / "m")
     shift = float(result.stdout.split()[-1])
-    assert ("look at what was merged" in result.stderr) == (shift > 2.0)
+    assert ("check what was merged" in result.stderr) == (shift > 2.0)
 
 
 def test_of_two_revisions_the_newer_counts_whatever_their_order(tmp_path, notes):

@@ -20,7 +20,7 @@ def test_show_says_what_is_in_a_file(tmp_path):
     said = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
     assert said["kind"] == "contribution"
     assert (said["device"], said["pattern"], said["revision"]) == ("pump-3", "idle", "4")
-    assert (said["samples"], said["inputs"], said["hidden"]) == ("2", "2", "3")
+    assert (said["samples"], said["n_inputs"], said["n_hidden"]) == ("2", "2", "3")
     assert said["fingerprint"] == SHARED.fingerprint
 
 

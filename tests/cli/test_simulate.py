@@ -14,7 +14,7 @@ import pytest
 from edgemerge.scale.devices import SimulatedFleet
 from tests.cli.calls import call, clean_environment, failure, program
 
-SMALL = ("--inputs", 4, "--hidden", 3, "--workers", 1)
+SMALL = ("--n-inputs", 4, "--n-hidden", 3, "--workers", 1)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def printed():
 @pytest.mark.slow
 def test_two_thousand_devices_add_up_exactly(printed):
     assert printed.returncode == 0, printed.stderr
-    start = r"2,000 devices in 20 sites and 4 regions; 1 worker, [\d.]+ kB for sums at most\.\n"
+    start = r"2,000 devices in 20 sites and 4 regions; 1 worker, at most [\d.]+ kB for sums\.\n"
     assert re.fullmatch(start, printed.stderr)  # no bar where nobody watches
     assert printed.stdout.count("\nequal: ") == 6
     assert "NOT EQUAL" not in printed.stdout
@@ -54,7 +54,7 @@ def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
 def test_machines_get_the_same_as_json():
     shares = ("--drop-out", 0.5, "--repeat", 0, "--revise", 0.2, "--late", 0.1)
     words = ("--devices", 300, "--fan-out", 30, "--regions", 2, "--grid-bits", 8, "--samples", 2)
-    times = ("--interval", 7200, "--latency", 1, "--check-every", 7, "--seed", 9)
+    times = ("--interval-s", 7200, "--latency-s", 1, "--check-every", 7, "--seed", 9)
     done = call("simulate", *words, *shares, *times, *SMALL, "--json")
     found = json.loads(done.stdout)
     sizes = {"devices": 300, "fan_out": 30, "sites": 10, "regions": 2, "grid_bits": 8, "seed": 9}
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_it_with_what_is_known_so_far(workers):
                 shown += os.read(ours, 1024)
             os.killpg(child.pid, signal.SIGINT)  # a terminal tells the workers too
             found = json.loads(child.communicate(timeout=60)[0])
-            assert b"Stopped: this is what is known so far." in rest_of(ours)
+            assert b"Stopped: these are the results so far." in rest_of(ours)
         finally:
             child.kill()
             os.close(ours)

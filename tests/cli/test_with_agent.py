@@ -78,7 +78,7 @@ def test_an_agent_exchanges_on_command_and_takes_it_back(hub, fleet, tmp_path):
         assert (shown["kind"], shown["device"]) == ("agent", "pump-1")
         assert (shown["judged"], shown["own_samples"], shown["others_samples"]) == (200, 200, 200)
         assert shown["told_by"] == ["pump-2"]
-        assert "told" in call("sync", tmp_path / "state", "--undo").stdout
+        assert "told" in call("sync", tmp_path / "state", "--undo-merge").stdout
         undone = json.loads(call("show", tmp_path / "state", "--json").stdout)
         assert undone["others_samples"] == 0.0
         assert "in use by another agent" in program("agent", config).stderr
@@ -99,9 +99,9 @@ def test_a_sync_that_does_not_work_is_a_failure_but_told(hub, fleet, tmp_path):
         until((tmp_path / "state" / "control").exists, "the agent")
         assert hub.fleet("revoke", fleet, "pump-1").exit_code == 0
         done = call("sync", config)
-        assert done.exit_code == 2
+        assert done.exit_code == 3
         assert "exchange" in done.stdout
-        assert done.stderr.startswith("Error: the exchange did not work: denied")
+        assert done.stderr.startswith("Error: the exchange failed: denied")
         assert agent.stop() == 0
     finally:
         agent.running.kill()

@@ -675,10 +675,10 @@ def _busy_day(path):
         )
         _tell(there, tokens)
         operator.adopt("pumps", ["pump-1", "pump-3"], ["pump-2"])
-        operator.withhold("pumps", "pump-3", 0, "normal")
+        operator.exclude("pumps", "pump-3", 0, "normal")
         undone = operator.adopt("pumps", [], ["pump-1"])["number"]
         operator.undo("pumps", undone)
-        operator.withhold("mixers", "mixer-4", 0, "normal")
+        operator.exclude("mixers", "mixer-4", 0, "normal")
         operator.revoke("pumps", "pump-4")
         operator.drop("pumps", "pump-5")
         exchanges["pump-1"].pull(Wish(device="pump-1", incarnation=1))

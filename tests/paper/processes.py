@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
     folder = Path(sys.argv[1])
     wish = {"data": folder, "seed": 7, "trials": 6, "baseline_trials": 0, "quick": False}
-    make_results([made_up], out=folder / "out", as_json=False, jobs=2, **wish)
+    make_results([made_up], out=folder / "out", as_json=False, workers=2, **wish)
 """
 
 

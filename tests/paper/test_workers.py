@@ -51,7 +51,7 @@ def test_rows_are_in_the_order_of_jobs_whichever_worker_ends_first(tmp_path, exe
 def test_a_process_that_is_killed_is_told_with_its_job_and_what_to_do(tmp_path, execute):
     (tmp_path / "die-1").touch()
     with pytest.raises(
-        JobError, match=r"did made-up any trial 1 was ended by signal 9.*memory.*fewer --jobs"
+        JobError, match=r"did made-up any trial 1 was ended by signal 9.*memory.*fewer --workers"
     ):
         list(execute(work, jobs(3), Scope(tmp_path)))
     (tmp_path / "die-1").unlink()

@@ -103,7 +103,7 @@ def test_the_only_fleet_is_shown_at_once(operator):
 def test_without_a_fleet_the_page_says_how_to_make_one(world, operator):
     world.service.delete(FLEET, ROOT)
     (words,) = shown(operator, "/ui/").all("pre")
-    assert words[1].startswith("edgemerge fleet create pumps --inputs 4")
+    assert words[1].startswith("edgemerge fleet create pumps --n-inputs 4")
     assert "--server http://hub:8470 " in words[1]
 
 

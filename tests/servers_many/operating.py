@@ -64,7 +64,7 @@ class Operator:
             return
         truth.withheld.may(key, True)
         with device.lock:
-            made = self.until_done(lambda: self.hub.withhold(truth.fleet, *key))
+            made = self.until_done(lambda: self.hub.exclude(truth.fleet, *key))
         truth.withheld.must(key, True)
         self._undoing.append(lambda: self._undo(truth, made, truth.withheld, key, False))
         self.counts["choices"] += 1

@@ -94,7 +94,7 @@ class Scene:
             device.doubtful.clear()
             self.operator.drop(device)
         for device in rng.choice(self.devices, 3, replace=False):
-            self.operator.withhold(device)
+            self.operator.exclude(device)
         for truth in self.truths:
             self._judge(truth, rng)
         self.operator.hub.close()

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from edgemerge.cli.serve import serve
 from tests.cli.test_deploy import DEPLOY, PROGRAM, judged, systemd
 
 UNIT = (DEPLOY / "edgemerge-server@.service").read_text(encoding="utf-8")
@@ -20,16 +21,24 @@ def test_all_instances_share_one_user_so_that_they_share_the_operators_token():
     lines = UNIT.splitlines()
     assert {"DynamicUser=yes", "User=edgemerge-servers"} <= set(lines)
     assert "StateDirectory=edgemerge-servers" in lines
-    assert "--operator-token-file %S/edgemerge-servers/operator.token" in UNIT
+    assert "EDGEMERGE_OPERATOR_TOKEN_FILE=%S/edgemerge-servers/operator.token" in UNIT
 
 
-@pytest.mark.parametrize(
-    "name", ["EDGEMERGE_DATABASE", "EDGEMERGE_HOST", "EDGEMERGE_SERVE_OPTIONS"]
-)
-def test_the_example_of_settings_names_what_the_unit_reads(name):
-    example = (DEPLOY / "servers.env.example").read_text(encoding="utf-8")
-    assert re.search(rf"^(# )?{name}=", example, re.MULTILINE)
-    assert re.search(rf"\${{?{name}\b", UNIT)
+@pytest.mark.parametrize("example", ["server.env.example", "servers.env.example"])
+def test_the_example_names_only_variables_that_serve_reads(example):
+    text = (DEPLOY / example).read_text(encoding="utf-8")
+    named = set(re.findall(r"^(?:# )?(EDGEMERGE_\w+)=", text, re.MULTILINE))
+    assert {"EDGEMERGE_DATABASE", "EDGEMERGE_HOST"} <= named
+    assert named <= {option.envvar for option in serve.params}
+
+
+@pytest.mark.parametrize("unit", ["edgemerge-server.service", "edgemerge-server@.service"])
+def test_a_unit_sets_only_variables_that_serve_reads(unit):
+    lines = (DEPLOY / unit).read_text(encoding="utf-8").splitlines()
+    words = " ".join(line.removeprefix("Environment=") for line in lines if "Environment=" in line)
+    named = set(re.findall(r"(EDGEMERGE_\w+)=", words)) - {"EDGEMERGE_SERVE_OPTIONS"}
+    assert named <= {option.envvar for option in serve.params}
+    assert "EDGEMERGE_HOST" in named
 
 
 def test_what_protects_a_single_server_protects_each_of_several():

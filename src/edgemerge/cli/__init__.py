@@ -5,7 +5,13 @@ from __future__ import annotations
 import click
 
 from edgemerge import __version__
-from edgemerge.cli.group import LazyGroup, limit_blas_threads
+from edgemerge.cli.group import (
+    EXIT_CODE_HELP,
+    LazyGroup,
+    current_name,
+    example,
+    limit_blas_threads,
+)
 
 SECTIONS = {
     "With files": {
@@ -25,7 +31,7 @@ SECTIONS = {
         "dashboard": "edgemerge.cli.serve",
     },
     "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.simulate"},
-    "Besides": {
+    "Other": {
         "demo": "edgemerge.cli.demo",
         "doctor": "edgemerge.cli.doctor",
         "completion": "edgemerge.cli.group",
@@ -34,9 +40,19 @@ SECTIONS = {
 
 
 @click.group(
-    cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    sections=SECTIONS,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": current_name,
+    },
+    epilog=f"{example('edgemerge demo')}\n\n{EXIT_CODE_HELP}",
 )
 @click.version_option(__version__, prog_name="edgemerge", message="%(prog)s %(version)s")
 def main() -> None:
-    """Detectors that learn on each device what is normal, and add up exactly."""
+    """Anomaly detection that learns on each device and merges exactly.
+
+    Each device learns what is normal for it; what several devices learnt adds up to the same model
+    as if one had seen all of their data.
+    """
     limit_blas_threads()

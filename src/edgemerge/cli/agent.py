@@ -10,63 +10,69 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, needs
+from edgemerge.cli.group import CommandError, ExitCode, example, needs, option
 from edgemerge.cli.options import ca_option, read_token, server_connection
 from edgemerge.cli.output import format_value, json_option, print_fields, print_json, progress
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "edgemerge agent pump-3.toml --check", "edgemerge agent pump-3.toml --set sync.every_s=60"
+    )
+)
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path), metavar="CONFIG.toml")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="TABLE.KEY=VALUE",
-    help="Over what the file and the environment say; may be repeated.",
+    help="Override the file and the environment; can be repeated.",
 )
-@click.option("--check", is_flag=True, help="Say what it would do, and exit.")
+@click.option("--check", is_flag=True, help="Print the configuration and exit.")
 @json_option
 def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: bool) -> None:
     """Learn, score and exchange on this device.
 
-    It does as CONFIG.toml says, until it is stopped. With --check, the configuration is read and
-    told, and nothing runs.
+    Runs as CONFIG.toml says until a signal stops it; then the exit code is 0. With --check it
+    prints the configuration and runs nothing.
     """
     from threading import Event
 
     from edgemerge.agent.config import read_config
     from edgemerge.daemon import JsonFormatter, TextFormatter, log_to_stderr, stop_on_signals
 
-    told = read_config(config, environment=os.environ, overrides=overrides)
+    settings = read_config(config, environment=os.environ, overrides=overrides)
     if check:
-        print_json(config_as_json(told)) if as_json else print_fields(config_summary(told))
+        print_json(config_as_json(settings)) if as_json else print_fields(config_summary(settings))
         return
-    if _uses_mqtt(told):
+    if _uses_mqtt(settings):
         needs("mqtt", "paho.mqtt.client")
     from edgemerge.agent.runner import run
 
     log_to_stderr(
-        told.log.level, form=JsonFormatter if told.log.format == "json" else TextFormatter
+        settings.log.level, form=JsonFormatter if settings.log.format == "json" else TextFormatter
     )
     stop = Event()
     stop_on_signals(stop)
-    raise SystemExit(run(told, stop=stop))
+    raise SystemExit(run(settings, stop=stop))
 
 
 def config_as_json(config: Any) -> dict[str, Any]:
-    """Write a configuration as plain JSON; it names files of secrets, never secrets."""
-    from edgemerge.cli.files import describe_projection
+    """Return a configuration as plain JSON; it names files of secrets, never secrets."""
+    from edgemerge.cli.files import describe_projection, with_old_keys
 
     names = [name for name in vars(config) if name != "projection"]
     found = {name: _to_json(getattr(config, name)) for name in names}
     shared = config.projection
-    return found | {"projection": None if shared is None else describe_projection(shared)}
+    return found | {
+        "projection": None if shared is None else with_old_keys(describe_projection(shared))
+    }
 
 
 def config_summary(config: Any) -> dict[str, str]:
-    """Give one line to a table: its kind, and what is not as by default."""
+    """Return one line per table: its kind, and every value that is not the default."""
     tables = {name: value for name, value in vars(config).items() if name != "projection"}
-    shared = "that of the fleet" if config.projection is None else str(config.projection)
+    shared = "from the fleet" if config.projection is None else str(config.projection)
     return {name: _summary_line(value) for name, value in tables.items()} | {"projection": shared}
 
 
@@ -76,9 +82,9 @@ def _summary_line(value: Any) -> str:
     if not hasattr(value, "__dataclass_fields__"):
         return format_value(_to_json(value))
     usual, found = _to_json(type(value)()), _to_json(value)
-    told = {key: each for key, each in found.items() if each != usual[key] and key != "kind"}
-    parts = [found.get("kind", ""), format_value(told) if told else ""]
-    return ", ".join(filter(None, parts)) or "as by default"
+    changed = {key: each for key, each in found.items() if each != usual[key] and key != "kind"}
+    parts = [found.get("kind", ""), format_value(changed) if changed else ""]
+    return ", ".join(filter(None, parts)) or "default"
 
 
 def _to_json(value: Any) -> Any:
@@ -95,28 +101,46 @@ def _uses_mqtt(config: Any) -> bool:
     return "mqtt" in {part.kind for part in (config.source, config.exchange, *config.sinks)}
 
 
-@click.command()
-@click.argument("place", type=click.Path(path_type=Path), default=Path())
-@click.option("--undo", is_flag=True, help="Take back what the last exchange told.")
-@click.option(
-    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds."
+@click.command(epilog=example("edgemerge sync pump-3.toml"))
+@click.argument(
+    "place", type=click.Path(path_type=Path), default=Path(), metavar="[CONFIG_OR_STATE]"
+)
+@option(
+    "--undo-merge",
+    "undo",
+    old={"--undo": "--undo-merge"},
+    is_flag=True,
+    help="Undo the last merge instead of exchanging.",
+)
+@option(
+    "--timeout-s",
+    old={"--timeout": "--timeout-s"},
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the agent.",
 )
 @json_option
 def sync(place: Path, timeout_s: float, *, undo: bool, as_json: bool) -> None:
-    """Let the agent that runs here exchange now.
+    """Make the running agent exchange now.
 
-    PLACE is its state folder or its CONFIG.toml. What happened is printed.
+    CONFIG_OR_STATE is its CONFIG.toml or its state folder, by default this folder. The result is
+    printed.
     """
     folder = find_state_folder(place)
     with progress("waiting for the agent"):
         found = ask_agent(folder, "undo" if undo else "sync", timeout_s)
     print_json(found) if as_json else print_fields(found)
     if found.get("exchange", "ok") != "ok":
-        raise CommandError(f"the exchange did not work: {found['exchange']}")
+        denied = str(found["exchange"]).startswith(("denied", "refused"))
+        raise CommandError(
+            f"the exchange failed: {found['exchange']}",
+            ExitCode.REFUSED if denied else ExitCode.UNREACHABLE,
+        )
 
 
 def ask_agent(folder: Path, command: str, timeout_s: float) -> dict[str, Any]:
-    """Ask the agent; where none runs, say how to start it."""
+    """Send a command to the agent; if none runs, say how to start it."""
     from edgemerge.agent.control import send_command
     from edgemerge.core.errors import UnavailableError
 
@@ -126,13 +150,14 @@ def ask_agent(folder: Path, command: str, timeout_s: float) -> dict[str, Any]:
         cause = error.__cause__
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             raise CommandError(
-                f"no agent runs on {folder}: `edgemerge agent CONFIG.toml` starts one"
+                f"no agent runs on {folder}: `edgemerge agent CONFIG.toml` starts one",
+                ExitCode.UNREACHABLE,
             ) from error
         raise
 
 
 def find_state_folder(place: Path) -> Path:
-    """Give the state folder, which a configuration names."""
+    """Return a state folder as it is, or the one that a configuration names."""
     if place.is_dir():
         return place
     from edgemerge.agent.config import read_config
@@ -140,7 +165,12 @@ def find_state_folder(place: Path) -> Path:
     return read_config(place, environment=os.environ).state
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "edgemerge enrol https://hub:8470 pumps pump-3 \\",
+        "    --invitation-file invitation --token-file pump-3.token",
+    )
+)
 @click.argument("url")
 @click.argument("fleet")
 @click.argument("device")
@@ -148,13 +178,13 @@ def find_state_folder(place: Path) -> Path:
     "--invitation-file",
     type=click.Path(dir_okay=False, allow_dash=True),
     required=True,
-    help="What `fleet invite` printed; - for standard input.",
+    help="Output of `fleet invite`; - for standard input.",
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="Where to write the device's own token, for nobody else to read.",
+    help="File to write the device's token to, readable by its owner only.",
 )
 @ca_option
 @click.option("--force", is_flag=True, help="Overwrite the token file.")
@@ -172,7 +202,7 @@ def enrol(
 ) -> None:
     """Enrol this device with an invitation.
 
-    DEVICE becomes part of FLEET on the server at URL, and gets a token of its own.
+    DEVICE joins FLEET on the server at URL and gets a token of its own.
     """
     from edgemerge.files import write_atomically
 
@@ -194,8 +224,8 @@ def _read_invitation(path: str) -> str:
 
 
 def _check_writable(path: Path, *, force: bool) -> None:
-    """An invitation works once: what comes of it must not be lost for want of a place."""
+    """Check before the invitation is used, since it works only once."""
     if path.exists() and not force:
-        raise CommandError(f"{path} is there already: --force overwrites it")
+        raise CommandError(f"{path} already exists: --force overwrites it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{path.parent} is not a folder that can be written to: make it first")
+        raise CommandError(f"{path.parent} is not a writable folder: make it first")

@@ -12,52 +12,52 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, needs
+from edgemerge.cli.group import CommandError, example, needs
 from edgemerge.cli.output import json_option, print_json, print_rich, remark
 
 OUTPUT_FILES = {
     "Database of the server": "fleet.sqlite",
     "Token of the operator": "fleet.sqlite.operator-token",
     "Settings of the agents": "*.toml",
-    "What they have learnt": "*/agent.state",
+    "States of the agents": "*/agent.state",
     "Logs": "*.log",
 }
 
 
-@click.command()
+@click.command(epilog=example("edgemerge demo --no-keep --out demo"))
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("edgemerge-demo"),
     show_default=True,
-    help="Folder for the figure and all that the demo leaves.",
+    help="Folder for the figure and all other files.",
 )
 @click.option(
     "--data",
     type=click.Choice(["pumps", "har"]),
     default="pumps",
     show_default=True,
-    help="Simulated pumps, or real people's motion (har.npz in EDGEMERGE_DATA).",
+    help="Simulated pumps, or motion of real people (har.npz in EDGEMERGE_DATA).",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=7,
     show_default=True,
-    help="Seed of simulation and projection.",
+    help="Seed of the simulation and the projection.",
 )
 @click.option(
     "--keep/--no-keep",
     default=None,
-    help="Leave everything running until Ctrl-C; at a terminal that is so by itself.",
+    help="Keep everything running until Ctrl-C.  [default: --keep on a terminal]",
 )
 @json_option
 def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -> None:
-    """Show five real agents before and after merging.
+    """Show five agents before and after merging once.
 
-    Starts a server and five agents on this machine. Each agent learns one pattern of normal, alone
-    and sample by sample. Then all exchange what they learnt, once. A table goes to the terminal, a
-    figure to the folder, and the fleet can be seen on a page, whose address is printed.
+    Starts a server and five agents on this machine. Each agent learns one normal pattern, alone and
+    sample by sample. Then all of them exchange once. Prints a table and the address of the
+    dashboard, and writes a figure to the folder.
     """
     needs("server", "fastapi")
     from edgemerge.demo.scenario import interrupted_by_signals, run_demo
@@ -71,14 +71,14 @@ def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -
         if stays:
             keep_running(fleet, shown, seed)
         else:
-            remark("\nAll of it ends now, and the page too: --keep leaves everything running.")
+            remark("\nStopping everything, the dashboard too: --keep keeps it running.")
 
     with interrupted_by_signals():
         run_demo(shown, seed, out / "fleet", say=remark, done=done, quiet=as_json)
 
 
 def load_dataset(data: str, seed: int) -> Any:
-    """Give what the devices are to see."""
+    """Return the samples of the devices."""
     from edgemerge.demo.datasets import har, pumps
 
     if data == "pumps":
@@ -87,7 +87,7 @@ def load_dataset(data: str, seed: int) -> Any:
 
 
 def print_outcome(outcome: Any, out: Path, *, as_json: bool) -> None:
-    """Print the table, draw the figure, and say where everything lies."""
+    """Print the table, draw the figure, and list the files."""
     from edgemerge.demo.report import outcome_as_json, result_table, summary_text
 
     found = outcome_as_json(outcome)
@@ -108,31 +108,31 @@ def print_outcome(outcome: Any, out: Path, *, as_json: bool) -> None:
 
 
 def print_dashboard_link(fleet: Any) -> None:
-    """Say where the fleet can be seen, with a link that signs in once."""
+    """Print the dashboard's address, and a link that signs in once."""
     hub = fleet.operator
     try:
         link = hub.sign_in_link()["path"]
     finally:
         hub.close()
     remark(
-        f"\nThe fleet on a page: {fleet.url}/ui/\n"
-        f"Signs you in, once, within ten minutes: {fleet.url}{link}"
+        f"\nDashboard: {fleet.url}/ui/\n"
+        f"Sign in with this link, once, within ten minutes: {fleet.url}{link}"
     )
 
 
 def keep_running(fleet: Any, shown: Any, seed: int) -> None:
-    """Let the devices go on until Ctrl-C, and say what can be tried meanwhile."""
+    """Keep the devices running until Ctrl-C, and print commands to try."""
     from edgemerge.demo.scenario import feed_forever
 
     folder, token = fleet.folder, fleet.folder / "fleet.sqlite.operator-token"
     where = f"--server {fleet.url} --token-file {token}"
     with suppress(KeyboardInterrupt):
         remark(
-            "\nStill running: the devices go on, and now and then one of them has a fault.\n"
-            "In another terminal, for instance:\n"
+            "\nStill running: the devices continue, and now and then one has a fault.\n"
+            "Try in another terminal:\n"
             f"  edgemerge dashboard {where}\n"
             f"  edgemerge fleet contributions demo {where}\n"
             f"  edgemerge sync {next(folder.glob('*.toml'))}\n"
-            "Ctrl-C ends it."
+            "Stop with Ctrl-C."
         )
         feed_forever(fleet, shown, seed=seed, stop=Event())

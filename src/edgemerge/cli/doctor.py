@@ -19,27 +19,25 @@ from urllib.parse import urlsplit
 import click
 
 from edgemerge import __version__
-from edgemerge.cli.group import BLAS_THREAD_VARIABLES, one_line
-from edgemerge.cli.options import ca_option
+from edgemerge.cli.group import BLAS_THREAD_VARIABLES, ExitCode, example, one_line
+from edgemerge.cli.options import DEFAULT_PORT, FILE, ca_option, readable_by_others
 from edgemerge.cli.output import json_option, print_json, progress
 from edgemerge.core.errors import EdgemergeError
 
-MIN_FREE_BYTES = 2**28  # bytes; below it a state folder or database may soon be full
-EARLIEST_TIME = 1735689600  # 2025-01-01: a clock before it was never set
+MIN_FREE_BYTES = 2**28  # below it a state folder or database may soon be full
+EARLIEST_TIME = 1735689600  # 2025-01-01: an earlier clock was never set
 DAY_S = 86400.0
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
 EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "dask", "flower")
 
-SYMBOL_PREFIXES, SYMBOL_SUFFIXES = (
-    ("", "scipy_"),
-    ("", "64_", "_64"),
-)  # wheels give OpenBLAS names of their own
+# Wheels rename the functions of OpenBLAS.
+SYMBOL_PREFIXES, SYMBOL_SUFFIXES = ("", "scipy_"), ("", "64_", "_64")
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: "ok", "warn" or "fail", with what to do about it."""
+    """The result of one check: "ok", "warn" or "fail", and what to do."""
 
     level: str
     about: str
@@ -48,7 +46,7 @@ class Finding(NamedTuple):
 
 
 def check_versions() -> Iterator[Finding]:
-    """Python and the packages that every installation has."""
+    """Check Python and the packages that every installation has."""
     found = ".".join(map(str, sys.version_info[:3]))
     advice = "edgemerge needs Python 3.11 or newer"
     yield _ok_or_fail("python", found, sys.version_info >= (3, 11), advice)
@@ -59,7 +57,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Optional parts, and what is missing of them."""
+    """Check the packages of the extras."""
     wanted: dict[str, list[tuple[str, str]]] = {}
     for name, least, extra in requirements():
         if extra in EXTRAS and name != "edgemerge":
@@ -76,7 +74,7 @@ def check_extras() -> Iterator[Finding]:
 
 
 def requirements() -> list[tuple[str, str, str]]:
-    """Give name, least version and extra of every package that edgemerge may need."""
+    """Return name, minimum version and extra of every package that edgemerge may need."""
     with suppress(metadata.PackageNotFoundError):
         lines = metadata.requires("edgemerge") or []
         matches = [REQUIREMENT.match(line) for line in lines]
@@ -85,31 +83,31 @@ def requirements() -> list[tuple[str, str, str]]:
 
 
 def check_blas() -> Iterator[Finding]:
-    """Which library multiplies matrices, and with how many threads."""
+    """Check the BLAS library and its number of threads."""
     import numpy as np
 
     with suppress(TypeError, KeyError):  # NumPy 1.24 has no such list
         about = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         yield Finding("ok", "blas", f"{about['name']} {about['version']}")
     threads = _blas_threads()
-    advice = "for matrices of our size one is faster: export OPENBLAS_NUM_THREADS=1"
+    advice = "one thread is faster for small matrices: export OPENBLAS_NUM_THREADS=1"
     yield Finding("warn" if threads > 1 else "ok", "blas threads", str(threads), advice)
 
 
 def check_clock(folder: Path = Path()) -> Iterator[Finding]:
-    """The wall clock: revoked tokens, invitations and certificates depend on it."""
+    """Check the wall clock: invitations and certificates depend on it."""
     now, advice = time(), "set the clock, or let a time service set it (timedatectl)"
     newest = max((path.stat().st_mtime for path in _some_files(folder)), default=0.0)
     if now < EARLIEST_TIME:
         yield Finding("fail", "clock", "it was never set", advice)
     elif newest > now + DAY_S:
-        yield Finding("fail", "clock", "it is behind the times of files here", advice)
+        yield Finding("fail", "clock", "it is behind the times of files in this folder", advice)
     else:
-        yield Finding("ok", "clock", "no sign that it is wrong")
+        yield Finding("ok", "clock", "plausible")
 
 
 def check_folder(path: Path, about: str = "folder") -> Iterator[Finding]:
-    """A place for state: can be written to, reaches the disk, has room."""
+    """Check that a folder can be written to and has free space."""
     from edgemerge.files import write_atomically
 
     there = next(each for each in [path, *path.absolute().parents] if each.exists())
@@ -118,38 +116,40 @@ def check_folder(path: Path, about: str = "folder") -> Iterator[Finding]:
         write_atomically(b"probe", probe)
         probe.unlink()
     except OSError as error:
-        advice = "give it to the user that runs edgemerge: chown"
+        advice = "chown it to the user that runs edgemerge"
         yield Finding("fail", about, f"{there} cannot be written to: {error.strerror}", advice)
         return
     yield Finding("ok", about, f"{there} can be written to")
     free = shutil.disk_usage(there).free
     words = f"{free / 2**30:.1f} GiB free"
     yield Finding(
-        "ok" if free > MIN_FREE_BYTES else "warn", f"{about} room", words, "make room on that disk"
+        "ok" if free > MIN_FREE_BYTES else "warn",
+        f"{about} space",
+        words,
+        "free some space on that disk",
     )
 
 
 def check_token_file(path: Path) -> Iterator[Finding]:
-    """A secret: there, and for nobody else to read."""
+    """Check that a secret exists and only its owner can read it."""
     try:
         mode = path.stat().st_mode & 0o777
     except OSError as error:
-        advice = "`edgemerge enrol` makes it"
+        advice = "`edgemerge enrol` writes it"
         yield Finding("fail", "token file", f"{path}: {error.strerror}", advice)
         return
-    closed = not mode & 0o077
-    words = f"{path} has mode {mode:03o}"
-    yield Finding("ok" if closed else "fail", "token file", words, f"chmod 600 {path}")
+    level = "fail" if readable_by_others(path) else "ok"
+    yield Finding(level, "token file", f"{path} has mode {mode:03o}", f"chmod 600 {path}")
 
 
 def check_systemd() -> Iterator[Finding]:
-    """Whether somebody wants to know that a service is ready."""
+    """Check whether systemd runs."""
     if os.environ.get("NOTIFY_SOCKET"):
-        yield Finding("ok", "systemd", "started this program and is told when a service is ready")
+        yield Finding("ok", "systemd", "started this program and gets its status")
     elif Path("/run/systemd/system").is_dir():
-        yield Finding("ok", "systemd", "runs here; units for it are in deploy/")
+        yield Finding("ok", "systemd", "runs here; units are in deploy/")
     else:
-        yield Finding("ok", "systemd", "does not run here; start the programs in another way")
+        yield Finding("ok", "systemd", "does not run here; use another service manager")
 
 
 def _check_version(name: str, least: str, line: str, about: str = "") -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def _version_tuple(version: str) -> list[int]:
 
 
 def _blas_threads() -> int:
-    """Ask the libraries that are loaded; where there is none of them, take the user's word."""
+    """Ask the loaded libraries; without one, read the environment."""
     found = [
         ask() for library in _loaded_libraries("openblas") for ask in _thread_counters(library)
     ]
@@ -209,31 +209,29 @@ def _some_files(folder: Path) -> list[Path]:
     return ours
 
 
-DEFAULT_PORT = 8470
 SERVER_TIMEOUT_S = 3.0
-FILE = click.Path(dir_okay=False, path_type=Path)
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command()
-@click.option("--server", metavar="URL", envvar="EDGEMERGE_SERVER", help="Ask this server too.")
-@click.option("--config", type=FILE, help="Look at this configuration of an agent too.")
+@click.command(epilog=example("edgemerge doctor --config pump-3.toml"))
+@click.option("--server", metavar="URL", envvar="EDGEMERGE_SERVER", help="Check this server too.")
+@click.option("--config", type=FILE, help="Check this agent configuration too.")
 @ca_option
 @json_option
 def doctor(server: str | None, config: Path | None, ca_file: Path | None, *, as_json: bool) -> None:
-    """Look for what is wrong with the set-up.
+    """Check the installation, a configuration and a server.
 
-    Versions, threads, clock, disk, port, server, configuration. Every line says ok, warn or fail,
-    and what to do. The exit code is 1 if anything fails.
+    Checks versions, threads, clock, disk, port, server and configuration. Every line says ok, warn
+    or fail, and what to do. The exit code is 1 if a check fails.
     """
-    with progress("looking"):
+    with progress("checking"):
         found = list(_run_checks(server, config, ca_file))
     if as_json:
         print_json([finding._asdict() for finding in found])
     else:
         _print_findings(found)
     if any(finding.level == "fail" for finding in found):
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _run_checks(server: str | None, config: Path | None, ca_file: Path | None) -> Iterator[Finding]:
@@ -256,7 +254,7 @@ def _run_checks(server: str | None, config: Path | None, ca_file: Path | None) -
 
 
 def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
-    """Look at everything that the configuration of an agent names."""
+    """Check everything that an agent configuration names."""
     from edgemerge.agent.config import read_config
 
     try:
@@ -264,14 +262,14 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
     except (EdgemergeError, OSError) as error:
         yield Finding("fail", "configuration", one_line(error), "`edgemerge agent --check`")
         return
-    yield Finding("ok", "configuration", f"{path} is that of {config.device}")
+    yield Finding("ok", "configuration", f"{path} is for {config.device}")
     yield from check_clock(config.state)
     yield from check_folder(config.state, "state folder")
     source = config.source
     if source.path is not None and not source.path.exists():
-        yield Finding("warn", "source", f"{source.path} is not there yet", "see [source] path")
+        yield Finding("warn", "source", f"{source.path} does not exist yet", "see [source] path")
     elif source.path is not None:
-        yield Finding("ok", "source", f"{source.path} is there")
+        yield Finding("ok", "source", f"{source.path} exists")
     exchange = config.exchange
     if exchange.token_file is not None:
         yield from check_token_file(exchange.token_file)
@@ -282,7 +280,7 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
 
 
 def check_server(url: str, ca_file: Path | None) -> Iterator[Finding]:
-    """Ask a server how it is."""
+    """Check that a server answers and is ready."""
     from edgemerge.exchange.connection import Connection
 
     advice = "start it with `edgemerge serve`, or give its address as http://host:port"
@@ -294,30 +292,28 @@ def check_server(url: str, ca_file: Path | None) -> Iterator[Finding]:
             there.ask("GET", "/healthz").must_be(200)
             yield _check_server_version(url, there.ask("GET", "/openapi.json").must_be(200).json())
             there.ask("GET", "/readyz").must_be(200)
-            yield Finding("ok", "server ready", "it takes contributions")
+            yield Finding("ok", "server ready", "accepts contributions")
         finally:
             there.close()
     except EdgemergeError as error:
         yield Finding("fail", "server", one_line(error), advice)
     if urlsplit(url).scheme == "http" and urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
-        words = "tokens go over plain http, for all on the way to read"
+        words = "tokens travel over plain http, readable on the way"
         yield Finding("warn", "server", words, "use https: `edgemerge serve --tls-cert --tls-key`")
 
 
 def _check_server_version(url: str, about: Any) -> Finding:
-    from edgemerge import __version__
-
-    told = about.get("info", {}) if isinstance(about, dict) else {}
-    if told.get("title") != "edgemerge":
-        return Finding("fail", "server", f"{url} is some other server", "give the right address")
-    advice = f"this is {__version__}: bring both to the same version"
-    same = told.get("version") == __version__
-    words = f"{url} answers, version {str(told.get('version'))[:20]}"
+    info = about.get("info", {}) if isinstance(about, dict) else {}
+    if info.get("title") != "edgemerge":
+        return Finding("fail", "server", f"{url} is not an edgemerge server", "correct the address")
+    advice = f"this is {__version__}: install the same version on both"
+    same = info.get("version") == __version__
+    words = f"{url} answers, version {str(info.get('version'))[:20]}"
     return Finding("ok" if same else "warn", "server", words, advice)
 
 
 def check_port(port: int = DEFAULT_PORT) -> Finding:
-    """Say whether `edgemerge serve` would find its port free."""
+    """Check whether the port of `edgemerge serve` is free."""
     about = f"port {port}"
     with socket.socket() as here:
         here.settimeout(SERVER_TIMEOUT_S)
@@ -329,7 +325,7 @@ def check_port(port: int = DEFAULT_PORT) -> Finding:
         found = Finding("fail", about, "")
     if found.level == "ok":
         return Finding("ok", about, found.words)
-    return Finding("warn", about, "taken by another program", "use --port, with another or 0")
+    return Finding("warn", about, "used by another program", "use another --port, or 0")
 
 
 def _print_findings(found: Iterable[Finding]) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import click
 
-from edgemerge.cli.group import CommandError, needs, one_line
+from edgemerge.cli.group import CommandError, ExitCode, example, needs, one_line, option
 from edgemerge.cli.options import build_projection, projection_options
 from edgemerge.cli.output import (
     format_value,
@@ -45,31 +45,40 @@ def load_learner(path: Path) -> Any:
 
 
 def detectors_by_pattern(learner: Any) -> dict[str, Any]:
-    """Give the detector of each pattern; a detector by itself has the pattern "normal"."""
+    """Return the detector of each pattern; a single detector has the pattern "normal"."""
     from edgemerge.core.bank import Bank
 
     return {n: learner[n] for n in learner} if isinstance(learner, Bank) else {"normal": learner}
 
 
 def sample_counts(learner: Any) -> dict[str, float]:
-    """Count the samples that it saw itself and those that it was told of."""
+    """Count its own samples and those it received from others."""
     found = detectors_by_pattern(learner).values()
-    waiting = len(getattr(learner, "waiting", ()))  # a bank learns in blocks
-    own = sum(detector.own.count for detector in found) + waiting
+    buffered = len(getattr(learner, "waiting", ()))  # a bank learns in blocks
+    own = sum(detector.own.count for detector in found) + buffered
     return {"own_samples": own, "others_samples": sum(each.others.count for each in found)}
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "edgemerge learn pump.bank monday.csv --new bank --range-from monday.csv",
+        "edgemerge learn pump.bank tuesday.csv",
+    )
+)
 @click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("samples", type=CSV_PATH)
 @columns_option
-@click.option(
-    "--new", type=click.Choice(["bank", "detector"]), help="Start one that knows nothing yet."
-)
+@click.option("--new", type=click.Choice(["bank", "detector"]), help="Create an empty learner.")
 @projection_options
-@click.option("--forgetting", type=float, help="With --new: 1 never forgets, 0.999 does slowly.")
-@click.option("--reject-above", type=float, help="With --new: samples above it are not learnt.")
-@click.option("--max-patterns", type=int, help="With --new bank: its own patterns at most.")
+@click.option(
+    "--forgetting",
+    type=float,
+    help="With --new: factor per sample; 1 never forgets, 0.999 does so slowly.",
+)
+@click.option(
+    "--reject-above", type=float, help="With --new: do not learn samples with a higher score."
+)
+@click.option("--max-patterns", type=int, help="With --new bank: maximum number of own patterns.")
 @json_option
 def learn(
     learner_file: Path,
@@ -80,13 +89,13 @@ def learn(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Let a bank or detector in a file learn samples.
+    """Learn samples with the bank or detector in a file.
 
-    SAMPLES are a CSV, or - for standard input. LEARNER_FILE is written when all are learnt, and
-    not at all if one cannot be used.
+    SAMPLES is a CSV file, or - for standard input. LEARNER_FILE is written after the last sample;
+    if a sample is invalid, it is left as it was.
 
-    To begin: --new bank, and what devices must agree on to merge later: --projection FILE of
-    another device, --like SAMPLES.csv, or --inputs, --low and --high.
+    To start, add --new bank and the projection that all devices must share to merge later:
+    --projection FILE of another device, --range-from SAMPLES.csv, or --n-inputs, --low and --high.
     """
     from edgemerge.files import save
 
@@ -98,11 +107,11 @@ def learn(
             learner.learn(X)
             learnt += len(X)
     save(learner, learner_file)
-    told = {"learner": str(learner_file), "learnt": learnt - (learner.rejected - rejected)}
-    told |= {"rejected": learner.rejected - rejected} | sample_counts(learner)
-    print_json(told) if as_json else print_fields(told)
+    result = {"learner": str(learner_file), "learnt": learnt - (learner.rejected - rejected)}
+    result |= {"rejected": learner.rejected - rejected} | sample_counts(learner)
+    print_json(result) if as_json else print_fields(result)
     if not learnt:
-        remark("There was no sample to learn.")
+        remark("Found no sample to learn.")
 
 
 def _load_or_create(
@@ -111,12 +120,14 @@ def _load_or_create(
     given = {name: value for name, value in settings.items() if value is not None}
     if new is None:
         if given:
-            raise CommandError("settings are for a new learner: add --new bank, or leave them out")
+            raise CommandError(
+                "found settings of a new learner without --new: add --new bank, or leave them out"
+            )
         if not path.exists():
-            raise CommandError(f"{path}: No such file; --new bank starts one")
+            raise CommandError(f"{path}: No such file; --new bank creates it", ExitCode.NO_DATA)
         return load_learner(path)
     if path.exists():
-        raise CommandError(f"{path} is there already: leave --new out to go on with it")
+        raise CommandError(f"{path} already exists: leave --new out to continue with it")
     return _new_learner(new, columns, settings)
 
 
@@ -136,28 +147,36 @@ def _new_learner(new: str, columns: list[str], settings: dict[str, Any]) -> Any:
 
 MEBIBYTE = 2**20
 SCHEDULER_TIMEOUT_S = 10.0
+BAD_DATA = {"error": "refuse", "skip": "leave out"}  # the words of `edgemerge.dask`
 
 
-def bad_data_option(name: str, words: str) -> Callable[[Any], Any]:
-    """Make an option that says what becomes of what is bad."""
-    return click.option(
+def bad_data_option(name: str, what: str) -> Callable[[Any], Any]:
+    """Return an option for how to treat bad data."""
+    return option(
         name,
-        type=click.Choice(["refuse", "leave-out"]),
-        default="refuse",
+        type=click.Choice(["error", "skip"]),
+        old={"refuse": "error", "leave-out": "skip"},
+        default="error",
         show_default=True,
-        callback=lambda _ctx, _option, value: value.replace("-", " "),
-        help=f"What to do with {words}.",
+        callback=lambda _ctx, _option, value: BAD_DATA[value],
+        help=f"What to do with {what}.",
     )
 
 
-@click.command()
+@click.command(
+    epilog=example("edgemerge bulk pump.detector history/ --projection pump.bank --bad-rows skip")
+)
 @click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("samples", nargs=-1, required=True)
 @columns_option
 @projection_options
-@click.option("--workers", type=click.IntRange(min=1), help="Processes.  [default: one to a core]")
-@click.option("--scheduler", metavar="ADDRESS", help="Use the Dask cluster of this scheduler.")
-@bad_data_option("--bad-rows", "rows that lack a number")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Address of a Dask scheduler whose cluster does the work.",
+)
+@bad_data_option("--bad-rows", "rows with a missing number")
 @bad_data_option("--bad-chunks", "chunks that cannot be read")
 @click.option(
     "--chunk-mib",
@@ -166,67 +185,70 @@ def bad_data_option(name: str, words: str) -> Callable[[Any], Any]:
     show_default=True,
     help="Size of a chunk.",
 )
-@click.option(
-    "--patience",
+@option(
+    "--stall-timeout-s",
+    old={"--patience": "--stall-timeout-s"},
     type=click.FloatRange(min=0.1),
     default=600.0,
     show_default=True,
-    help="Seconds without a chunk done, after which workers are ended.",
+    help="Seconds without a finished chunk after which workers are restarted.",
 )
 @json_option
 def bulk(learner_file: Path, samples: Sequence[str], *, as_json: bool, **given: Any) -> None:
-    """Learn a history too large for memory.
+    """Learn a history that is too large for memory.
 
-    SAMPLES are .parquet, .csv or .npy files, patterns in quotes, or folders. Their chunks are
-    summed up by processes of this machine, or by a Dask cluster, and LEARNER_FILE becomes a
-    detector that has seen them all: the same, to the last bit, as one that learnt them in turn.
+    SAMPLES are .parquet, .csv or .npy files, glob patterns in quotes, or folders. Processes of this
+    machine, or a Dask cluster, sum up their chunks. The detector in LEARNER_FILE equals, to the
+    last bit, one that learnt all samples in turn.
 
-    What devices must agree on: --projection FILE of another device, --like SAMPLES, or --inputs,
-    --low and --high.
+    Add the projection that all devices share: --projection FILE of another device, --range-from
+    SAMPLES, or --n-inputs, --low and --high.
     """
     from edgemerge.core.detector import Detector
     from edgemerge.files import save
 
     if learner_file.exists():
-        raise CommandError(f"{learner_file} is there already: give a new name, or move it away")
+        raise CommandError(f"{learner_file} already exists: choose another name, or move it away")
     if not learner_file.absolute().parent.is_dir():
         raise CommandError(f"{learner_file.parent}: No such folder; make it first")
     needs("dask", "pyarrow")
     part, seconds, threads = _sum_chunks(samples, given)
     if not part.stats.count:
-        raise CommandError(f"found no sample in {part.chunks} chunks, expected some to learn")
+        raise CommandError(
+            f"found no sample in {part.chunks} chunks, expected some to learn", ExitCode.NO_DATA
+        )
     save(Detector.resume(part.stats), learner_file)
-    told = {"learner": str(learner_file), "samples": part.stats.count, "chunks": part.chunks}
-    told |= {"rows_left_out": part.left_out, "chunks_left_out": len(part.refused)}
-    told |= {"seconds": round(seconds, 2), "threads": threads, "digest": part.stats.digest}
+    result = {"learner": str(learner_file), "samples": part.stats.count, "chunks": part.chunks}
+    result |= {"rows_left_out": part.left_out, "chunks_left_out": len(part.refused)}
+    result |= {"seconds": round(seconds, 2), "threads": threads, "digest": part.stats.digest}
     if as_json:
-        print_json(told | {"left_out": dict(part.refused)})
+        print_json(result | {"left_out": dict(part.refused)})
     else:
-        print_fields({name.replace("_", " "): value for name, value in told.items()})
+        print_fields({name.replace("_", " "): value for name, value in result.items()})
     for _chunk, reason in part.refused:
-        remark(f"Left out: {reason}")
+        remark(f"Skipped: {reason}")
 
 
 def _sum_chunks(samples: Sequence[str], given: dict[str, Any]) -> tuple[Any, float, int]:
     from edgemerge.bulk import chunks_of
 
     engine = needs("dask", "edgemerge.dask")
-    names = ("workers", "scheduler", "bad_rows", "bad_chunks", "chunk_mib", "patience")
-    option = {name: given.pop(name) for name in names}
+    names = ("workers", "scheduler", "bad_rows", "bad_chunks", "chunk_mib", "stall_timeout_s")
+    options = {name: given.pop(name) for name in names}
     chunks = chunks_of(
-        samples, columns=given["columns"], chunk_bytes=int(option["chunk_mib"] * MEBIBYTE)
+        samples, columns=given["columns"], chunk_bytes=int(options["chunk_mib"] * MEBIBYTE)
     )
     projection = build_projection(**given)
-    with dask_client(option["scheduler"], option["workers"]) as client:
+    with dask_client(options["scheduler"], options["workers"]) as client:
         start = monotonic()
         with progress("Summing up", sum(chunk.bytes for chunk in chunks)) as advance:
             part = engine.summed_up(
                 client,
                 projection,
                 chunks,
-                bad_rows=option["bad_rows"],
-                bad_chunks=option["bad_chunks"],
-                patience_s=option["patience"],
+                bad_rows=options["bad_rows"],
+                bad_chunks=options["bad_chunks"],
+                patience_s=options["stall_timeout_s"],
                 advance=lambda chunk: advance(chunk.bytes),
             )
         seconds = monotonic() - start
@@ -235,7 +257,7 @@ def _sum_chunks(samples: Sequence[str], given: dict[str, Any]) -> tuple[Any, flo
 
 @contextmanager
 def dask_client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
-    """Give a client of the scheduler, or of a cluster of this machine's own for the time."""
+    """Connect to the scheduler, or run a cluster on this machine while it is used."""
     from distributed import Client
 
     from edgemerge.dask import local_client
@@ -250,7 +272,10 @@ def dask_client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     try:
         there = Client(scheduler, timeout=SCHEDULER_TIMEOUT_S, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:  # TypeError: no certificates for tls://
-        raise CommandError(f"{scheduler}: {one_line(error)}: is a Dask scheduler there?") from error
+        raise CommandError(
+            f"{scheduler}: {one_line(error)}: check that a Dask scheduler runs there",
+            ExitCode.UNREACHABLE,
+        ) from error
     with there as client:
         if not client.nthreads():
             remark(f"{scheduler} has no workers yet: start some with `dask worker {scheduler}`")
@@ -260,56 +285,59 @@ def dask_client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
 MAX_EXPLAINED = 3  # inputs named for an alarm
 
 
-@click.command()
+@click.command(epilog=example("edgemerge score pump.bank today.csv --threshold 4 --explain"))
 @click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("samples", type=CSV_PATH)
 @columns_option
-@click.option(
-    "--alarm-above", type=float, default=4.0, show_default=True, help="A higher score is an alarm."
+@option(
+    "--threshold",
+    old={"--alarm-above": "--threshold"},
+    type=float,
+    default=4.0,
+    show_default=True,
+    help="Scores above it are alarms.",
 )
-@click.option("--explain", is_flag=True, help="Name the inputs that carry an alarm.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object to a line.")
+@click.option("--explain", is_flag=True, help="Name the inputs that cause an alarm.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def score(
     learner_file: Path,
     samples: str,
     columns: list[str],
-    alarm_above: float,
+    threshold: float,
     *,
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Say how unusual samples are for a learner in a file.
+    """Score samples with the learner in a file.
 
-    SAMPLES are a CSV, or - for standard input. A score of 1 is as usual, 4 is four times as odd;
-    so are the numbers of the inputs that --explain names. Nothing is learnt. Results are CSV,
-    printed as samples come in.
+    SAMPLES is a CSV file, or - for standard input. A score of 1 is usual; 4 means four times the
+    usual squared error. --explain gives the same ratio for single inputs. Nothing is learnt.
+    Results are printed as CSV while samples arrive.
     """
     learner = load_learner(learner_file)
     total = alarms = 0
     write = _json_line if as_json else _csv_writer(explain=explain)
     names = learner.projection.names or ()
-    words = None if sys.stdout.isatty() else "scoring"  # else a bar and results share lines
+    words = None if sys.stdout.isatty() else "scoring"  # a bar would mix with the results
     with open_csv(samples, words, columns=columns, expected=names) as rows:
         for X in rows:
-            judged = list(_results(learner, X, total, alarm_above))
-            for verdict, x in zip(judged, X, strict=True):
+            results = list(_results(learner, X, total, threshold))
+            for result, x in zip(results, X, strict=True):
                 if explain:
-                    verdict["why"] = (
-                        _explanation(learner, x, rows.names) if verdict["alarm"] else []
-                    )
-            click.echo("\n".join(map(write, judged)))
-            total, alarms = total + len(X), alarms + sum(v["alarm"] for v in judged)
-    remark(f"{total:,} samples, {alarms:,} above {alarm_above:g}")
+                    result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
+            click.echo("\n".join(map(write, results)))
+            total, alarms = total + len(X), alarms + sum(v["alarm"] for v in results)
+    remark(f"{total:,} samples, {alarms:,} above {threshold:g}")
 
 
 def _results(learner: Any, X: Any, before: int, limit: float) -> Iterator[dict[str, Any]]:
     several = hasattr(learner, "closest") and len(learner) > 0
     for i, found in enumerate(learner.score(X)):
-        verdict = {"sample": before + i + 1, "score": round(float(found), 4)}
-        verdict["alarm"] = bool(found > limit)
+        result = {"sample": before + i + 1, "score": round(float(found), 4)}
+        result["alarm"] = bool(found > limit)
         if several:
-            verdict["pattern"] = learner.closest(X[i])
-        yield verdict
+            result["pattern"] = learner.closest(X[i])
+        yield result
 
 
 def _explanation(learner: Any, x: Any, names: list[str]) -> list[dict[str, Any]]:
@@ -318,51 +346,54 @@ def _explanation(learner: Any, x: Any, names: list[str]) -> list[dict[str, Any]]
     return [{"input": names[i], "times": round(float(shares[i]), 2)} for i in most]
 
 
-def _json_line(verdict: dict[str, Any]) -> str:
-    return json.dumps(verdict, ensure_ascii=False)
+def _json_line(result: dict[str, Any]) -> str:
+    return json.dumps(result, ensure_ascii=False)
 
 
 def _csv_writer(*, explain: bool) -> Callable[[dict[str, Any]], str]:
-    def write(verdict: dict[str, Any]) -> str:
+    def write(result: dict[str, Any]) -> str:
         line = StringIO()
         writer = csv.writer(line, lineterminator="\n")
-        if verdict["sample"] == 1:
-            writer.writerow(verdict)
-        cells = verdict | {"alarm": int(verdict["alarm"])}
+        if result["sample"] == 1:
+            writer.writerow(result)
+        cells = result | {"alarm": int(result["alarm"])}
         if explain:
-            cells["why"] = " ".join(f"{w['input']}={w['times']:g}" for w in verdict["why"])
+            cells["why"] = " ".join(f"{w['input']}={w['times']:g}" for w in result["why"])
         writer.writerow(cells.values())
         return line.getvalue().removesuffix("\n")
 
     return write
 
 
-MIN_SAMPLES_PER_HIDDEN = (
-    2  # samples for each hidden value; below it, single samples can be told from the sums
-)
+# With fewer samples per hidden value, single samples can be reconstructed from the sums.
+MIN_SAMPLES_PER_HIDDEN = 2
 SHARE_COLUMNS = {"file": "FILE", "pattern": "PATTERN", "samples": "SAMPLES", "bytes": "BYTES"}
 
 
-@click.command()
+@click.command(
+    epilog=example("edgemerge share pump.bank --device pump-3 --revision 1 --out shared/")
+)
 @click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--device", required=True, help="Name of this device.")
-@click.option("--revision", type=int, required=True, help="Higher with every share.")
 @click.option(
-    "--incarnation", type=int, default=0, help="Higher when a device starts again from nothing."
+    "--revision", type=int, required=True, help="Number of this share; raise it every time."
 )
-@click.option("--pattern", help="Name of what a detector knows. Default: normal.")
+@click.option(
+    "--incarnation", type=int, default=0, help="Raise it when a device starts again from nothing."
+)
+@click.option("--pattern", help="Pattern name of a detector. Default: normal.")
 @click.option(
     "--form",
     type=click.Choice(["exact", "float32", "root16"]),
     default="exact",
     show_default=True,
-    help="The last two round the sums, for links that cannot carry more.",
+    help="The last two round the sums, for slow links.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="File; for a bank a folder, with a file for each pattern.",
+    help="File to write; for a bank a folder, one file per pattern.",
 )
 @json_option
 def share(
@@ -376,26 +407,27 @@ def share(
     *,
     as_json: bool,
 ) -> None:
-    """Write what a learner saw itself, for others to merge.
+    """Write a learner's own sums, for others to merge.
 
-    LEARNER_FILE does not change. Raise the revision with every share.
+    LEARNER_FILE does not change.
     """
     from edgemerge.files import write_atomically
     from edgemerge.wire.codec import encode
 
     notes = _contributions(load_learner(learner_file), pattern, device, revision, incarnation)
-    told = []
+    written = []
     for path, note in _paths(notes, out).items():
         data = encode(note, form)
         write_atomically(data, path)
-        told.append({"file": str(path), "device": device, "pattern": note.pattern})
-        told[-1] |= {"samples": note.stats.count, "bytes": len(data)}
+        written.append({"file": str(path), "device": device, "pattern": note.pattern})
+        written[-1] |= {"samples": note.stats.count, "bytes": len(data)}
         if note.stats.count < MIN_SAMPLES_PER_HIDDEN * note.stats.projection.n_hidden:
             remark(
-                f"{path}: {note.stats.count:g} samples are few enough to be told from the sums; "
+                f"Warning: {path}: single samples can be reconstructed from sums of only "
+                f"{note.stats.count:g}; "
                 f"share after {MIN_SAMPLES_PER_HIDDEN * note.stats.projection.n_hidden} or more"
             )
-    print_json(told) if as_json else print_table(told, SHARE_COLUMNS)
+    print_json(written) if as_json else print_table(written, SHARE_COLUMNS)
 
 
 def _contributions(
@@ -407,10 +439,14 @@ def _contributions(
         origin = {"revision": revision, "incarnation": incarnation}
         return learner.share(device, pattern=pattern or "normal", **origin)[0]
     if pattern:
-        raise CommandError("a bank names its patterns itself: leave --pattern out")
+        raise CommandError(
+            "found --pattern for a bank, which names its patterns itself: leave it out"
+        )
     notes = learner.share(device, revision=revision, incarnation=incarnation)
     if not notes:
-        raise CommandError("this bank has seen nothing itself: let it learn first")
+        raise CommandError(
+            "found no samples of its own in this bank: let it learn first", ExitCode.NO_DATA
+        )
     return notes
 
 
@@ -422,27 +458,33 @@ def _paths(notes: list[Any] | Any, out: Path) -> dict[Path, Any]:
     return {out / f"{quote(n.device, '')}.{quote(n.pattern, '')}.safetensors": n for n in found}
 
 
-WARN_LEVEL_SHIFT = 2.0  # times its level before, from which on a merge deserves a word
+WARN_LEVEL_SHIFT = 2.0  # warn if a merge multiplies the loss of own samples by more
+ROUNDING = 2.0**-11  # relative, of the narrowest wire form
 
-ROUNDING = 2.0**-11
 
-
-@click.command()
+@click.command(
+    epilog=example("edgemerge merge pump.bank shared/* --without pump-3 --out pump.bank")
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write."
 )
 @click.option(
-    "--without", multiple=True, metavar="DEVICE", help="Leave this device out, such as one's own."
+    "--without",
+    multiple=True,
+    metavar="DEVICE",
+    help="Leave this device out, such as the learner's own; can be repeated.",
 )
-@click.option("--total", is_flag=True, help="Sum contributions up; no learner comes first.")
+@click.option(
+    "--total", is_flag=True, help="Write the sum of contributions; FILES has no learner then."
+)
 @click.option(
     "--as",
     "kind",
     type=click.Choice(["ledger", "stats"]),
     default="ledger",
     show_default=True,
-    help="With --total: keep every origin, or the bare sum.",
+    help="With --total: keep each contribution, or only their sum.",
 )
 @json_option
 def merge(
@@ -454,23 +496,23 @@ def merge(
     kind: str,
     as_json: bool,
 ) -> None:
-    """Let a learner in a file adopt what others saw.
+    """Merge what others learnt into the learner in a file.
 
-    FILES are the learner's, then contributions: of `share`, ledgers, or what an exchange told.
-    What it was told before is replaced, so give all that it is to know; the same twice counts
-    once. --out may be the learner's own file.
+    FILES are the learner's file, then contributions: files of `share`, ledgers, or merged sums of
+    an exchange. They replace what the learner adopted before, so give all of them every time; the
+    same contribution twice counts once. --out may be the learner's own file.
 
     With --total, FILES are contributions only, and their sum is written.
     """
     with progress("merging"):
-        told = (
+        result = (
             _merge_total(files, without, kind, out)
             if total
             else _merge_into_learner(files, without, out)
         )
-    print_json(told) if as_json else print_fields(told)
-    if max(told.get("level_shift", {}).values(), default=0.0) > WARN_LEVEL_SHIFT:
-        remark("Its own samples are rebuilt worse than before: look at what was merged.")
+    print_json(result) if as_json else print_fields(result)
+    if max(result.get("level_shift", {}).values(), default=0.0) > WARN_LEVEL_SHIFT:
+        remark("Warning: the loss of its own samples has grown; check what was merged.")
 
 
 def _merge_into_learner(
@@ -486,20 +528,20 @@ def _merge_into_learner(
     learner = load_learner(files[0])
     if isinstance(learner, Bank):
         learner.catch_up()  # so that before and after are of the same samples
-    heard = _read_contributions(files[1:], learner.projection, without)
-    _reject_own(learner, heard)
+    received = _read_contributions(files[1:], learner.projection, without)
+    _reject_own(learner, received)
     before, readouts = sample_counts(learner), _readouts(learner)
     if isinstance(learner, Bank):
-        if heard.bare_stats:
+        if received.bare_stats:
             raise CommandError("found sums without their origin, expected contributions for a bank")
-        learner.adopt(heard.contributions)
+        learner.adopt(received.contributions)
     else:
-        learner.adopt(heard.total)
+        learner.adopt(received.total)
     save(learner, out)
     after = {"others_before": before["others_samples"]} | sample_counts(learner)
     return {
         "out": str(out),
-        "devices": heard.devices,
+        "devices": received.devices,
         **after,
         "level_shift": _level_shift(learner, readouts),
     }
@@ -511,40 +553,43 @@ def _merge_total(
     from edgemerge.cli.options import load_projection
     from edgemerge.files import save
 
-    heard = _read_contributions(files, load_projection(files[0]), without)
-    if kind == "ledger" and (heard.parts or heard.bare_stats):
+    received = _read_contributions(files, load_projection(files[0]), without)
+    if kind == "ledger" and (received.parts or received.bare_stats):
         raise CommandError("found sums that cannot be taken apart into a ledger: add --as stats")
-    save(heard.ledger if kind == "ledger" else heard.total, out)
-    told = {"out": str(out), "kind": kind, "devices": heard.devices}
-    return told | {"contributions": len(heard.ledger), "samples": heard.total.count}
+    save(received.ledger if kind == "ledger" else received.total, out)
+    result = {"out": str(out), "kind": kind, "devices": received.devices}
+    return result | {"contributions": len(received.ledger), "samples": received.total.count}
 
 
 def _read_contributions(files: tuple[Path, ...], projection: Any, without: tuple[str, ...]) -> Any:
     from edgemerge.cli.stored import ContributionFiles
 
-    heard = ContributionFiles(projection, without)
+    received = ContributionFiles(projection, without)
     for path in files:
-        heard.take(path)
-    heard.check_disjoint()
-    return heard
+        received.take(path)
+    received.check_disjoint()
+    return received
 
 
-def _reject_own(learner: Any, heard: Any) -> None:
+def _reject_own(learner: Any, received: Any) -> None:
     own = [each.own for each in detectors_by_pattern(learner).values() if each.own.count]
     mine = [
-        note.device for note in heard.ledger if any(_same_samples(note.stats, each) for each in own)
+        note.device
+        for note in received.ledger
+        if any(_same_samples(note.stats, each) for each in own)
     ]
     if mine:
         raise CommandError(
-            f"found in a contribution of {mine[0]} what this learner saw itself, which would then "
-            f"count twice: add --without {mine[0]}"
+            f"found the learner's own samples in the contribution of {mine[0]}; they would count "
+            f"twice: add --without {mine[0]}",
+            ExitCode.REFUSED,
         )
 
 
 def _same_samples(some: Any, own: Any) -> bool:
     from numpy import allclose
 
-    near = ROUNDING * own.count  # a contribution may come in a form that rounds
+    near = ROUNDING * own.count
     return bool(some.count == own.count and allclose(some.C, own.C, rtol=ROUNDING, atol=near))
 
 
@@ -555,7 +600,7 @@ def _readouts(learner: Any) -> dict[str, Any]:
 
 
 def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
-    """Say for each pattern by what the merge multiplies the loss of its own samples."""
+    """Return for each pattern by what the merge multiplies the loss of its own samples."""
     from edgemerge.core.threshold import loss_shift
 
     after = detectors_by_pattern(learner)
@@ -565,26 +610,41 @@ def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
     }
 
 
-@click.command()
+# Keys of `show --json` and `agent --check --json` that still have their old name as well.
+OLD_KEYS = {
+    "n_inputs": "inputs",
+    "n_hidden": "hidden",
+    "received_from": "told_by",
+    "pending": "waiting_to_be_pushed",
+    "scored": "judged",
+}
+
+
+@click.command(epilog=example("edgemerge show pump.bank"))
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def show(file: Path, *, as_json: bool) -> None:
-    """Say what is in a file, or in an agent's state folder.
+    """Describe a file, or an agent's state folder.
 
-    Whose FILE is, how many samples are in it, and of which projection.
+    Shows the kind of FILE, its devices, patterns and samples, and the projection.
     """
     found = describe_path(file)
     if as_json:
-        print_json(found)
+        print_json(with_old_keys(found))
     else:
         for line in format_description(found):
             click.echo(line)
 
 
+def with_old_keys(found: dict[str, Any]) -> dict[str, Any]:
+    """Add the old names of renamed keys, for programs that still read them."""
+    return found | {old: found[new] for new, old in OLD_KEYS.items() if new in found}
+
+
 def describe_path(path: Path) -> dict[str, Any]:
-    """Describe what was saved in a file, or what an agent keeps in a folder."""
+    """Describe a saved file, or the state folder of an agent."""
     if path.is_dir():
-        from edgemerge.cli.stored import describe_agent_state  # which needs this module, too
+        from edgemerge.cli.stored import describe_agent_state  # imports this module
 
         return describe_agent_state(path)
     from edgemerge.files import load
@@ -593,7 +653,7 @@ def describe_path(path: Path) -> dict[str, Any]:
 
 
 def describe(thing: Any) -> dict[str, Any]:
-    """Give what can be told about a saved value without its numbers."""
+    """Describe a saved value: kind, counts and settings."""
     from edgemerge.core.bank import Bank
     from edgemerge.core.detector import Detector
     from edgemerge.core.ledger import Contribution, Ledger, Merged
@@ -607,7 +667,7 @@ def describe(thing: Any) -> dict[str, Any]:
         Ledger: lambda ledger: {"contributions": list(map(_describe_contribution, ledger))},
         Detector: _describe_detector,
         Bank: _describe_bank,
-        Merged: lambda told: {"parts": list(map(_describe_part, told.parts))},
+        Merged: lambda merged: {"parts": list(map(_describe_part, merged.parts))},
     }
     if isinstance(thing, Projection):
         projection = thing
@@ -618,10 +678,10 @@ def describe(thing: Any) -> dict[str, Any]:
 
 
 def describe_projection(projection: Any) -> dict[str, Any]:
-    """Give the settings that all devices of a fleet share."""
+    """Return the settings that all devices of a fleet share."""
     return {
-        "inputs": projection.n_inputs,
-        "hidden": projection.n_hidden,
+        "n_inputs": projection.n_inputs,
+        "n_hidden": projection.n_hidden,
         "activation": projection.activation,
         "seed": projection.seed,
         "grid_bits": projection.grid_bits,
@@ -661,7 +721,7 @@ def _describe_bank(bank: Any) -> dict[str, Any]:
 
 
 def format_description(found: dict[str, Any]) -> list[str]:
-    """Write a description out, one fact to a line and one line to each contribution."""
+    """Return the lines of a description: one per fact and one per contribution."""
     width = max(map(len, found))
     return [
         f"{word:<{width}}  {_format_entry(part)}"
@@ -673,8 +733,8 @@ def format_description(found: dict[str, Any]) -> list[str]:
 def _format_entry(value: Any) -> str:
     match value:
         case {"drift": drift}:
-            told = "{pattern}: {own_samples:g} samples of its own, {others_samples:g} of others"
-            return f"{told.format(**value)}, drift {drift}"
+            counts = "{pattern}: {own_samples:g} own samples, {others_samples:g} of others"
+            return f"{counts.format(**value)}, drift {drift}"
         case {"origins": origins}:
             named = sorted({origin["device"] for origin in origins})
             return f"{value['samples']:g} samples of {', '.join(named)}"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from edgemerge.cli.group import CommandError, LazyGroup
+from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, option
 from edgemerge.cli.options import (
     build_projection,
     operator_connection,
@@ -27,46 +25,6 @@ from edgemerge.cli.output import (
     print_table,
     remark,
 )
-from edgemerge.core.errors import RejectedError
-
-FIRST_HASH = "0" * 64
-HASHED_FIELDS = ("seq", "at", "actor", "action", "fleet", "subject", "detail")
-
-
-def entry_hash(entry: Mapping[str, Any]) -> str:
-    """Give the hash that an entry must have."""
-    told = {word: entry.get(word) for word in HASHED_FIELDS}
-    text = json.dumps(told, separators=(",", ":"), sort_keys=True)
-    return sha256((str(entry.get("previous")) + text).encode()).hexdigest()
-
-
-def verify_chain(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Pass on entries from the first one on; stop with an error where the chain does not hold.
-
-    >>> entry = dict.fromkeys(HASHED_FIELDS, "") | {"seq": 1, "previous": FIRST_HASH}
-    >>> [found["seq"] for found in verify_chain([entry | {"hash": entry_hash(entry)}])]
-    [1]
-    >>> list(verify_chain([entry | {"hash": FIRST_HASH}]))
-    Traceback (most recent call last):
-    edgemerge.core.errors.RejectedError: the audit log was changed at entry 1: ...
-    """
-    previous, seq = FIRST_HASH, 0
-    for entry in entries:
-        if entry.get("seq") != seq + 1:
-            raise _chain_error(seq + 1, f"the next one is {entry.get('seq')}")
-        if entry.get("previous") != previous:
-            raise _chain_error(seq + 1, "it does not follow from the one before")
-        if entry.get("hash") != entry_hash(entry):
-            raise _chain_error(seq + 1, "its hash is not that of its words")
-        previous, seq = entry["hash"], entry["seq"]
-        yield entry
-
-
-def _chain_error(seq: int, why: str) -> RejectedError:
-    return RejectedError(
-        f"the audit log was changed at entry {seq}: {why}; compare with a copy of the database"
-    )
-
 
 SECTIONS = {
     "Fleets": {
@@ -82,14 +40,14 @@ SECTIONS = {
         "contributions": "edgemerge.cli.fleet",
         "drop": "edgemerge.cli.fleet",
     },
-    "Who is told what": {
+    "Choices": {
         "choices": "edgemerge.cli.fleet",
         "adopt": "edgemerge.cli.fleet",
-        "withhold": "edgemerge.cli.fleet",
+        "exclude": "edgemerge.cli.fleet",
         "undo": "edgemerge.cli.fleet",
         "preview": "edgemerge.cli.fleet",
     },
-    "The server": {"audit": "edgemerge.cli.fleet"},
+    "Server": {"audit": "edgemerge.cli.fleet"},
 }
 FLEET_COLUMNS = {
     "fleet": "FLEET",
@@ -101,15 +59,24 @@ FLEET_COLUMNS = {
 }
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS)
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    old={"withhold": "exclude"},
+    epilog=example(
+        "export EDGEMERGE_SERVER=https://hub:8470 EDGEMERGE_TOKEN_FILE=operator.token",
+        "edgemerge fleet list",
+    ),
+)
 def fleet() -> None:
-    """Create fleets and look after their devices.
+    """Create fleets and manage their devices.
 
-    For the operator of a server, whose token is in --token-file.
+    For the operator of a server. Every command needs --server and --token-file, or the variables
+    EDGEMERGE_SERVER and EDGEMERGE_TOKEN_FILE.
     """
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet create pumps --range-from monday.csv --n-hidden 64"))
 @click.argument("name", metavar="FLEET")
 @projection_options
 @click.option(
@@ -117,10 +84,24 @@ def fleet() -> None:
     type=click.Choice(["totals", "contributions"]),
     default="totals",
     show_default=True,
-    help="What devices may read of each other: sums of several, or single contributions.",
+    help="What devices may read: sums of several devices, or single contributions.",
 )
-@click.option("--least", type=int, default=1, show_default=True, help="Devices in a sum, at least.")
-@click.option("--growing", is_flag=True, help="Refuse sums that have fallen: nobody forgets.")
+@option(
+    "--min-devices",
+    "least",
+    old={"--least": "--min-devices"},
+    type=int,
+    default=1,
+    show_default=True,
+    help="Serve no sum of fewer devices.",
+)
+@option(
+    "--no-forgetting",
+    "growing",
+    old={"--growing": "--no-forgetting"},
+    is_flag=True,
+    help="Reject contributions whose sums decreased.",
+)
 @server_options
 @json_option
 def create(
@@ -135,9 +116,9 @@ def create(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Create a fleet, whose devices all share one projection.
+    """Create a fleet with the projection that its devices share.
 
-    Say which FLEET is to have: --projection FILE, --like SAMPLES.csv, or --inputs, --low and
+    Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
     --high. It cannot be changed later.
     """
     projection = build_projection(columns=[], **settings)
@@ -145,10 +126,12 @@ def create(
         made = hub.create_fleet(name, projection, reads=reads, least=least, growing=growing)
         found = with_dates(hub.fleet(name))
     print_json(found) if as_json else print_fields(found)
-    remark(f"Fleet {name} is there now." if made else f"The same fleet {name} was there already.")
+    remark(
+        f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
+    )
 
 
-@click.command(name="list")
+@click.command("list", epilog=example("edgemerge fleet list --json"))
 @server_options
 @json_option
 def list_fleets(*, as_json: bool, **where: Any) -> None:
@@ -158,7 +141,7 @@ def list_fleets(*, as_json: bool, **where: Any) -> None:
     print_json(found) if as_json else print_table(found, FLEET_COLUMNS)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet show pumps --save-projection pumps.projection"))
 @click.argument("name", metavar="FLEET")
 @click.option(
     "--save-projection",
@@ -168,7 +151,7 @@ def list_fleets(*, as_json: bool, **where: Any) -> None:
 @server_options
 @json_option
 def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any) -> None:
-    """Say what a fleet has agreed on, and how much is in it."""
+    """Show a fleet's settings and counts."""
     with operator_connection(**where) as hub:
         found = with_dates(hub.fleet(name))
         if save_projection:
@@ -178,15 +161,15 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
     print_json(found) if as_json else print_fields(found)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet delete pumps --yes"))
 @click.argument("name", metavar="FLEET")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @json_option
 def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
-    """Delete a fleet with everything in it.
+    """Delete a fleet with its devices and contributions.
 
-    All devices and contributions of FLEET go; there is no way back.
+    This cannot be undone.
     """
     confirm(f"Delete fleet {name} with everything in it?", yes=yes)
     with operator_connection(**where) as hub:
@@ -195,9 +178,9 @@ def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
 
 
 def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the moments in a reply for people."""
-    moments = {"created", "expires", "enrolled", "revoked", "seen", "received", "at"}
-    return {key: format_time(value) if key in moments else value for key, value in found.items()}
+    """Return a reply with its times as text."""
+    times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at"}
+    return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
 DEVICE_COLUMNS = {
@@ -209,23 +192,25 @@ DEVICE_COLUMNS = {
 }
 CONTRIBUTION_COLUMNS = {
     "device": "DEVICE",
-    "incarnation": "INC",
+    "incarnation": "INCARNATION",
     "pattern": "PATTERN",
-    "revision": "REV",
+    "revision": "REVISION",
     "samples": "SAMPLES",
     "bytes": "BYTES",
     "received": "RECEIVED",
 }
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet invite pumps pump-3 --out invitation"))
 @click.argument("fleet")
 @click.argument("device", required=False)
-@click.option("--valid-s", type=int, default=86400, show_default=True, help="Seconds to use it.")
+@click.option(
+    "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
+)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the token to this file instead, for nobody else to read.",
+    help="Write the token to this file instead, readable by its owner only.",
 )
 @server_options
 @json_option
@@ -238,9 +223,9 @@ def invite(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Print a token with which one device can enrol.
+    """Create an invitation, with which one device can enrol.
 
-    It works once, for DEVICE or else for any device, and within its time.
+    It works once, for DEVICE, or for any device if none is given.
     """
     with operator_connection(**where) as hub:
         found = with_dates(hub.invite(fleet, device, valid_s=valid_s))
@@ -256,59 +241,59 @@ def invite(
     remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet devices pumps"))
 @click.argument("fleet")
 @server_options
 @json_option
 def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
-    """List the devices that have enrolled."""
+    """List the enrolled devices."""
     with operator_connection(**where) as hub:
         found = [with_dates(each) for each in hub.devices(fleet)]
     print_json(found) if as_json else print_table(found, DEVICE_COLUMNS)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet revoke pumps pump-3"))
 @click.argument("fleet")
 @click.argument("device")
 @server_options
 @json_option
 def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
-    """Let the token of a device work no more.
+    """Revoke a device's token.
 
-    What DEVICE contributed stays until it is dropped.
+    The contributions of DEVICE stay; `drop` removes them.
     """
     with operator_connection(**where) as hub:
         hub.revoke(fleet, device)
     if as_json:
         print_json({"fleet": fleet, "revoked": device})
     else:
-        click.echo(f"Revoked {device} of {fleet}. What it contributed stays; `drop` removes it.")
+        click.echo(f"Revoked {device} of {fleet}. Its contributions stay; `drop` removes them.")
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet contributions pumps"))
 @click.argument("fleet")
 @server_options
 @json_option
 def contributions(fleet: str, *, as_json: bool, **where: Any) -> None:
-    """List what the devices have contributed."""
+    """List the contributions of all devices."""
     with operator_connection(**where) as hub:
         found = hub.contributions(fleet)
     found["contributions"] = [with_dates(each) for each in found["contributions"]]
     print_json(found) if as_json else print_table(found["contributions"], CONTRIBUTION_COLUMNS)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet drop pumps pump-3 --yes"))
 @click.argument("fleet")
 @click.argument("device")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @json_option
 def drop(fleet: str, device: str, *, yes: bool, as_json: bool, **where: Any) -> None:
-    """Take out everything that a device contributed.
+    """Delete all contributions of a device.
 
-    As if DEVICE had never been heard: every sum that FLEET tells is made anew.
+    The sums of FLEET are recomputed without them. This cannot be undone; `exclude` can.
     """
-    confirm(f"Take all contributions of {device} out of {fleet}?", yes=yes)
+    confirm(f"Delete all contributions of {device} in {fleet}?", yes=yes)
     with operator_connection(**where) as hub:
         dropped = hub.drop(fleet, device)
     if as_json:
@@ -330,39 +315,63 @@ PREVIEW_COLUMNS = {
     "device": "DEVICE",
     "pattern": "PATTERN",
     "samples": "SAMPLES",
-    "joined": "JOINED",
+    "joined": "OTHERS",
     "alone": "ALONE",
     "before": "BEFORE",
     "after": "AFTER",
     "shift": "SHIFT",
 }
-LOSS_DIGITS = 4  # of a loss: more would only look exact
-MAX_NAMES = 5  # that a line shows
-EFFECT_NOTE = "Devices that report hear of it soon, others at their next exchange."
+LOSS_DIGITS = 4  # significant
+MAX_NAMES = 5  # per line
+EFFECT_NOTE = "Devices that report follow it soon, others at their next exchange."
 
 SELECTION_OPTIONS = (
-    click.option("--from", "sources", metavar="DEVICE", multiple=True, help="A source; repeat it."),
-    click.option("--from-nobody", is_flag=True, help="Choose no source at all."),
-    click.option(
-        "--to", "targets", metavar="DEVICE", multiple=True, required=True, help="A target; repeat."
+    option(
+        "--source",
+        "sources",
+        old={"--from": "--source"},
+        metavar="DEVICE",
+        multiple=True,
+        help="Device whose contributions are adopted; can be repeated.",
+    ),
+    option(
+        "--no-source",
+        old={"--from-nobody": "--no-source"},
+        is_flag=True,
+        help="Adopt no contributions at all.",
+    ),
+    option(
+        "--target",
+        "targets",
+        old={"--to": "--target"},
+        metavar="DEVICE",
+        multiple=True,
+        required=True,
+        help="Device that adopts them; can be repeated.",
     ),
 )
 
 
 def selection_options(command: Command) -> Command:
     """Add the options that select sources and targets."""
-    for option in reversed(SELECTION_OPTIONS):
-        command = option(command)
+    for add in reversed(SELECTION_OPTIONS):
+        command = add(command)
     return command
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet choices pumps --include-undone"))
 @click.argument("fleet")
-@click.option("--all", "undone", is_flag=True, help="Show those that were undone, too.")
+@option(
+    "--include-undone",
+    "undone",
+    old={"--all": "--include-undone"},
+    is_flag=True,
+    help="Show undone choices too.",
+)
 @server_options
 @json_option
 def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
-    """List what was chosen about who is told what."""
+    """List the choices: who adopts from whom, what is excluded."""
     with operator_connection(**where) as hub:
         found = [each for each in hub.choices(fleet) if undone or each["undone"] is None]
     shown = [{**with_dates(each), "undone": format_time(each["undone"])} for each in found]
@@ -370,10 +379,12 @@ def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
         [{**each, "what": describe_choice(each)} for each in shown], CHOICE_COLUMNS
     )
     if not shown:
-        remark(f"Nothing was chosen: every device of {fleet} is told of all others.")
+        remark(f"No choices: every device of {fleet} adopts from all others.")
 
 
-@click.command()
+@click.command(
+    epilog=example("edgemerge fleet adopt pumps --source pump-1 --source pump-2 --target pump-3")
+)
 @click.argument("fleet")
 @selection_options
 @server_options
@@ -383,50 +394,50 @@ def adopt(
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     *,
-    from_nobody: bool,
+    no_source: bool,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Choose of whom devices are told.
+    """Choose from which sources devices adopt.
 
-    From now on the targets adopt what the sources contribute, and nothing of others. The newest
-    choice for a device counts; `preview` shows before what it would do.
+    From now on the targets adopt the contributions of the sources and of no other device. The
+    newest choice for a device counts. `preview` shows the effect first.
     """
-    check_sources(sources, from_nobody=from_nobody)
+    check_sources(sources, no_source=no_source)
     with operator_connection(**where) as hub:
         made = hub.adopt(fleet, sources, targets)
     print_choice(made, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet exclude pumps pump-3 0 normal"))
 @click.argument("fleet")
 @click.argument("device")
 @click.argument("incarnation", type=click.IntRange(min=0))
 @click.argument("pattern")
 @server_options
 @json_option
-def withhold(
+def exclude(
     fleet: str, device: str, incarnation: int, pattern: str, *, as_json: bool, **where: Any
 ) -> None:
-    """Tell one contribution to nobody.
+    """Exclude one contribution from all merges.
 
-    `contributions` lists them with INCARNATION and PATTERN. It is kept, with all newer revisions,
-    so that `undo` brings it back; `drop` forgets, and `revoke` locks the device itself out.
+    `contributions` lists INCARNATION and PATTERN. The server keeps the contribution and its newer
+    revisions, and `undo` includes it again. `drop` deletes instead, `revoke` blocks the device.
     """
     with operator_connection(**where) as hub:
-        made = hub.withhold(fleet, device, incarnation, pattern)
+        made = hub.exclude(fleet, device, incarnation, pattern)
     print_choice(made, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet undo pumps 4"))
 @click.argument("fleet")
 @click.argument("number", type=click.IntRange(min=1))
 @server_options
 @json_option
 def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
-    """Undo a choice, as if it had never been.
+    """Undo a choice.
 
-    `choices` lists them with their NUMBER. Undoing twice does no harm.
+    `choices` lists their NUMBER. Undoing one twice has no further effect.
     """
     with operator_connection(**where) as hub:
         found = hub.undo(fleet, number)
@@ -437,7 +448,7 @@ def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
     remark(EFFECT_NOTE)
 
 
-@click.command()
+@click.command(epilog=example("edgemerge fleet preview pumps --source pump-1 --target pump-3"))
 @click.argument("fleet")
 @selection_options
 @server_options
@@ -447,16 +458,17 @@ def preview(
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     *,
-    from_nobody: bool,
+    no_source: bool,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Show what `adopt` would do, and do nothing.
+    """Show what `adopt` would change, without doing it.
 
-    For each pattern of each target the loss of its own data: ALONE, as it is told now (BEFORE), and
-    with the selection (AFTER); SHIFT is AFTER / BEFORE, JOINED the samples of others in it.
+    For each pattern of each target, the loss of its own data: without others (ALONE), as merged now
+    (BEFORE) and with the selection (AFTER). SHIFT is AFTER / BEFORE; OTHERS counts the samples of
+    other devices.
     """
-    check_sources(sources, from_nobody=from_nobody)
+    check_sources(sources, no_source=no_source)
     with operator_connection(**where) as hub:
         found = hub.preview(fleet, sources, targets)
     if as_json:
@@ -470,17 +482,17 @@ def preview(
             [{**row, **few} for row, few in zip(found, rounded, strict=True)], PREVIEW_COLUMNS
         )
     if not found:
-        remark("None of the targets has contributed anything yet: there is nothing to compare.")
+        remark("None of the targets has contributed yet: nothing to compare.")
 
 
-def check_sources(sources: tuple[str, ...], *, from_nobody: bool) -> None:
-    """Refuse a selection without sources that does not say so."""
-    if bool(sources) == from_nobody:
-        raise click.UsageError("say which sources: --from DEVICE, or --from-nobody for none")
+def check_sources(sources: tuple[str, ...], *, no_source: bool) -> None:
+    """Require sources, or --no-source."""
+    if bool(sources) == no_source:
+        raise click.UsageError("expected sources: add --source DEVICE, or --no-source for none")
 
 
 def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
-    """Print a choice that was made."""
+    """Print a new choice."""
     if as_json:
         print_json(with_dates(made))
     else:
@@ -489,17 +501,16 @@ def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
 
 
 def describe_choice(choice: dict[str, Any]) -> str:
-    """Say in words what a choice decides."""
-    if choice["kind"] in ("exclude", "revoke"):
-        key = f"{choice['device']}/{choice['incarnation']}/{choice['pattern']}"
-        return f"{key} is told to nobody"
-    return f"{join_names(choice['targets'])} told of {join_names(choice['sources'])} only"
+    """Describe a choice in words."""
+    if choice["kind"] in ("exclude", "revoke"):  # "revoke" in servers before 0.2
+        return f"excluded {choice['device']}/{choice['incarnation']}/{choice['pattern']}"
+    return f"{join_names(choice['targets'])} adopt from {join_names(choice['sources'])} only"
 
 
 def join_names(names: list[str]) -> str:
-    """Name a few, and how many more there are."""
+    """Join a few names, and count the rest."""
     more = len(names) - MAX_NAMES
-    return (", ".join(names[:MAX_NAMES]) or "nobody") + (f" and {more} more" if more > 0 else "")
+    return (", ".join(names[:MAX_NAMES]) or "no device") + (f" and {more} more" if more > 0 else "")
 
 
 AUDIT_PAGE_SIZE = 500
@@ -513,18 +524,28 @@ AUDIT_COLUMNS = {
 }
 
 
-@click.command()
-@click.option("--fleet", help="Show only what concerns this fleet.")
-@click.option("--last", type=click.IntRange(min=0), default=20, show_default=True, help="Entries.")
-@click.option("--known", metavar="HASH", help="A head noted earlier; it must still be there.")
+@click.command(epilog=example("edgemerge fleet audit --fleet pumps --last 50"))
+@click.option("--fleet", help="Show only entries of this fleet.")
+@click.option(
+    "--last", type=click.IntRange(min=0), default=20, show_default=True, help="Number of entries."
+)
+@option(
+    "--expect-head",
+    "known",
+    old={"--known": "--expect-head"},
+    metavar="HASH",
+    help="Fail unless the log still contains this head, printed earlier.",
+)
 @server_options
 @json_option
 def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **where: Any) -> None:
-    """Show who did what, after checking the record.
+    """Verify the audit log and show its last entries.
 
-    Each entry is sealed by a hash that covers the one before. Whoever rewrites all of it goes
-    unnoticed, unless you note the head that is printed and give it as --known later.
+    The hash of each entry covers the one before. To detect that the whole log was rewritten, note
+    the head that is printed and give it as --expect-head later.
     """
+    from edgemerge.exchange.audit import verify_chain
+
     shown: deque[Any] = deque(maxlen=last)
     seq, head, met = 0, "", known is None
     with operator_connection(**where) as hub:
@@ -535,13 +556,14 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
                 shown.append(with_dates(entry))
     if not met:
         raise CommandError(
-            f"found no entry with the hash {known}: the audit log was rewritten since"
+            f"found no entry with the hash {known}: the audit log was rewritten since",
+            ExitCode.REFUSED,
         )
     if as_json:
         print_json({"verified": seq, "head": head, "entries": list(shown)})
     else:
         print_table(shown, AUDIT_COLUMNS)
-    remark(f"All {seq:,} entries are as they were written. Head: {head}")
+    remark(f"Verified {seq:,} entries. Head: {head}")
 
 
 def _audit_entries(hub: Any) -> Iterator[dict[str, Any]]:

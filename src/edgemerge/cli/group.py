@@ -1,4 +1,4 @@
-"""The group that imports its commands when they are used, and how commands fail.
+"""The lazy command group, renamed commands and options, and exit codes.
 
 Command modules must not import numpy (nor anything that does) at their top: `--help` imports all
 of them, and the number of BLAS threads is set before numpy is imported.
@@ -7,31 +7,110 @@ of them, and the number of BLAS threads is set before numpy is imported.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
+from enum import IntEnum
+from functools import partial
 from importlib import import_module
+from signal import SIGINT
 from types import ModuleType
 from typing import Any
 
 import click
 
-from edgemerge.core.errors import EdgemergeError
+from edgemerge.core.errors import (
+    CapacityError,
+    DeniedError,
+    EdgemergeError,
+    FormatError,
+    KindError,
+    MismatchError,
+    RejectedError,
+    SampleError,
+    SettingError,
+    UnavailableError,
+    UnknownError,
+)
 
 BLAS_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+MAX_SHORT_HELP = 1000  # characters: never cut
+
+
+class ExitCode(IntEnum):
+    """Exit codes of all commands; a command stopped by signal n exits with 128 + n."""
+
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    UNREACHABLE = 4
+    NO_DATA = 5
+
+
+# The first match counts: UnavailableError and DeniedError are OSErrors as well.
+EXIT_CODES: tuple[tuple[ExitCode, tuple[type[Exception], ...]], ...] = (
+    (ExitCode.UNREACHABLE, (UnavailableError,)),
+    (ExitCode.REFUSED, (DeniedError, RejectedError, MismatchError, FormatError)),
+    (ExitCode.REFUSED, (SampleError, CapacityError)),
+    (ExitCode.USAGE, (SettingError, KindError)),
+    (ExitCode.NO_DATA, (UnknownError, FileNotFoundError)),
+    (ExitCode.UNREACHABLE, (ConnectionError, TimeoutError, socket.gaierror)),
+)
+EXIT_CODE_HELP = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a check or by the server, "
+    "4 unreachable, 5 no data (no such file, fleet or sample), 128 + n stopped by signal n."
+)
+
+
+class CommandError(click.ClickException):
+    """An error that ends a command with one line on stderr.
+
+    Args:
+        message: What was found, what was expected, and what to do.
+        code: The exit code. Default: wrong usage.
+    """
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
+        """Set message and exit code."""
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click declares it for the class
+
+
+def exit_code(error: Exception) -> ExitCode:
+    """Return the exit code for an error of ours or of the operating system."""
+    return next((code for code, kinds in EXIT_CODES if isinstance(error, kinds)), ExitCode.FAILED)
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error without line breaks and error numbers."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 class LazyGroup(click.Group):
-    """Commands by section, each with its place: "module:attribute", or "module" for its name."""
+    """A group that imports its commands when they are used.
+
+    Args:
+        sections: For each heading of `--help` the commands below it, each with where it is
+            defined: "module:attribute", or "module" if the attribute is the command's name.
+        old: New names of renamed commands, by old name.
+    """
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Mapping[str, str]] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, str]] | None = None,
+        old: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
-        """Remember where the commands are; none is imported yet."""
+        """Keep the table; nothing is imported yet."""
         super().__init__(*args, **kwargs)
         self.sections = sections or {}
+        self.old = old or {}
         self.places = {name: at for part in self.sections.values() for name, at in part.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the names in the order of the sections."""
+        """Return the names in the order of the sections."""
         return [*self.places, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -43,42 +122,82 @@ class LazyGroup(click.Group):
         return found if isinstance(found, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands down section by section, one line each."""
-        width = formatter.width - 6 - max(map(len, self.places), default=0)
+        """Write the commands section by section; a narrow terminal wraps the text."""
         for title, part in self.sections.items():
             with formatter.section(title):
                 found = ((name, self.get_command(ctx, name)) for name in part)
                 formatter.write_dl(
-                    [(name, each.get_short_help_str(width)) for name, each in found if each]
+                    [
+                        (name, each.get_short_help_str(MAX_SHORT_HELP))
+                        for name, each in found
+                        if each
+                    ]
                 )
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; our own errors and those of the file system end it with code 2."""
+        """Run the command; turn errors and signals into one line and an exit code.
+
+        A handler of another signal than SIGINT raises KeyboardInterrupt with its number.
+        """
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader has seen enough: click ends quietly
+        except BrokenPipeError:  # the reader of a pipe closed it: click exits without a message
             raise
         except (EdgemergeError, OSError) as error:
-            raise CommandError(one_line(error)) from error
+            raise CommandError(one_line(error), exit_code(error)) from error
+        except KeyboardInterrupt as stopped:
+            click.echo("Stopped.", err=True)
+            raise SystemExit(128 + next(iter(stopped.args), SIGINT)) from None
 
 
-class CommandError(click.ClickException):
-    """A command that could not do what it was asked."""
+class Option(click.Option):
+    """An option that still accepts old names and old values, and then prints the new ones.
 
-    exit_code = 2
+    Args:
+        old: The new name or value for each old one: `{"--inputs": "--n-inputs"}`.
+    """
+
+    def __init__(self, *args: Any, old: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        """Keep the table; `current_name` reads it."""
+        super().__init__(*args, **kwargs)
+        self.old = old or {}
 
 
-def one_line(error: Exception) -> str:
-    """Say what went wrong, without line breaks and error numbers."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+option = partial(click.option, cls=Option)
+
+
+def current_name(token: str) -> str:
+    """Return the new name of a renamed command, option or value, and print what to use.
+
+    click calls it (as `token_normalize_func`) with every name, without leading dashes.
+    """
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return token
+    tables = [getattr(each, "old", {}) for each in (ctx.command, *ctx.command.params)]
+    for written in (f"--{token}", token):
+        for table in tables:
+            if written in table:
+                new: str = table[written]
+                if not ctx.resilient_parsing:
+                    click.echo(f"Note: {written} is now {new}; use {new} instead.", err=True)
+                return new.removeprefix("--")
+    return token
+
+
+def example(*lines: str) -> str:
+    r"""Return the epilog that shows how to call a command; click keeps the line breaks.
+
+    Args:
+        lines: Shell commands; a long one is continued after a backslash, as in a shell.
+    """
+    return "\n".join(["\b", "Example:", *(f"  {line}" for line in lines)])
 
 
 def limit_blas_threads() -> None:
-    """For matrices of our size one thread beats many; a setting of the user's is left alone.
+    """Set one BLAS thread, which is fastest for matrices of our size, unless the user set some.
 
-    It counts only before numpy is imported, which is why commands import what they need inside.
+    This works only before numpy is imported, so commands import what they need inside.
     """
     if not any(name in os.environ for name in BLAS_THREAD_VARIABLES):
         os.environ.update(dict.fromkeys(BLAS_THREAD_VARIABLES, "1"))
@@ -92,16 +211,23 @@ def needs(extra: str, module: str) -> ModuleType:
         missing = (error.name or module).partition(".")[0]
         if missing == "edgemerge":  # then no extra helps
             raise
-        raise CommandError(f"{missing} is missing: pip install 'edgemerge[{extra}]'") from error
+        raise missing_package(missing, extra) from error
+
+
+def missing_package(name: str, extra: str) -> CommandError:
+    """Return the error for a package that is not installed, with the command that installs it."""
+    return CommandError(
+        f"{name} is not installed: pip install 'edgemerge[{extra}]'", ExitCode.FAILED
+    )
 
 
 COMPLETION_VARIABLE = "_EDGEMERGE_COMPLETE"
 
 
-@click.command()
+@click.command(epilog=example("edgemerge completion bash"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what lets a shell complete commands.
+    """Print the completion script of a shell.
 
     For bash, put this line into ~/.bashrc: eval "$(edgemerge completion bash)"
     """

@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
-from edgemerge.cli.group import CommandError
+from edgemerge.cli.group import CommandError, ExitCode, option
 from edgemerge.cli.output import progress, remark
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+DEFAULT_PORT = 8470  # of the server
 
 
 def parse_numbers(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Any:
-    """Read one number, or one for each input with commas between."""
+    """Parse one number, or one per input separated by commas."""
     if value is None:
         return None
     try:
@@ -32,23 +33,34 @@ PROJECTION_OPTIONS = (
     click.option(
         "--projection",
         type=FILE,
-        help="Take the projection in this file, of any kind.",
+        help="Use the projection in this file of any kind, such as another device's.",
     ),
-    click.option("--like", type=FILE, help="Take the range of inputs from these samples."),
+    option(
+        "--range-from",
+        "like",
+        old={"--like": "--range-from"},
+        type=FILE,
+        help="Take the range of each input from these samples.",
+    ),
     click.option(
         "--low",
         callback=parse_numbers,
         metavar="X[,...]",
-        help="Least usual value, for all or each.",
+        help="Lowest usual value: one for all inputs, or one each.",
     ),
     click.option(
         "--high",
         callback=parse_numbers,
         metavar="X[,...]",
-        help="Largest usual value, for all or each.",
+        help="Highest usual value: one for all inputs, or one each.",
     ),
-    click.option("--inputs", "n_inputs", type=int, help="Number of inputs."),
-    click.option("--hidden", "n_hidden", type=int, help="Number of hidden values. Default: 64."),
+    option("--n-inputs", old={"--inputs": "--n-inputs"}, type=int, help="Number of inputs."),
+    option(
+        "--n-hidden",
+        old={"--hidden": "--n-hidden"},
+        type=int,
+        help="Number of hidden values. Default: 64.",
+    ),
     click.option("--seed", type=int, help="Seed of the random layer. Default: 0."),
     click.option(
         "--activation",
@@ -56,12 +68,21 @@ PROJECTION_OPTIONS = (
         help="Default: tanh.",
     ),
     click.option(
+        "--width", type=float, help="Half-width of the random weights. Default: by activation."
+    ),
+    click.option(
         "--grid-bits",
         type=int,
         metavar="BITS",
         help="Samples are rounded to steps of 2^-BITS. Default: 12.",
     ),
-    click.option("--names", type=FILE, help="Names of the inputs, one to a line."),
+    option(
+        "--names-file",
+        "names",
+        old={"--names": "--names-file"},
+        type=FILE,
+        help="Names of the inputs, one per line.",
+    ),
 )
 BULK_SUFFIXES = (".npy", ".parquet", ".pq")  # read as `edgemerge bulk` does
 PROJECTION_SETTINGS = (
@@ -71,27 +92,28 @@ PROJECTION_SETTINGS = (
     "n_hidden",
     "seed",
     "activation",
+    "width",
     "grid_bits",
     "names",
 )
 
 
 def projection_options(command: Command) -> Command:
-    """Add the options; `build_projection` makes a projection of them."""
-    for option in reversed(PROJECTION_OPTIONS):
-        command = option(command)
+    """Add the options that `build_projection` takes."""
+    for add in reversed(PROJECTION_OPTIONS):
+        command = add(command)
     return command
 
 
 def build_projection(
     *, projection: Path | None, like: Path | None, columns: list[str], **settings: Any
 ) -> Any:
-    """Make or load the projection that the options describe."""
+    """Return the projection that the options describe."""
     given = {name: settings[name] for name in PROJECTION_SETTINGS if settings.get(name) is not None}
     if projection is not None:
         if given or like:
             raise CommandError(
-                "found --projection and settings of another one, expected one of both"
+                "found --projection together with settings of a projection, expected one of them"
             )
         return load_projection(projection)
     if "names" in given:
@@ -104,7 +126,7 @@ def build_projection(
 
 
 def load_projection(path: Path) -> Any:
-    """Give the projection of a saved file, whatever else is in it."""
+    """Return the projection in a saved file of any kind."""
     from edgemerge.core.projection import Projection
     from edgemerge.files import load
 
@@ -117,8 +139,8 @@ def _projection_from_settings(given: dict[str, Any]) -> Any:
 
     if not {"low", "high", "n_inputs"} <= set(given):
         raise CommandError(
-            "say what devices agree on: --projection FILE (that of another device), "
-            "--like SAMPLES, or --inputs, --low and --high"
+            "found no projection, which all devices must share: add --projection FILE (of another "
+            "device), --range-from SAMPLES, or --n-inputs, --low and --high"
         )
     return Projection(**given)
 
@@ -132,12 +154,14 @@ def _projection_from_samples(like: Path, columns: list[str], given: dict[str, An
     read = _range_of_csv if like.suffix.lower() not in BULK_SUFFIXES else _range_of_chunks
     ends = read(like, columns, given.get("names", ()))
     if not ends:
-        raise SampleError(f"{like}: found no samples, expected some to take the range from")
+        raise CommandError(
+            f"{like}: found no samples, expected some to take the range from", ExitCode.NO_DATA
+        )
     X = vstack(ends)
     if given.pop("n_inputs", X.shape[1]) != X.shape[1]:
-        raise SampleError(f"{like}: found {X.shape[1]} columns, expected as many as --inputs says")
+        raise SampleError(f"{like}: found {X.shape[1]} columns, expected --n-inputs of them")
     if "low" in given or "high" in given:
-        raise CommandError("found --like together with --low or --high, expected one of both")
+        raise CommandError("found --range-from together with --low or --high, expected one of them")
     return Projection.of_data(X, **given)
 
 
@@ -165,7 +189,7 @@ ca_option = click.option(
     "--ca-file",
     type=FILE,
     envvar="EDGEMERGE_CA_FILE",
-    help="Certificates to trust; needed if the server made its own.",
+    help="CA certificates to trust, for a server with a certificate of its own.",
 )
 SERVER_OPTIONS = (
     click.option(
@@ -174,7 +198,7 @@ SERVER_OPTIONS = (
         required=True,
         envvar="EDGEMERGE_SERVER",
         show_envvar=True,
-        help="Such as https://hub:8470.",
+        help="Address of the server, such as https://hub:8470.",
     ),
     click.option(
         "--token-file",
@@ -182,29 +206,29 @@ SERVER_OPTIONS = (
         required=True,
         envvar="EDGEMERGE_TOKEN_FILE",
         show_envvar=True,
-        help="The operator's token.",
+        help="File with the operator's token.",
     ),
     ca_option,
 )
 
 
 def server_options(command: Command) -> Command:
-    """Add the options; `operator_connection` takes them."""
-    for option in reversed(SERVER_OPTIONS):
-        command = option(command)
+    """Add the options that `operator_connection` takes."""
+    for add in reversed(SERVER_OPTIONS):
+        command = add(command)
     return command
 
 
 @contextmanager
 def operator_connection(*, server: str, token_file: Path, ca_file: Path | None) -> Iterator[Any]:
-    """Ask a server with the token in a file, showing that something happens while it lasts."""
+    """Connect to a server with the token in a file."""
     with server_connection(server, read_token(token_file), ca_file) as hub:
         yield hub
 
 
 @contextmanager
 def server_connection(server: str, token: str | None, ca_file: Path | None) -> Iterator[Any]:
-    """Ask a server with a token."""
+    """Connect to a server, and show progress until it is closed."""
     from edgemerge.exchange.client import ServerClient
 
     hub = ServerClient(server, token, ca_file=str(ca_file) if ca_file else None)
@@ -216,15 +240,15 @@ def server_connection(server: str, token: str | None, ca_file: Path | None) -> I
 
 
 def read_token(path: Path) -> str:
-    """Read the token in a file, with a word if others could read it too."""
-    token = path.read_text(encoding="utf-8", errors="replace").strip()
-    if not token:
-        raise CommandError(f"{path} is empty, expected a token")
+    """Read the token in a file; print a warning if other users can read it."""
+    from edgemerge.files import read_secret
+
+    token = read_secret(path)
     if readable_by_others(path):
-        remark(f"{path} can be read by others: chmod 600 {path}")
+        remark(f"Warning: {path} can be read by other users: chmod 600 {path}")
     return token
 
 
 def readable_by_others(path: Path) -> bool:
-    """Say whether anybody but its owner may read a file."""
+    """Return whether users other than the owner may read a file."""
     return bool(path.stat().st_mode & 0o077)

@@ -14,17 +14,15 @@ import click
 
 from edgemerge.cli.group import CommandError
 
-PIPE_WIDTH = (
-    200  # columns of a table that goes to a pipe or a file, where nothing is gained by wrapping
-)
-MAX_UNWRAPPED = 20  # characters of a cell that is never wrapped, such as a moment
-COLUMN_GAP = 2  # between columns
+PIPE_WIDTH = 200  # of a table in a pipe or a file, where wrapping has no use
+MAX_UNWRAPPED = 20  # characters of a cell that is never wrapped, such as a time
+COLUMN_GAP = 2
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def print_rich(*parts: Any) -> None:
-    """Print tables and text to stdout, in colour where that is a terminal."""
+    """Print tables and text to stdout, in colour on a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -38,16 +36,16 @@ def print_json(value: Any) -> None:
 
 
 def print_fields(found: Mapping[str, Any]) -> None:
-    """Print one fact to a line, the words in a column of their own."""
+    """Print one field per line, values aligned."""
     width = max(map(len, found), default=0)
     for word, value in found.items():
         click.echo(f"{word:<{width}}  {format_value(value)}")
 
 
 def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Print rows under headings; `columns` gives the heading of each key, numbers go right.
+    """Print rows as a table; `columns` maps each key to its heading, numbers are right-aligned.
 
-    What is too wide for the terminal is folded; numbers and short words never are, nor cut.
+    Long cells are wrapped to fit the terminal; numbers and short words are never wrapped or cut.
     """
     from rich.console import Console
     from rich.table import Table
@@ -74,7 +72,7 @@ def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -
 
 
 def format_value(value: Any) -> str:
-    """Write a value for people."""
+    """Return a value as text for people."""
     match value:
         case bool():
             return "yes" if value else "no"
@@ -90,31 +88,31 @@ def format_value(value: Any) -> str:
 
 
 def format_time(moment: float | str | None) -> str | None:
-    """Write a moment as ISO 8601 in UTC, to the second."""
+    """Return a time as ISO 8601 in UTC, to the second."""
     if not isinstance(moment, int | float):
         return moment
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def remark(words: str) -> None:
-    """Say something that is not the result."""
+    """Print something other than the result to stderr."""
     click.echo(words, err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is lost; where nobody can answer, want it said before."""
+    """Ask before deleting something; without a terminal, require --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{question} Nobody is there to answer: add --yes")
+        raise CommandError(f"{question} No terminal to confirm on: add --yes")
     click.confirm(question, abort=True, err=True)
 
 
 @contextmanager
 def progress(words: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Show how far something has come while it runs, if somebody is watching.
+    """Show a progress bar while something runs, if stderr is a terminal.
 
-    Gives a function to call with each step; without a total something just moves.
+    Yields a function to call with each step; without a total the bar only moves.
     """
     if not sys.stderr.isatty():
         yield lambda _step: None

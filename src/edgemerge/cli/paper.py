@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, LazyGroup
+from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, missing_package, option
 from edgemerge.cli.output import json_option, print_json, print_table, remark
 
 RESULTS = {
@@ -33,13 +33,13 @@ SECTIONS = {
 }
 TRIALS, BASELINE_TRIALS = 50, 3  # of a full run
 CLAIM_COLUMNS = {"mark": "", "result": "RESULT", "claim": "CLAIM", "found": "FOUND"}
-STOPPED = "Stopped. What is done is kept: the same command goes on from there."
+STOPPED = "Stopped. Finished work is kept: the same command continues from there."
 REQUIRED_PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
 
 data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the data sets.  [default: EDGEMERGE_DATA, else in the user's cache]",
+    help="Folder of the data sets.  [default: EDGEMERGE_DATA, or the user's cache]",
 )
 out_option = click.option(
     "--out",
@@ -50,17 +50,21 @@ out_option = click.option(
 )
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS)
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    epilog=example("edgemerge paper data --fetch har", "edgemerge paper all --quick"),
+)
 def paper() -> None:
-    """Make the figures and tables of the paper, and some past it.
+    """Make the figures and tables of the paper, and more.
 
-    `edgemerge paper data` shows which data sets are there, and fetches those that may be fetched.
+    `edgemerge paper data` lists the data sets and downloads those that may be downloaded.
     `edgemerge paper all --quick` makes a small version of everything within minutes.
     """
 
 
 def __getattr__(name: str) -> click.Command:
-    """Make the command of a result when it is asked for."""
+    """Return the command of a result, made on demand."""
     if name not in SECTIONS["Results"]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _result_command(name)
@@ -76,9 +80,10 @@ def _result_command(name: str) -> click.Command:
         )
 
     run.__doc__ = RESULTS.get(name, "Make all results, and the report.")
-    for option in reversed(RESULT_OPTIONS):
-        run = option(run)
-    return click.command(name)(run)
+    for add in reversed(RESULT_OPTIONS):
+        run = add(run)
+    shown = example(f"edgemerge paper {name} --quick --out paper-results")
+    return click.command(name, epilog=shown)(run)
 
 
 RESULT_OPTIONS: list[Callable[[Any], Any]] = [
@@ -93,28 +98,31 @@ RESULT_OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--baseline-trials",
         type=click.IntRange(min=0),
-        help=f"Trials of the networks; 0: none.  [default: {BASELINE_TRIALS}, fewer with --quick]",
+        help=f"Trials of networks; 0 for none.  [default: {BASELINE_TRIALS}, fewer with --quick]",
     ),
-    click.option("--quick", is_flag=True, help="Take only a part of the data."),
-    click.option(
-        "--jobs", type=click.IntRange(min=1), help="Jobs at a time.  [default: one to a core]"
+    click.option("--quick", is_flag=True, help="Use only a part of the data."),
+    option(
+        "--workers",
+        old={"--jobs": "--workers"},
+        type=click.IntRange(min=1),
+        help="Processes.  [default: one per core]",
     ),
     json_option,
 ]
 
 
 def make_results(
-    results: Sequence[Any], *, out: Path, as_json: bool, jobs: int | None, **wish: Any
+    results: Sequence[Any], *, out: Path, as_json: bool, workers: int | None, **settings: Any
 ) -> None:
-    """Make results, tell what they show, and fail if one that can be had is missing."""
+    """Make results, print their claims, and fail if one is missing whose data can be had."""
     from edgemerge.paper.running import runner
     from edgemerge.paper.running.progress import progress_display
     from edgemerge.workers import WorkerPool, available_cores
 
-    count = jobs or available_cores()
+    count = workers or available_cores()
     with exit_on_signals(), WorkerPool(count) as pool, progress_display(count, remark) as display:
-        kitchen = runner.RunContext(make_plan(**wish), out, runner.run_in(pool), display)
-        outcomes = list(runner.run_results(results, kitchen))
+        context = runner.RunContext(make_plan(**settings), out, runner.run_in(pool), display)
+        outcomes = list(runner.run_results(results, context))
     made = [one for one in outcomes if isinstance(one, runner.CompletedResult)]
     missed = [one for one in outcomes if isinstance(one, runner.SkippedResult)]
     print_claims(made, missed, as_json=as_json)
@@ -126,18 +134,17 @@ def make_results(
 
 
 def finish_report(results: Sequence[Any], out: Path) -> None:
-    """Make the report of all results, or say how to make it."""
+    """Write the report of all results, or say how to."""
     if len(results) == 1:
         remark(f"Files: {out}. `edgemerge paper report --out {out}` makes a page of them.")
         return
-
     write_report(out, results)
 
 
 def make_plan(
     *, data: Path | None, seed: int, trials: int | None, baseline_trials: int | None, quick: bool
 ) -> Any:
-    """Make a plan of what the user wishes."""
+    """Return the plan that the options describe."""
     from edgemerge.paper.data import folder_of
     from edgemerge.paper.plan import QUICK_BASELINE_TRIALS, QUICK_TRIALS, Plan, Scope
 
@@ -150,7 +157,7 @@ def make_plan(
 
 
 def print_claims(made: Sequence[Any], missed: Sequence[Any], *, as_json: bool) -> None:
-    """Print the claims of what was made."""
+    """Print the claims of the results."""
     from edgemerge.paper.reporting.content import MARKS
 
     if as_json:
@@ -172,28 +179,28 @@ def _claims_as_json(one: Any) -> dict[str, Any]:
 
 
 def check_complete(missed: Sequence[Any], *, single: bool) -> None:
-    """Fail if a result was asked for by its name, or if one lacks data that everyone can have."""
+    """Fail if a single result is missing, or one whose data everyone can get."""
     if single and missed:
-        raise CommandError(missed[0].why)
+        raise CommandError(missed[0].why, ExitCode.NO_DATA)
     for why in dict.fromkeys(one.why for one in missed):
         remark(f"Missing: {why}")
     names = [one.name for one in missed if not one.optional]
     if names:
-        raise CommandError(f"not made, or not whole, for lack of data: {', '.join(names)}")
+        raise CommandError(
+            f"missing or incomplete for lack of data: {', '.join(names)}", ExitCode.NO_DATA
+        )
 
 
 def check_installed(*modules: str) -> None:
-    """Say which package is missing, without waiting for those that are there."""
+    """Fail if a package is missing, without importing those that are installed."""
     for module in modules:
         if find_spec(module) is None:
-            raise CommandError(
-                f"{REQUIRED_PACKAGES[module]} is missing: pip install 'edgemerge[paper]'"
-            )
+            raise missing_package(REQUIRED_PACKAGES[module], "paper")
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the work in order, and say how to go on."""
+    """Exit in order on Ctrl-C and SIGTERM, and say how to continue."""
     code = 128 + signal.SIGINT
 
     def terminated(*_: object) -> None:
@@ -215,20 +222,20 @@ FETCHABLE = ("har", "mnist")
 DATASET_COLUMNS = {"name": "DATA SET", "state": "STATE", "rows": "SAMPLES", "where": "WHERE"}
 
 
-@click.command()
+@click.command(epilog=example("edgemerge paper data --fetch har --data ~/data"))
 @data_option
 @click.option(
     "--fetch",
     "wanted",
     type=click.Choice([*FETCHABLE, "all"]),
     multiple=True,
-    help="Fetch a data set from its makers; can be repeated.",
+    help="Download a data set from its authors; can be repeated.",
 )
 @json_option
 def data(data: Path | None, wanted: Sequence[str], *, as_json: bool) -> None:
-    """Show which data sets are there, and fetch them.
+    """List the data sets, and download them.
 
-    Each is looked for as its makers publish it, and checked before it is used.
+    Each is expected as its authors publish it, and is checked before use.
     """
     from edgemerge.paper.data import folder_of, status
 
@@ -238,7 +245,7 @@ def data(data: Path | None, wanted: Sequence[str], *, as_json: bool) -> None:
 
 
 def fetch_dataset(name: str, folder: Path | None) -> None:
-    """Fetch a data set, unless it is there."""
+    """Download a data set, unless it exists."""
     from edgemerge.paper.data import fetch, terms
 
     remark(terms(name))
@@ -262,7 +269,7 @@ def _status_as_json(one: Any) -> dict[str, Any]:
 
 
 def print_datasets(found: Sequence[dict[str, Any]], folder: Path, *, as_json: bool) -> None:
-    """Print what there is, what to do about what is not, and the terms."""
+    """Print the data sets, how to get missing ones, and their terms."""
     if as_json:
         print_json({"folder": str(folder), "data": found})
         return
@@ -277,7 +284,7 @@ def print_datasets(found: Sequence[dict[str, Any]], folder: Path, *, as_json: bo
 
 @contextmanager
 def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show a bar for each file that comes, if somebody is watching."""
+    """Show a bar for each download, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
@@ -288,15 +295,15 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(name: str, sofar: int, whole: int | None) -> None:
+        def show(name: str, done: int, total: int | None) -> None:
             task = tasks.setdefault(name, None) or bars.add_task(name)
             tasks[name] = task
-            bars.update(task, completed=sofar, total=whole)
+            bars.update(task, completed=done, total=total)
 
         yield show
 
 
-@click.command()
+@click.command(epilog=example("edgemerge paper report --out paper-results"))
 @out_option
 @click.option(
     "--markdown",
@@ -304,9 +311,9 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     help="Write a Markdown page there, with images/ beside it, instead of report.html.",
 )
 def report(out: Path, markdown: Path | None) -> None:
-    """Make one page of the results in a folder.
+    """Write one page of the results in a folder.
 
-    The page is made from the CSV and JSON files alone; nothing is computed again.
+    It is made from the CSV and JSON files; nothing is computed again.
     """
     check_installed(*REQUIRED_PACKAGES)
     from edgemerge.paper.results import load_result

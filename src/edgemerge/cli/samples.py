@@ -15,15 +15,15 @@ import click
 from edgemerge.cli.output import progress
 from edgemerge.core.errors import SampleError
 
-READ_BYTES = 65_536  # bytes taken in at a time, if so many are there
-MAX_LINE_BYTES = 2**20  # bytes of a line
-UTF8_BOM = b"\xef\xbb\xbf"  # some programs start a file with it
+READ_BYTES = 65_536  # at most per read
+MAX_LINE_BYTES = 2**20
+UTF8_BOM = b"\xef\xbb\xbf"  # some programs write it at the start of a file
 
 CSV_PATH = click.Path(dir_okay=False, allow_dash=True)
 
 
 def split_commas(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
-    """Take an option apart at its commas."""
+    """Split an option at its commas."""
     return [part.strip() for part in value.split(",")] if value else []
 
 
@@ -31,21 +31,26 @@ columns_option = click.option(
     "--columns",
     metavar="A,B,...",
     callback=split_commas,
-    help="Use these columns, by name or by number from 1. Default: all.",
+    help="Columns to use, by name or by number from 1. Default: all.",
 )
 
 
 class CsvReader:
-    """Goes through a CSV once, a batch (k, n) of numbers at a time.
+    """Read a CSV stream once, in batches (k, n) of numbers.
 
-    A first line without a single number is the header. `names` are those of the columns used; the
-    columns are those asked for, else those `expected` by name if the header has them all.
+    A first line without a single number is the header. `names` are the names of the used columns.
+
+    Args:
+        stream: Bytes in UTF-8.
+        columns: The columns to use, by name or number from 1. Default: see `expected`.
+        expected: The names of the projection's inputs; used if the header has all of them.
+            Otherwise all columns are used.
     """
 
     def __init__(
         self, stream: IO[bytes], *, columns: Sequence[str] = (), expected: Sequence[str] = ()
     ) -> None:
-        """Begin at the start of the stream."""
+        """Start at the current position of the stream."""
         self._stream, self._columns, self._expected = stream, columns, expected
         self._used: list[int] | None = None
         self._line = 0
@@ -53,7 +58,7 @@ class CsvReader:
         self.step: Callable[[float], None] = lambda _bytes: None
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the batches; an array each."""
+        """Yield the batches, one array each."""
         from numpy import array
 
         for lines in complete_lines(self._stream, self.step):
@@ -69,12 +74,12 @@ class CsvReader:
             return []
         if len(cells) != self._width:
             raise SampleError(
-                f"line {self._line}: found {len(cells)} columns, expected {self._width} as above"
+                f"line {self._line}: found {len(cells)} columns, expected {self._width} as before"
             )
         return [self._number(cells[i]) for i in self._used or ()]
 
     def _begin(self, cells: list[str]) -> bool:
-        """Find out from the first line which columns are used, and whether it is a header."""
+        """Choose the columns by the first line; return whether it is a header."""
         from edgemerge.bulk.chunk import column_indices, is_header
 
         header = cells if is_header(cells) else []
@@ -91,14 +96,14 @@ class CsvReader:
         if not isfinite(value):
             raise SampleError(
                 f"line {self._line}: found {cell!r}, expected a number: "
-                "drop such lines first, or choose columns of numbers with --columns"
+                "remove such lines, or choose columns of numbers with --columns"
             )
         return value
 
 
 @contextmanager
 def open_csv(path: str, words: str | None, **choice: Any) -> Iterator[CsvReader]:
-    """Open a CSV, or standard input for "-", showing under `words` how far it has been read."""
+    """Open a CSV file, or standard input for "-", with a progress bar labelled `words`."""
     if path == "-":
         yield CsvReader(sys.stdin.buffer, **choice)
         return
@@ -113,7 +118,7 @@ def open_csv(path: str, words: str | None, **choice: Any) -> Iterator[CsvReader]
 
 
 def complete_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[str]]:
-    """Give the lines that have arrived as soon as there are any."""
+    """Yield complete lines as soon as they arrive."""
     rest, data = b"", stream.read1(READ_BYTES).removeprefix(UTF8_BOM)
     while data:
         *whole, rest = (rest + data).split(b"\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, needs
-from edgemerge.cli.options import operator_connection, server_options
+from edgemerge.cli.group import CommandError, ExitCode, example, needs
+from edgemerge.cli.options import DEFAULT_PORT, operator_connection, server_options
 from edgemerge.cli.output import format_time, json_option, print_fields, print_json, remark
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -15,30 +17,46 @@ EXISTING_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 LOG_LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
-@click.command()
-@click.option(
+def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
+    """Return an option of `serve` that can also be set as EDGEMERGE_<NAME>."""
+    variable = "EDGEMERGE_" + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, envvar=variable, show_envvar=True, **attributes)
+
+
+@click.command(
+    epilog=example("edgemerge serve --database /var/lib/edgemerge/hub.sqlite --host 0.0.0.0")
+)
+@serve_option(
     "--database",
     metavar="PATH|URL",
     default="edgemerge.sqlite",
     show_default=True,
-    help="A file, or postgresql://...",
+    help="SQLite file, or postgresql://... of a PostgreSQL database.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="0: any."
+@serve_option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@serve_option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port to listen on; 0 takes any free one.",
 )
-@click.option("--operator-token-file", type=NEW_FILE, help="The operator's token.")
-@click.option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
-@click.option("--tls-cert", type=EXISTING_FILE, help="Certificate, to serve https.")
-@click.option("--tls-key", type=EXISTING_FILE, help="Its private key.")
-@click.option(
+@serve_option(
+    "--operator-token-file",
+    type=NEW_FILE,
+    help="File of the operator's token.  [default: beside the database]",
+)
+@serve_option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
+@serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate, to serve https.")
+@serve_option("--tls-key", type=EXISTING_FILE, help="Private key of the certificate.")
+@serve_option(
     "--log-level",
     type=LOG_LEVELS,
     default="info",
     show_default=True,
-    help="What to log, and above.",
+    help="Lowest level to log.",
 )
-@click.option("--log-json", is_flag=True, help="Log one JSON object to a line.")
+@serve_option("--log-json", is_flag=True, help="Log one JSON object per line.")
 def serve(
     database: str,
     host: str,
@@ -51,10 +69,11 @@ def serve(
     *,
     log_json: bool,
 ) -> None:
-    """Run the server, until it is stopped.
+    """Run the server until a signal stops it.
 
-    It keeps what the devices of fleets contribute and tells them sums of it. The first time, it
-    makes a token for the operator, in a file beside the database or in --operator-token-file.
+    It stores the contributions of the devices of fleets and serves their sums. On its first start
+    it writes a token for the operator. Every option can be set by its variable; an option on the
+    command line wins.
     """
     from edgemerge.daemon import JsonFormatter, TextFormatter, log_to_stderr
 
@@ -75,16 +94,18 @@ def serve(
     )
 
 
-@click.command()
+@click.command(
+    epilog=example("edgemerge dashboard --server https://hub:8470 --token-file operator.token")
+)
 @server_options
 @click.option("--open", "opening", is_flag=True, help="Open the link in the browser.")
 @json_option
 def dashboard(
     server: str, token_file: Path, ca_file: Path | None, *, opening: bool, as_json: bool
 ) -> None:
-    """Say where the dashboard is, and make a link to sign in.
+    """Print the dashboard's address and a link to sign in.
 
-    The link works once, for ten minutes. Whoever has it can do what the operator can.
+    The link works once, within ten minutes, and gives the operator's rights.
     """
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as hub:
         made = hub.sign_in_link()
@@ -97,9 +118,9 @@ def dashboard(
 
 
 def open_browser(address: str) -> None:
-    """Open an address in the browser of whoever runs this."""
+    """Open an address in the user's browser."""
     import webbrowser
 
     if not webbrowser.open(address):
-        raise CommandError("found no browser to open: copy the link into one")
+        raise CommandError("found no browser to open: copy the link into one", ExitCode.FAILED)
     remark("Opened in the browser.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event
 from typing import Any
 
 import click
 
+from edgemerge.cli.group import ExitCode, example, option
 from edgemerge.cli.output import (
     json_option,
     print_fields,
@@ -19,8 +19,8 @@ from edgemerge.cli.output import (
     remark,
 )
 
-STOPPED = "Stopped: this is what is known so far."
-INEXACT = "Not exact: a sum is wrong. This is a bug, or a fault of the machine; see the checks."
+STOPPED = "Stopped: these are the results so far."
+INEXACT = "Not exact: a sum is wrong. This is a bug or a hardware fault; see the checks."
 TIER_COLUMNS = {
     "tier": "TIER",
     "places": "PLACES",
@@ -33,98 +33,101 @@ TIER_COLUMNS = {
 }
 
 
-def int_option(
-    name: str, default: int | None, words: str, *, least: int = 1
+def number_option(
+    name: str,
+    kind: click.IntRange | click.FloatRange,
+    default: float | None,
+    words: str,
+    *,
+    old: str | None = None,
 ) -> Callable[[Any], Any]:
-    """Make an option for a whole number."""
-    return click.option(
+    """Return an option for a number; `old` is its former name."""
+    return option(
         name,
-        type=click.IntRange(min=least),
+        type=kind,
         default=default,
         show_default=default is not None,
         help=words,
+        old={old: name} if old else None,
     )
 
 
-def fraction_option(name: str, default: float, words: str) -> Callable[[Any], Any]:
-    """Make an option for a share of the devices."""
-    return click.option(
-        name, type=click.FloatRange(0.0, 1.0), default=default, show_default=True, help=words
-    )
+COUNT = click.IntRange(min=1)
+SHARE = click.FloatRange(0.0, 1.0)
+ABOVE_ZERO = click.FloatRange(min=0.0, min_open=True)
 
 
-def positive_option(name: str, default: float, words: str) -> Callable[[Any], Any]:
-    """Make an option for a number above 0."""
-    above = click.FloatRange(min=0.0, min_open=True)
-    return click.option(name, type=above, default=default, show_default=True, help=words)
-
-
-@click.command()
-@int_option("--devices", 1_000_000, "Devices.")
-@int_option("--fan-out", 1000, "Devices that tell one site.")
-@int_option("--regions", None, "Regions that sites tell.  [default: the square root of the sites]")
-@int_option("--inputs", 64, "Inputs of a sample.")
-@int_option("--hidden", 32, "Hidden values.")
-@int_option("--grid-bits", 12, "Digits of the grid: fewer hold more samples.", least=4)
-@int_option("--samples", 8, "Samples of each of a device's few kinds.")
-@int_option("--seed", 7, "Seed of everything.", least=0)
-@fraction_option("--drop-out", 0.02, "Share of devices that are lost, or cut short.")
-@fraction_option("--repeat", 0.05, "Share that say the same twice.")
-@fraction_option("--revise", 0.05, "Share that send a newer revision later.")
-@fraction_option("--late", 0.04, "Share that come late, or are overtaken by their next.")
-@int_option("--check-every", 100, "Check every so many-th device as a server does.")
-@positive_option("--interval", 3600.0, "Seconds between two shares, for bytes in a day.")
-@positive_option("--latency", 0.05, "Seconds that a message is on a link.")
-@int_option("--workers", None, "Processes.  [default: one to a core]")
+@click.command(epilog=example("edgemerge simulate --devices 10000 --fan-out 100 --workers 2"))
+@number_option("--devices", COUNT, 1_000_000, "Number of devices.")
+@number_option("--fan-out", COUNT, 1000, "Devices per site.")
+@number_option(
+    "--regions", COUNT, None, "Number of regions.  [default: the square root of the sites]"
+)
+@number_option("--n-inputs", COUNT, 64, "Inputs of a sample.", old="--inputs")
+@number_option("--n-hidden", COUNT, 32, "Hidden values.", old="--hidden")
+@number_option("--grid-bits", click.IntRange(min=4), 12, "Grid steps of 2^-BITS.")
+@number_option("--samples", COUNT, 8, "Samples per kind of sample of a device.")
+@number_option("--seed", click.IntRange(min=0), 7, "Seed.")
+@number_option("--drop-out", SHARE, 0.02, "Share of devices that are lost or truncated.")
+@number_option("--repeat", SHARE, 0.05, "Share of devices that send the same message twice.")
+@number_option("--revise", SHARE, 0.05, "Share of devices that send a newer revision later.")
+@number_option("--late", SHARE, 0.04, "Share of messages that arrive late or out of order.")
+@number_option("--check-every", COUNT, 100, "Validate every n-th device as a server does.")
+@number_option("--interval-s", ABOVE_ZERO, 3600.0, "Seconds between two shares.", old="--interval")
+@number_option("--latency-s", ABOVE_ZERO, 0.05, "Seconds per link.", old="--latency")
+@number_option("--workers", COUNT, None, "Processes.  [default: one per core]")
 @json_option
 def simulate(
-    interval: float, latency: float, workers: int | None, *, as_json: bool, **sizes: Any
+    interval_s: float, latency_s: float, workers: int | None, *, as_json: bool, **sizes: Any
 ) -> None:
-    """Send a million devices' sums through a tree.
+    """Send the sums of a million devices through a tree.
 
-    Each device has sums of its own, which are encoded, decoded, put into its site's ledger, added
-    up from site to region to the top, and held against other ways to add them up. Exit code 1 says
-    that they were not equal to the last bit. Ctrl-C ends it with what is known so far.
+    The sums of each device are encoded, decoded, put into its site's ledger and added up from site
+    to region to the top, then compared with other ways to add them. The exit code is 1 if they are
+    not equal to the last bit. Ctrl-C prints the results so far.
     """
     from edgemerge.scale import Plan, record
     from edgemerge.scale import simulate as run
     from edgemerge.scale.simulation import total_work
     from edgemerge.workers import available_cores
 
-    plan = Plan(n_inputs=sizes.pop("inputs"), n_hidden=sizes.pop("hidden"), **sizes)
-    crew = workers or available_cores()
+    plan = Plan(**sizes)
+    count = workers or available_cores()
     remark(
         f"{plan.devices:,} devices in {plan.n_sites:,} sites and {plan.n_regions:,} regions; "
-        f"{worker_count(crew)}, {format_bytes(plan.memory(crew))} for sums at most."
+        f"{worker_count(count)}, at most {format_bytes(plan.memory(count))} for sums."
     )
-    with stop_event() as stop, progress("Adding up", total_work(plan)) as advance:
-        outcome = run(plan, workers=crew, advance=advance, stop=stop.is_set)
-    print_record(record(outcome, interval_s=interval, latency_s=latency), as_json=as_json)
+    with stop_signals() as received, progress("Adding up", total_work(plan)) as advance:
+        outcome = run(plan, workers=count, advance=advance, stop=lambda: bool(received))
+    print_record(record(outcome, interval_s=interval_s, latency_s=latency_s), as_json=as_json)
     if not outcome.exact:
         remark(INEXACT)
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
     if outcome.stopped:
         remark(STOPPED)
-        raise SystemExit(128 + signal.SIGINT)
+        raise SystemExit(128 + received[0])
 
 
 @contextmanager
-def stop_event() -> Iterator[Event]:
-    """Let a first Ctrl-C or SIGTERM end the work in order; a second one ends it at once."""
-    from edgemerge.daemon import stop_on_signals
+def stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, so that the work ends in order; a second one exits at once."""
+    received: list[int] = []
 
-    stop, numbers = Event(), (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    stop_on_signals(stop)
+    def receive(number: int, _frame: object) -> None:
+        if received:
+            raise SystemExit(128 + number)
+        received.append(number)
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield received
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def print_record(found: dict[str, Any], *, as_json: bool) -> None:
-    """Print the record, for machines or for people."""
+    """Print the record, as JSON or text."""
     if as_json:
         print_json(found)
         return
@@ -141,7 +144,7 @@ def print_record(found: dict[str, Any], *, as_json: bool) -> None:
 
 
 def summary_fields(found: dict[str, Any]) -> dict[str, str]:
-    """Put the most important numbers into words."""
+    """Return the most important numbers as text."""
     s, speed, day, memory = (found[key] for key in ("sizes", "speed", "device_day", "memory"))
     return {
         "Tree": f"{s['devices']:,} devices, {s['sites']:,} sites, {s['regions']:,} regions, "
@@ -164,12 +167,12 @@ def summary_fields(found: dict[str, Any]) -> dict[str, str]:
 
 
 def worker_count(workers: int) -> str:
-    """Say how many workers there are."""
+    """Return the number of workers in words."""
     return f"{workers} worker" + ("" if workers == 1 else "s")
 
 
 def change_summary(change: dict[str, Any]) -> str:
-    """Say how long a change takes to reach all devices."""
+    """Return how long a change takes to reach all devices."""
     return (
         f"reaches all in {change['reaches_all_s']:.2f} s: {change['work_s']:.2f} s of work and 6 "
         f"links of {change['latency_s']:g} s, if devices ask at once"
@@ -177,7 +180,7 @@ def change_summary(change: dict[str, Any]) -> str:
 
 
 def tier_row(tier: dict[str, Any]) -> dict[str, Any]:
-    """Write down one tier."""
+    """Return the row of one tier."""
     up = tier["up"]
     words = {"tier": tier["tier"], "places": tier["places"], "late": up["late_or_repeated"]}
     counts = {name: up[name] for name in ("messages", "kept", "refused")}
@@ -186,7 +189,7 @@ def tier_row(tier: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_bytes(count: float) -> str:
-    """Write a number of bytes for people."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000.0:
             return f"{count:.3g} {unit}"

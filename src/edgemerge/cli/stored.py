@@ -9,7 +9,7 @@ from typing import Any
 
 from edgemerge.agent.state import MAX_STATE_BYTES, STATE_FILE, state_from_bytes
 from edgemerge.cli.files import describe
-from edgemerge.cli.group import CommandError
+from edgemerge.cli.group import CommandError, ExitCode
 from edgemerge.core.errors import EdgemergeError, FormatError, MismatchError, RejectedError
 from edgemerge.core.ledger import Contribution, Ledger, Merged, MergedPart
 from edgemerge.core.projection import Projection
@@ -20,7 +20,7 @@ from edgemerge.wire.codec import decode_with_form
 
 
 class ContributionFiles:
-    """Everything in some files, each contribution once: of two revisions the newer stays."""
+    """The contributions in some files, each once: of two revisions the newer counts."""
 
     def __init__(self, projection: Projection, without: Collection[str] = ()) -> None:
         """Start with nothing; contributions of the devices in `without` are left out."""
@@ -30,7 +30,7 @@ class ContributionFiles:
         self.bare_stats: list[Stats] = []
 
     def take(self, path: Path) -> None:
-        """Take in a file; words about what is wrong name it."""
+        """Add a file; errors name it."""
         try:
             thing, form = load_with_form(path)
             self._take(thing, form)
@@ -47,7 +47,7 @@ class ContributionFiles:
                 self._put(thing, form)
             case Merged():
                 self._fits(thing.projection)
-                self._told(thing.parts)
+                self._add_parts(thing.parts)
             case Stats():
                 self._fits(thing.projection)
                 self.bare_stats.append(thing)
@@ -64,13 +64,13 @@ class ContributionFiles:
             if note.device not in self.without:
                 self.ledger.put(note)
 
-    def _told(self, parts: Iterable[MergedPart]) -> None:
+    def _add_parts(self, parts: Iterable[MergedPart]) -> None:
         for part in parts:
             mine = self.without & set(part.devices)
             if mine:
                 raise RejectedError(
-                    f"found a sum with {min(mine)} in it, which cannot be taken out: "
-                    "ask the exchange for one without it"
+                    f"found a sum that includes {min(mine)}, which cannot be removed from it: "
+                    "pull a sum without it"
                 )
             self.parts.append(part)
 
@@ -78,37 +78,37 @@ class ContributionFiles:
         self.projection.must_equal(projection)
 
     def check_disjoint(self) -> None:
-        """Refuse sums that share a contribution with another sum or file."""
+        """Raise if two sums or files share a contribution."""
         keys = [note.key for note in self.ledger]
         keys += [origin.key for part in self.parts for origin in part.origins]
         twice = {key for key, times in Counter(keys).items() if times > 1}
         if twice:
             device, incarnation, pattern = min(twice)
             raise RejectedError(
-                f"found {device}/{pattern}, incarnation {incarnation}, in a sum and once more "
-                "beside it, expected it once: leave one of the two files out"
+                f"found {device}/{pattern}, incarnation {incarnation}, in two files, "
+                "expected it once: leave one of them out"
             )
 
     @property
     def contributions(self) -> list[Contribution]:
-        """What a bank adopts."""
+        """What a bank adopts: each contribution."""
         return [*self.ledger, *Merged(self.projection, tuple(self.parts)).contributions]
 
     @property
     def total(self) -> Stats:
-        """What a detector adopts."""
+        """What a detector adopts: one sum."""
         stats = [note.stats for note in self.ledger] + [part.stats for part in self.parts]
         return Stats.total(self.projection, [*stats, *self.bare_stats])
 
     @property
     def devices(self) -> list[str]:
-        """The devices that are in it, in order."""
-        told = (device for part in self.parts for device in part.devices)
-        return sorted({*self.ledger.devices, *told})
+        """The devices, sorted."""
+        devices = (device for part in self.parts for device in part.devices)
+        return sorted({*self.ledger.devices, *devices})
 
 
 def load_with_form(path: Path) -> tuple[Any, str]:
-    """Load a file, and say in which form its sums were written."""
+    """Load a file; return its content and the wire form of its sums."""
     thing = load(path)
     if isinstance(thing, Contribution):
         return decode_with_form(
@@ -118,11 +118,12 @@ def load_with_form(path: Path) -> tuple[Any, str]:
 
 
 def describe_agent_state(folder: Path) -> dict[str, Any]:
-    """Describe the agent that was saved last."""
+    """Describe the saved agent in a state folder."""
     path = folder / STATE_FILE
     if not path.is_file():
         raise CommandError(
-            f"{folder}: found no {STATE_FILE} in it, expected the state folder of an agent"
+            f"{folder}: found no {STATE_FILE} in it, expected the state folder of an agent",
+            ExitCode.NO_DATA,
         )
     with path.open("rb") as file:
         data = file.read(MAX_STATE_BYTES + 1)
@@ -131,9 +132,9 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     words = ("device", "incarnation", "revision", "alarms", "skipped")
-    told = memory.decode_merged(memory.told)
+    merged = memory.decode_merged(memory.told)
     found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
-    found |= {"judged": memory.index, "waiting_to_be_pushed": len(memory.pending)}
-    found["told_by"] = sorted({origin.device for origin in told.origins})
+    found |= {"scored": memory.index, "pending": len(memory.pending)}
+    found["received_from"] = sorted({origin.device for origin in merged.origins})
     learner = describe(memory.learner)
     return found | {"learner": learner.pop("kind")} | learner

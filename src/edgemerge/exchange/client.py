@@ -117,8 +117,8 @@ class ServerClient:
         chosen = {"kind": "adopt", "sources": list(sources), "targets": list(targets)}
         return _dict(self._post(chosen, "fleets", fleet, "choices"))
 
-    def withhold(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
-        """Let one contribution be told to nobody, nor any newer revision of it."""
+    def exclude(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
+        """Exclude one contribution, with its newer revisions, from all merges."""
         key = {"device": device, "incarnation": incarnation, "pattern": pattern}
         return _dict(self._post({"kind": "revoke", **key}, "fleets", fleet, "choices"))
 

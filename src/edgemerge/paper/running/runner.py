@@ -190,7 +190,7 @@ def _death(error: WorkerError) -> str:
     job = job_label(error.job) if error.job else "nothing yet"
     code = error.exit_code
     how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    why = "; probably memory ran out: use fewer --jobs" if code == -signal.SIGKILL else ""
+    why = "; probably memory ran out: use fewer --workers" if code == -signal.SIGKILL else ""
     return f"the process that did {job} {how}{why}. What is done is kept"
 
 
