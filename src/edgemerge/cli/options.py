@@ -243,7 +243,7 @@ def read_token(path: Path) -> str:
     """Read the token in a file; print a warning if other users can read it."""
     from edgemerge.files import read_secret
 
-    token = read_secret(path)
+    token = read_secret(path, "token")
     if readable_by_others(path):
         remark(f"Warning: {path} can be read by other users: chmod 600 {path}")
     return token
