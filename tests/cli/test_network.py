@@ -75,13 +75,17 @@ def test_without_server_or_token_it_says_which_option_is_missing(nowhere, token,
 def test_a_token_file_for_others_to_read_is_remarked_upon(nowhere, token):
     token.chmod(0o644)
     result = call("fleet", "list", "--server", nowhere, "--token-file", token)
-    assert result.stderr.startswith(f"{token} can be read by others: chmod 600 {token}\n")
+    assert result.stderr.startswith(
+        f"Warning: {token} can be read by other users: chmod 600 {token}\n"
+    )
 
 
 def test_an_empty_token_file_is_refused(nowhere, token):
     token.write_text("\n", encoding="utf-8")
     where = ("--server", nowhere, "--token-file", token)
-    assert failure(call("fleet", "list", *where)) == f"{token} is empty, expected a token"
+    assert failure(call("fleet", "list", *where)) == (
+        f"found no token in {token}, expected one line of text"
+    )
 
 
 @pytest.mark.parametrize("words", [("delete", "pumps"), ("drop", "pumps", "pump-1")])
@@ -92,7 +96,7 @@ def test_what_cannot_be_undone_must_be_meant(nowhere, token, words):
 
 def test_a_token_is_not_overwritten(nowhere, token):
     words = ("enrol", nowhere, "pumps", "pump-1", "--invitation-file", "-", "--token-file", token)
-    assert failure(call(*words, given="inv")) == f"{token} is there already: --force overwrites it"
+    assert failure(call(*words, given="inv")) == f"{token} already exists: --force overwrites it"
     assert "cannot be reached" in failure(call(*words, "--force", given="inv"))
     assert token.read_text(encoding="utf-8") == "abc\n"
 
@@ -105,7 +109,7 @@ def test_an_invitation_is_not_used_up_when_the_token_could_not_be_kept(nowhere, 
 
 def test_a_fleet_needs_a_projection_before_anybody_is_asked(nowhere, token):
     where = ("--server", nowhere, "--token-file", token)
-    assert "say what devices agree on" in failure(call("fleet", "create", "pumps", *where))
+    assert "found no projection" in failure(call("fleet", "create", "pumps", *where))
 
 
 # the chain of the audit log
@@ -205,7 +209,7 @@ def test_an_agent_that_speaks_mqtt_names_the_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     words = ("--set", "source.kind=mqtt", "--set", "source.topic=pumps/1")
     assert failure(call("agent", config, *words)) == (
-        "paho is missing: pip install 'edgemerge[mqtt]'"
+        "paho is not installed: pip install 'edgemerge[mqtt]'"
     )
 
 

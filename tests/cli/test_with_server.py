@@ -21,7 +21,7 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
     made = hub.fleet("create", "pumps", *agree, "--min-devices", 2, "--no-forgetting")
     assert made.stderr == "Created fleet pumps.\n"
     again = hub.fleet("create", "pumps", *agree, "--min-devices", 2, "--no-forgetting")
-    assert again.stderr == "The same fleet pumps was there already.\n"
+    assert again.stderr == "Fleet pumps already exists with these settings.\n"
     assert "delete it first" in failure(hub.fleet("create", "pumps", *agree))
     shown = hub.told("show", "pumps", "--save-projection", tmp_path / "projection")
     assert (shown["reads"], shown["least"], shown["growing"]) == ("totals", 2, True)
@@ -102,7 +102,7 @@ def test_the_doctor_finds_the_server_well(hub):
 def test_a_port_that_is_taken_is_told_in_one_line(hub, tmp_path):
     port = hub.url.rpartition(":")[2]
     done = program("serve", "--database", tmp_path / "db.sqlite", "--port", port)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "choose another with --port" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
