@@ -119,11 +119,11 @@ def test_a_device_may_not_choose(hub, fleet, pumps, tmp_path):
 def test_likeness_is_told_in_groups(hub, fleet, pumps):
     assert pumps
     operator = ServerClient(hub.url, hub.token.read_text(encoding="utf-8").strip())
-    found = operator.likeness(fleet)
+    found = operator.similarity(fleet)
     groups = dict(zip(found["devices"], found["groups"], strict=True))
     assert groups["pump-1"] == groups["pump-2"] != groups["pump-3"]
     assert len(found["ratios"]) == len(found["ratios"][0]) == 3
-    named = operator.likeness(fleet, ["pump-1", "pump-3"])
+    named = operator.similarity(fleet, ["pump-1", "pump-3"])
     assert sorted(named["devices"]) == ["pump-1", "pump-3"]
     assert named["left_out"] == 1
     operator.close()

@@ -2,6 +2,7 @@
 
 import shlex
 import socket
+from typing import Any
 
 import click
 import pytest
@@ -17,7 +18,7 @@ WHERE = {"EDGEMERGE_SERVER": "http://127.0.0.1:1", "EDGEMERGE_TOKEN_FILE": "oper
 
 
 def found(words):
-    command = main
+    command: Any = main
     for name in words:
         command = command.get_command(click.Context(command), name)
     return command
@@ -32,7 +33,8 @@ def example_lines(command):
 
 def parsed(words):
     """Parse as click does, types and required options included, but run nothing."""
-    command, context = main, main.make_context("edgemerge", list(words))
+    command: Any = main
+    context = main.make_context("edgemerge", list(words))
     while isinstance(command, click.Group):
         with context.scope(cleanup=False):
             rest = [*context._protected_args, *context.args]

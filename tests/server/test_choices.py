@@ -99,9 +99,9 @@ class Chosen(World):
     def must_agree_with_all(self):
         for device in DEVICES:
             self.must_desire_what_is_told(device)
-        for device in (None, *DEVICES):
+        for receiver in (None, *DEVICES):
             for grouped in (False, True):
-                self.must_agree(Selection(receiver=device), grouped=grouped)
+                self.must_agree(Selection(receiver=receiver), grouped=grouped)
         for device in DEVICES:
             _, seen = self.service.contributions(FLEET, self.caller(device))
             let = [k for k in sorted(self.truth) if k[0] == device or self.lets(k, device)]

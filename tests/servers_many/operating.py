@@ -1,4 +1,4 @@
-"""An operator who drops, locks out, withholds, chooses and undoes while everything runs."""
+"""An operator who drops, locks out, excludes, chooses and undoes while everything runs."""
 
 import time
 from collections import Counter
@@ -25,7 +25,7 @@ class Operator:
         self.counts: Counter[str] = Counter()
 
     def work(self, stop: Event) -> None:
-        acts = cycle((self.drop, self.lock_out, self.withhold, self.adopt))
+        acts = cycle((self.drop, self.lock_out, self.exclude, self.adopt))
         while not stop.wait(self._rng.uniform(0.05, 0.25)):
             if self._undoing and self._rng.random() < 0.5:
                 self._undoing.pop(0)()
@@ -57,7 +57,7 @@ class Operator:
         self._undoing.append(lambda: self._let_in(device))
         self.counts["locked out"] += 1
 
-    def withhold(self, device: Device) -> None:
+    def exclude(self, device: Device) -> None:
         """Let a contribution be told to nobody; it must be there, so one that is not is left."""
         key, truth = device.keys[0], device.truth
         if truth.withheld.now(key) != {False} or None in truth.held.now(key):

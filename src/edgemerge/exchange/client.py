@@ -120,7 +120,7 @@ class ServerClient:
     def exclude(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
         """Exclude one contribution, with its newer revisions, from all merges."""
         key = {"device": device, "incarnation": incarnation, "pattern": pattern}
-        return _dict(self._post({"kind": "revoke", **key}, "fleets", fleet, "choices"))
+        return _dict(self._post({"kind": "exclude", **key}, "fleets", fleet, "choices"))
 
     def undo(self, fleet: str, number: int) -> dict[str, Any]:
         """Undo a choice, as if it had never been; twice is once."""
@@ -133,9 +133,9 @@ class ServerClient:
         chosen = {"sources": list(sources), "targets": list(targets)}
         return _list(self._post(chosen, "fleets", fleet, "preview"))
 
-    def likeness(self, fleet: str, devices: Sequence[str] | None = None) -> dict[str, Any]:
+    def similarity(self, fleet: str, devices: Sequence[str] | None = None) -> dict[str, Any]:
         """How well each device's readout explains the data of each other, in groups."""
-        return _dict(self._ask("GET", "fleets", fleet, "likeness", query={"device": devices}))
+        return _dict(self._ask("GET", "fleets", fleet, "similarity", query={"device": devices}))
 
     def audit(self, fleet: str | None = None, after: int = 0, limit: int = 100) -> dict[str, Any]:
         """What has happened, of one fleet or all, after an entry's number."""
