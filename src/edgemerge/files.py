@@ -188,6 +188,6 @@ def read_secret(
         raise SettingError(f"cannot read the {name} in {path}: {error.strerror}") from error
     except UnicodeDecodeError:
         text = ""
-    if not text or len(text.encode()) > MAX_SECRET_BYTES or not text.isprintable():
+    if not text.strip() or len(text.encode()) > MAX_SECRET_BYTES or not text.isprintable():
         raise SettingError(f"found no {name} in {path}, expected one line of text")
     return text

@@ -243,7 +243,7 @@ class Hanging:
     def __init__(self):
         self.asked, self.let_go = Event(), Event()
 
-    def push(self, _note):
+    def push(self, _what, **_how):
         self.asked.set()
         self.let_go.wait(60.0)
 

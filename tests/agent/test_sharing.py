@@ -40,7 +40,7 @@ class Refusing:
     def push(self, contribution):
         raise RejectedError(f"{contribution.device} cannot be true")
 
-    def pull(self, _wish):
+    def pull(self, _selection, **_how):
         if self.pull_fails is not None:
             raise self.pull_fails
         return told(1)

@@ -38,9 +38,9 @@ class Failing:
         self.fail(self.after)
         return kept
 
-    def pull(self, wish):
+    def pull(self, selection, *, grouped=False):
         self.fail(self.before)
-        return self.exchange.pull(wish)
+        return self.exchange.pull(selection, grouped=grouped)
 
     def fail(self, error):
         if error is not None:
@@ -309,14 +309,14 @@ def test_a_courier_that_hangs_is_left_behind():
     hangs, closed = Event(), Event()
 
     class Hanging:
-        def pull(self, _wish):
+        def pull(self, _selection, **_how):
             hangs.wait(60.0)
 
         def close(self):
             closed.set()  # a connection that is in use would make whoever closes it wait
 
     courier = exchange_worker(Hanging())
-    courier.send(ExchangeJob(wish=ALL))
+    courier.send(ExchangeJob(pull=ALL))
     courier.close(0.05)  # returns
     assert courier.outcome() is None
     assert not closed.is_set()

@@ -227,7 +227,7 @@ def test_a_password_over_a_plain_connection_is_warned_of(tmp_path, caplog):
     MqttExchange("broker", fleet="pumps", projection=SHARED, tls=True, **secret)
     assert not caplog.records
     MqttExchange("broker", fleet="pumps", projection=SHARED, **secret)
-    assert "for all to read" in caplog.text
+    assert "without TLS" in caplog.text
 
 
 @pytest.mark.parametrize("data", [None, b"", b"  \n", b"two\nlines", b"\xff", b"x" * 5000])
@@ -235,6 +235,6 @@ def test_a_password_that_is_none_is_said_so_but_not_shown(data, mosquitto, tmp_p
     file = tmp_path / "password"
     if data is not None:
         file.write_bytes(data)
-    with pytest.raises(SettingError, match=f"secret in {file}") as caught:
+    with pytest.raises(SettingError, match=f"password in {file}") as caught:
         exchange(mosquitto, "secret", username="a", password_file=file).pull(WISH)
     assert "lines" not in str(caught.value)

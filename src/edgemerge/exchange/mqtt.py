@@ -211,7 +211,7 @@ class BrokerSession:
         try:
             self._acknowledge(mid, "it did not confirm a message")
         except UnavailableError as error:
-            cap = f"if that happens again, it caps packets below {len(payload)} bytes"
+            cap = f"if that happens again, it caps the size of packets below {len(payload)} bytes"
             raise UnavailableError(f"{error}; {cap}: raise that, or exchange over HTTP") from error
 
     def _make_client(self) -> Client:
