@@ -253,7 +253,7 @@ def until_it_stays(process):
     said = []
     for line in process.stderr:
         said.append(line)
-        if "Ctrl-C ends it" in line:
+        if "Stop with Ctrl-C" in line:
             break
     return said
 
