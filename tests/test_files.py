@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.files import load, lock_file, read_secret, save, write_atomically
-from edgemerge.wire.codec import pack_payload, unpack_payload
-from edgemerge.wire.state import to_bytes
+from edgemerge.wire.codec import pack, pack_payload, unpack, unpack_payload
+from edgemerge.wire.state import from_bytes, to_bytes
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, names=("a", "b", "ü"))
 ROWS = np.random.default_rng(0).normal(0.0, 0.3, (80, 3))
@@ -127,18 +128,39 @@ def changed(thing, **words):
     ("data", "words"),
     [
         (changed(Detector(SHARED), forgetting=(3.0).hex()), "forgetting=3.0"),
-        (changed(Detector(SHARED), forgetting="1.0"), "not those that edgemerge writes"),
+        (changed(Detector(SHARED), forgetting="1.0"), "'forgetting' as 1.0, expected 0x1.0"),
         (changed(Detector(SHARED), rejected="x"), "do not make a detector"),
         (changed(Detector(SHARED), ridge="0x1p9999"), "do not make a detector"),
         (changed(ledger(), **{"1.device": "pump-1", "1.incarnation": "2"}), "found a contribution"),
-        (changed(ledger(), **{"0.device": "pump-9"}), "not those that edgemerge writes"),
-        (changed(ledger(), **{"7.device": "pump-9"}), "not those that edgemerge writes"),
+        (changed(ledger(), **{"0.device": "pump-9"}), "'0.device' as pump-9, expected pump-"),
+        (changed(ledger(), **{"7.device": "pump-9"}), "unknown metadata word '7.device'"),
+        (changed(ledger(), **{"0.remark": "x"}), "unknown metadata word '0.remark'"),
+        (changed(Detector(SHARED), remark="x"), "unknown metadata word 'remark'"),
     ],
 )
 def test_a_state_that_cannot_be_is_refused(data, words, tmp_path):
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(FormatError, match=words):
         load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"remark": "x"}, "unknown metadata word 'remark'"),
+        ({"state": "{}"}, "does not make a bank"),
+        ({}, "canonical"),
+    ],
+)
+def test_the_bytes_of_a_bank_are_checked_as_a_whole(words, message):
+    bank = Bank(SHARED)
+    bank.learn(ROWS)
+    metadata, tensors = unpack(to_bytes(bank), 10**7)
+    if not words:  # the sums inside it have a word too many
+        inner, sums = unpack(tensors["sums"].tobytes(), 10**7)
+        tensors["sums"] = np.frombuffer(pack(inner | {"remark": "x"}, sums), np.int8)
+    with pytest.raises(FormatError, match=message):
+        from_bytes(pack(metadata | words, tensors))
 
 
 def test_permissions_follow_the_umask_if_asked(tmp_path):

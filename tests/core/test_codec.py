@@ -14,7 +14,7 @@ from edgemerge.core.errors import FormatError, SettingError, SolveError
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.wire.codec import decode, encode, form_of
+from edgemerge.wire.codec import decode, encode, form_of, unpack
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, low=(-1.0, 0.0, 2.0), high=5.0)
 ROWS = np.random.default_rng(0).uniform(0.0, 3.0, (50, 3))
@@ -163,10 +163,10 @@ def test_a_header_cannot_ask_for_more_memory_than_the_limit():
         ({"fingerprint": "0" * 64}, "found fingerprint '0000"),
         ({"device": ""}, "printable"),
         ({"device": "a\nb"}, "printable"),
-        ({"revision": "05"}, "expected it as"),
+        ({"revision": "05"}, "found the metadata word 'revision' as 05, expected 5"),
         ({"revision": "-1"}, "expected 0 to"),
         ({"revision": "five"}, "origin"),
-        ({"count": "50"}, "not those that edgemerge writes"),
+        ({"count": "50"}, "'count' as 50, expected 0x1.4"),
         ({"count": "nan"}, "found count nan"),
         ({"count": "many"}, "hexadecimal"),
         ({"count": "0x1p99999"}, "hexadecimal"),
@@ -174,7 +174,10 @@ def test_a_header_cannot_ask_for_more_memory_than_the_limit():
         ({"count": (1e-9).hex()}, "in steps of"),
         ({"projection": "{"}, "do not make a projection"),
         ({"projection": "[" * 100_000}, "do not make a projection"),
-        ({"remark": "hello"}, "not those that edgemerge writes"),
+        ({"remark": "hello"}, "unknown metadata word 'remark'"),
+        ({"format": "2"}, "found format 2, expected 1"),
+        ({"format": "1"}, "unknown metadata word 'format'"),
+        ({"discount": "0x0.0p+0"}, "for 'discount'"),
     ],
 )
 def test_words_that_do_not_fit_are_named(words, message):
@@ -210,6 +213,8 @@ def test_a_header_has_one_canonical_form():
     spaced = json.dumps(header, separators=(", ", ":")).encode()
     with pytest.raises(FormatError, match="canonical"):
         decode(len(spaced).to_bytes(8, "little") + spaced + body)
+    with pytest.raises(FormatError, match="canonical"):
+        unpack(len(spaced).to_bytes(8, "little") + spaced + body, 10**6)
     swapped = {"__metadata__": header.pop("__metadata__"), **dict(reversed(header.items()))}
     with pytest.raises(FormatError, match="canonical"):
         decode(joined(swapped, body))
@@ -219,7 +224,7 @@ def test_a_header_has_one_canonical_form():
 def test_an_array_too_many_is_refused(form):
     header, body = parts(encode(NOTE, form))
     header["W"] = {"dtype": "I8", "shape": [1], "data_offsets": [len(body), len(body) + 1]}
-    with pytest.raises(FormatError, match="words or arrays of the header"):
+    with pytest.raises(FormatError, match="unknown array 'W'"):
         decode(joined(header, body + b"\0"))
 
 

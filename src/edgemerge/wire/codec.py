@@ -69,7 +69,7 @@ def pack(words: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> bytes
     parts = (
         np.ascontiguousarray(a, DTYPES[DTYPE_NAMES[a.dtype]]).tobytes() for a in tensors.values()
     )
-    header = _write_header({"edgemerge": str(WIRE_FORMAT), **words}, layout)
+    header = _write_header(words, layout)
     if len(header) > MAX_HEADER_BYTES:
         raise FormatError(
             f"found a header of {len(header)} bytes, expected at most {MAX_HEADER_BYTES}"
@@ -78,21 +78,54 @@ def pack(words: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> bytes
 
 
 def unpack(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
-    """Read words and arrays back, or say what is wrong; the arrays are views into the data."""
+    """Return the metadata and the arrays that `pack` wrote; other bytes raise FormatError."""
+    metadata, tensors = read_container(data, limit)
+    must_be_header(_header_bytes(data), metadata, layout_of(tensors))
+    return metadata, tensors
+
+
+def read_container(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
+    """Return metadata and arrays, which are views into the data.
+
+    Only what reading needs is checked: call `must_be_canonical` with the value made of them.
+    """
     if len(data) > limit:
         raise FormatError(f"found {len(data)} bytes, expected at most {limit}: raise `limit`")
     header = _read_header(data)
-    words, layout = _parse_header(header)
-    if _write_header(words, layout) != header:
-        raise FormatError("the header is not in its canonical form: write it with edgemerge")
+    metadata, layout = _parse_header(header)
     sizes = [prod(shape) * np.dtype(DTYPES[kind]).itemsize for _, kind, shape in layout]
     if 8 + len(header) + sum(sizes) != len(data):
         raise FormatError(
             f"found {len(data)} bytes, expected {8 + len(header) + sum(sizes)} by the header: "
             "the data were cut short or have something behind them"
         )
-    del words["edgemerge"]
-    return words, _read_arrays(data, 8 + len(header), layout)
+    metadata.pop("edgemerge", None)
+    return metadata, _read_arrays(data, 8 + len(header), layout)
+
+
+def must_be_header(header: bytes, metadata: Mapping[str, str], layout: Layout) -> None:
+    """Refuse a header other than the one that is written for this metadata and layout."""
+    expected = _write_header(metadata, layout)
+    if header != expected:
+        raise FormatError(_header_difference(json.loads(header), json.loads(expected)))
+
+
+def _header_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    metadata = found.pop("__metadata__"), expected.pop("__metadata__")
+    for what, ours, theirs in (("metadata word", *metadata[::-1]), ("array", expected, found)):
+        unknown = [name for name in theirs if name not in ours]
+        if unknown:
+            return (
+                f"found the unknown {what} {unknown[0][:80]!r}, expected {list(ours)[:20]}: "
+                "read it with the version of edgemerge that wrote it"
+            )
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                return (
+                    f"found the {what} {name!r} as {str(theirs.get(name))[:80]}, "
+                    f"expected {str(value)[:80]}: it is not in its canonical form"
+                )
+    return "the header is not in its canonical form: write it with edgemerge"
 
 
 def layout_of(tensors: Mapping[str, NDArray[Any]]) -> Layout:
@@ -100,14 +133,18 @@ def layout_of(tensors: Mapping[str, NDArray[Any]]) -> Layout:
     return [(name, DTYPE_NAMES[a.dtype], a.shape) for name, a in tensors.items()]
 
 
-def _write_header(words: Mapping[str, str], layout: Layout) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": dict(words)}
+def _write_header(metadata: Mapping[str, str], layout: Layout) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"edgemerge": str(WIRE_FORMAT), **metadata}}
     end = 0
     for name, kind, shape in layout:
         start, end = end, end + prod(shape) * np.dtype(DTYPES[kind]).itemsize
         entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     return text + b" " * (-len(text) % 8)
+
+
+def _header_bytes(data: bytes) -> bytes:
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 def _read_header(data: bytes) -> bytes:
@@ -189,8 +226,6 @@ def projection_from_text(
         expected = projection.fingerprint
     except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"the settings do not make a projection: {error}") from error
-    if projection_to_text(projection) != text:
-        raise FormatError("the settings of the projection are not in their canonical form")
     if fingerprint != expected:
         raise FormatError(
             f"found fingerprint {fingerprint[:64]!r}, expected {expected} by the settings: "
@@ -364,25 +399,71 @@ def pack_payload(parcel: Payload) -> bytes:
 def unpack_payload(
     data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None
 ) -> Payload:
-    """Read a parcel, or refuse it; a `projection` at hand with the same settings is used again."""
-    words, tensors = unpack(data, limit)
-    missing = [key for key in HEADER_KEYS if key not in words]
+    """Return the payload of some bytes; see `payload_of`."""
+    return payload_of(*read_container(data, limit), limit, projection)
+
+
+def payload_of(
+    metadata: Metadata, tensors: Tensors, limit: int, projection: Projection | None = None
+) -> Payload:
+    """Return the payload in a container. It may not be canonical: see `must_be_canonical`.
+
+    Args:
+        metadata: The words of the header.
+        tensors: The arrays.
+        limit: The most bytes that the weights of the projection may take.
+        projection: Used instead of a new one if its settings are those of the metadata.
+    """
+    if metadata.get("format", "1") != "1":  # no version writes this word yet: absent means 1
+        raise FormatError(
+            f"found format {metadata['format'][:20]}, expected 1: "
+            "use the version of edgemerge that wrote it"
+        )
+    missing = [key for key in HEADER_KEYS if key not in metadata]
     if missing:
         raise FormatError(f"the header does not say {missing}")
-    kind, form = words["kind"], words["form"]
+    kind, form = metadata["kind"], metadata["form"]
     if form not in FORM_TOLERANCES:
         raise FormatError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
-    shared = projection_from_text(words["projection"], words["fingerprint"], limit, projection)
-    names = [key.removesuffix("count") for key in words if key.endswith("count")]
+    shared = projection_from_text(
+        metadata["projection"], metadata["fingerprint"], limit, projection
+    )
+    names = [key.removesuffix("count") for key in metadata if key.endswith("count")]
     parts = {
-        name: _read_stats(shared, words[name + "count"], tensors, name, form) for name in names
+        name: _read_stats(shared, metadata[name + "count"], tensors, name, form) for name in names
     }
     rest = {
-        key: words[key] for key in words if key not in HEADER_KEYS and not key.endswith("count")
+        key: text
+        for key, text in metadata.items()
+        if key not in HEADER_KEYS and not key.endswith("count")
     }
-    parcel = Payload(kind, shared, rest, parts, form)
-    _must_be_canonical(parcel, words, tensors, data)
-    return parcel
+    return Payload(kind, shared, rest, parts, form)
+
+
+def must_be_canonical(payload: Payload, data: bytes) -> None:
+    """Refuse bytes other than those that are written for the value that was read from them.
+
+    This is the only such check, made once for each message or file, at the end of reading it.
+
+    Args:
+        payload: What there is to write about the value, in the form of the bytes.
+        data: The bytes that the value was read from.
+    """
+    layout = [
+        (name + key, kind, shape)
+        for name, stats in payload.parts.items()
+        for key, kind, shape in form_layout(payload.form, *stats.V.shape)
+    ]
+    header = _header_bytes(data)
+    must_be_header(header, _payload_metadata(payload), layout)
+    # root16 is read as it comes; exact sums have no other bytes than these, except for −0
+    if payload.form == "exact":
+        numbers = np.frombuffer(data, "<u8", offset=8 + len(header))
+        same = not (numbers == 1 << 63).any()
+    else:
+        same = payload.form == "root16" or pack_payload(payload) == data
+    if not same:
+        raise FormatError("the bytes are not in their canonical form: found −0, expected 0")
 
 
 def _payload_metadata(parcel: Payload) -> Metadata:
@@ -401,7 +482,10 @@ def _read_stats(
     mine = {key: tensors.get(name + key) for key, _, _ in expected}
     found = {key: array for key, array in mine.items() if array is not None}
     if m < 1 or layout_of(found) != expected:
-        raise FormatError(f"found arrays {layout_of(found)}, expected {expected} with m ≥ 1")
+        raise FormatError(
+            f"found arrays {layout_of(found)} for {name + 'count'!r}, "
+            f"expected {expected} with m ≥ 1"
+        )
     sums = from_tensors(found, form, projection.quantum)
     must_be_on_grid(sums, projection.quantum)
     return Stats(projection, *sums, _read_count(count, projection.quantum))
@@ -415,26 +499,6 @@ def _read_count(text: str, quantum: float) -> float:
     if not 0.0 <= count < 2.0**53 or count % quantum:
         raise FormatError(f"found count {count:g}, expected 0 to 2⁵³ in steps of {quantum:g}")
     return count
-
-
-def _must_be_canonical(parcel: Payload, words: Metadata, tensors: Tensors, data: bytes) -> None:
-    shapes = {
-        name: form_layout(parcel.form, *stats.V.shape) for name, stats in parcel.parts.items()
-    }
-    every = [name + key for name, entries in shapes.items() for key, _, _ in entries]
-    if list(words.items()) != list(_payload_metadata(parcel).items()) or list(tensors) != every:
-        raise FormatError("the words or arrays of the header are not those that edgemerge writes")
-    rounded = _may_round(parcel) and pack_payload(parcel) != data
-    if rounded or any(map(_has_minus_zero, tensors.values())):
-        raise FormatError("the bytes are not in their canonical form: found −0, expected 0")
-
-
-def _has_minus_zero(array: NDArray[Any]) -> bool:
-    return array.dtype == np.float64 and bool((array.view(np.uint64) == 1 << 63).any())
-
-
-def _may_round(parcel: Payload) -> bool:
-    return parcel.form == "float32"  # exact has no other bytes; root16 is read as it comes
 
 
 def merged_metadata(told: Merged) -> Metadata:
@@ -558,8 +622,10 @@ def decode_with_form(
 ) -> tuple[Value | V, str]:
     """Return a value and the form that it was written in, which `admit` needs; see `decode`."""
     must_be(data, bytes, "read the file or message as bytes")
-    parcel = unpack_payload(data, limit=limit, projection=projection)
-    return must_be_kind(from_payload(parcel), kind), parcel.form
+    payload = unpack_payload(data, limit=limit, projection=projection)
+    value = from_payload(payload)
+    must_be_canonical(to_payload(value, payload.form), data)
+    return must_be_kind(value, kind), payload.form
 
 
 def must_be_kind(value: Any, kind: type | None) -> Any:
@@ -573,8 +639,8 @@ def must_be_kind(value: Any, kind: type | None) -> Any:
 
 
 def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> str:
-    """Say in which form a value was written; `admit` wants to know."""
-    return unpack_payload(data, limit=limit, projection=projection).form
+    """Return the form that a value was written in, which `admit` needs."""
+    return decode_with_form(data, limit=limit, projection=projection)[1]
 
 
 def to_payload(value: Value, form: str = "exact") -> Payload:
@@ -595,28 +661,21 @@ def to_payload(value: Value, form: str = "exact") -> Payload:
     )
 
 
-def from_payload(parcel: Payload) -> Value:
-    """Make the value that a parcel describes."""
-    value: Value
-    if parcel.kind == "projection" and not parcel.parts:
-        value = parcel.projection
-    elif parcel.kind == "stats" and list(parcel.parts) == [""]:
-        value = parcel.parts[""]
-    elif parcel.kind == "contribution" and list(parcel.parts) == [""]:
-        value = contribution_from_metadata(parcel.words, parcel.parts[""])
-    elif parcel.kind == "told" and list(parcel.parts) == [
-        f"{i}." for i in range(len(parcel.parts))
-    ]:
-        value = merged_from_metadata(parcel.projection, parcel.words, list(parcel.parts.values()))
-    else:
-        raise FormatError(
-            f"found {parcel.kind!r} with {len(parcel.parts)} sums, "
-            "expected a projection, stats, a contribution, or what an exchange told"
-        )
-    again = to_payload(value, parcel.form)
-    if list(again.words.items()) != list(parcel.words.items()) or again.form != parcel.form:
-        raise FormatError(f"the words of this {parcel.kind} are not those that edgemerge writes")
-    return value
+def from_payload(payload: Payload) -> Value:
+    """Return the value that a payload describes."""
+    names = list(payload.parts)
+    if payload.kind == "projection" and not names:
+        return payload.projection
+    if payload.kind == "stats" and names == [""]:
+        return payload.parts[""]
+    if payload.kind == "contribution" and names == [""]:
+        return contribution_from_metadata(payload.words, payload.parts[""])
+    if payload.kind == "told" and names == [f"{i}." for i in range(len(names))]:
+        return merged_from_metadata(payload.projection, payload.words, list(payload.parts.values()))
+    raise FormatError(
+        f"found {payload.kind!r} with {len(names)} sums, "
+        "expected a projection, stats, a contribution or merged contributions"
+    )
 
 
 def origin_metadata(contribution: Contribution) -> Metadata:
@@ -631,11 +690,8 @@ def contribution_from_metadata(words: Metadata, stats: Stats) -> Contribution:
     try:
         device, pattern = words["device"], words["pattern"]
         revision, incarnation = int(words["revision"]), int(words["incarnation"])
-        found = Contribution(device, stats, revision, pattern, incarnation)
+        return Contribution(device, stats, revision, pattern, incarnation)
     except KeyError as error:
         raise FormatError(f"the header does not say {error}") from error
     except (EdgemergeError, ValueError) as error:
         raise FormatError(f"the origin is not that of a contribution: {error}") from error
-    if origin_metadata(found) != words:
-        raise FormatError(f"found the origin {words}, expected it as {origin_metadata(found)}")
-    return found

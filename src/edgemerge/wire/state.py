@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from edgemerge.wire.codec import (
     Tensors,
     pack,
     pack_payload,
-    unpack,
     unpack_payload,
 )
 
@@ -57,9 +56,7 @@ def bank_to_bytes(bank: Bank) -> bytes:
     )
 
 
-def bank_from_bytes(data: bytes, *, limit: int) -> Bank:
-    """Make the bank again; bytes that we would not have written are refused."""
-    words, tensors = unpack(data, limit)
+def _read_bank(data: bytes, words: Metadata, tensors: Tensors, limit: int) -> Bank:
     try:
         bank = _build_bank(json.loads(words["state"]), tensors, limit)
     except FormatError:
@@ -67,7 +64,13 @@ def bank_from_bytes(data: bytes, *, limit: int) -> Bank:
     except (EdgemergeError, ValueError, TypeError, KeyError, IndexError) as error:
         raise FormatError(f"the state does not make a bank: {error!r}") from error
     if bank_to_bytes(bank) != data:
-        raise FormatError("the state of the bank is not in its canonical form")
+        unknown = [name for name in words if name not in ("kind", "state")]
+        raise FormatError(
+            f"found the unknown metadata word {unknown[0][:80]!r}, expected kind and state: "
+            "read it with the version of edgemerge that wrote it"
+            if unknown
+            else "the state of the bank is not in its canonical form"
+        )
     return bank
 
 
@@ -128,17 +131,19 @@ def to_bytes(thing: Saveable) -> bytes:
 
 def from_bytes(data: bytes, *, limit: int = MAX_BYTES) -> Saveable:
     """Make the thing again; saving that one gives the same bytes."""
-    if unpack(data, limit)[0].get("kind") == "bank":
-        return bank_from_bytes(data, limit=limit)
-    parcel = unpack_payload(data, limit=limit)
-    thing = FROM_PAYLOAD.get(parcel.kind, codec.from_payload)(parcel)
-    if list(_to_payload(thing).words.items()) != list(parcel.words.items()):
-        raise FormatError(f"the words of this {parcel.kind} are not those that edgemerge writes")
+    words, tensors = codec.read_container(data, limit)
+    if words.get("kind") == "bank":
+        return _read_bank(data, words, tensors, limit)
+    payload = codec.payload_of(words, tensors, limit)
+    thing = FROM_PAYLOAD.get(payload.kind, codec.from_payload)(payload)
+    codec.must_be_canonical(_to_payload(thing, payload.form), data)
     return thing
 
 
-def _to_payload(thing: Saveable) -> Payload:
-    return TO_PAYLOAD.get(type(thing), codec.to_payload)(thing)
+def _to_payload(thing: Saveable, form: str = "exact") -> Payload:
+    if type(thing) in TO_PAYLOAD:
+        return TO_PAYLOAD[type(thing)](thing)
+    return codec.to_payload(cast(codec.Value, thing), form)
 
 
 def _write_detector(detector: Detector) -> Payload:
