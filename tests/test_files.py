@@ -163,6 +163,18 @@ def test_the_bytes_of_a_bank_are_checked_as_a_whole(words, message):
         from_bytes(pack(metadata | words, tensors))
 
 
+@pytest.mark.parametrize("kind", [Detector, Bank])
+def test_infinity_rejects_no_sample_and_is_saved(kind, tmp_path):
+    never, none = kind(SHARED, reject_above=np.inf), kind(SHARED, reject_above=None)
+    for learner in (never, none):
+        learner.learn(ROWS)
+        learner.learn(ROWS * 9.0)
+    save(never, tmp_path / "never")
+    assert load(tmp_path / "never").reject_above == np.inf
+    assert never.rejected == none.rejected == 0
+    assert never.score(ROWS[0]) == pytest.approx(none.score(ROWS[0]), rel=1e-12)
+
+
 def test_permissions_follow_the_umask_if_asked(tmp_path):
     before = os.umask(0o027)
     try:

@@ -1,5 +1,7 @@
 """Laws of the projection: equal settings, equal numbers; samples and hidden values on the grid."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,6 +90,14 @@ def test_no_entry_of_a_table_depends_on_whose_exp_is_used(name, bits):
     assert to_boundary[z != 0.0].min() > ulps
     assert activation_table(name, bits)[0] == (0.0 if name == "sigmoid" else -1.0)
     assert activation_table(name, bits)[-1] == 1.0
+
+
+def test_no_width_and_a_width_of_zero_choose_the_same():
+    chosen = Projection(n_inputs=3, n_hidden=4)
+    assert chosen.width == Projection(n_inputs=3, n_hidden=4, width=0.0).width == 4.0
+    assert chosen == Projection(n_inputs=3, n_hidden=4, width=None)
+    assert chosen == Projection(n_inputs=3, n_hidden=4, width=4.0)
+    assert chosen == pickle.loads(pickle.dumps(chosen))  # noqa: S301 - our own bytes
 
 
 def test_an_anomaly_far_outside_the_range_stays_one():

@@ -311,7 +311,9 @@ def check_learning_settings(
     if not 0.5 <= forgetting <= 1.0:
         raise SettingError(f"found forgetting={forgetting}, expected 0.5 to 1 (1: never)")
     if reject_above is not None and not reject_above > 1.0:
-        raise SettingError(f"found reject_above={reject_above}, expected above 1, or None")
+        raise SettingError(
+            f"found reject_above={reject_above}, expected above 1, or None or math.inf (never)"
+        )
 
 
 FORMAT = 1
@@ -331,8 +333,8 @@ class Projection:
         low: Where each input usually begins: one number, or one for each input; −1 by default.
         high: Where each input usually ends, likewise; 1 by default. Values beyond `low` and `high`
             are used all the same, up to 128 times the range.
-        width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). By
-            default (0.0) one is chosen that suits the activation and the number of inputs.
+        width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). None (the
+            default) chooses one that suits the activation and the number of inputs; so does 0.0.
         grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. Fewer bits
             leave room for more samples before a sum is full (5·10⁸ with 12).
         names: A name for each input. Its weights then follow from its name instead of its position,
@@ -348,7 +350,7 @@ class Projection:
     activation: Activation = "tanh"
     low: float | Sequence[float] | Array = -1.0
     high: float | Sequence[float] | Array = 1.0
-    width: float = 0.0
+    width: float | None = None
     grid_bits: int = 12
     names: Sequence[str] | None = None
 
@@ -360,7 +362,9 @@ class Projection:
         plain |= {"low": plain_range_end(self.low), "high": plain_range_end(self.high)}
         if self.names is not None:
             plain["names"] = tuple(map(str, self.names))
-        plain["width"] = float(self.width) or default_width(self.activation, plain["n_inputs"])
+        plain["width"] = float(self.width or 0.0) or default_width(
+            self.activation, plain["n_inputs"]
+        )
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         check_projection_settings(self)
@@ -388,7 +392,7 @@ class Projection:
     def A(self) -> Array:
         """The input weights, (n, N)."""
         keys = range(self.n_inputs) if self.names is None else map(name_key, self.names)
-        return self._draw(keys, self.width)
+        return self._draw(keys, cast(float, self.width))
 
     @cached_property
     def b(self) -> Array:
@@ -398,7 +402,7 @@ class Projection:
     def _draw(self, keys: Iterable[int], width: float) -> Array:
         # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs all at REACH
         room = 52 - self.grid_bits - log2(MAX_ABS_INPUT) - ceil(log2(max(self.n_inputs, 4096)))
-        bits = int(room - max(0, ceil(log2(self.width))))
+        bits = int(room - max(0, ceil(log2(cast(float, self.width)))))
         return random_weights(self.seed, keys, self.n_hidden, width, bits)
 
     @cached_property

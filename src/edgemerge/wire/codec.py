@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,7 +211,8 @@ def projection_to_text(projection: Projection) -> str:
     """Write the settings of a projection as text that builds it again."""
     p = projection
     sizes = {"n_inputs": int(p.n_inputs), "n_hidden": int(p.n_hidden), "seed": int(p.seed)}
-    ranges = {"low": p.low, "high": p.high, "width": float(p.width), "grid_bits": int(p.grid_bits)}
+    width = float(cast(float, p.width))  # a projection has chosen it when it was built
+    ranges = {"low": p.low, "high": p.high, "width": width, "grid_bits": int(p.grid_bits)}
     every = {**sizes, "activation": p.activation, **ranges, "names": p.names}
     return json.dumps(every, separators=(",", ":"))
 
