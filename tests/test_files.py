@@ -119,9 +119,9 @@ def test_a_file_above_the_limit_is_not_read(tmp_path):
 
 
 def changed(thing, **words):
-    parcel = unpack_payload(to_bytes(thing))
-    parcel.words.update(words)
-    return pack_payload(parcel)
+    payload = unpack_payload(to_bytes(thing))
+    payload.metadata.update(words)
+    return pack_payload(payload)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def changed(thing, **words):
     [
         (changed(Detector(SHARED), forgetting=(3.0).hex()), "forgetting=3.0"),
         (changed(Detector(SHARED), forgetting="1.0"), "'forgetting' as 1.0, expected 0x1.0"),
-        (changed(Detector(SHARED), rejected="x"), "do not make a detector"),
-        (changed(Detector(SHARED), ridge="0x1p9999"), "do not make a detector"),
+        (changed(Detector(SHARED), rejected="x"), "invalid settings of a detector"),
+        (changed(Detector(SHARED), ridge="0x1p9999"), "invalid settings of a detector"),
         (changed(ledger(), **{"1.device": "pump-1", "1.incarnation": "2"}), "found a contribution"),
         (changed(ledger(), **{"0.device": "pump-9"}), "'0.device' as pump-9, expected pump-"),
         (changed(ledger(), **{"7.device": "pump-9"}), "unknown metadata word '7.device'"),
@@ -148,7 +148,7 @@ def test_a_state_that_cannot_be_is_refused(data, words, tmp_path):
     ("words", "message"),
     [
         ({"remark": "x"}, "unknown metadata word 'remark'"),
-        ({"state": "{}"}, "does not make a bank"),
+        ({"state": "{}"}, "invalid state of a bank"),
         ({}, "canonical"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Old module paths that pickled objects name; `import edgemerge` makes them importable again.
+"""Old module paths, which `import edgemerge` keeps importable for pickles of earlier versions.
 
-Pickles hold the module and name of every class in them. Classes have moved since they were written;
-a module that is gone is replaced by one that looks its names up in their new home when asked.
+A pickle holds the module and name of every class in it. A module that no longer exists is replaced
+by one that looks each name up in its new module.
 """
 
 import sys
@@ -42,10 +42,10 @@ MOVED = {
 
 
 class MovedModule(ModuleType):
-    """Stands in for a module that is gone."""
+    """Replaces a module that no longer exists."""
 
     def __getattr__(self, name: str) -> Any:
-        """Look a name up in its new home."""
+        """Return the object that now has this name."""
         if name not in MOVED[self.__name__]:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         module, _, new_name = MOVED[self.__name__][name].partition(":")

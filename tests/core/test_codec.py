@@ -120,17 +120,17 @@ def zipped():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "found nothing"),
+        (b"", "found no bytes"),
         (pickle.dumps(ROWS), "found a pickle"),
         (zipped(), "found a zip archive"),
         (b"\x93NUMPY\x01\x00v\x00{}", "found a NumPy file"),
         (b"\x1f\x8b\x08\x00 and so on", "found gzip"),
         (b'{"U": 3}', "found JSON"),
-        (b"what is this, really?", "21 bytes of something else"),
+        (b"what is this, really?", "21 bytes in an unknown format"),
         (foreign.save({"U": ROWS}), "safetensors file of another program"),
-        (encode(NOTE)[:100], "cut short"),
-        (encode(NOTE)[:-1], "cut short"),
-        (encode(NOTE) + b"\0", "something behind"),
+        (encode(NOTE)[:100], "truncated"),
+        (encode(NOTE)[:-1], "truncated"),
+        (encode(NOTE) + b"\0", "followed by other bytes"),
     ],
 )
 def test_bytes_of_another_kind_are_named(data, words):
@@ -146,7 +146,7 @@ def test_size_is_limited_before_anything_is_read():
 
 
 def test_a_header_cannot_ask_for_more_memory_than_the_limit():
-    with pytest.raises(FormatError, match="weights alone take more"):
+    with pytest.raises(FormatError, match="weights alone need more"):
         decode(with_settings(encode(NOTE), n_inputs=10**9))
     header, body = parts(encode(NOTE))
     header["V"]["shape"] = [2**30, 2**30]
@@ -172,8 +172,8 @@ def test_a_header_cannot_ask_for_more_memory_than_the_limit():
         ({"count": "0x1p99999"}, "hexadecimal"),
         ({"count": (-1.0).hex()}, "found count -1"),
         ({"count": (1e-9).hex()}, "in steps of"),
-        ({"projection": "{"}, "do not make a projection"),
-        ({"projection": "[" * 100_000}, "do not make a projection"),
+        ({"projection": "{"}, "invalid projection settings"),
+        ({"projection": "[" * 100_000}, "invalid projection settings"),
         ({"remark": "hello"}, "unknown metadata word 'remark'"),
         ({"format": "2"}, "found format 2, expected 1"),
         ({"format": "1"}, "unknown metadata word 'format'"),
@@ -193,14 +193,14 @@ def test_words_that_do_not_fit_are_named(words, message):
         ({"n_inputs": True}, "whole number"),
         ({"n_hidden": 5}, "found fingerprint"),
         ({"width": 0.0}, "canonical"),
-        ({"width": 1}, "width of another type"),
+        ({"width": 1}, "width of the wrong type"),
         ({"low": [0.0, 1.0]}, "one number or 3"),
         ({"low": float("inf")}, "finite"),
         ({"low": -1e308, "high": 1e308}, "finite"),
-        ({"names": ["a", "b", "\ud800"]}, "do not make a projection"),
+        ({"names": ["a", "b", "\ud800"]}, "invalid projection settings"),
         ({"activation": "gelu"}, "activation"),
-        ({"activation": []}, "do not make a projection"),
-        ({"extra": 1}, "do not make a projection"),
+        ({"activation": []}, "invalid projection settings"),
+        ({"extra": 1}, "invalid projection settings"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(settings, message):

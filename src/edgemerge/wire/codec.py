@@ -1,14 +1,17 @@
-"""The codec: values as bytes and back, in one canonical form; other bytes are refused.
+"""The codec: encode values as bytes and decode them; bytes that are not canonical are refused.
 
 The container is safetensors: eight bytes of header length, a JSON header padded with spaces, then
-the arrays one after the other. Nothing is allocated before the header, the shapes and the length
-agree. The projection travels as its settings, with the fingerprint that it must have when it is
-built again.
+the arrays in order. Nothing is allocated before the header, the shapes and the length agree. The
+projection is sent as its settings and the fingerprint that they must give.
 
-Sums travel as "exact", "float32" or "root16". U (N, N) goes as its upper triangle, row by row.
-root16 sends R and Z with RᵀR = U, RᵀZ = V, and E = S − diag(ZᵀZ): what arrives is a Gram matrix
-again, and the loss that is left (E) is not drowned by rounding. Columns of R and Z are scaled by
-powers of two to below 1, where float16 counts 2⁻²⁴.
+The bytes of a value are canonical: after decoding, `must_be_canonical` writes the header again from
+the value and compares. Metadata can be added later: a key that a version does not write is refused
+by its name, and a missing `format` means 1.
+
+Sums are sent as "exact", "float32" or "root16". U (N, N) is sent as its upper triangle, row by row.
+root16 sends R and Z with RᵀR = U, RᵀZ = V, and E = S − diag(ZᵀZ), so the decoded U is a Gram matrix
+again and rounding does not swamp the residual loss E. Columns of R and Z are scaled by powers of
+two to below 1, where the steps of float16 are 2⁻²⁴.
 
 >>> shared = Projection(n_inputs=2, n_hidden=3)
 >>> note = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
@@ -63,13 +66,13 @@ Tensors = dict[str, NDArray[Any]]
 Layout = list[tuple[str, str, tuple[int, ...]]]
 
 
-def pack(words: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """Write words and arrays; the format number comes before everything else."""
+def pack(metadata: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return metadata and arrays as bytes, with the format number first."""
     layout = layout_of(tensors)
     parts = (
         np.ascontiguousarray(a, DTYPES[DTYPE_NAMES[a.dtype]]).tobytes() for a in tensors.values()
     )
-    header = _write_header(words, layout)
+    header = _write_header(metadata, layout)
     if len(header) > MAX_HEADER_BYTES:
         raise FormatError(
             f"found a header of {len(header)} bytes, expected at most {MAX_HEADER_BYTES}"
@@ -87,7 +90,7 @@ def unpack(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
 def read_container(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
     """Return metadata and arrays, which are views into the data.
 
-    Only what reading needs is checked: call `must_be_canonical` with the value made of them.
+    This checks only what reading needs. Call `must_be_canonical` once the value is decoded.
     """
     if len(data) > limit:
         raise FormatError(f"found {len(data)} bytes, expected at most {limit}: raise `limit`")
@@ -97,7 +100,7 @@ def read_container(data: bytes, limit: int) -> tuple[Metadata, Tensors]:
     if 8 + len(header) + sum(sizes) != len(data):
         raise FormatError(
             f"found {len(data)} bytes, expected {8 + len(header) + sum(sizes)} by the header: "
-            "the data were cut short or have something behind them"
+            "the data are truncated or followed by other bytes"
         )
     metadata.pop("edgemerge", None)
     return metadata, _read_arrays(data, 8 + len(header), layout)
@@ -129,7 +132,7 @@ def _header_difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
 
 
 def layout_of(tensors: Mapping[str, NDArray[Any]]) -> Layout:
-    """Give name, type and shape of each array."""
+    """Return name, type and shape of each array."""
     return [(name, DTYPE_NAMES[a.dtype], a.shape) for name, a in tensors.items()]
 
 
@@ -161,7 +164,9 @@ def _read_header(data: bytes) -> bytes:
             "use the version of edgemerge that wrote it"
         )
     if len(header) != length:
-        raise FormatError(f"found {len(data)} bytes, expected a header of {length}: cut short?")
+        raise FormatError(
+            f"found {len(data)} bytes, expected a header of {length}: the data are truncated"
+        )
     return header
 
 
@@ -171,7 +176,7 @@ def _describe_bytes(data: bytes) -> str:
             return name
     if data[8:9] == b"{":
         return "a safetensors file of another program"
-    return f"{len(data)} bytes of something else" if data else "nothing"
+    return f"{len(data)} bytes in an unknown format" if data else "no bytes"
 
 
 def _parse_header(header: bytes) -> tuple[Metadata, Layout]:
@@ -179,10 +184,12 @@ def _parse_header(header: bytes) -> tuple[Metadata, Layout]:
         entries = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"the header is not JSON: {error}") from error
-    words = entries.pop("__metadata__")
-    if not (isinstance(words, dict) and all(isinstance(word, str) for word in words.values())):
-        raise FormatError("the words of the header are not all text")
-    return words, [_parse_entry(name, entry) for name, entry in entries.items()]
+    metadata = entries.pop("__metadata__")
+    if not (
+        isinstance(metadata, dict) and all(isinstance(word, str) for word in metadata.values())
+    ):
+        raise FormatError("found metadata that are not text, expected text values only")
+    return metadata, [_parse_entry(name, entry) for name, entry in entries.items()]
 
 
 def _parse_entry(name: str, entry: Any) -> tuple[str, str, tuple[int, ...]]:
@@ -208,7 +215,7 @@ def _read_arrays(data: bytes, start: int, layout: Layout) -> Tensors:
 
 
 def projection_to_text(projection: Projection) -> str:
-    """Write the settings of a projection as text that builds it again."""
+    """Return the settings of a projection as JSON, from which it can be built again."""
     p = projection
     sizes = {"n_inputs": int(p.n_inputs), "n_hidden": int(p.n_hidden), "seed": int(p.seed)}
     width = float(cast(float, p.width))  # a projection has chosen it when it was built
@@ -220,30 +227,30 @@ def projection_to_text(projection: Projection) -> str:
 def projection_from_text(
     text: str, fingerprint: str, limit: int, known: Projection | None
 ) -> Projection:
-    """Build the projection that a text describes, unless it is the one at hand."""
+    """Return the projection with these settings: `known` if it has them, else a new one."""
     try:
         same = known is not None and projection_to_text(known) == text
         projection = known if known and same else _build_projection(json.loads(text), limit)
         expected = projection.fingerprint
     except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"the settings do not make a projection: {error}") from error
+        raise FormatError(f"found invalid projection settings: {error}") from error
     if fingerprint != expected:
         raise FormatError(
             f"found fingerprint {fingerprint[:64]!r}, expected {expected} by the settings: "
-            "the sender draws other weights, so its sums cannot be used here"
+            "the sender has different weights, so its sums cannot be used here"
         )
     return projection
 
 
 def _build_projection(settings: Any, limit: int) -> Projection:
     _check_json_types(settings, limit)
-    with np.errstate(all="ignore"):  # what is not finite is refused by its name
+    with np.errstate(all="ignore"):  # values that are not finite are refused below, by name
         return Projection(**settings)
 
 
 def _check_json_types(settings: Any, limit: int) -> None:
     if not isinstance(settings, dict):
-        raise FormatError("found no list of settings")
+        raise FormatError("found no settings, expected a JSON object")
     for name in ("n_inputs", "n_hidden", "seed", "grid_bits"):
         if type(settings.get(name)) is not int:
             raise FormatError(f"found {name}={settings.get(name)!r}, expected a whole number")
@@ -251,9 +258,9 @@ def _check_json_types(settings: Any, limit: int) -> None:
         value = settings.get(name)
         values = value if isinstance(value, list) else [value]
         if not (all(type(v) is kinds for v in values) or (name == "names" and value is None)):
-            raise FormatError(f"found {name} of another type, expected {kinds.__name__}")
+            raise FormatError(f"found {name} of the wrong type, expected {kinds.__name__}")
     if settings["n_inputs"] * settings["n_hidden"] * 8 > limit:
-        raise FormatError(f"its weights alone take more than {limit} bytes: raise `limit`")
+        raise FormatError(f"its weights alone need more than {limit} bytes: raise `limit`")
 
 
 Array = NDArray[np.float64]
@@ -261,7 +268,7 @@ SumArrays = tuple[Array, Array, Array, Array]  # U, V, C, S
 
 
 def to_tensors(stats: Stats, form: str) -> Tensors:
-    """Write sums as the arrays of a form."""
+    """Return sums as the arrays of a form."""
     if form not in FORM_TOLERANCES:
         raise SettingError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
     must_be_on_grid(stats.arrays, stats.projection.quantum)
@@ -282,7 +289,7 @@ def to_tensors(stats: Stats, form: str) -> Tensors:
 
 
 def form_layout(form: str, N: int, m: int) -> Layout:
-    """Say which arrays a form has for N hidden values and m outputs."""
+    """Return the arrays that a form has for N hidden values and m outputs."""
     triangle = N * (N + 1) // 2
     if form == "root16":
         floats = [("E", "F32", (m,)), ("C", "F32", (m,))]
@@ -294,7 +301,7 @@ def form_layout(form: str, N: int, m: int) -> Layout:
 
 
 def from_tensors(tensors: Tensors, form: str, quantum: float) -> SumArrays:
-    """Read the arrays of a form back, in float64 and on the grid."""
+    """Return the sums in the arrays of a form, as float64 on the grid."""
     if not all(np.isfinite(array).all() for array in tensors.values()):
         raise FormatError("found NaN or infinity, expected finite numbers")
     if form == "root16":
@@ -304,7 +311,7 @@ def from_tensors(tensors: Tensors, form: str, quantum: float) -> SumArrays:
 
 
 def must_be_on_grid(sums: SumArrays, quantum: float) -> None:
-    """Refuse what no sum on the grid can be."""
+    """Refuse sums that are not finite, too large, or off the grid."""
     for name, array in zip("UVCS", sums, strict=True):
         if not np.all(np.abs(array) < exact_limit(quantum)):  # also false for NaN
             raise FormatError(f"an entry of {name} is NaN or not below {exact_limit(quantum):.3g}")
@@ -314,12 +321,12 @@ def must_be_on_grid(sums: SumArrays, quantum: float) -> None:
 
 
 def pack_triangle(U: Array) -> Array:
-    """Give the upper triangle, row by row."""
+    """Return the upper triangle, row by row."""
     return np.asarray(U[_upper(len(U))])
 
 
 def unpack_triangle(packed: Array, N: int) -> Array:
-    """Give the symmetric matrix of an upper triangle."""
+    """Return the symmetric matrix with this upper triangle."""
     U = np.zeros((N, N))
     U[_upper(N)] = packed
     U.T[_upper(N)] = packed
@@ -339,8 +346,8 @@ def _to_root(stats: Stats) -> Tensors:
 
 
 def _smallest_lift(stats: Stats) -> tuple[Array, Array]:
-    # sums of samples as they are need none but float64's own; faded ones that of their rounding,
-    # without which Z could explain more than there is
+    # sums of whole samples need no lift beyond float64's rounding; after forgetting they need the
+    # grid's, or Z would explain more than S
     scale, size, most = np.abs(stats.U.diagonal()), len(stats.U) + 1, Rounding.of(stats).slack
     for slack in (0.0, stats.projection.quantum, most):
         L = cholesky_within_rounding(stats.U, scale, size, slack, 0.0)
@@ -378,23 +385,23 @@ HEADER_KEYS = ("kind", "form", "fingerprint", "projection")
 
 @dataclass(frozen=True)
 class Payload:
-    """What one message or file holds; `parts` are sums by name, all of one projection."""
+    """The content of one message or file; `parts` are sums by name, all of one projection."""
 
     kind: str
     projection: Projection
-    words: Metadata = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
     parts: dict[str, Stats] = field(default_factory=dict)
     form: str = "exact"
 
 
-def pack_payload(parcel: Payload) -> bytes:
-    """Write a parcel: equal parcels are equal bytes."""
+def pack_payload(payload: Payload) -> bytes:
+    """Return a payload as bytes; equal payloads give equal bytes."""
     tensors: Tensors = {}
-    for name, stats in parcel.parts.items():
-        parcel.projection.must_equal(stats.projection)
-        parts = to_tensors(stats, parcel.form)
+    for name, stats in payload.parts.items():
+        payload.projection.must_equal(stats.projection)
+        parts = to_tensors(stats, payload.form)
         tensors |= {name + key: array for key, array in parts.items()}
-    return pack(_payload_metadata(parcel), tensors)
+    return pack(_payload_metadata(payload), tensors)
 
 
 def unpack_payload(
@@ -407,22 +414,22 @@ def unpack_payload(
 def payload_of(
     metadata: Metadata, tensors: Tensors, limit: int, projection: Projection | None = None
 ) -> Payload:
-    """Return the payload in a container. It may not be canonical: see `must_be_canonical`.
+    """Return the payload in a container, without the check of `must_be_canonical`.
 
     Args:
-        metadata: The words of the header.
+        metadata: The header's metadata.
         tensors: The arrays.
         limit: The most bytes that the weights of the projection may take.
         projection: Used instead of a new one if its settings are those of the metadata.
     """
-    if metadata.get("format", "1") != "1":  # no version writes this word yet: absent means 1
+    if metadata.get("format", "1") != "1":  # not written yet; absent means 1
         raise FormatError(
             f"found format {metadata['format'][:20]}, expected 1: "
             "use the version of edgemerge that wrote it"
         )
     missing = [key for key in HEADER_KEYS if key not in metadata]
     if missing:
-        raise FormatError(f"the header does not say {missing}")
+        raise FormatError(f"found no {missing} in the header: write it with edgemerge")
     kind, form = metadata["kind"], metadata["form"]
     if form not in FORM_TOLERANCES:
         raise FormatError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
@@ -442,13 +449,13 @@ def payload_of(
 
 
 def must_be_canonical(payload: Payload, data: bytes) -> None:
-    """Refuse bytes other than those that are written for the value that was read from them.
+    """Refuse bytes that differ from those that encoding the decoded value gives.
 
-    This is the only such check, made once for each message or file, at the end of reading it.
+    Each message or file is checked once, here, after it has been decoded.
 
     Args:
-        payload: What there is to write about the value, in the form of the bytes.
-        data: The bytes that the value was read from.
+        payload: The payload of the decoded value, in the form of the bytes.
+        data: The bytes that the value was decoded from.
     """
     layout = [
         (name + key, kind, shape)
@@ -457,7 +464,7 @@ def must_be_canonical(payload: Payload, data: bytes) -> None:
     ]
     header = _header_bytes(data)
     must_be_header(header, _payload_metadata(payload), layout)
-    # root16 is read as it comes; exact sums have no other bytes than these, except for −0
+    # encoding decoded root16 sums may round differently; exact sums differ in −0 only
     if payload.form == "exact":
         numbers = np.frombuffer(data, "<u8", offset=8 + len(header))
         same = not (numbers == 1 << 63).any()
@@ -467,11 +474,11 @@ def must_be_canonical(payload: Payload, data: bytes) -> None:
         raise FormatError("the bytes are not in their canonical form: found −0, expected 0")
 
 
-def _payload_metadata(parcel: Payload) -> Metadata:
-    p = parcel.projection
-    head = (parcel.kind, parcel.form, p.fingerprint, projection_to_text(p))
-    counts = {f"{name}count": stats.count.hex() for name, stats in parcel.parts.items()}
-    return {**dict(zip(HEADER_KEYS, head, strict=True)), **parcel.words, **counts}
+def _payload_metadata(payload: Payload) -> Metadata:
+    p = payload.projection
+    head = (payload.kind, payload.form, p.fingerprint, projection_to_text(p))
+    counts = {f"{name}count": stats.count.hex() for name, stats in payload.parts.items()}
+    return {**dict(zip(HEADER_KEYS, head, strict=True)), **payload.metadata, **counts}
 
 
 def _read_stats(
@@ -502,15 +509,16 @@ def _read_count(text: str, quantum: float) -> float:
     return count
 
 
-def merged_metadata(told: Merged) -> Metadata:
-    """Write down where each part comes from."""
-    return {f"{i}.origins": _origins_to_text(part.origins) for i, part in enumerate(told.parts)}
+def merged_metadata(merged: Merged) -> Metadata:
+    """Return the origins of each part as metadata."""
+    return {f"{i}.origins": _origins_to_text(part.origins) for i, part in enumerate(merged.parts)}
 
 
-def merged_from_metadata(projection: Projection, words: Metadata, sums: list[Stats]) -> Merged:
-    """Give sums the origins that were written down."""
+def merged_from_metadata(projection: Projection, metadata: Metadata, sums: list[Stats]) -> Merged:
+    """Return sums with the origins in the metadata."""
     parts = tuple(
-        MergedPart(s, _origins_from_text(words.get(f"{i}.origins", ""))) for i, s in enumerate(sums)
+        MergedPart(s, _origins_from_text(metadata.get(f"{i}.origins", "")))
+        for i, s in enumerate(sums)
     )
     if any(len(part.stats.C) != projection.n_inputs for part in parts):
         raise FormatError("found sums of another task, expected those of detectors")
@@ -530,9 +538,7 @@ def _origins_from_text(text: str) -> tuple[Origin, ...]:
     except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"found origins {text[:80]!r}, expected a list of four each") from error
     if not found or list(found) != sorted(found):
-        raise FormatError(
-            "found origins out of order or none, expected them in order of their keys"
-        )
+        raise FormatError("found no origins, or unsorted ones, expected them sorted by key")
     return found
 
 
@@ -542,7 +548,7 @@ def _origin_from_json(entry: Any) -> Origin:
         raise FormatError("found a name that is not text")
     for number in (incarnation, revision):
         if not (type(number) is int and 0 <= number < 2**63):
-            raise FormatError("found another number than a whole one from 0 to 2⁶³ − 1")
+            raise FormatError("found a bad incarnation or revision, expected 0 to 2⁶³ − 1")
     return Origin(device, incarnation, pattern, revision)
 
 
@@ -556,7 +562,7 @@ def encode(value: Value, form: str = "exact") -> bytes:
     """Return a value as bytes; equal values give equal bytes.
 
     Args:
-        value: A projection, stats, a contribution, or what an exchange's `pull` returned.
+        value: A projection, stats, a contribution, or the `Merged` that a pull returns.
         form: "exact" (default), "float32" (half the bytes) or "root16" (a quarter). The last two
             round the sums: use them for links that cannot carry more. float16 of U itself is not
             offered, since it would make U indefinite.
@@ -588,16 +594,15 @@ def decode(
     """Return the value that `encode` wrote.
 
     Args:
-        data: The bytes. They may come from anywhere: nothing is allocated before the header, the
-            shapes and the length agree, and nothing is executed.
+        data: The bytes, from any source: nothing is allocated before the header, the shapes and
+            the length agree, and nothing is executed.
         kind: The class that is expected, such as `Contribution`; by default any.
         limit: The most bytes to accept, 64 MiB by default. Raise it for very large projections.
-        projection: The projection at hand, if there is one. It is used again if the bytes have the
-            same, which saves drawing its weights.
+        projection: A projection that exists already. If the bytes have the same, it is used, which
+            saves drawing the weights again; None (the default) builds one.
 
     Raises:
-        FormatError: If these are not the bytes of such a value, in the one form that `encode`
-            writes.
+        FormatError: If `encode` would not write these bytes, or they hold another kind.
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> decode(encode(shared), Projection)
@@ -634,7 +639,7 @@ def must_be_kind(value: Any, kind: type | None) -> Any:
     if kind is not None and not isinstance(value, kind):
         raise FormatError(
             f"found a {type(value).__name__}, expected a {kind.__name__}: "
-            "read another file, or ask for what it holds"
+            "read another file, or pass the kind that it holds"
         )
     return value
 
@@ -645,14 +650,14 @@ def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | Non
 
 
 def to_payload(value: Value, form: str = "exact") -> Payload:
-    """Say what there is to write about a value."""
+    """Return the payload of a value."""
     if isinstance(value, Projection):
         return Payload("projection", value)
     if isinstance(value, Stats):
         return Payload("stats", value.projection, {}, {"": value}, form)
     if isinstance(value, Contribution):
-        words = origin_metadata(value)
-        return Payload("contribution", value.stats.projection, words, {"": value.stats}, form)
+        metadata = origin_metadata(value)
+        return Payload("contribution", value.stats.projection, metadata, {"": value.stats}, form)
     if isinstance(value, Merged):
         parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
         return Payload("told", value.projection, merged_metadata(value), parts, form)
@@ -670,9 +675,11 @@ def from_payload(payload: Payload) -> Value:
     if payload.kind == "stats" and names == [""]:
         return payload.parts[""]
     if payload.kind == "contribution" and names == [""]:
-        return contribution_from_metadata(payload.words, payload.parts[""])
+        return contribution_from_metadata(payload.metadata, payload.parts[""])
     if payload.kind == "told" and names == [f"{i}." for i in range(len(names))]:
-        return merged_from_metadata(payload.projection, payload.words, list(payload.parts.values()))
+        return merged_from_metadata(
+            payload.projection, payload.metadata, list(payload.parts.values())
+        )
     raise FormatError(
         f"found {payload.kind!r} with {len(names)} sums, "
         "expected a projection, stats, a contribution or merged contributions"
@@ -680,19 +687,19 @@ def from_payload(payload: Payload) -> Value:
 
 
 def origin_metadata(contribution: Contribution) -> Metadata:
-    """Write down where a contribution comes from."""
+    """Return the origin of a contribution as metadata."""
     c = contribution
     numbers = {"incarnation": str(c.incarnation), "revision": str(c.revision)}
     return {"device": c.device, "pattern": c.pattern, **numbers}
 
 
-def contribution_from_metadata(words: Metadata, stats: Stats) -> Contribution:
-    """Give sums the origin that was written down."""
+def contribution_from_metadata(metadata: Metadata, stats: Stats) -> Contribution:
+    """Return sums with the origin in the metadata, as a contribution."""
     try:
-        device, pattern = words["device"], words["pattern"]
-        revision, incarnation = int(words["revision"]), int(words["incarnation"])
+        device, pattern = metadata["device"], metadata["pattern"]
+        revision, incarnation = int(metadata["revision"]), int(metadata["incarnation"])
         return Contribution(device, stats, revision, pattern, incarnation)
     except KeyError as error:
-        raise FormatError(f"the header does not say {error}") from error
+        raise FormatError(f"found no {error} in the header of a contribution") from error
     except (EdgemergeError, ValueError) as error:
-        raise FormatError(f"the origin is not that of a contribution: {error}") from error
+        raise FormatError(f"found a bad origin of a contribution: {error}") from error

@@ -1,7 +1,7 @@
-"""Saved states: detectors, ledgers and banks as bytes and back; values go to the codec.
+"""Saved states: write detectors, ledgers and banks as bytes; the codec writes all other values.
 
-The state of a bank holds the last samples of each pattern, so it is for the device itself and is
-never shared. A new kind of object has one line in each of the two tables at the end.
+The state of a bank holds the last samples of each pattern: keep it on the device, never share it.
+To add a kind of object, add it to the two tables at the end.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ BANK_OPTIONS = ("max_patterns", "reject_above", "ridge", "forgetting")
 
 
 def bank_to_bytes(bank: Bank) -> bytes:
-    """Write a bank; equal banks are equal bytes."""
+    """Return a bank as bytes; equal banks give equal bytes."""
     state, instances = bank.patterns, bank.patterns.instances.values()
     sums = {f"{i}.own.": each.detector.own for i, each in enumerate(instances)}
     sums |= {f"{i}.others.": each.detector.others for i, each in enumerate(instances)}
-    parcel = pack_payload(Payload("patterns", bank.projection, {}, sums))
-    tensors: Tensors = {"sums": np.frombuffer(parcel, np.int8), "waiting": bank.waiting}
+    packed = pack_payload(Payload("patterns", bank.projection, {}, sums))
+    tensors: Tensors = {"sums": np.frombuffer(packed, np.int8), "waiting": bank.waiting}
     tensors["outsiders"] = _ring_rows(state.outsiders)
     for i, each in enumerate(instances):
         tensors[f"{i}.rows"] = _ring_rows(each.ring)
@@ -56,15 +56,15 @@ def bank_to_bytes(bank: Bank) -> bytes:
     )
 
 
-def _read_bank(data: bytes, words: Metadata, tensors: Tensors, limit: int) -> Bank:
+def _read_bank(data: bytes, metadata: Metadata, tensors: Tensors, limit: int) -> Bank:
     try:
-        bank = _build_bank(json.loads(words["state"]), tensors, limit)
+        bank = _build_bank(json.loads(metadata["state"]), tensors, limit)
     except FormatError:
         raise
     except (EdgemergeError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise FormatError(f"the state does not make a bank: {error!r}") from error
+        raise FormatError(f"found an invalid state of a bank: {error!r}") from error
     if bank_to_bytes(bank) != data:
-        unknown = [name for name in words if name not in ("kind", "state")]
+        unknown = [name for name in metadata if name not in ("kind", "state")]
         raise FormatError(
             f"found the unknown metadata word {unknown[0][:80]!r}, expected kind and state: "
             "read it with the version of edgemerge that wrote it"
@@ -95,17 +95,17 @@ def _bank_fields(bank: Bank) -> dict[str, Any]:
 
 
 def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
-    parcel = unpack_payload(tensors["sums"].tobytes(), limit=limit)
-    bank = Bank(parcel.projection, **plain["options"])
-    state, n = bank.patterns, parcel.projection.n_inputs
+    payload = unpack_payload(tensors["sums"].tobytes(), limit=limit)
+    bank = Bank(payload.projection, **plain["options"])
+    state, n = bank.patterns, payload.projection.n_inputs
     for name in (*INT_FIELDS, *BOOL_FIELDS):
         setattr(state, name, plain[name])
     state.odd.extend(mark == "1" for mark in plain["odd"])
     state.events.extend(Event(**event) for event in plain["events"])
     state.outsiders.restore(_checked_rows(tensors["outsiders"], n), plain["outsiders"])
     for i, entry in enumerate(plain["patterns"]):
-        each = state.add(entry["name"], parcel.parts[f"{i}.own."], np.empty((0, n)))
-        each.detector.adopt(parcel.parts[f"{i}.others."])
+        each = state.add(entry["name"], payload.parts[f"{i}.own."], np.empty((0, n)))
+        each.detector.adopt(payload.parts[f"{i}.others."])
         each.ring.restore(_checked_rows(tensors[f"{i}.rows"], n), entry["seen"])
         recent = tensors[f"{i}.recent"]
         each.recent = recent.astype(np.float64) if len(recent) else None
@@ -124,82 +124,84 @@ def _checked_rows(tensor: NDArray[Any], n_inputs: int) -> Array:
 Saveable = Projection | Stats | Contribution | Merged | Detector | Ledger | Bank
 
 
-def to_bytes(thing: Saveable) -> bytes:
-    """Write a thing with everything that it needs to go on."""
-    return bank_to_bytes(thing) if isinstance(thing, Bank) else pack_payload(_to_payload(thing))
+def to_bytes(value: Saveable) -> bytes:
+    """Return a value as bytes, with everything needed to continue from it."""
+    return bank_to_bytes(value) if isinstance(value, Bank) else pack_payload(_to_payload(value))
 
 
 def from_bytes(data: bytes, *, limit: int = MAX_BYTES) -> Saveable:
-    """Make the thing again; saving that one gives the same bytes."""
-    words, tensors = codec.read_container(data, limit)
-    if words.get("kind") == "bank":
-        return _read_bank(data, words, tensors, limit)
-    payload = codec.payload_of(words, tensors, limit)
-    thing = FROM_PAYLOAD.get(payload.kind, codec.from_payload)(payload)
-    codec.must_be_canonical(_to_payload(thing, payload.form), data)
-    return thing
+    """Return the value that `to_bytes` wrote; other bytes raise FormatError."""
+    metadata, tensors = codec.read_container(data, limit)
+    if metadata.get("kind") == "bank":
+        return _read_bank(data, metadata, tensors, limit)
+    payload = codec.payload_of(metadata, tensors, limit)
+    value = FROM_PAYLOAD.get(payload.kind, codec.from_payload)(payload)
+    codec.must_be_canonical(_to_payload(value, payload.form), data)
+    return value
 
 
-def _to_payload(thing: Saveable, form: str = "exact") -> Payload:
-    if type(thing) in TO_PAYLOAD:
-        return TO_PAYLOAD[type(thing)](thing)
-    return codec.to_payload(cast(codec.Value, thing), form)
+def _to_payload(value: Saveable, form: str = "exact") -> Payload:
+    if type(value) in TO_PAYLOAD:
+        return TO_PAYLOAD[type(value)](value)
+    return codec.to_payload(cast(codec.Value, value), form)
 
 
 def _write_detector(detector: Detector) -> Payload:
     options = {"ridge": detector.ridge, "reject_above": detector.reject_above}
-    words = {name: float(value).hex() for name, value in options.items() if value is not None}
-    words |= {"forgetting": float(detector.forgetting).hex(), "rejected": str(detector.rejected)}
+    metadata = {name: float(value).hex() for name, value in options.items() if value is not None}
+    metadata |= {"forgetting": float(detector.forgetting).hex(), "rejected": str(detector.rejected)}
     parts = {"own.": detector.own, "others.": detector.others}
-    return Payload("detector", detector.projection, words, parts)
+    return Payload("detector", detector.projection, metadata, parts)
 
 
-def _read_detector(parcel: Payload) -> Detector:
-    words = parcel.words
-    _must_have_parts(parcel, ["own.", "others."])
-    if any(len(stats.C) != parcel.projection.n_inputs for stats in parcel.parts.values()):
+def _read_detector(payload: Payload) -> Detector:
+    metadata = payload.metadata
+    _must_have_parts(payload, ["own.", "others."])
+    if any(len(stats.C) != payload.projection.n_inputs for stats in payload.parts.values()):
         raise FormatError("found sums of another task, expected those of a detector")
     try:
         return Detector.resume(
-            parcel.parts["own."],
-            parcel.parts["others."],
-            ridge=_optional_float(words, "ridge"),
-            forgetting=float.fromhex(words["forgetting"]),
-            reject_above=_optional_float(words, "reject_above"),
-            rejected=int(words["rejected"]),
+            payload.parts["own."],
+            payload.parts["others."],
+            ridge=_optional_float(metadata, "ridge"),
+            forgetting=float.fromhex(metadata["forgetting"]),
+            reject_above=_optional_float(metadata, "reject_above"),
+            rejected=int(metadata["rejected"]),
         )
     except (EdgemergeError, KeyError, ValueError, OverflowError) as error:
-        raise FormatError(f"the settings do not make a detector: {error}") from error
+        raise FormatError(f"found invalid settings of a detector: {error}") from error
 
 
-def _optional_float(words: Metadata, name: str) -> float | None:
-    return float.fromhex(words[name]) if name in words else None
+def _optional_float(metadata: Metadata, name: str) -> float | None:
+    return float.fromhex(metadata[name]) if name in metadata else None
 
 
 def _write_ledger(ledger: Ledger) -> Payload:
-    words: Metadata = {}
+    metadata: Metadata = {}
     parts: dict[str, Stats] = {}
     for i, contribution in enumerate(ledger):
-        words |= {f"{i}.{key}": word for key, word in codec.origin_metadata(contribution).items()}
+        metadata |= {
+            f"{i}.{key}": word for key, word in codec.origin_metadata(contribution).items()
+        }
         parts[f"{i}."] = contribution.stats
-    return Payload("ledger", ledger.projection, words, parts)
+    return Payload("ledger", ledger.projection, metadata, parts)
 
 
-def _read_ledger(parcel: Payload) -> Ledger:
-    _must_have_parts(parcel, [f"{i}." for i in range(len(parcel.parts))])
-    outputs = {len(stats.C) for stats in parcel.parts.values()} or {parcel.projection.n_inputs}
-    ledger = Ledger(parcel.projection, n_outputs=min(outputs))
-    for name, stats in parcel.parts.items():
+def _read_ledger(payload: Payload) -> Ledger:
+    _must_have_parts(payload, [f"{i}." for i in range(len(payload.parts))])
+    outputs = {len(stats.C) for stats in payload.parts.values()} or {payload.projection.n_inputs}
+    ledger = Ledger(payload.projection, n_outputs=min(outputs))
+    for name, stats in payload.parts.items():
         n = len(name)
-        words = {key[n:]: word for key, word in parcel.words.items() if key.startswith(name)}
-        if not ledger.put(codec.contribution_from_metadata(words, stats)):
+        metadata = {key[n:]: word for key, word in payload.metadata.items() if key.startswith(name)}
+        if not ledger.put(codec.contribution_from_metadata(metadata, stats)):
             raise FormatError("found a contribution twice, expected each once")
     return ledger
 
 
-def _must_have_parts(parcel: Payload, names: list[str]) -> None:
-    if list(parcel.parts) != names or parcel.form != "exact":
-        raise FormatError(f"found sums {list(parcel.parts)[:9]}, expected {names[:9]}, all exact")
+def _must_have_parts(payload: Payload, names: list[str]) -> None:
+    if list(payload.parts) != names or payload.form != "exact":
+        raise FormatError(f"found sums {list(payload.parts)[:9]}, expected {names[:9]}, all exact")
 
 
 TO_PAYLOAD: dict[type, Callable[[Any], Payload]] = {
