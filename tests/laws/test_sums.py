@@ -87,7 +87,7 @@ def test_sums_of_other_projections_are_refused(case, other):
 
 def test_sums_of_other_tasks_are_refused():
     projection = Projection(n_inputs=3, n_hidden=4)
-    with pytest.raises(MismatchError, match="only sums of the same task add"):
+    with pytest.raises(MismatchError, match="add only sums of the same task"):
         Stats.empty(projection) + Stats.empty(projection, n_outputs=1)
 
 

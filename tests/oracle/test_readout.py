@@ -169,9 +169,9 @@ def test_without_a_ridge_too_few_samples_are_an_error():
     few = np.random.default_rng(0).uniform(-1, 1, (7, 3))
     with pytest.raises(SolveError, match="learn more samples than there are hidden values"):
         Stats.of(shared, few).solve(ridge=0.0)
-    with pytest.raises(SolveError, match="give at least as many"):
+    with pytest.raises(SolveError, match="expected at least"):
         elm(shared, few, by="qr")
-    with pytest.raises(SolveError, match="not independent"):
+    with pytest.raises(SolveError, match="linearly dependent"):
         elm(shared, np.repeat(few, 2, axis=0), by="qr")
     with pytest.raises(SettingError, match="'svd', 'qr' or 'normal'"):
         elm(shared, few, by="lu")

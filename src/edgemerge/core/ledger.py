@@ -523,7 +523,7 @@ class MergedPart:
 
     def __repr__(self) -> str:
         """Show its size."""
-        return f"Part({len(self.origins)} contributions, {self.stats.count:g} samples)"
+        return f"MergedPart({len(self.origins)} contributions, {self.stats.count:g} samples)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -584,4 +584,4 @@ class Merged:
         """Show its size."""
         parts, origins = len(self.parts), len(self.origins)
         samples = sum(part.stats.count for part in self.parts)
-        return f"Told({parts} parts of {origins} contributions, {samples:g} samples)"
+        return f"Merged({parts} parts of {origins} contributions, {samples:g} samples)"

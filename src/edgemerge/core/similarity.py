@@ -1,14 +1,14 @@
-"""Similarity: whether two sets of sums describe the same kind of data; and grouping.
+"""Similarity: whether two sets of sums describe the same kind of data, and grouping by it.
 
-a explains b when the mean loss of b's data under a's readout is near what is usual for b. ⟨B,V⟩ and
-⟨B,UB⟩ = ⟨BBᵀ,U⟩ are inner products, so those of all pairs are a few large matrix products with one
-flattened B, V, BBᵀ or U to a row. R (D, D) are loss ratios: a row for each readout, a column for
-each set of data.
+a explains b when the mean loss of b's data under a's readout is close to the usual loss of b. ⟨B,V⟩
+and ⟨B,UB⟩ = ⟨BBᵀ,U⟩ are inner products, so all pairs are computed with a few large matrix products,
+one flattened B, V, BBᵀ or U per row. R (D, D) holds loss ratios: one row per readout, one column
+per set of data.
 
 Grouping takes the largest contributions first, and equal ones in the order of their keys, so the
 groups do not depend on the order of arrival. Each joins the group that explains it best, or starts
-one; at last groups that explain each other are joined, nearest first: k·G comparisons for k
-contributions in G groups, and G² at the end.
+a new one. Finally groups that explain each other are joined, nearest first. This takes k·G
+comparisons for k contributions in G groups, and G² at the end.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from edgemerge.core.readout import Level, Readout
 from edgemerge.core.stats import Stats
 
 SIMILAR_FACTOR = 2.5  # HAR, 30 subjects: moving, still and lying never mix; see decision 0010
-SAME_FACTOR = 1.2  # within it two patterns of a bank are one; stricter, since joining them is final
-# samples for each parameter that they pin down, from which on their level is known
+SAME_FACTOR = 1.2  # two patterns of a bank within it are joined; lower, since joining is final
+# samples per effective parameter from which the level is reliable
 SAMPLES_PER_PARAMETER = 1.3
 
 K = TypeVar("K")
@@ -39,7 +39,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Sums with their readout and their level: what comparing them needs, solved once."""
+    """Sums with their readout and level, solved once for several comparisons."""
 
     stats: Stats
     readout: Readout
@@ -47,7 +47,7 @@ class Profile:
 
     @classmethod
     def of(cls, stats: Stats | Profile) -> Profile:
-        """Solve what is to be compared several times."""
+        """Return the profile of sums, or the argument if it is a profile."""
         if isinstance(stats, Profile):
             return stats
         readout = stats.solve()
@@ -55,17 +55,17 @@ class Profile:
 
     @property
     def usual_loss(self) -> float:
-        """The loss that fresh samples of this kind have."""
+        """The expected loss of new samples of this kind."""
         return float(self.level.usual_loss)
 
     @property
     def known(self) -> bool:
-        """Whether there are samples enough for that level to mean something."""
+        """Whether there are enough samples for a reliable level."""
         return bool(self.stats.count >= SAMPLES_PER_PARAMETER * self.level.freedom)
 
 
 def level_of(stats: Stats, readout: Readout) -> Level:
-    """Give the level of sums under their own readout."""
+    """Return the level of sums under their own readout."""
     freedom = len(stats.U) - readout.ridge * float(np.trace(readout.P))  # M11
     count = max(stats.count, stats.projection.quantum)
     losses = stats.mean_loss(readout) * count  # M10
@@ -73,9 +73,9 @@ def level_of(stats: Stats, readout: Readout) -> Level:
 
 
 def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
-    """Give the mean loss of b's data under a's readout, as a multiple of what is usual for b.
+    """Return the mean loss of b's data under a's readout, as a multiple of b's usual loss.
 
-    When b has too few samples to have a level of its own, a's level takes its place.
+    If b has too few samples for a reliable level, a's level is used.
 
     >>> from edgemerge.core.projection import Projection
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
@@ -92,12 +92,12 @@ def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
 
 
 def alike(a: Stats | Profile, b: Stats | Profile, factor: float = SIMILAR_FACTOR) -> bool:
-    """Say whether each explains the other's data, within a factor of what is usual."""
+    """Return whether each explains the other's data within a factor of the usual loss."""
     return distance(a, b) <= factor
 
 
 def distance(a: Stats | Profile, b: Stats | Profile) -> float:
-    """Return the larger of the two loss ratios: how badly one explains the other's data."""
+    """Return the larger of the two loss ratios: the worse of the two directions."""
     mine, theirs = Profile.of(a), Profile.of(b)
     return max(loss_ratio(mine, theirs), loss_ratio(theirs, mine))
 
@@ -111,10 +111,10 @@ def best_match(
     """Return the key of the profile that explains one's data best, or None if none does.
 
     Args:
-        profiles: What there is to choose from; of equally good ones the first is taken.
-        one: What is to be explained.
-        factor: How large the measure may be.
-        measure: `loss_ratio`, or `distance` if one has to explain the profile, too.
+        profiles: The candidates; the first one wins a tie.
+        one: The profile whose data are to be explained.
+        factor: The largest value of the measure that counts as a match.
+        measure: `loss_ratio` (default), or `distance` if `one` must explain the profile too.
     """
     return _smallest({key: measure(known, one) for key, known in profiles.items()}, factor)
 
@@ -125,9 +125,9 @@ def nearest_pair(
     """Return the two profiles with the smallest distance, or None if it is above the factor.
 
     Args:
-        profiles: What there is to choose from.
-        factor: How large the distance may be.
-        pairs: The pairs to look at, all by default; of equally near ones the first is taken.
+        profiles: The candidates.
+        factor: The largest distance that counts.
+        pairs: The pairs to compare, all by default; the first one wins a tie.
     """
     pairs = combinations(profiles, 2) if pairs is None else pairs
     return _smallest({(a, b): distance(profiles[a], profiles[b]) for a, b in pairs}, factor)
@@ -140,11 +140,11 @@ def _smallest(ratios: Mapping[K, float], factor: float) -> K | None:
 
 Array = NDArray[np.float64]
 
-BLOCK_BYTES = 2**25  # bytes of flattened matrices that are held at once, for rows and for columns
+BLOCK_BYTES = 2**25  # bytes of flattened matrices in memory at once, for rows and for columns
 
 
 def loss_ratios(readouts: Sequence[Profile], data: Sequence[Profile]) -> Array:
-    """Give `explains(a, b)` for each a of the readouts (rows) and each b of the data (columns)."""
+    """Return `loss_ratio(a, b)` for each readout a (rows) and each set of data b (columns)."""
     R = np.empty((len(readouts), len(data)))
     if R.size:
         stats = data[0].stats
@@ -165,7 +165,7 @@ class _Readouts:
         self._usual = np.array([p.usual_loss for p in profiles])
 
     def explain(self, data: Sequence[Profile]) -> Array:
-        """Give the mean loss of each of the data, as a multiple of what is usual for them."""
+        """Return the mean loss of each set of data, as a multiple of its usual loss."""
         V, U = _flattened(d.stats.V for d in data), _flattened(d.stats.U for d in data)
         S = np.array([d.stats.S.sum() for d in data])
         size = np.array([max(d.stats.count, d.stats.projection.quantum) for d in data])
@@ -180,10 +180,11 @@ def _flattened(arrays: Iterable[Array]) -> Array:
 
 
 def loss_ratios_by_owner(R: Array, sizes: Sequence[int], samples: Sequence[float]) -> Array:
-    """Bring ratios between patterns down to those between their owners, who come one by one.
+    """Return the loss ratios between owners, from those between their patterns.
 
-    `sizes` says how many patterns each owner has, `samples` how many samples each pattern has. A
-    pattern is explained by the best of another's patterns, and weighs as much as it has samples.
+    The patterns of an owner are adjacent. `sizes` is the number of patterns of each owner,
+    `samples` the number of samples of each pattern. Each pattern counts with its best match among
+    the other owner's patterns, weighted by its samples.
     """
     starts = np.cumsum([0, *sizes[:-1]])
     weights = np.asarray(samples, dtype=np.float64)
@@ -194,9 +195,9 @@ def loss_ratios_by_owner(R: Array, sizes: Sequence[int], samples: Sequence[float
 
 
 def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], list[int]]:
-    """Give an order in which like ones stand together, and for each place in it its group.
+    """Return an order that puts similar ones next to each other, and the group of each place in it.
 
-    In a group each explains each other's data within the factor: complete linkage.
+    All members of a group explain each other's data within the factor (complete linkage).
     """
     if len(R) < 2:
         return list(range(len(R))), [0] * len(R)
@@ -211,33 +212,33 @@ def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Group:
-    """Contributions of one kind: their exact sum, and where it comes from."""
+    """Similar contributions and their exact sum."""
 
     members: tuple[Contribution, ...]
     stats: Stats
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys of the members, in order."""
+        """The keys of the members, sorted."""
         return tuple(member.key for member in self.members)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that had a part in it, in order."""
+        """The devices of the members, sorted."""
         return tuple(sorted({member.device for member in self.members}))
 
     def __repr__(self) -> str:
-        """Show how much went in."""
+        """Show the number of contributions and samples."""
         return f"Group({len(self.members)} contributions, {self.stats.count:g} samples)"
 
 
 def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACTOR) -> list[Group]:
-    """Put contributions that explain each other's data together; the largest group comes first.
+    """Group contributions that explain each other's data; the largest group comes first.
 
     Args:
-        contributions: What to group; those without samples are left out.
-        factor: How many times its usual loss a contribution may have under the readout of its
-            group, 2.5 by default. Lower it for finer groups.
+        contributions: The contributions; those without samples are left out.
+        factor: The largest loss of a contribution under the readout of its group, as a multiple of
+            its usual loss; 2.5 by default. Lower it for finer groups.
 
     >>> from edgemerge.core.projection import Projection
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
@@ -261,7 +262,7 @@ def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACT
 
 
 class _Cluster:
-    """A group on its way, with its profile."""
+    """A group that is being built, with its profile."""
 
     def __init__(self, profile: Profile, members: list[Contribution]) -> None:
         self.profile, self.members = profile, members
@@ -298,11 +299,12 @@ def _sum_of(members: tuple[Contribution, ...]) -> Stats:
 
 
 def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Selection:
-    """Select contributions whose data my readout explains; `~explained_by(mine)` are the others.
+    """Select contributions whose data my readout explains; `~explained_by(mine)` selects the rest.
 
     Args:
         mine: My own sums, or their profile if it is used several times.
-        factor: How many times its usual loss their data may have, 2.5 by default.
+        factor: The largest loss, as a multiple of the usual one, that counts as explained; 2.5 by
+            default.
 
     >>> from edgemerge.core.projection import Projection
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")

@@ -1,10 +1,10 @@
-"""Stats: everything a learner has seen, as sums that add up across devices, exactly.
+"""Stats: what a learner has seen, as sums that can be added exactly across devices.
 
 U (N, N), V (N, m), C (m,), S (m,), count; H (k, N), T (k, m). All sums are multiples of the quantum
 2⁻²ᵍ and below 2⁵³ quanta, so float64 adds and subtracts them without rounding, in any order.
-`Stats` is the value, `Sums` the accumulator behind it (it uses the lower triangle of U), `Capacity`
-bounds what samples will add before any of them is learnt, and `elm` is the paper's batch training,
-which gives the same B.
+`Stats` is the value, `Sums` the accumulator (which uses the lower triangle of U). `Capacity` bounds
+what samples will add before they are learnt. `elm` is the paper's batch training; it gives the same
+B.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from edgemerge.core.readout import Readout, ridge_for
 
 Array = NDArray[np.float64]
 
-CHUNK_ROWS = 256  # rows at a time: enough for BLAS-3, little enough for the cache
+CHUNK_ROWS = 256  # rows per step: enough for BLAS-3, few enough for the cache
 
 
 def exact_limit(quantum: float) -> float:
-    """Below this, sums of multiples of the quantum are exact in float64."""
+    """Return the bound below which sums of multiples of the quantum are exact in float64."""
     return 2.0**53 * quantum
 
 
@@ -46,17 +46,17 @@ def must_fit(largest: float, quantum: float) -> None:
     """
     if not largest < exact_limit(quantum):
         raise CapacityError(
-            f"a sum of {largest:.3g} passes {exact_limit(quantum):.3g}, up to "
-            "which sums are exact: "
-            "share and start again, forget, or build the projection with fewer grid_bits"
+            f"found a sum of {largest:.3g}, expected below {exact_limit(quantum):.3g}, up to which "
+            "sums are exact: share and start again, use forgetting, or build the projection with "
+            "fewer grid_bits"
         )
 
 
 class Sums:
-    """Adds samples to U, V, C, S and count; refuses what would make a sum inexact."""
+    """Adds samples to U, V, C, S and count; raises CapacityError before a sum becomes inexact."""
 
     def __init__(self, n_hidden: int, n_outputs: int, quantum: float) -> None:
-        """Start from nothing."""
+        """Start with zeros."""
         self.U = np.zeros((n_hidden, n_hidden), order="F")
         self.V = np.zeros((n_hidden, n_outputs))
         self.C, self.S = np.zeros(n_outputs), np.zeros(n_outputs)
@@ -91,26 +91,26 @@ class Sums:
     def from_arrays(
         cls, U: Array, V: Array, C: Array, S: Array, count: float, quantum: float
     ) -> Self:
-        """Go on from sums that were taken earlier."""
+        """Return an accumulator that starts with these sums."""
         sums = cls(len(U), len(C), quantum)
         sums.U[:], sums.V[:], sums.C[:], sums.S[:], sums.count = U, V, C, S, count
         sums._make_room(sums.largest())
         return sums
 
     def must_hold(self, other: Sums) -> None:
-        """Refuse, before anything changes, what would not fit."""
-        if not self.fits(other.largest()):  # their largest may stand elsewhere than ours
+        """Raise CapacityError if the sums of `other` do not fit; nothing changes."""
+        if not self.fits(other.largest()):  # the largest entries may be in different places
             together = self.U.diagonal() + other.U.diagonal(), self.S + other.S
             largest = max(*(a.max() for a in together), self.count + other.count)
             must_fit(float(largest), self.quantum)
 
     def add_sums(self, other: Sums) -> None:
-        """Add everything that another accumulator holds, which must fit."""
+        """Add the sums of another accumulator; they must fit."""
         self.merge(other.U, other.V, other.C, other.S, other.count)
-        self._largest = self.largest()  # settling may have lowered it since there was room
+        self._largest = self.largest()  # it may be lower after `settle`
 
     def merge(self, U: Array, V: Array, C: Array, S: Array, count: float) -> None:
-        """Add sums taken elsewhere, U with both triangles, which must fit."""
+        """Add sums, U with both triangles; they must fit."""
         self.U += U if U.flags.f_contiguous else U.T  # M7
         self.V += V
         self.C += C
@@ -118,30 +118,28 @@ class Sums:
         self.count += count
 
     def settle(self, weight: float) -> None:
-        """Weigh everything and round to the grid."""
+        """Multiply all sums by a weight and round them to the grid."""
         for sums in (self.U, self.V, self.C, self.S):
             sums *= weight / self.quantum
             np.rint(sums, out=sums)
             sums *= self.quantum
-            sums += 0.0  # −0 would be equal, yet other bytes
+            sums += 0.0  # −0 equals 0 but has other bytes
         self.count = round(self.count * weight / self.quantum) * self.quantum
         self._largest = self.largest()
 
     def largest(self) -> float:
-        """Give the largest of diag(U), S and count, which bounds all other entries."""
+        """Return the largest of diag(U), S and count, which bounds all other entries."""
         return float(max(self.U.diagonal().max(), self.S.max(), self.count))
 
     def full_U(self) -> Array:
-        """Give U with both triangles."""
+        """Return U with both triangles."""
         lower = np.tril(self.U)
         return lower + np.tril(lower, -1).T
 
     def fits(self, more: float) -> bool:
-        """Say whether every entry may grow by this much and still be exact."""
+        """Return whether every entry can grow by this much and stay exact."""
         if not self._largest + more < self._limit:
-            self._largest = (
-                self.largest()
-            )  # a cheap bound decides nearly always; this is the true one
+            self._largest = self.largest()  # exact; the cheap bound above nearly always decides
         return self._largest + more < self._limit
 
     def _make_room(self, more: float) -> None:
@@ -169,7 +167,7 @@ def sum_up(
 
 
 def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
-    """Give targets (k, m), or (k,) as one column, rounded to the grid."""
+    """Return targets (k, m), or (k,) as one column, rounded to the grid."""
     try:
         targets = np.asarray(T, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -183,7 +181,7 @@ def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
 
 
 def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
-    """Give one weight for each row."""
+    """Return the weights as an array, one per row."""
     w = np.asarray(weights, dtype=np.float64)
     if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0.0).any():
         raise SampleError(
@@ -194,14 +192,14 @@ def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stats:
-    """What was seen, as a value: `+` merges, `-` takes back, `*` weighs, `==` compares bits.
+    """The sums of samples, as a value: `+` merges, `-` removes, `*` weighs, `==` compares bits.
 
-    Make one with `Stats.of`, `Stats.empty` or a detector's `own`, rather than from its arrays.
+    Use `Stats.of`, `Stats.empty` or a detector's `own` rather than the constructor.
 
     Args:
-        projection: The projection whose hidden values were summed up.
+        projection: The projection that gave the hidden values.
         U: The sum of hᵀh over the samples, (N, N).
-        V: The sum of hᵀt, (N, m); the target t is the sample itself, unless said otherwise.
+        V: The sum of hᵀt, (N, m); the target t is the sample itself by default.
         C: The sum of the targets, (m,).
         S: The sum of their squares, (m,).
         count: The number of samples; weights and forgetting make it fractional.
@@ -222,14 +220,14 @@ class Stats:
     count: float
 
     def __post_init__(self) -> None:
-        """Freeze the arrays too: a value does not change."""
+        """Make the arrays read-only."""
         for array in self.arrays:
-            if isinstance(array, np.ndarray):  # anything else is for `admit` to refuse
+            if isinstance(array, np.ndarray):  # `admit` refuses anything else
                 array.setflags(write=False)
 
     @classmethod
     def empty(cls, projection: Projection, n_outputs: int | None = None) -> Self:
-        """Return the sums of nothing, the zero of `+`, with `n_outputs` (default: the inputs)."""
+        """Return sums of no samples, with `n_outputs` outputs (default: as many as inputs)."""
         m = projection.n_inputs if n_outputs is None else n_outputs
         return cls.snapshot(projection, Sums(projection.n_hidden, m, projection.quantum))
 
@@ -248,9 +246,9 @@ class Stats:
             projection: The projection that all devices share.
             X: Samples (k, n), or one (n,). Samples with names are matched by them.
             T: Targets (k, m), or (k,) for one output; by default the samples themselves. They are
-                rounded to the grid, so bring them to about [−1, 1].
+                rounded to the grid, so scale them to about [−1, 1].
             weights: A weight of 0 or more for each row, 1 by default; 2 counts a row twice.
-                Weights that are not whole round the sums to the grid.
+                With fractional weights the sums are rounded to the grid.
         """
         rows = projection.to_rows(X)
         targets = rows if T is None else targets_on_grid(T, len(rows), projection.step)
@@ -264,13 +262,13 @@ class Stats:
         T: Array | None = None,
         weights: ArrayLike | None = None,
     ) -> Self:
-        """Sum up samples and targets that are on the grid already."""
+        """Return the sums of samples and targets that are already on the grid."""
         w = None if weights is None else weights_of_rows(weights, len(X))
         return cls.snapshot(projection, sum_up(projection, X, X if T is None else T, w))
 
     @classmethod
     def snapshot(cls, projection: Projection, sums: Sums) -> Self:
-        """Copy what an accumulator holds now."""
+        """Return a copy of an accumulator's sums."""
         copies = (sums.full_U(), sums.V.copy(), sums.C.copy(), sums.S.copy())
         return cls(projection, *copies, sums.count)
 
@@ -278,7 +276,7 @@ class Stats:
     def total(
         cls, projection: Projection, parts: Iterable[Self], *, n_outputs: int | None = None
     ) -> Self:
-        """Return the sum of all `parts`: the same as `+`, in one place of memory.
+        """Return the sum of all `parts`: the same as `+`, without copies in between.
 
         Args:
             projection: The projection of all parts.
@@ -290,27 +288,29 @@ class Stats:
         for part in parts:
             part.must_be_compatible(projection, len(whole.C))
             sums.merge(*part.arrays, part.count)
-        must_fit(sums.largest(), projection.quantum)  # squares only grow: the end tells of all
+        must_fit(
+            sums.largest(), projection.quantum
+        )  # squares only grow, so checking the end is enough
         return cls.snapshot(projection, sums)
 
     def sums(self) -> Sums:
-        """Give an accumulator that goes on from here."""
+        """Return an accumulator that starts with these sums."""
         return Sums.from_arrays(*self.arrays, self.count, self.projection.quantum)
 
     def __add__(self, other: Self) -> Self:
-        """Merge: the sums of everything that both have seen."""
+        """Return the sums of the samples of both."""
         return self._with(other, 1.0)  # M7
 
     def __radd__(self, zero: int) -> Self:
-        """Let `sum` start from 0."""
+        """Support `sum`, which starts with 0."""
         return self if zero == 0 else NotImplemented
 
     def __sub__(self, other: Self) -> Self:
-        """Take back, exactly: a + b − b is a."""
+        """Remove the samples of `other` exactly: a + b − b == a."""
         return self._with(other, -1.0)  # M7
 
     def __mul__(self, weight: float) -> Self:
-        """Weigh every sample alike; rounds to the grid, so that the result still adds exactly."""
+        """Multiply by a weight and round to the grid, so that sums stay exact."""
         if not 0.0 <= weight < np.inf:
             raise SettingError(f"found weight {weight}, expected a finite number of 0 or more")
         q = self.projection.quantum
@@ -331,7 +331,7 @@ class Stats:
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it is made of: it is made again, so its arrays are frozen there too."""
+        """Pickle the constructor's arguments, so that the arrays are read-only again."""
         return type(self), (self.projection, *self.arrays, self.count)
 
     def __repr__(self) -> str:
@@ -350,12 +350,12 @@ class Stats:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of projection and sums: equal on every replica that holds the same."""
+        """SHA-256 of projection and sums, equal for equal stats."""
         parts = (np.asarray(a, "<f8").tobytes() for a in (*self.arrays, self.count))
         return sha256(self.projection.fingerprint.encode() + b"".join(parts)).hexdigest()
 
     def solve(self, ridge: float | None = None) -> Readout:
-        """Solve for the readout; without `ridge`, a small one that suits these sums is used."""
+        """Return the readout; without `ridge`, a small one is chosen that suits these sums."""
         return Readout.solve(self.U, self.V, self.ridge if ridge is None else ridge)
 
     @property
@@ -364,11 +364,11 @@ class Stats:
         return ridge_for(self.projection, float(np.trace(self.U)))
 
     def mean_loss(self, readout: Readout) -> float:
-        """Give the exact mean loss of these data under any readout, without one raw row."""
+        """Return the exact mean loss of these samples under any readout."""
         return float(self.mean_losses(readout).mean())
 
     def mean_losses(self, readout: Readout) -> Array:
-        """Give the mean squared error of each output under any readout, (m,)."""
+        """Return the mean squared error of each output under any readout, (m,)."""
         B = readout.B
         sums = self.S - np.einsum("ij,ij->j", B, 2.0 * self.V - self.U @ B)  # M10
         return np.asarray(np.maximum(sums, 0.0) / max(self.count, self.projection.quantum))
@@ -382,11 +382,11 @@ class Stats:
         return self._replace(U, V, C, S, self.count + sign * other.count)
 
     def must_be_compatible(self, projection: Projection, n_outputs: int) -> None:
-        """Refuse to be added to sums of another projection or task."""
+        """Raise MismatchError unless projection and number of outputs are these."""
         projection.must_equal(self.projection)
         if len(self.C) != n_outputs:
             raise MismatchError(
-                f"found {len(self.C)} outputs, expected {n_outputs}: only sums of the same task add"
+                f"found {len(self.C)} outputs, expected {n_outputs}: add only sums of the same task"
             )
 
     def _replace(self, U: Array, V: Array, C: Array, S: Array, count: float) -> Self:
@@ -399,7 +399,7 @@ class Capacity:
     """Bounds what samples of one projection add to the largest sum."""
 
     def __init__(self, projection: Projection) -> None:
-        """Measure the weights: |h| ≤ |A||x| + |b|, and rounding."""
+        """Compute the norms of the weights: |h| ≤ |A||x| + |b|, plus rounding."""
         self.projection = projection
         N, step = projection.n_hidden, projection.step
         self._stretch = float(np.linalg.norm(projection.A))
@@ -407,19 +407,19 @@ class Capacity:
         self._most = float(N) if projection.activation in ACTIVATION_BOUNDS else inf
 
     def load(self, x: Array) -> float:
-        """Bound what one sample (n,) adds."""
+        """Return a bound of what one sample (n,) adds."""
         squares = float(x.dot(x))
         hidden = (self._stretch * sqrt(squares) + self._shift) ** 2
         return max(squares, min(hidden, self._most), 1.0)
 
     def loads(self, X: Array) -> float:
-        """Bound what rows (k, n) add together."""
+        """Return a bound of what rows (k, n) add together."""
         k, squares = len(X), float(np.vdot(X, X))
         hidden = 2.0 * (self._stretch**2 * squares + k * self._shift**2)  # (a + b)² ≤ 2a² + 2b²
         return max(squares, min(hidden, k * self._most), float(k))
 
     def must_hold(self, sums: Sums, X: Array) -> None:
-        """Refuse rows that would not all fit into these sums."""
+        """Raise CapacityError if the rows do not all fit into these sums."""
         if not sums.fits(self.loads(X)):
             sums.must_hold(sum_up(self.projection, X, X))
 
@@ -462,10 +462,12 @@ def elm(
 def _solve_by_qr(H: Array, T: Array) -> Array:
     if len(H) < H.shape[1]:
         raise SolveError(
-            f"found {len(H)} samples for {H.shape[1]} hidden values: give at least as many, "
+            f"found {len(H)} samples, expected at least {H.shape[1]} (hidden values): give more, "
             "or use by='svd'"
         )
     Q, R = qr(H, mode="economic")
     if np.abs(np.diag(R)).min() <= len(H) * np.finfo(float).eps * np.abs(np.diag(R)).max():
-        raise SolveError("the hidden values of these samples are not independent: use by='svd'")
+        raise SolveError(
+            "found linearly dependent hidden values: give more samples, or use by='svd'"
+        )
     return np.asarray(solve_triangular(R, Q.T @ T))

@@ -75,7 +75,7 @@ class FolderExchange:
     >>> exchange.push(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1))
     True
     >>> exchange.pull(Selection(receiver="pump-4"))
-    Told(1 parts of 1 contributions, 1 samples)
+    Merged(1 parts of 1 contributions, 1 samples)
     """
 
     def __init__(

@@ -230,7 +230,7 @@ class PeerExchange:
     >>> a.push(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1))
     True
     >>> b.pull(Selection(receiver="pump-4"))
-    Told(1 parts of 1 contributions, 1 samples)
+    Merged(1 parts of 1 contributions, 1 samples)
     >>> a.close(), b.close()
     (None, None)
     """
