@@ -37,7 +37,7 @@ NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
         (lambda: Detector(SHARED).share("A", revision=1.5), "revision=1.5, expected a whole"),
         (lambda: Projection(n_inputs="4"), "n_inputs='4', expected a whole number"),
         (lambda: Projection(n_inputs=4, n_hidden=8.5), "n_hidden=8.5, expected a whole number"),
-        (lambda: Projection.of_data([["a"]]), "needs samples of numbers"),
+        (lambda: Projection.of_data([["a"]]), "samples that are not numbers"),
         (lambda: Projection.of_data([[1.0]], margin=-0.6), "margin=-0.6, expected 0 or more"),
         (lambda: Stats.of(SHARED, [[0.0, 0.0]], T=["a"]), "targets must be numbers"),
         (lambda: Stats.of(SHARED, [[0.0, 1j]]), "must be 2 numbers"),

@@ -1,10 +1,10 @@
 """The projection: the shared, untrained hidden layer H = g(XA + b), on an exact grid.
 
 X (k, n), A (n, N), b (N,), H (k, N). Inputs are checked, mapped from [low, high] to [−1, 1] and
-rounded to steps of 2⁻ᵍ; A and b lie on a grid coarse enough for XA + b to be exact. Weights come
-from SplitMix64: equal seeds give equal numbers in every language. A pre-activation is rounded to
-the grid first: identity and relu are then exact, sigmoid and tanh are looked up in a table with one
-entry for every grid point, so that every machine finds the same bits.
+rounded to steps of 2⁻ᵍ. A and b lie on a grid coarse enough for XA + b to be exact. Weights come
+from SplitMix64: equal seeds give equal numbers in every language. Pre-activations are rounded to
+the grid first. Then identity and relu are exact, and sigmoid and tanh are looked up in a table with
+one entry per grid point, so that every machine computes the same bits.
 """
 
 from __future__ import annotations
@@ -30,47 +30,44 @@ ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
 
 def smooth_activation(name: str, z: Array) -> Array:
-    """Compute sigmoid or tanh in floating point, off the grid."""
+    """Return sigmoid or tanh in floating point, without rounding to the grid."""
     return np.tanh(z) if name == "tanh" else 1.0 / (1.0 + np.exp(-z))
 
 
 @lru_cache
 def activation_table(name: str, bits: int) -> Array:
-    """List a smooth activation at every grid point where it is not yet flat, from −edge to edge."""
-    edge = int((bits + 3) * 2**bits)  # past it both functions round to their limits
+    """Return a smooth activation at every grid point from −edge to edge, where it becomes flat."""
+    edge = int((bits + 3) * 2**bits)  # beyond it both functions round to their limits
     z = np.arange(-edge, edge + 1, dtype=np.float64) * 2.0**-bits
     return np.rint(smooth_activation(name, z) * 2.0**bits) * 2.0**-bits
 
 
-ACTIVATION_BOUNDS = {
-    "sigmoid": (0.0, 1.0),
-    "tanh": (-1.0, 1.0),
-}  # what a hidden value can be at most
+ACTIVATION_BOUNDS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}  # range of hidden values
 
 
 Words64 = NDArray[np.uint64]
 
 SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-BIAS_KEY = (1 << 64) - 1  # the stream of the bias; inputs count from 0
+BIAS_KEY = (1 << 64) - 1  # the key of the bias; inputs without names have keys 0, 1, ...
 
 
 def splitmix64(z: Words64) -> Words64:
-    """Scramble 64-bit words; this is the output function of SplitMix64."""
+    """Return the output function of SplitMix64 of 64-bit words."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
 def random_words(seed: int, keys: Words64, count: int) -> Words64:
-    """Give `count` words for each key, (k, count): one stream a key, none depends on another."""
-    with np.errstate(over="ignore"):  # wrapping at 2⁶⁴ is the algorithm
+    """Return `count` random words for each key, (k, count); each key has an independent stream."""
+    with np.errstate(over="ignore"):  # SplitMix64 wraps at 2⁶⁴
         start = splitmix64(splitmix64(np.array([seed], dtype=np.uint64) + SPLITMIX_GAMMA) + keys)
         steps = np.arange(1, count + 1, dtype=np.uint64) * SPLITMIX_GAMMA
         return splitmix64(start[:, None] + steps)
 
 
 def random_uniform(seed: int, keys: Words64, count: int) -> NDArray[np.float64]:
-    """Give numbers in [−1, 1) on a grid of 2⁻⁵², (k, count)."""
+    """Return uniform numbers in [−1, 1) on a grid of 2⁻⁵², (k, count)."""
     high = (random_words(seed, keys, count) >> np.uint64(11)).astype(np.float64)
     return high * 2.0**-52 - 1.0
 
@@ -78,27 +75,25 @@ def random_uniform(seed: int, keys: Words64, count: int) -> NDArray[np.float64]:
 def random_weights(
     seed: int, keys: Iterable[int], count: int, width: float, bits: int
 ) -> NDArray[np.float64]:
-    """Give uniform weights in [−width, width] on a grid of 2⁻ᵇⁱᵗˢ, (k, count)."""
+    """Return uniform weights in [−width, width] on a grid of 2⁻ᵇⁱᵗˢ, (k, count)."""
     drawn = random_uniform(seed, np.array(list(keys), dtype=np.uint64), count)
     found = np.asarray(np.rint(drawn * (width * 2.0**bits)) * 2.0**-bits)
-    found.setflags(write=False)  # the agreement does not change
+    found.setflags(write=False)
     return found
 
 
 def name_key(name: str) -> int:
-    """Turn an input's name into the key of its stream."""
+    """Return the key of the random stream of an input with this name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8], "little")
 
 
-ROUNDING_CHUNK = (
-    2**14
-)  # values rounded at a time: they stay in the cache from the first step to the last
-MIN_INPUT_RANGE = 1e-290  # a range below it cannot be told from a constant
-MAX_ABS_INPUT = 256.0  # in half-ranges: a value further out than this counts as this far out
+ROUNDING_CHUNK = 2**14  # values rounded at a time: few enough to stay in the cache
+MIN_INPUT_RANGE = 1e-290  # a smaller range counts as a constant
+MAX_ABS_INPUT = 256.0  # in half-ranges: values further out are clipped to it
 
 
 def as_floats(X: Any, n_inputs: int) -> Array:
-    """Return samples as an array of floats, or refuse what is not numbers."""
+    """Return samples as an array of floats, or raise SampleError."""
     try:
         return np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -106,10 +101,10 @@ def as_floats(X: Any, n_inputs: int) -> Array:
 
 
 class Grid:
-    """Maps readings from [low, high] to grid values about [−1, 1]."""
+    """Maps readings from [low, high] to grid values in about [−1, 1]."""
 
     def __init__(self, n: int, low: ArrayLike, high: ArrayLike, bits: int) -> None:
-        """Fix the map for n inputs; low and high are one number or one for each input."""
+        """Set up the map for n inputs; low and high are one number or one for each input."""
         self.n, self.step = n, 2.0**-bits
         self._far = MAX_ABS_INPUT / self.step
         bottom, top = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
@@ -117,12 +112,12 @@ class Grid:
         self._shift = -bottom * self._gain - 1.0 / self.step
         spare = max(self._far - float(np.abs(self._shift).max()), 0.0)
         near = spare / float(np.abs(self._gain).max())
-        self._near = near * near  # |x|² below it: none is far
+        self._near = near * near  # if |x|² is below it, no value needs clipping
 
     def one(self, x: ArrayLike) -> Array:
-        """Take in one sample (n,)."""
+        """Return one sample (n,) on the grid."""
         values = self._shaped(x, 1)
-        if not blas.ddot(values, values) < self._near:  # which overflows without a word
+        if not blas.ddot(values, values) < self._near:  # overflows without a warning
             return self._round(values)
         steps = values * self._gain
         steps += self._shift
@@ -131,12 +126,12 @@ class Grid:
         return steps
 
     def rows(self, X: ArrayLike) -> Array:
-        """Take in samples (k, n), or one sample (n,) as a single row."""
+        """Return samples (k, n) on the grid, or one sample (n,) as a single row."""
         values = np.asarray(X)
         return self._round(self._shaped(X, 2 if values.ndim == 2 else 1)).reshape(-1, self.n)
 
     def to_readings(self, X: Array) -> Array:
-        """Turn grid values into readings again."""
+        """Return the readings of grid values."""
         return np.asarray((X / self.step - self._shift) / self._gain)
 
     def _shaped(self, X: ArrayLike, ndim: int) -> Array:
@@ -157,7 +152,9 @@ class Grid:
                 np.multiply(rows[i : i + some], self._gain, out=part)
                 part += self._shift
                 np.rint(part, out=part)
-                if not np.vdot(part, part) < self._far**2:  # one look for NaN, infinity, far values
+                if (
+                    not np.vdot(part, part) < self._far**2
+                ):  # one test for NaN, infinity and far values
                     self._refuse_unless_finite(values)
                     np.clip(part, -self._far, self._far, out=part)
                 part *= self.step
@@ -231,15 +228,15 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
-    """Find where the inputs of some samples lie, with a margin on either side as a share of it."""
+    """Return the lowest and highest value of each input, widened by a share of the range."""
     if not margin >= 0.0:
         raise SettingError(f"found margin={margin}, expected 0 or more")
     try:
         rows = np.atleast_2d(np.asarray(X, dtype=np.float64))
     except (TypeError, ValueError) as error:
-        raise SampleError(f"the range needs samples of numbers: {error}") from error
+        raise SampleError(f"found samples that are not numbers: {error}") from error
     if rows.size == 0 or not np.isfinite(rows).all():
-        raise SampleError("the range needs at least one sample of finite numbers")
+        raise SampleError("found no samples or NaN, expected at least one sample of finite numbers")
     low, high = rows.min(0), rows.max(0)
     spare = margin * (high - low)
     spare += np.where(
@@ -252,7 +249,7 @@ DEFAULT_WIDTHS = {"identity": 1.0, "relu": 1.0, "sigmoid": 3.0, "tanh": 3.0}  # 
 
 
 def as_int(name: str, value: Any) -> int:
-    """Write a whole number as an int, whatever library it comes from."""
+    """Return a whole number of any library as an int."""
     try:
         return index(value)
     except TypeError as error:
@@ -260,19 +257,19 @@ def as_int(name: str, value: Any) -> int:
 
 
 def plain_range_end(end: Any) -> float | tuple[float, ...]:
-    """Write one end of the input range as a number or a tuple of numbers; −0 is 0."""
+    """Return one end of the input range as a float or a tuple of floats, with 0 for −0."""
     return float(end) + 0.0 if np.ndim(end) == 0 else tuple(float(value) + 0.0 for value in end)
 
 
 def default_width(activation: str, n_inputs: int) -> float:
-    """Give the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
+    """Return the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
     return float(
         2.0 ** round(log2(DEFAULT_WIDTHS.get(activation, 1.0) * sqrt(3.0 / max(n_inputs, 1))))
     )
 
 
 def check_projection_settings(p: Any) -> None:
-    """Refuse the first setting that cannot work, saying what it may be."""
+    """Raise SettingError for the first invalid setting."""
     low, high = np.asarray(p.low), np.asarray(p.high)
     shapes = {(), (p.n_inputs,)}
     for ok, found, expected in (
@@ -305,7 +302,7 @@ def check_projection_settings(p: Any) -> None:
 def check_learning_settings(
     ridge: float | None, forgetting: float, reject_above: float | None
 ) -> None:
-    """Refuse settings that a detector cannot learn with."""
+    """Raise SettingError if a setting of a detector is invalid."""
     if ridge is not None and not 0.0 <= ridge < inf:
         raise SettingError(f"found ridge={ridge}, expected 0 or more, or None")
     if not 0.5 <= forgetting <= 1.0:
@@ -322,23 +319,25 @@ INTEGER_SETTINGS = ("n_inputs", "n_hidden", "seed", "grid_bits")
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Projection:
-    """What devices agree on before they learn; equal settings give equal numbers everywhere.
+    """The hidden layer that all devices share; equal settings give equal weights everywhere.
 
     Args:
         n_inputs: The number of values in a sample.
-        n_hidden: The number of hidden values, N, 64 by default. More explain finer structure; a
-            sum has about N²/2 + N·n_inputs numbers, and learning a sample costs about as much.
-        seed: Draws the weights, 0 by default. Devices that merge need the same.
+        n_hidden: The number of hidden values, N, 64 by default. More hidden values
+            capture finer structure; sums have about N²/2 + N·n_inputs numbers, and learning a
+            sample takes about as many operations.
+        seed: The seed of the weights, 0 by default. Devices that merge need the same one.
         activation: "tanh" (default), "sigmoid", "relu" or "identity".
-        low: Where each input usually begins: one number, or one for each input; −1 by default.
-        high: Where each input usually ends, likewise; 1 by default. Values beyond `low` and `high`
-            are used all the same, up to 128 times the range.
+        low: The usual lowest value of each input: one number, or one for each input; −1 by default.
+        high: The usual highest value of each input, likewise; 1 by default. Values outside are
+            used too, up to 128 times the range.
         width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). None (the
             default) chooses one that suits the activation and the number of inputs; so does 0.0.
-        grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. Fewer bits
-            leave room for more samples before a sum is full (5·10⁸ with 12).
-        names: A name for each input. Its weights then follow from its name instead of its position,
-            and samples that carry names (data frames, series, dicts) are matched by them.
+        grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. With fewer
+            bits more samples fit into exact sums (5·10⁸ with 12).
+        names: A name for each input; None (the default) goes by position. The weights of an input
+            then depend on its name, and samples with names (data frames, series, dicts) are
+            matched by them.
 
     >>> Projection(n_inputs=3, n_hidden=4, seed=7)
     Projection(3 inputs, 4 hidden, tanh, seed 7, 12 bits, 6e3a2749)
@@ -355,7 +354,7 @@ class Projection:
     names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Write the settings out as plain values, and refuse those that cannot work."""
+        """Convert the settings to plain values and check them."""
         plain: dict[str, Any] = {
             name: as_int(name, getattr(self, name)) for name in INTEGER_SETTINGS
         }
@@ -371,13 +370,13 @@ class Projection:
 
     @classmethod
     def of_data(cls, X: Samples, *, margin: float = 0.0, **settings: Any) -> Self:
-        """Build a projection whose input range is that of some first samples.
+        """Build a projection with the input range of some first samples.
 
         Args:
             X: Samples (k, n). The columns of a data frame become the projection's `names`.
-            margin: What to add to the range on either side, as a share of it. Raise it when the
-                samples do not show everything that is normal; values beyond the range are used all
-                the same, up to 128 times its width.
+            margin: Added to the range on either side, as a share of it; 0 by default. Raise it if
+                the samples do not cover everything normal. Values outside the range are used too,
+                up to 128 times its width.
             **settings: Any other setting of the projection, such as `n_hidden` and `seed`;
                 `names=None` takes a data frame's columns by position.
 
@@ -400,14 +399,14 @@ class Projection:
         return np.asarray(self._draw([BIAS_KEY], 1.0)[0])
 
     def _draw(self, keys: Iterable[int], width: float) -> Array:
-        # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs all at REACH
+        # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs at MAX_ABS_INPUT
         room = 52 - self.grid_bits - log2(MAX_ABS_INPUT) - ceil(log2(max(self.n_inputs, 4096)))
         bits = int(room - max(0, ceil(log2(cast(float, self.width)))))
         return random_weights(self.seed, keys, self.n_hidden, width, bits)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over every number that decides what a sample becomes."""
+        """SHA-256 of everything that determines the hidden values of a sample."""
         names = "\0".join(self.names or ())
         head = f"edgemerge {FORMAT} {self.activation} {self.grid_bits} {names}"
         ends = (np.broadcast_to(np.asarray(end), self.n_inputs) for end in (self.low, self.high))
@@ -426,7 +425,7 @@ class Projection:
 
     @property
     def rounding_loss(self) -> float:
-        """The mean squared error that rounding to the grid alone makes: no usual loss is lower."""
+        """The mean squared error of rounding to the grid, the lowest possible usual loss."""
         return self.quantum / 12.0
 
     @cached_property
@@ -449,11 +448,11 @@ class Projection:
         return self.grid.one(values) if values.ndim == 1 else self.grid.rows(values)
 
     def to_one(self, x: Samples) -> Array:
-        """Return one sample (n,) on the grid, and refuse rows; see `to_grid`."""
+        """Return one sample (n,) on the grid; rows raise SampleError. See `to_grid`."""
         return self.grid.one(as_floats(match_names(x, self.names), self.n_inputs))
 
     def to_rows(self, X: Samples) -> Array:
-        """Return samples on the grid as rows (k, n), also a single one; see `to_grid`."""
+        """Return samples on the grid as rows (k, n), a single one as one row; see `to_grid`."""
         return self.to_grid(X).reshape(-1, self.n_inputs)
 
     def hidden(self, X: Samples) -> Array:
@@ -461,7 +460,7 @@ class Projection:
         return self.project(self.to_grid(X))
 
     def project(self, X: Array) -> Array:
-        """Give the hidden values of samples that are on the grid already."""
+        """Return the hidden values of samples that are already on the grid."""
         steps: Array = X.dot(self.A)
         steps += self._b
         steps *= 2.0**self.grid_bits
@@ -474,7 +473,7 @@ class Projection:
         return steps  # M1
 
     @cached_property
-    def _b(self) -> Array:  # where there is a table, steps count from its start
+    def _b(self) -> Array:  # with a table, steps count from its start
         return self.b + (0 if self._table is None else len(self._table) // 2) * self.step
 
     @cached_property
@@ -486,19 +485,19 @@ class Projection:
         )
 
     def must_equal(self, other: Projection) -> None:
-        """Refuse, naming both, unless `other` is the same agreement."""
+        """Raise MismatchError, naming both, unless `other` is the same projection."""
         if self is not other and self.fingerprint != other.fingerprint:
             raise MismatchError(
                 f"{other} does not fit {self}: every device must build the same Projection"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings alone: every number follows from them, and is drawn but once."""
+        """Pickle only the settings, from which the weights are drawn again, once per process."""
         settings = ((name, self.__dict__[name]) for name in self.__dataclass_fields__)
         return _agreed, (self.fingerprint, *settings)
 
     def __eq__(self, other: object) -> bool:
-        """Two projections are equal when every number in them is."""
+        """Compare by fingerprint."""
         return isinstance(other, Projection) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
