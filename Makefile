@@ -19,7 +19,7 @@ test check:  ## everything: format, lint, types, tests, docs, wheel
 	@scripts/check
 
 quick: .venv/ready-dev  ## only the fast tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick -p no:schemathesis
 
 fuzz: .venv/ready-dev  ## search for new counter-examples to the laws, for MINUTES=10
 	@scripts/fuzz $(MINUTES)

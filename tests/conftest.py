@@ -1,6 +1,7 @@
 """Settings for all tests: the examples drawn, signals, the limit in time, and what was skipped."""
 
 import faulthandler
+import gc
 import os
 import signal
 
@@ -71,6 +72,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if STARTED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
+
+
+def pytest_collection_finish():
+    """Let the garbage collector pass over modules and tests: they stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

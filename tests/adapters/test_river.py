@@ -73,6 +73,7 @@ def test_merging_is_like_having_seen_everything_in_any_order(mine, its):
     assert merged(mine, its).stats == merged(its, mine).stats == taught(its, mine).stats
 
 
+@pytest.mark.slow
 @given(samples)
 @settings(max_examples=50)
 def test_an_absent_feature_is_one_in_the_middle_of_its_range(stream):
@@ -81,6 +82,7 @@ def test_an_absent_feature_is_one_in_the_middle_of_its_range(stream):
     assert taught(stream).stats == taught(full).stats
 
 
+@pytest.mark.slow
 @given(samples, samples)
 @settings(max_examples=50)
 def test_scores_do_not_depend_on_when_a_feature_appeared(mine, its):
@@ -152,6 +154,7 @@ def test_what_is_rejected_is_not_learnt():
     assert detector.stats == before
 
 
+@pytest.mark.slow
 def test_it_works_in_a_pipeline_with_a_quantile_filter():
     alarm = anomaly.QuantileFilter(OSELMDetector(width=0.5), q=0.95)
     model = compose.Pipeline(preprocessing.StandardScaler(), alarm)

@@ -49,6 +49,7 @@ def test_scikit_learns_own_checks_pass_and_none_is_skipped(estimator, check):
         pytest.fail(f"{skipped}: install pandas, as `make setup` does")
 
 
+@pytest.mark.slow
 @LEARNERS
 @given(seed=seeds, cut=st.integers(1, 59))
 @settings(max_examples=20)
@@ -62,6 +63,7 @@ def test_merging_is_like_having_fitted_everything(learner, seed, cut):
     assert merged == pytest.approx(fitted, rel=ROUNDING)
 
 
+@pytest.mark.slow
 @LEARNERS
 @given(seed=seeds, cuts=st.lists(st.integers(1, 59), max_size=3))
 @settings(max_examples=20)
@@ -74,6 +76,7 @@ def test_partial_fit_in_pieces_is_fit(learner, seed, cuts):
     assert pieces.stats_ == taught(learner, X, y).stats_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robust", [True, False])
 @given(seed=seeds)
 @settings(max_examples=20)

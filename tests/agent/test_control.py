@@ -9,6 +9,8 @@ from edgemerge.agent.control import MAX_CLIENTS, send_command
 from edgemerge.core.errors import SettingError, UnavailableError
 from tests.agent.agents import Running, configured, ran, stream, wait_until, write_rows
 
+pytestmark = pytest.mark.slow
+
 ASK_S = 20.0
 
 

@@ -13,6 +13,8 @@ from edgemerge.agent.rows import CsvRows, JsonRows
 from edgemerge.agent.sources import FileSource, TailSource
 from edgemerge.core.errors import SettingError
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 10.0
 
 

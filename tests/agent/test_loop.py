@@ -32,6 +32,8 @@ from tests.agent.agents import (
     write_rows,
 )
 
+pytestmark = pytest.mark.slow
+
 P = shared()
 TAIL = ("source.kind=tail", "sync.every_s=0", "save.every_s=0.01")
 ASK_S = 20.0

@@ -152,6 +152,7 @@ def test_alarms_wait_for_the_broker_and_come_in_order(tmp_path, listening, sinki
     assert (tmp_path / "alarms").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_alarms_go_on_after_the_broker_was_away(tmp_path, listening, sinking, topics):
     port = free_port()
     with at_port(tmp_path, port):
@@ -171,6 +172,7 @@ def test_alarms_go_on_after_the_broker_was_away(tmp_path, listening, sinking, to
     assert len(told) == 3
 
 
+@pytest.mark.slow
 def test_a_dead_broker_holds_nobody_up_and_fills_no_memory(sinking):
     sink = sinking(free_port())
     start = monotonic()
@@ -201,6 +203,7 @@ def test_a_missing_password_file_is_refused_at_once(tmp_path):
         MqttSink(at, Topics("a", "b", "c"), tmp_path / "alarms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("password", "let_in"), [("right", True), ("wrong", False)])
 def test_a_password_is_read_from_its_file(tmp_path, password, let_in, caplog):
     caplog.set_level("INFO")

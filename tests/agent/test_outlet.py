@@ -97,6 +97,7 @@ class Reader:
         return min(len(piece), self.most)
 
 
+@pytest.mark.slow
 def test_a_reader_who_takes_a_little_at_a_time_is_waited_for(monkeypatch):
     monkeypatch.setattr("edgemerge.agent.sinks.STALL_TIMEOUT_S", 0.2)
     reader = Reader(pause_s=0.01, most=1000)  # a second for all that may wait
@@ -108,6 +109,7 @@ def test_a_reader_who_takes_a_little_at_a_time_is_waited_for(monkeypatch):
     assert (reader.told, outlet.left_out) == (b"".join(lines), 0)
 
 
+@pytest.mark.slow
 def test_whether_all_has_left_is_said():
     reader, taken = Reader(), Event()
     outlet = BackgroundWriter(

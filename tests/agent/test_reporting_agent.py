@@ -21,6 +21,8 @@ from tests.agent.agents import Running, configured, ran, shared, stream, wait_un
 from tests.services.hub import running as running_hub
 from tests.services.reports import dead, free_port, standing_in
 
+pytestmark = pytest.mark.slow
+
 P = shared()
 ROOT = Path(__file__).parents[2]
 ASK_S = 20.0
@@ -182,7 +184,6 @@ def test_an_endless_flood_reaches_the_server_in_few_points(server, tmp_path, mon
     assert max(point.score for point in server.points) == pytest.approx(highest, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(tmp_path):
     write_rows(tmp_path / "pump-1.csv", stream(50))
     with running_hub(str(tmp_path / "hub.db")) as hub:
@@ -219,7 +220,6 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
         wait_until(lambda: seen().left)
 
 
-@pytest.mark.slow
 def test_sigterm_ends_an_agent_whose_server_is_dead(tmp_path):
     write_rows(tmp_path / "pump-1.csv", stream(100))
     scores = tmp_path / "scores"

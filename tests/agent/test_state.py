@@ -83,6 +83,7 @@ def test_a_state_with_one_bit_changed_anywhere_is_refused():
             state_from_bytes(bytes(changed))
 
 
+@pytest.mark.slow
 def test_a_broken_state_is_set_aside_and_a_new_incarnation_begins(tmp_path, caplog):
     config = configured(tmp_path, "sync.every_s=0")
     write_rows(tmp_path / "pump-1.csv", stream(50))
@@ -124,6 +125,7 @@ def test_only_its_owner_can_read_the_state(tmp_path):
     assert (config.state / STATE_FILE).stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

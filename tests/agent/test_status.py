@@ -22,6 +22,7 @@ def test_an_agent_that_tells_nobody_says_so(tmp_path, caplog):
     assert "[[sinks]]" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_an_alarm_names_inputs_as_the_source_does(tmp_path, form):
     rows, names = stream(200), [f"sensor {i}" for i in range(INPUTS)]

@@ -51,6 +51,7 @@ def enrolled(hub, folder, *settings, reads="totals"):
     return read_config(path, environment={}, overrides=settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reads", "held"),
     [("totals", []), ("contributions", ["normal: 40 of 128 samples"])],
@@ -70,6 +71,7 @@ def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
     peer.close()
 
 
+@pytest.mark.slow
 def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub:
         config = enrolled(hub, tmp_path, "source.kind=csv")
@@ -82,6 +84,7 @@ def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     assert len(ran(config).verdicts) == 60
 
 
+@pytest.mark.slow
 def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
     config = enrolled(hub, tmp_path)
     with Running(config) as agent:

@@ -59,6 +59,7 @@ def test_npy_gives_each_row_once_wherever_it_is_cut(
     assert np.array_equal(rows_in(path, chunk_bytes=chunk_bytes), X.astype(float))
 
 
+@pytest.mark.slow
 @given(rows=st.integers(0, 60), chunk_bytes=st.integers(1, 8000), group=st.integers(1, 70))
 @settings(max_examples=30)
 def test_parquet_gives_each_row_once_wherever_it_is_cut(tmp_path_factory, rows, chunk_bytes, group):

@@ -20,6 +20,7 @@ def part(projection, X, left_out, refused):
     return Part(Stats.of(projection, X), 1, left_out, tuple(sorted(refused)))
 
 
+@pytest.mark.slow
 @given(parts(count=3), st.tuples(*[st.integers(0, 5)] * 3), st.tuples(*[reasons] * 3))
 def test_parts_add_in_any_order_and_grouping(case, counts, refused):
     projection, samples = case

@@ -44,6 +44,7 @@ def completed(words: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @bash
 @pytest.mark.parametrize(
     ("words", "offered"),

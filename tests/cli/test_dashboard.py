@@ -12,6 +12,8 @@ from edgemerge.exchange import client as hubs
 from edgemerge.exchange.connection import Reply
 from tests.cli.calls import call, failure
 
+pytestmark = pytest.mark.slow
+
 
 def asked(hub, *words):
     return call("dashboard", "--server", hub.url, "--token-file", hub.token, *words)

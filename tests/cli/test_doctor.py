@@ -72,6 +72,7 @@ def closed_port() -> int:
         return int(here.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_this_installation_is_sound():
     done = program("doctor", "--json")
     assert done.returncode == 0, done.stdout
@@ -81,6 +82,7 @@ def test_this_installation_is_sound():
     assert told["blas threads"]["words"] == "1"
 
 
+@pytest.mark.slow
 def test_threads_are_those_that_the_library_uses():
     done = program("doctor", "--json", OPENBLAS_NUM_THREADS="2")
     threads = found(done.stdout)["blas threads"]

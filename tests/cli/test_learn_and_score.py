@@ -135,6 +135,7 @@ def test_scoring_changes_nothing(tmp_path, idle):
     assert pump.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_scores_before_a_bad_line_are_told(tmp_path):
     pump = saved(detector(IDLE), tmp_path / "pump")
     table = tmp_path / "s.csv"

@@ -54,6 +54,7 @@ def test_all_commands_are_there():
     assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 16
 
 
+@pytest.mark.slow
 def test_help_of_no_command_waits_for_anything_heavy():
     code = (
         "import sys, io, contextlib; from edgemerge.cli import main\n"

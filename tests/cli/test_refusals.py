@@ -14,6 +14,7 @@ from tests.cli.calls import call, failure
 from tests.cli.pumps import AGREE, FAST, IDLE, SHARED, detector, written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -32,6 +32,7 @@ def test_two_thousand_devices_add_up_exactly(printed):
     assert "NOT EQUAL" not in printed.stdout
 
 
+@pytest.mark.slow
 def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
     for words in (
         r"Tree +2,000 devices, 20 sites, 4 regions, one top",

@@ -32,6 +32,7 @@ def rounding(a, b):
     return 4 * B.size * EPSILON * terms / max(stats.count, 1e-9) / stats.S.size / level
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(parts(count=4, min_rows=1), st.sampled_from((1, 2**25)))
 def test_all_pairs_at_once_are_what_each_pair_is(case, block):

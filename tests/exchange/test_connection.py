@@ -114,6 +114,7 @@ def test_silence_ends_in_time():
         assert monotonic() - start < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", reply(b"x" * 1000)[:-999]])
 def test_a_reply_that_comes_drop_by_drop_does_not_take_for_ever(start):
     def drip(sock):
@@ -125,6 +126,7 @@ def test_a_reply_that_comes_drop_by_drop_does_not_take_for_ever(start):
         failed(server, UnavailableError, "no answer in time", timeout_s=0.02)
 
 
+@pytest.mark.slow
 def test_a_slow_reply_is_not_a_dead_one():
     def slowly(sock):
         for byte in reply(b"abc"):
@@ -296,6 +298,7 @@ def certificate(tmp_path_factory):
     return cert, key
 
 
+@pytest.mark.slow
 def test_https_trusts_the_given_certificate_and_no_other(certificate):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)

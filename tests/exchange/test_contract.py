@@ -54,6 +54,7 @@ def as_map(told):
     return found
 
 
+@pytest.mark.slow
 def test_what_one_pushes_another_pulls_bit_for_bit(world):
     one = note("a", 5, pattern="idle", incarnation=2)
     assert world.exchange("a").push(one) is True
@@ -185,6 +186,7 @@ STRANGE = [
 STRANGER = ["..", ".", "a/b", "/", "a\\b", "con", "nul.txt", "-", "*", "?"]
 
 
+@pytest.mark.slow
 def test_any_name_is_a_name_and_no_two_are_one(world):
     patterns = [*STRANGE, *([] if world.names_are_plain else STRANGER)]
     notes = [note("a", i, pattern=name, seed=i) for i, name in enumerate(patterns)]
@@ -198,6 +200,7 @@ def test_any_name_is_a_name_and_no_two_are_one(world):
         )
 
 
+@pytest.mark.slow
 def test_any_name_is_a_device(world):
     plain = ["Pump", "pump", "pump.3", "PUMP_3", "x" * 100]
     names = plain if world.names_are_plain else [*plain, *STRANGE[1:8], *STRANGER[:3]]
@@ -237,6 +240,7 @@ def test_nothing_is_counted_twice_after_many_rounds(world):
     assert told.total.count == 43
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_who_is_away_is_said_to_be_within_the_time(world, how):
     with nobody() as silent:

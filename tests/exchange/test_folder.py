@@ -57,6 +57,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS)
 def test_what_is_no_contribution_is_left_alone_and_named_once(make, exchange, tmp_path, caplog):
     exchange.push(note("d"))

@@ -135,6 +135,7 @@ def test_who_has_the_password_gets_in_and_nobody_else(version, guarded, caplog):
         assert "-secret" not in str(caught.value) + repr(outside) + caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "error", "words"),
     [
@@ -163,6 +164,7 @@ def test_tls_trusts_the_given_certificate_and_no_other(certificate, tmp_path):  
                 exchange(port, "tls", timeout_s=1.0, **wrong).pull(WISH)
 
 
+@pytest.mark.slow
 def test_a_broker_that_shakes_no_hands_is_away_in_time():
     start = monotonic()
     with nobody() as port, pytest.raises(UnavailableError, match="no answer in time"):

@@ -146,6 +146,7 @@ def test_of_two_stories_the_newer_counts_whoever_tells_it():
             assert one.pull(WISH).total == note(seed=2).stats
 
 
+@pytest.mark.slow
 def test_silent_strangers_do_not_keep_peers_out_for_long():
     with exchange(timeout_s=0.3) as a, exchange(a.url) as b, ExitStack() as stack:
         a.push(note("a"))

@@ -25,6 +25,7 @@ def url(tmp_path):
     return str(tmp_path / "fleets.db")
 
 
+@pytest.mark.slow
 def test_revisions_decide_whatever_the_clock_says(url):
     jumping, steady = cycle(JUMPS), [True]
     tokens = {}
@@ -46,6 +47,7 @@ def test_revisions_decide_whatever_the_clock_says(url):
         must_be_right(local.told(), newest)
 
 
+@pytest.mark.slow
 def test_a_fleet_made_again_while_the_clock_stands_still_tells_nothing_of_the_old(url):
     with opened(url, clock=Clock()) as local:
         must_be_right_after = fill(local, devices=("pump-1", "pump-2", "pump-3"))

@@ -149,6 +149,7 @@ def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):  # noqa: F
             assert local.drop(BEHIND).json() == {"dropped": 2}, number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [SETTLED, BEHIND])
 def test_a_damaged_contribution_is_told_in_no_sum_until_it_comes_anew(url, newest, tokens, device):
     body = f"id = (select body from contributions where {ONE})"

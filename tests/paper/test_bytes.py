@@ -45,6 +45,7 @@ def test_averaging_sends_all_parameters_in_every_round():
     assert wire._federated("driving", 225) == 0
 
 
+@pytest.mark.slow
 def test_there_is_a_row_for_each_method_and_form(rows):
     ours = {(row["method"], row["form"]) for row in rows if row["method"] != "BP-NN3-FL"}
     assert ours == {(method, form) for method in wire.METHODS for form in FORMS}
@@ -58,6 +59,7 @@ def test_ratios_and_sums_fit_together(rows):
         assert row["of_fl"] == pytest.approx(row["pair"] / whole["pair"])
 
 
+@pytest.mark.slow
 def test_narrower_forms_are_shorter_and_still_detect(rows):
     for method in wire.METHODS:
         exact, single, half = (

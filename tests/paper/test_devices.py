@@ -94,6 +94,7 @@ def test_in_one_place_one_bank_sees_device_after_device(people, found):
     assert one(found, CENTRAL, 3)["auc"] == pytest.approx(people.auc(bank.score(people.readings)))
 
 
+@pytest.mark.slow
 def test_networks_are_averaged_over_the_first_devices_and_trained_once_in_one_place(
     people, monkeypatch
 ):

@@ -62,6 +62,7 @@ def rows(folder):
     return loss_driving.run(Plan(Scope(folder, quick=True), trials=TRIALS))
 
 
+@pytest.mark.slow
 def test_every_trial_measures_all_patterns_at_all_devices_for_both_cuts(rows):
     found = [(row["cut"], row["trial"], row["method"], row["pattern"]) for row in rows]
     assert len(set(found)) == len(found) == 2 * TRIALS * len(METHODS) * len(PATTERNS)

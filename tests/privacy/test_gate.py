@@ -142,7 +142,7 @@ class Lives(RuleBasedStateMachine):
 
 
 Lives.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestLives = Lives.TestCase
+TestLives = pytest.mark.slow(Lives.TestCase)
 
 
 def test_the_gate_says_what_it_holds_back_and_what_is_missing():

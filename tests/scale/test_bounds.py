@@ -85,6 +85,7 @@ def test_the_best_of_several_is_taken():
     assert len(calls) == 4  # one to warm up
 
 
+@pytest.mark.slow
 def test_speed_is_counted_in_sums_and_in_bytes_read_and_written(monkeypatch):
     monkeypatch.setattr(
         machine, "best_time", lambda call, _seconds: 0.5 if call() is not None else 0.0

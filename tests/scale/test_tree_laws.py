@@ -80,6 +80,7 @@ def conversations(draw):
     return parents, homes, draw(st.lists(one, max_size=25))
 
 
+@pytest.mark.slow
 @given(conversations(), st.integers(0, 2**32))
 @settings(max_examples=40)
 def test_any_tree_of_junctions_knows_what_one_ledger_knows(conversation, seed):

@@ -13,6 +13,8 @@ from edgemerge.wire.codec import decode, encode
 from tests.server.strangers import world
 from tests.server.wire import ROWS, SHARED, address, ask, dump, head, line, note, status_on
 
+pytestmark = pytest.mark.slow
+
 FIRST = note("itself")
 PIECE = 2**12
 
@@ -149,7 +151,6 @@ def test_a_body_cut_anywhere_is_refused(shared):
     assert dump(shared.here) == before
 
 
-@pytest.mark.slow
 def test_a_body_with_one_bit_changed_is_refused_or_is_another_contribution(mine):
     """Sums have no check digits: a changed bit may be the sum of other samples, and then counts."""
     rng, accepted = np.random.default_rng(3), 0

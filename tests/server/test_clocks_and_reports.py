@@ -46,6 +46,7 @@ def test_revoking_what_no_device_can_be_called_finds_nothing_on_any_database(dat
     world.close()
 
 
+@pytest.mark.slow
 def test_a_device_that_enrols_again_is_not_reported_for_with_its_old_token(hub):
     old = hub.enrol(FLEET, "a")
     assert reported(hub, old) == 200
@@ -53,6 +54,7 @@ def test_a_device_that_enrols_again_is_not_reported_for_with_its_old_token(hub):
     assert (reported(hub, old), reported(hub, new)) == (401, 200)
 
 
+@pytest.mark.slow
 def test_the_first_report_of_a_fleet_holds_nobody_up_when_the_database_is_slow(hub):
     token, looking, go_on = hub.enrol(FLEET, "a"), Event(), Event()
     look = hub.service.merging._look
@@ -92,6 +94,7 @@ def test_clocks_of_two_servers_may_differ_a_little():
     assert len(drop_future(table, 60.0)) == 0
 
 
+@pytest.mark.slow
 def test_who_has_stopped_to_read_does_not_hold_up_a_server_that_leaves():
     async def never(*_message):
         await asyncio.Event().wait()

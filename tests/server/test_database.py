@@ -137,6 +137,7 @@ def test_a_reader_cannot_write(database):
     assert count_of(database) == 0
 
 
+@pytest.mark.slow
 def test_many_threads_lose_nothing(database):
     with database.writing() as tx:
         tx.run("insert into fleets values ('f', ?, 'totals', 1, ?, 0, 0.5)", b"", True)

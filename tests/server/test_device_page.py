@@ -13,6 +13,8 @@ from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, World, generator, note
 
+pytestmark = pytest.mark.slow
+
 PAGE = f"/ui/fleets/{FLEET}/devices/pump-1"
 BAD = "<img src=x onerror=alert(1)>\"' &amp;"
 WORSE = "</script><script>alert(1)</script>\u202egnp.exe"

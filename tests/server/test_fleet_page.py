@@ -201,6 +201,7 @@ def test_an_alarm_of_a_device_that_reports_seldom_lasts_for_two_reports(world):
     assert found == [True, True, False]
 
 
+@pytest.mark.slow
 def test_what_a_device_does_not_say_the_server_knows(world, operator):
     world.put(note("a", 3, generator(0)))
     world.put(note("b", 4, generator(0)))
@@ -212,6 +213,7 @@ def test_what_a_device_does_not_say_the_server_knows(world, operator):
     assert cells(text, "b")["shared"] == "1970-01-01T00:16:40Z"  # it did, though it was dropped
 
 
+@pytest.mark.slow
 def test_a_revoked_device_is_in_no_alarm(world, operator):
     let_in(world, "pump-1")
     take(world, "pump-1", alarms=[alarm_of(1000.0)])

@@ -114,6 +114,7 @@ def test_while_a_share_waits_history_does_not_ask_for_a_turn(world):
     mine.close()
 
 
+@pytest.mark.slow
 def test_if_shares_wait_for_ever_one_small_change_is_made_now_and_then(world, monkeypatch):
     monkeypatch.setattr(history_module, "MAX_WAIT_S", 0.2)
     mine, tracks, desk = working(world, desk=Desk(world.service.writer, waiting=1))
@@ -193,6 +194,7 @@ def test_minutes_older_than_a_day_go_also_of_silent_devices(anywhere):
     mine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem", [DiskFullError("the disk is full"), UnavailableError("it is away")]
 )

@@ -26,6 +26,8 @@ from tests.server.wire import (
 )
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 WHOLE = encode(note("a"))
 THREADS = 12
 

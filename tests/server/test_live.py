@@ -25,6 +25,8 @@ from tests.server.test_running import serving
 from tests.server.world import SHARED
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 FLEET = "pumps"
 SOON_S = 10.0  # within which anything must come; usual is half a second
 BAD = "</script><script>alert(1)</script>"
@@ -370,7 +372,6 @@ def test_an_alarm_is_announced_once(boards):
     assert "alarm" not in watch.look().data
 
 
-@pytest.mark.slow
 def test_a_server_with_an_open_stream_stops_within_two_seconds(tmp_path):
     with serving(tmp_path) as (url, process):
         hub_of(tmp_path, url).create_fleet(FLEET, SHARED)

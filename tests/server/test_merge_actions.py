@@ -36,6 +36,7 @@ def state(here):
     return choices, len(here.service.audit(None, 0, 10_000))
 
 
+@pytest.mark.slow
 def test_a_stranger_sees_nothing_and_changes_nothing(here):
     stranger, before = Operator(here, signed_in=False), state(here)
     assert stranger.get(MERGE).headers["location"].startswith("/ui/sign-in")
@@ -48,6 +49,7 @@ def test_a_stranger_sees_nothing_and_changes_nothing(here):
     stranger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "form"),
     [

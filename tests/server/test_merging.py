@@ -21,6 +21,8 @@ from edgemerge.server.schemas import PatternAsked, StatusAsked
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow
+
 DEVICES = ("a", "b", "c", "d")
 ROUNDING = 1e-6  # of levels solved from equal sums in another order of operations
 

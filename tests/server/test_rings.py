@@ -51,6 +51,7 @@ def expected(rows):
     return np.array([found[at] for at in sorted(found)][-MAX_POINTS:]).reshape(-1, 4)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(numbers, st.lists(st.integers(0, 300), min_size=1, max_size=6), st.randoms())
 def test_a_ring_is_the_newest_by_time_whatever_the_order_and_the_batches(seed, sizes, random):

@@ -95,6 +95,7 @@ def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     assert asked > 500
 
 
+@pytest.mark.slow
 def test_limits_of_numbers_are_described_in_words_that_others_know(tmp_path):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         told = ask(made.here, "GET", "/openapi.json").body.decode()

@@ -27,6 +27,8 @@ from tests.server.wire import line, status_on
 from tests.server.world import FLEET, ROOT, World
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 OPEN = {"/ui", "/ui/sign-in", "/ui/static/{version}/{name:path}"}  # to strangers
 GUARDS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,

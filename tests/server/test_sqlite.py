@@ -41,6 +41,7 @@ def blobs_of(database):
         return [data for (data,) in tx.rows("select data from bodies order by id")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 20])
 def test_on_a_full_disk_nothing_is_lost_and_dropping_works_after_making_room(tmp_path, together):
     blob = random.Random(5).randbytes(640_000)
@@ -214,6 +215,7 @@ def test_the_settings_that_make_it_durable_are_on(path):
     database.close()
 
 
+@pytest.mark.slow
 def test_the_log_stays_bounded_though_some_reader_always_reads(path, monkeypatch):
     monkeypatch.setattr(sqlite, "MAX_WAL_BYTES", 4 * MIB)
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 64)
@@ -243,6 +245,7 @@ def overlapping(database, done):
             done.wait(0.02)
 
 
+@pytest.mark.slow
 def test_space_of_what_was_dropped_is_given_back_to_the_disk(path, monkeypatch):
     monkeypatch.setattr(sqlite, "SPARE_PAGES", 16)
     filled(path, 200)

@@ -50,6 +50,7 @@ def routes_of(app) -> set[str]:
     return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
 
+@pytest.mark.slow
 def test_every_route_of_the_server_has_an_entry_in_the_table(here):
     assert routes_of(here.here.app) == set(ROUTES)
 
@@ -102,6 +103,7 @@ def test_tricks_in_an_address_lead_nowhere(here, who, place, method):
     assert dump(here.here) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
@@ -140,6 +142,7 @@ def test_names_that_no_database_likes_are_refused_by_both(database_url):
                 assert 400 <= status_on(opened) < 500, pattern
 
 
+@pytest.mark.slow
 def test_a_fleet_that_was_deleted_is_forgotten_even_if_one_of_that_name_is_made_again(mine):
     here = mine.here
     assert decode(ask(here, "GET", "/fleets/mine/total", token=here.token).body).total.count == 8

@@ -145,6 +145,7 @@ def test_a_device_whose_pattern_has_changed_moves_to_another_sum(world):
     assert sorted(part.devices for part in told.parts) == [["d0", "d1", "d3", "d5"], ["d2", "d4"]]
 
 
+@pytest.mark.slow
 def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world):
     rng = generator(7)
     for i in range(40):
@@ -157,6 +158,7 @@ def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world
     assert sum(part.count for part in held.values()) == (40 - len(left)) * 5
 
 
+@pytest.mark.slow
 def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(world, monkeypatch):
     rng = generator(7)
     for i in range(60):

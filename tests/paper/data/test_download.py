@@ -129,6 +129,7 @@ def test_a_server_that_sends_too_much_is_cut_off(tmp_path, pauses, act):
     assert len(served.asked) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("act", "kept"), [("hang", {}), ("stall", {PART: SIZE // 2})])
 def test_a_server_that_hangs_is_left_after_the_timeout(tmp_path, pauses, act, kept):
     with serving({f"/{WHOLE}": DATA}, act, "hang", "hang") as served:

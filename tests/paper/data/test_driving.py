@@ -19,6 +19,8 @@ from tests.paper.data.small import put, zipped
 from tests.paper.driving import GPS, ROOT, gps_text, trip_names, write_trips
 from tests.services.missing import NO_DRIVES
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 140  # three windows for each trip
 TAIL = " 40.5 -3.4 618 4 5 12 0.1 0 0 0 \n"  # columns 3 to 12, and the blank
 
