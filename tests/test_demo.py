@@ -49,7 +49,8 @@ from edgemerge.demo.scenario import (
 from tests.cli.calls import call
 from tests.services.missing import NO_DATA
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]  # one run serves many tests
+# One run serves many tests.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("demo")]
 
 RUNNING = PUMPS["pump-3"]
 DATA = os.environ.get("EDGEMERGE_DATA")

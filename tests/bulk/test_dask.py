@@ -16,7 +16,7 @@ from tests.bulk import readers
 from tests.bulk.clusters import made_up, summed_up
 from tests.bulk.histories import SHARED, history, in_csv, in_npy, in_parquet
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dask")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
 
 
 @pytest.mark.parametrize("height", [1, 3])

@@ -14,7 +14,7 @@ from tests.bulk.clusters import made_up, summed_up, until_others_are_there
 from tests.bulk.histories import SHARED, history, in_npy
 
 HERE = "127.0.0.1:0"  # Dask's own port may be in use
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dask")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
 
 
 def test_a_worker_that_dies_changes_no_bit(client, tmp_path):

@@ -36,7 +36,7 @@ PLACES = (  # each is passed within some hundred steps of the devices
 RARE = ("server-in-place", "server-in-drop")
 REACHED_S = 60.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def result_in(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_nodes_that_are_killed_or_never_answer_are_named_and_the_rest_goes_on(tmp_path):
     mark, out, few = tmp_path / "answering", tmp_path / "out", tmp_path / "few"
     app = app_with(tmp_path, DYING.replace("MARK", repr(str(mark))))
@@ -61,6 +62,7 @@ def test_nodes_that_are_killed_or_never_answer_are_named_and_the_rest_goes_on(tm
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_example_runs_with_tls_and_keys_and_checks_itself():
     found = subprocess.run(
         [sys.executable, "-B", str(EXAMPLE / "deploy.py")],

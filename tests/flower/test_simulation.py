@@ -51,6 +51,7 @@ def engine(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ten_nodes_sum_up_what_one_process_sees_and_each_is_told_the_rest(engine, tmp_path):
     told = str(tmp_path / "{device}.safetensors")
     run = engine.submit(nodes=NODES, min_nodes=NODES, out=str(tmp_path), told=told, rounds=2)
@@ -65,6 +66,7 @@ def test_ten_nodes_sum_up_what_one_process_sees_and_each_is_told_the_rest(engine
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_example_checks_a_hundred_nodes_itself():
     found = subprocess.run(
         [sys.executable, "-B", str(EXAMPLE / "simulate.py"), "100"],
@@ -80,6 +82,7 @@ def test_the_example_checks_a_hundred_nodes_itself():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_nodes_that_fail_are_named_and_the_rest_is_summed_up(engine, tmp_path):
     app = app_with(tmp_path, FAILING.replace("FOLDER", repr(str(tmp_path))))
     out = tmp_path / "out"

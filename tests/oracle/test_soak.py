@@ -9,6 +9,7 @@ from edgemerge import Detector, Projection, Stats
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_million_samples_of_a_stuck_sensor_leave_a_sound_readout():
     rng = np.random.default_rng(0)
     pump = Detector(Projection(n_inputs=6, n_hidden=12, activation="sigmoid"), forgetting=0.99)
@@ -28,6 +29,7 @@ def test_a_million_samples_of_a_stuck_sensor_leave_a_sound_readout():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("activation", ["identity", "tanh"])
 def test_after_a_hundred_thousand_samples_the_readout_is_that_of_lstsq(activation):
     rng = np.random.default_rng(1)

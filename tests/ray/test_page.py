@@ -20,7 +20,7 @@ WIDE = Projection(n_inputs=561, n_hidden=128, seed=7)  # whose parts are 0.7 MB
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),  # Ray takes long to start
+    pytest.mark.timeout(900),  # Ray takes long to start
     # Ray leaves what it starts, and what it opens for that, to be cleared away by Python.
     pytest.mark.filterwarnings("ignore:subprocess [0-9]+ is still running:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:unclosed file .*'/dev/null':ResourceWarning"),

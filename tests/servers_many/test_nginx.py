@@ -17,7 +17,8 @@ from tests.servers_many.site import FLEETS, SHARED, Site, listener, metric
 from tests.servers_many.truth import share
 from tests.services.nginx import Nginx
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nginx")]  # one site for all
+# One site for all.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nginx")]
 
 PAGES = 'edgemerge_requests_total{method="GET",route="/ui/fleets/{fleet}"'
 

@@ -13,7 +13,7 @@ KILLS = int(os.environ.get("EDGEMERGE_KILLS", "6"))
 SEED = int(os.environ.get("EDGEMERGE_SEED", "0"))
 PATIENCE_S = 30.0  # for one kill, and all that happens around it
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_servers_that_are_killed_tell_the_union_of_what_was_acknowledged(tmp_path):
