@@ -321,7 +321,7 @@ def test_the_demo_ends_with_a_link_and_stays_only_if_asked(tmp_path, monkeypatch
     assert "http://127.0.0.1:1/ui/\n" in result.stderr
     assert "http://127.0.0.1:1/ui/sign-in?link=eml_x\n" in result.stderr
     assert (stayed == [True]) == ("--keep" in keep) == ("Still running" in result.stderr)
-    assert ("--keep leaves everything running" in result.stderr) == ("--keep" not in keep)
+    assert ("--keep keeps it running" in result.stderr) == ("--keep" not in keep)
 
 
 @pytest.fixture(scope="module")

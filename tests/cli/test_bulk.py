@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_before_any_worker_starts(tmp_path):
         ((tmp_path / "old", path, *ends), "already exists: choose another name"),
         ((tmp_path / "new", tmp_path / "none.csv", *ends), "found no file"),
         ((tmp_path / "no" / "new", path, *ends), "no: No such folder; make it first"),
-        ((tmp_path / "new", path), "say what devices agree on: --projection FILE"),
+        ((tmp_path / "new", path), "add --projection FILE"),
         ((tmp_path / "new", path, *ends, "--scheduler", "a", "--workers", 2), "expected one: a"),
     ):
         assert expected in failure(call("bulk", *words))
