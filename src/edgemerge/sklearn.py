@@ -34,9 +34,8 @@ RangeEnd = float | ArrayLike | None  # of a range; None leaves it to the first r
 Weights = ArrayLike | None
 
 OUTLIER_SCORE = 4.0  # score above which a row is an outlier, and not learnt by `partial_fit`
-MIN_OUTLIER_SHARE = (
-    0.01  # share of the rows of a `fit` that are outliers at least: sklearn expects some
-)
+# Share of the rows of a `fit` that are outliers at least: sklearn expects some.
+MIN_OUTLIER_SHARE = 0.01
 AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
 
 

@@ -43,9 +43,8 @@ def test_ten_times_the_devices_are_not_ten_times_the_stats(alive):
     sizes = {"fan_out": 12, "n_inputs": 2, "n_hidden": 2}
     small = most_alive(alive, Plan(devices=100, regions=3, **sizes))
     large = most_alive(alive, Plan(devices=1000, regions=9, **sizes))
-    places = (
-        2 * 10 + 9 - (2 * 3 + 3)
-    )  # sites of two regions, and regions: the square root of all sites
+    # Sites of two regions, and regions: the square root of all sites.
+    places = 2 * 10 + 9 - (2 * 3 + 3)
     assert small >= 12  # a site does know the newest of each of its devices
     assert large <= small + places
 

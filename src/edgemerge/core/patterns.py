@@ -358,9 +358,8 @@ def _replace_by_two(patterns: Patterns, name: str, child: str, stays: Array, goe
 MAX_LOSS_SHARE = 0.5  # a new pattern must halve the loss of the samples that nothing explained
 JOIN_INTERVAL = 2048  # samples between two looks for patterns that have become one
 DRIFT_MOVED, DRIFT_BACK = 0.5, 0.25  # drift at which a pattern has moved, and at which it is back
-IDLE_SAMPLES_PER_HIDDEN = (
-    100  # samples for each hidden value, after which an unused pattern is gone
-)
+# Samples for each hidden value, after which an unused pattern is gone.
+IDLE_SAMPLES_PER_HIDDEN = 100
 
 
 def maintain(patterns: Patterns) -> None:

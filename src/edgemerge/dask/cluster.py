@@ -12,15 +12,13 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 
 from edgemerge.core.errors import EdgemergeError, SampleError, UnavailableError
 
-DASHBOARD_ADDRESS = (
-    "127.0.0.1:0"  # Dask shows pages of its own: nobody else shall see them, at any free port
-)
+# Dask shows pages of its own: nobody else shall see them, at any free port.
+DASHBOARD_ADDRESS = "127.0.0.1:0"
 # Dask looks once, this long after a death, whether the worker is back. A worker that is just then
 # being started again, because it died again, would be given up for good.
 LOST_WORKER_TIMEOUT = "1000d"
-MALLOC_TOP_PAD = (
-    2**26
-)  # bytes that a worker keeps when it frees memory: Dask's few cost half of the speed
+# Bytes that a worker keeps when it frees memory: Dask's few cost half of the speed.
+MALLOC_TOP_PAD = 2**26
 
 
 @contextmanager

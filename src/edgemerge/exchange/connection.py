@@ -149,9 +149,8 @@ def read_reply(response: HTTPResponse, limit: int) -> Reply:
 
 
 MAX_REPLY_BYTES = 2**26  # bytes of a reply
-MAX_IDLE_S = (
-    4.0  # below what servers and routers allow: a connection left alone longer is made afresh
-)
+# Below what servers and routers allow: a connection left alone longer is made afresh.
+MAX_IDLE_S = 4.0
 IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE")
 Query = Mapping[str, str | int | Sequence[str] | None]
 

@@ -35,9 +35,8 @@ APART, CENTRAL = "apart", "central"
 IN_ONE_PLACE, CENTRAL_NETWORK = "BP-NN3", NETWORKS["har"]["BP-NN3"]
 AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, {FEW_POINTS} devices, {CENTRAL_NETWORK}"
 MIN_GAIN = 0.1  # AUC that 30 devices must gain on one
-MAX_AUC_LOSS = (
-    0.02  # AUC that keeping and sending sums may cost, against one bank that sees every row
-)
+# AUC that keeping and sending sums may cost, against one bank that sees every row.
+MAX_AUC_LOSS = 0.02
 
 STYLES = {
     OURS: ("ours: like patterns added", COLOURS[OURS], "-"),

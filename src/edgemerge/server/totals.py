@@ -321,9 +321,8 @@ def etag_of(fleet: Fleet, groups: Groups) -> str:
 
 T = TypeVar("T")
 MAX_CACHED = 16  # fleets, and answers, that are remembered
-MAX_INLINE_CHANGES = (
-    16  # changes that a pull adds up by itself; above that the kept sums are brought up to date
-)
+# Changes that a pull adds up by itself; above that the kept sums are brought up to date.
+MAX_INLINE_CHANGES = 16
 GROUPING_SLICE_S = 0.25  # how long grouping may hold up writing
 GROUPING_TIMEOUT_S = 10.0  # how long a pull waits for grouping
 MAX_GROUPING_TRIES = 3  # to find all contributions grouped, while devices push

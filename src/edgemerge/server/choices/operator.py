@@ -42,9 +42,8 @@ from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 
-RULES_MAX_AGE_S = (
-    1.0  # after which `desired_revision` looks up what another process may have chosen
-)
+# After which `desired_revision` looks up what another process may have chosen.
+RULES_MAX_AGE_S = 1.0
 MAX_TARGETS = 200  # of one preview
 
 log = logging.getLogger(__name__)

@@ -213,9 +213,8 @@ MAX_READERS = 8
 BUSY_TIMEOUT_S = 30.0
 MIN_SQLITE_VERSION = (3, 37)  # returning came with 3.35, strict tables with 3.37
 CHECKPOINT_PAGES = 1000  # 16 MiB: some 25 contributions of 640 kB
-MAX_WAL_BYTES = (
-    4 * CHECKPOINT_PAGES * PAGE_BYTES
-)  # readers that overlap must not let it grow further
+# Readers that overlap must not let it grow further.
+MAX_WAL_BYTES = 4 * CHECKPOINT_PAGES * PAGE_BYTES
 SPARE_PAGES = 1024  # free pages that are kept in the file for what comes next
 MAX_PAGES_FREED = 256  # pages given back to the disk after one commit
 

@@ -85,9 +85,8 @@ class DeviceRecords:
 
     def __init__(self, most: int = MAX_RECORDS) -> None:
         """Start with none."""
-        self._tracks: OrderedDict[DeviceId, DeviceRecord] = (
-            OrderedDict()
-        )  # the longest unheard first
+        # The longest unheard first.
+        self._tracks: OrderedDict[DeviceId, DeviceRecord] = OrderedDict()
         self._waiting: dict[DeviceId, None] = {}
         self._lock, self._most = Lock(), most
         self._every, self._counted = 1.0, -inf

@@ -20,9 +20,8 @@ from edgemerge.server.schemas import AlarmAsked, MergeAsked, PointAsked, ReportA
 
 ONLINE_S = 30.0  # after the last report, or three times as long as a device was told to wait
 QUIET_S = 300.0  # after it was last heard of, if it has ever reported
-QUIET_WITHOUT_REPORTS_S = (
-    7_200.0  # likewise, of a device that does not report: it shares now and then
-)
+# Likewise, of a device that does not report: it shares now and then.
+QUIET_WITHOUT_REPORTS_S = 7_200.0
 DEVICE_STATES = ("online", "quiet", "offline", "revoked")
 
 
