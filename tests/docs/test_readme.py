@@ -30,11 +30,11 @@ def rows(name):
         return list(csv.DictReader(file))
 
 
-def mean_auc(dataset, method):
+def mean_auc(dataset, method, file="paper/auc.csv"):
     """The mean over all pairs of two different patterns, and over all trials there are."""
     asked = (dataset, method, "all", "others")
     columns = ("dataset", "method", "device_a", "device_b")
-    (found,) = (r for r in rows("paper/auc.csv") if tuple(r[c] for c in columns) == asked)
+    (found,) = (r for r in rows(file) if tuple(r[c] for c in columns) == asked)
     return float(found["auc"]), int(found["trials"])
 
 
@@ -59,6 +59,10 @@ def sentences():
     har, mnist = ([mean_auc(d, method)[0] for method in ours] for d in ("har", "mnist"))
     yield f"HAR: {har[0]:.3f} before merging, {har[1]:.3f} after, {har[2]:.3f} with our best"
     yield f"MNIST: {mnist[0]:.3f}, {mnist[1]:.3f}, {mnist[2]:.3f}"
+    people = [mean_auc("har", method, "paper/auc-by-person.csv") for method in ours]
+    means = [mean for mean, _trials in people]
+    yield f"{means[0]:.3f} before merging, {means[1]:.3f} after, {means[2]:.3f} with our best"
+    yield f"{people[0][1]} trials; the rows above split HAR by sample"
     networks = ("BP-NN3", "BP-NN5", "BP-NN3-FL")
     best = [max(mean_auc(d, method) for method in networks) for d in ("har", "mnist")]
     yield f"trained by back-propagation {best[0][0]:.3f} and {best[1][0]:.3f}"
