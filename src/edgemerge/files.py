@@ -153,18 +153,20 @@ def lock_file(handle: int, timeout_s: float = 0.0) -> bool:
 
 
 def _try_lock(handle: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt  # noqa: PLC0415 - Windows only
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - Windows only
 
+        with suppress(PermissionError):  # held
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl  # noqa: PLC0415 - not on Windows
+            return True
+    else:
+        import fcntl  # noqa: PLC0415 - not on Windows
 
+        # Any other error, PermissionError too, says that this file system has no locks.
+        with suppress(BlockingIOError):  # held
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
+            return True
+    return False
 
 
 def read_secret(

@@ -145,7 +145,7 @@ def test_excluding_is_asked_for_in_words_then_done_then_undone(here, operator):
     page = operator.get(MERGE, done="1").text
     assert "Choice 1 is in force: what a1 saw of normal is excluded." in page
     assert page.count('<span class="tag bad">excluded</span>') == 1
-    assert 'aria-label="Include again a1, normal"' in page
+    assert 'aria-label="Undo excluding a1, normal"' in page
     assert "already excluded" in operator.get(MERGE, exclude="a1/0/normal").text
     assert operator.post(f"{MERGE}/undo", number="1").status_code == 303
     assert not here.service.merging.excluded(FLEET)

@@ -38,15 +38,23 @@ def level_shifts(learner: Detector | Bank, merged: Merged) -> dict[str, float]:
         for name, each in learner.detectors.items()
         if each.own_count >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
     }
-    copy = from_bytes(to_bytes(learner))
-    if not isinstance(copy, Detector | Bank):
-        raise TypeError(f"found {type(copy).__name__} in the bytes of a learner")
+    copy = _copy(learner)
     copy.adopt(merged)
     after = copy.detectors
     return {
         name: loss_shift(each.own, each.readout, after[name].readout)
         for name, each in ready.items()
     }
+
+
+def _copy(learner: Detector | Bank) -> Detector | Bank:
+    if isinstance(learner, Detector):
+        return Detector.resume(learner.own, learner.others, **learner.options)
+    data = to_bytes(learner)
+    copy = from_bytes(data, limit=len(data))
+    if not isinstance(copy, Bank):
+        raise TypeError(f"found {type(copy).__name__} in the bytes of a bank")
+    return copy
 
 
 def start_new_incarnation(learner: Detector | Bank, merged: Merged) -> Detector | Bank:
