@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import logging
 import os
 import signal
 
@@ -64,6 +65,15 @@ def pytest_runtest_teardown(item):
     """Limit the end of a test too: a failure has stopped its timer."""
     if limit := item.stash.get(LIMIT, None):
         pytest_timeout_set_timer(item, limit)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging():
+    """Undo what a program that ran in this process set for its log."""
+    logger = logging.getLogger("edgemerge")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.hookimpl(tryfirst=True)  # before some are deselected

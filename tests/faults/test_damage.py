@@ -227,7 +227,7 @@ def test_a_changed_audit_entry_is_named(url, column):
 def test_a_removed_audit_entry_is_noticed(url):
     change(url, "delete from audit where seq = 3")
     with opened(url) as local, local.service.database.reading() as tx:
-        words = "audit log was changed at entry 4"
+        words = "audit log was changed at entry 3"
         with pytest.raises(DatabaseDamagedError, match=words):
             audit.verify(tx)
 

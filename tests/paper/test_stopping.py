@@ -19,6 +19,8 @@ pytestmark = [
 ]
 OTHERS = [0, 1, 2, 4, 5]
 
+STOPPED = "Stopped. Finished work is kept: the same command continues from there.\n"
+
 
 def made(folder: Path) -> str:
     """Make the result to the end."""
@@ -75,4 +77,4 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path):
 )
 def test_a_stopped_run_says_how_to_go_on(tmp_path, number, everyone, code):
     ended = stopped(tmp_path, number, everyone=everyone)
-    assert ended == (code, "Stopped. What is done is kept: the same command goes on from there.\n")
+    assert ended == (code, STOPPED)

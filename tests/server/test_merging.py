@@ -47,7 +47,8 @@ class Fleet:
 
     def told(self, device):
         """Pull as the agent of a device does."""
-        wish, grouped = Selection(receiver=device, incarnation=0), self.learners[device].grouped
+        wish = Selection(receiver=device, incarnation=0)
+        grouped = isinstance(self.learners[device], Bank)
         return self.world.told(wish, self.world.caller(device), grouped=grouped)
 
     def exchange(self):
@@ -73,9 +74,10 @@ class Fleet:
         return made, rows
 
     def must_be_what_is_known(self, device, rows):
-        own, thing = self.learners[device].own(), self.learners[device].thing
+        learner = self.learners[device]
+        own = own_stats(learner)
         for pattern, row in rows.items():
-            detector = thing if isinstance(thing, Detector) else thing[pattern]
+            detector = learner.detectors[pattern]
             assert row.samples == own[pattern].count
             assert row.joined == detector.others.count
             level = fresh_loss(own[pattern], detector.readout)

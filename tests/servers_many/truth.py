@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from edgemerge import Contribution, Ledger, Projection, Stats
+from edgemerge.core.ledger import Origin
 from tests.cases import machine
 from tests.servers_many.possible import Possible
 
@@ -37,8 +38,9 @@ class Truth:
         found = {origin.key: origin.revision for origin in told.origins}
         for key in {*self.held.subjects(), *found}:
             allowed = {None}
-            if wish.wants(key, 1.0):
-                allowed = _states(key, held[key], withheld[key], sources[wish.device], wish.device)
+            if wish.matching([Origin(*key, 0)]):
+                receiver = wish.receiver
+                allowed = _states(key, held[key], withheld[key], sources[receiver], receiver)
             said = found.get(key)
             assert said in allowed, f"{where} told {key} at {said}, expected one of {allowed}"
         for part in told.parts:
