@@ -12,7 +12,14 @@ project = "edgemerge"
 author = "the edgemerge authors"
 release = version = installed_version("edgemerge")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "command_line", "http_api", "results"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "command_line",
+    "http_api",
+    "results",
+]
 exclude_patterns = ["_build", "_ext"]
 myst_heading_anchors = 3
 
