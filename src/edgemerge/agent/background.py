@@ -189,7 +189,7 @@ def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
     except StaleError as error:
         return ExchangeOutcome(pushed, error=error)
     except RejectedError as error:
-        refused = error  # for good, and what would have come behind it must not come without it
+        refused = error  # for good: later contributions must not arrive without this one
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=error)
     try:
@@ -207,7 +207,7 @@ def _push(exchange: Exchange, note: Contribution, later: Sequence[Contribution])
         exchange.push(note)
     except StaleError as error:
         followed = any(each.key == note.key for each in later)
-        if not (followed and error.newest > note.revision):  # if it is not ours, the next one tells
+        if not (followed and error.newest > note.revision):  # else a later push replaces it
             raise
     failpoint("agent-after-push")
 

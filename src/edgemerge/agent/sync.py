@@ -330,7 +330,9 @@ class Synchronizer:
             self._sharing.gate = outcome.gate
         if outcome.told is not None:
             self._sharing.hear(outcome.told)
-        if isinstance(outcome.error, StaleError):  # and be told what the earlier life had seen
+        if isinstance(
+            outcome.error, StaleError
+        ):  # then also receive what the earlier incarnation shared
             self._sharing.start_new_incarnation(self._clocks.wall)
             self._start()
             return

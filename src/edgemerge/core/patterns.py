@@ -242,7 +242,7 @@ class Patterns:
         self.room = Capacity(self.projection)
         enough = ceil(READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden)
         self.outsiders = RingBuffer(2 * enough, self.projection.n_inputs)
-        self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were such
+        self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were unusual
 
     def add(self, name: str, own: Stats, rows: Array) -> Pattern:
         """Add an instance that has learnt these rows last."""

@@ -109,7 +109,10 @@ PatternName = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(
     responses={
         200: {"model": KeptTold, "description": "The very same was there already."},
         **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
-        409: {"model": Conflict, "description": "The revision is late, or tells another story."},
+        409: {
+            "model": Conflict,
+            "description": "The revision is stale, or contradicts the one that is stored.",
+        },
     },
     openapi_extra=bytes_body_schema("A contribution whose origin is the address."),
 )
@@ -502,7 +505,7 @@ def list_devices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[De
     responses=problem_responses(401, 403, 404, 422, 503),
 )
 def revoke(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> None:
-    """Let a device in no more; what it contributed stays until it is dropped."""
+    """Revoke a device's token; its contributions stay until they are dropped."""
     service.revoke(fleet, device, caller)
 
 

@@ -84,7 +84,7 @@ def find_caller(tx: Transaction, token: str) -> Caller:
 
 
 def add_operator(tx: Transaction, token: str, name: str, now: float) -> None:
-    """Let an operator in; doing it twice is doing it once."""
+    """Accept an operator's token; repeating it changes nothing."""
     tx.run(
         "insert into operators (token_hash, name, created) values (?, ?, ?) on conflict do nothing",
         hash_token(token),
@@ -147,7 +147,7 @@ def _must_not_take_over(tx: Transaction, invitation: str, fleet: str, device: st
 
 
 def revoke_device(tx: Transaction, fleet: str, device: str, now: float) -> None:
-    """Let a device in no more; what it contributed stays until it is dropped."""
+    """Revoke a device's token; its contributions stay until they are dropped."""
     if not tx.run(
         "update devices set revoked = coalesce(revoked, ?) where fleet = ? and device = ?",
         now,
@@ -302,7 +302,7 @@ class Sessions:
         return Session(row[0], csrf_token(cookie), row[1]) if row else None
 
     def sign_out(self, cookie: str) -> None:
-        """End a session; doing it twice is doing it once."""
+        """End a session; repeating it changes nothing."""
         session = self.session(cookie)
         if session is None:
             return

@@ -152,7 +152,7 @@ class Service:
         return found
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
-        """Let a device in no more."""
+        """Revoke a device's token."""
 
         def change(tx: Any) -> None:
             auth.revoke_device(tx, name, device, self.clock())

@@ -209,7 +209,7 @@ class _Grouping:
         self._touched: set[int] = set()
 
     def take(self, tx: Transaction, fleet: Fleet, entry: StoredContribution) -> None:
-        """Move one contribution from part 0 into the pattern that it is."""
+        """Move one contribution from part 0 into the pattern that explains it, or a new one."""
         stats = contributions.read_stats(tx, entry, fleet.projection)
         known = {part: self._profile(part) for part in self._patterns()}
         best = best_match(known, Profile.of(stats), SIMILAR_FACTOR)
@@ -219,7 +219,7 @@ class _Grouping:
         contributions.mark_counted(tx, fleet.fleet, entry, part)
 
     def join(self, tx: Transaction, fleet: Fleet) -> None:
-        """Join patterns that explain each other, nearest first; those that did not change don't."""
+        """Join patterns that explain each other, nearest first, if one of them has changed."""
         while True:
             every = combinations(reversed(self._patterns()), 2)
             pairs = [pair for pair in every if {*pair} & self._touched]

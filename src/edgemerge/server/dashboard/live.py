@@ -66,7 +66,7 @@ class DeviceEvents:
         return Event(f"{self._run}-{self._last}", data) if data else None
 
     def _points(self, view: DeviceView) -> dict[str, Any]:
-        """Give points that are new; to who has none of this run, all, in the place of any."""
+        """Return points newer than the client's last; all of them after a restart of the server."""
         new = [point for point in view.points if point.at > self._last]
         if not new:
             return {}
@@ -99,7 +99,7 @@ def render_parts(view: DeviceView) -> dict[str, str]:
 
 
 def _last_seen(mark: str, run: str) -> float:
-    """Give the time of the last point that was seen; what was seen of another run counts not."""
+    """Return the time of the client's last point, or none if it is of an earlier run."""
     seen, _, at = mark.partition("-")
     try:
         return float(at) if seen == run else -inf

@@ -23,8 +23,8 @@ from edgemerge.server.http import run_in_thread
 from edgemerge.server.service import Service
 
 POLL_S = 0.5  # between two looks
-KEEPALIVE_S = 10.0  # without a word, after which one is sent that means nothing
-SESSION_CHECK_S = 4.0  # after which it is looked whether who watches is still signed in
+KEEPALIVE_S = 10.0  # of silence, after which an empty comment is sent
+SESSION_CHECK_S = 4.0  # between two checks that the viewer is still signed in
 MAX_STREAM_S = 600.0  # then the browser comes back
 GONE_EVENT = "event: gone\ndata: {}\n\n"
 
