@@ -330,9 +330,8 @@ class Synchronizer:
             self._sharing.gate = outcome.gate
         if outcome.told is not None:
             self._sharing.hear(outcome.told)
-        if isinstance(
-            outcome.error, StaleError
-        ):  # then also receive what the earlier incarnation shared
+        # A new incarnation also receives what the earlier one shared.
+        if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)
             self._start()
             return
