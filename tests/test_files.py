@@ -222,3 +222,20 @@ def test_a_secret_loses_white_space_and_a_password_only_its_line_end(tmp_path):
     assert read_secret(tmp_path / "secret", strip="\r\n") == " a b "
     with pytest.raises(SettingError, match=r"cannot read the secret in .*gone: No such file"):
         read_secret(tmp_path / "gone")
+
+
+def test_a_file_system_that_refuses_locks_is_not_taken_for_a_lock_that_is_held(
+    tmp_path, monkeypatch
+):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    handle = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        with pytest.raises(PermissionError):
+            lock_file(handle)
+    finally:
+        os.close(handle)

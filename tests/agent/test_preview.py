@@ -7,6 +7,7 @@ from edgemerge import Bank, Contribution, Detector, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import MergePreview, SharingPolicy
+from edgemerge.core.errors import FormatError
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.wire.codec import encode
 from tests.agent.agents import INPUTS, shared, stream
@@ -154,3 +155,12 @@ def test_what_is_held_back_is_logged(caplog):
     caplog.set_level("INFO")
     sharing(Detector(P), rows=3).release()
     assert "held back" in caplog.text
+
+
+def test_the_preview_of_a_detector_has_no_limit_in_bytes(monkeypatch):
+    def refuse(*_, **__):
+        raise FormatError("found too many bytes")
+
+    subject = sharing(Detector(P))
+    monkeypatch.setattr("edgemerge.agent.learner.from_bytes", refuse)
+    assert MergePreview.of(subject.memory.learner, like()).shift < 2.0
