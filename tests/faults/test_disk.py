@@ -1,8 +1,7 @@
 """A full disk under the server: it says so, goes on telling, loses nothing, and gets well again."""
 
 import shutil
-import subprocess
-from contextlib import suppress
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from tests.cases import machine
 from tests.faults.acknowledged import Acknowledged, database_must_be_sound
 from tests.faults.devices import enrolled
 from tests.faults.process import Nest, Server, until
-from tests.services.missing import left_out
+from tests.services.disk import MIB, fill, small_disk
 
 LARGE = Projection(n_inputs=561, n_hidden=128)  # 640 kB
-SIZE = "40m"
+SIZE = 40 * MIB
 MOST = 200  # pushes that a disk of this size cannot take
 
 pytestmark = pytest.mark.slow
@@ -26,26 +25,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk of our own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    way = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "edgemerge-test", str(folder)]
-    try:
-        subprocess.run(way, check=True, capture_output=True, timeout=30)
-    except (OSError, subprocess.CalledProcessError):
-        left_out("a small disk", "run as root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=30)
+    with small_disk(tmp_path / "disk", SIZE) as folder:
+        yield folder
 
 
 @pytest.fixture
 def server(disk, tmp_path):
-    nest = Nest(tmp_path)
-    server = Server(nest, str(disk / "fleets.db"))
-    server.start()
-    yield server
-    server.close()
-    nest.close()
+    with closing(Nest(tmp_path)) as nest, closing(Server(nest, str(disk / "fleets.db"))) as server:
+        server.start()
+        yield server
 
 
 class Pumps:
@@ -93,9 +81,7 @@ class Pumps:
 
 def fill_up(folder):
     """Let another program take all that is left."""
-    with suppress(OSError), (folder / "other").open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
+    fill(folder)
     assert shutil.disk_usage(folder).free == 0
 
 
@@ -129,7 +115,7 @@ def test_a_full_disk_is_said_and_survived(server, disk):
     pumps.drop("pump-0")
     until(lambda: ready(server), "the server is ready again")
     pumps.push("pump-1", "pattern-0")
-    (disk / "other").unlink()
+    (disk / "ballast").unlink()
     for i in range(2, 6):
         pumps.drop(f"pump-{i}")  # room for grouping, which writes sums
     pumps.ledger.must_hold(server.url, server.token)
@@ -148,7 +134,7 @@ def test_a_server_killed_on_a_full_disk_starts_again_and_can_drop(server, disk):
     server.start()
     pumps.drop("pump-0")
     pumps.push("pump-1", "pattern-0")
-    (disk / "other").unlink()
+    (disk / "ballast").unlink()
     for i in range(2, 6):
         pumps.drop(f"pump-{i}")  # room for grouping, which writes sums
     pumps.ledger.must_hold(server.url, server.token)

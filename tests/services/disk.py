@@ -5,24 +5,32 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.services.missing import reason
+from tests.services.missing import left_out
 
 MIB = 2**20
+# Its standard input ends with the process that started it, even if that is killed.
+GUARD = 'mount -t tmpfs -o "size=$1" edgemerge-test "$0" && echo mounted && cat; umount -l "$0"'
 
 
 @contextmanager
 def small_disk(folder: Path, size: int):
-    """A disk of so many bytes, mounted at a new folder; only root can have it."""
+    """Mount a disk of so many bytes at a new folder until the block, or this process, ends."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip(reason("a small disk", "run as root"))
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, str(folder), str(size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    with guard:
+        if os.geteuid() != 0 or guard.stdout.readline() != b"mounted\n":
+            left_out("a small disk", "run as root")
+        try:
+            yield folder
+        finally:
+            guard.stdin.close()
+            assert guard.wait(30) == 0, guard.stderr.read()
 
 
 def fill(folder: Path) -> None:
