@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each would compile our files
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick bench bulk layout load faults servers fuzz accuracy paper docs \
+.PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -15,8 +15,12 @@ help:  ## list the targets
 demo: .venv/ready-demo  ## a server and five devices, before and after merging
 	@$(BIN)/edgemerge demo
 
-test check:  ## everything: format, lint, types, tests, docs, wheel
+test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 	@scripts/check
+
+long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray
+	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray
 
 quick: .venv/ready-dev  ## only the fast tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick -p no:schemathesis

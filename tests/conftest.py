@@ -78,9 +78,10 @@ def _own_logging():
 
 @pytest.hookimpl(tryfirst=True)  # before some are deselected
 def pytest_collection_modifyitems(items):
-    """Count what starts a service as slow."""
+    """Count as slow what starts a service, or takes long."""
     for item in items:
-        if STARTED.intersection(getattr(item, "fixturenames", ())):
+        needs = STARTED.intersection(getattr(item, "fixturenames", ()))
+        if needs or item.get_closest_marker("long"):
             item.add_marker("slow")
 
 

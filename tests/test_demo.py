@@ -208,7 +208,10 @@ def test_the_view_fits_a_terminal_and_tells_odd_from_calm():
     assert all("▃" in line and "▇" in line and "9.0" in line and "…" not in line for line in lines)
 
 
-@pytest.mark.parametrize("moment", ["fleet.sqlite", "pump-1.log", "pump-5.log"])
+@pytest.mark.parametrize(
+    "moment",
+    ["fleet.sqlite", pytest.param("pump-1.log", marks=pytest.mark.long), "pump-5.log"],
+)
 def test_ctrl_c_ends_everything(tmp_path, moment):
     command = [sys.executable, "-m", "edgemerge", "demo", "--keep", "--json", "--out", "out"]
     process = subprocess.Popen(

@@ -33,6 +33,7 @@ def test_a_worker_that_dies_changes_no_bit(client, tmp_path):
     assert once.mark.exists()
 
 
+@pytest.mark.long
 def test_parts_that_are_lost_and_cannot_be_made_again_at_once_are_made_alone(client, tmp_path):
     done = []
 
@@ -68,6 +69,7 @@ def test_a_bad_chunk_ends_the_work_and_names_chunk_and_worker(client, tmp_path):
     assert (rows.chunks, rows.left_out, rows.refused) == (5, 1, ())
 
 
+@pytest.mark.long
 def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     choice = {"read": readers.stuck_at_5, "patience_s": 4.0}
     from edgemerge.dask import tasks
@@ -94,6 +96,7 @@ def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
     assert "5: it died while reading it, as 3 did before: cut smaller chunks" in reason
 
 
+@pytest.mark.long
 def test_a_small_chunk_that_ends_its_workers_takes_no_other_with_it(client, monkeypatch):
     monkeypatch.setattr("edgemerge.dask.tasks.CHUNK_BYTES", 10)
     small = [readers.Small(number) for number in range(12)]

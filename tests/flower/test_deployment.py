@@ -33,7 +33,7 @@ def result_in(folder):
     return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nodes_that_are_killed_or_never_answer_are_named_and_the_rest_goes_on(tmp_path):
     mark, out, few = tmp_path / "answering", tmp_path / "out", tmp_path / "few"

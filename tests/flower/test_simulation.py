@@ -65,7 +65,7 @@ def test_ten_nodes_sum_up_what_one_process_sees_and_each_is_told_the_rest(engine
     assert "6000 samples of 10 devices" in said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_example_checks_a_hundred_nodes_itself():
     found = subprocess.run(

@@ -17,6 +17,7 @@ from tests.server.wire import SHARED
 
 MUTANTS = 100_000
 CHUNKS = 20
+IN_CHECK = 5  # chunks, each of all kinds of mutants
 SLACK = {  # of tr(U): a few times what a number is rounded by in each form
     "exact": 2.0**-20,
     "float32": 2.0**-20,
@@ -51,7 +52,10 @@ def must_be_whole(value, form, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk",
+    [*range(IN_CHECK), *(pytest.param(i, marks=pytest.mark.long) for i in range(IN_CHECK, CHUNKS))],
+)
 def test_a_mutant_is_refused_or_sound(chunk):
     found = Counter(map(taken_in, map(mutant, range(chunk, MUTANTS, CHUNKS))))
     assert set(found) <= {

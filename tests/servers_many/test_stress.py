@@ -1,4 +1,4 @@
-"""Four servers on one PostgreSQL behind nginx, 200 devices, kills: every answer is a true sum.
+"""Four servers on one PostgreSQL behind nginx, devices, kills: every answer is a true sum.
 
 EDGEMERGE_KILLS=50 makes it a long run; `python -m tests.servers_many` tells what happens.
 """
@@ -10,24 +10,26 @@ import pytest
 from tests.servers_many.scene import scene
 
 KILLS = int(os.environ.get("EDGEMERGE_KILLS", "6"))
+SIZES = [(60, min(KILLS, 2)), pytest.param(200, KILLS, marks=pytest.mark.long)]  # devices, kills
 SEED = int(os.environ.get("EDGEMERGE_SEED", "0"))
 PATIENCE_S = 30.0  # for one kill, and all that happens around it
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_servers_that_are_killed_tell_the_union_of_what_was_acknowledged(tmp_path):
-    with scene(tmp_path, devices=200, seed=SEED) as everything:
-        everything.run(kills=KILLS, seconds=PATIENCE_S * KILLS)
+@pytest.mark.parametrize(("devices", "kills"), SIZES)
+def test_servers_that_are_killed_tell_the_union_of_what_was_acknowledged(tmp_path, devices, kills):
+    with scene(tmp_path, devices=devices, seed=SEED) as everything:
+        everything.run(kills=kills, seconds=PATIENCE_S * kills)
         everything.judge()
         written = everything.must_have_left_a_sound_database()
     counts = everything.counts
-    told = f"{KILLS} kills of four servers behind nginx, {counts['pushes']} acknowledged pushes"
+    told = f"{kills} kills of four servers behind nginx, {counts['pushes']} acknowledged pushes"
     print(f"\n{told}, 0 lost")  # noqa: T201 - scripts/faults.py counts it
-    assert counts["kills"] == KILLS
+    assert counts["kills"] == kills
     assert counts["connection losses"] > 0
-    assert counts["pushes"] > 10 * KILLS
-    assert counts["answers judged"] > 2 * KILLS
+    assert counts["pushes"] > 10 * kills
+    assert counts["answers judged"] > 2 * kills
     assert counts["totals judged"] == 5 * 2 * 6, "at four servers and through nginx"
     assert min(counts["drops"], counts["choices"], counts["locked out"]) > 0
     assert written > counts["pushes"]
