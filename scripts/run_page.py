@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -28,6 +28,8 @@ FENCE = re.compile(r"^```(?P<kind>\S*)[^\n]*\n(?P<body>.*?)^```[ ]*$", re.MULTIL
 COMMAND = re.compile(r"^\$ ((?:edgemerge|export)\b(?:.*\\\n)*.*)$", re.MULTILINE)
 EXPORT = re.compile(r"export (\w+)=")
 FILE = re.compile(r"# ([\w.-]+\.toml)$", re.MULTILINE)
+# Exports, pipes and files are for a shell; these commands handle signals or start processes.
+NEEDS_A_PROGRAM = re.compile(r"^export|[|<>;]|^edgemerge (agent|bulk|demo|serve|simulate)\b")
 START_S, STOP_S, RUN_S = 60.0, 30.0, 300.0
 
 
@@ -60,8 +62,15 @@ def _names_a_file(block: re.Match[str]) -> bool:
     return block["kind"] == "toml" and FILE.match(block["body"]) is not None
 
 
-def run_page(page: Path, *kinds: str) -> int:
-    """Run the examples of the page, all or of some kinds, in an empty folder; say how many."""
+Command = Callable[[list[str]], tuple[int, str]]
+
+
+def run_page(page: Path, *kinds: str, command: Command | None = None) -> int:
+    """Run the examples of the page, all or of some kinds, in an empty folder; say how many.
+
+    `command` runs a command line without starting a program: it takes the words after `edgemerge`
+    and returns the exit code and what went wrong.
+    """
     every = examples(page.read_text(encoding="utf-8"))
     found = [example for example in every if not kinds or example.kind in kinds]
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -69,7 +78,7 @@ def run_page(page: Path, *kinds: str) -> int:
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
         _own_environment(),
-        Programs() as programs,
+        Programs(command) as programs,
     ):
         for example in found:
             if example.kind == "python":
@@ -114,8 +123,9 @@ def _run_python(example: Example, page: Path, namespace: dict[str, Any]) -> None
 class Programs:
     """What a page has left running; all of it is ended with the page, and must end well."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Command | None) -> None:
         """Have nothing running."""
+        self.command = command
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def __enter__(self) -> "Programs":
@@ -179,6 +189,11 @@ def _run_line(line: str, programs: Programs) -> None:
     if line.endswith("&"):
         programs.start(line)
         return
+    if programs.command and not NEEDS_A_PROGRAM.search(line):
+        code, words = programs.command(_words(line))
+        if code:
+            raise PageError(f"exit {code}: $ {line}\n{words}")
+        return
     export = EXPORT.match(line)
     command = f'{line}; printf %s "${export[1]}"' if export else line
     done = subprocess.run(
@@ -188,6 +203,13 @@ def _run_line(line: str, programs: Programs) -> None:
         raise PageError(f"exit {done.returncode}: $ {line}\n{done.stderr}")
     if export:
         os.environ[export[1]] = done.stdout
+
+
+def _words(line: str) -> list[str]:
+    """The words after `edgemerge`, as the shell makes them of quotes, variables and patterns."""
+    command = "printf '%s\\0' " + line.removeprefix("edgemerge")
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
 
 
 def _lines(text: str) -> list[str]:

