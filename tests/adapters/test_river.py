@@ -1,52 +1,21 @@
-"""The detector for River: its own checks, and our laws on samples with other features each time."""
+"""The detector for River: our laws, on samples with other features each time."""
 
 import itertools
 import pickle
 import random
-from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from river import anomaly, checks, compose, datasets, preprocessing
+from river import anomaly, compose, preprocessing
 
 from edgemerge import river
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.river import OSELMDetector
+from tests.adapters.cards import CreditCard
 
 ROUNDING = 1e-9  # of float64, where P was followed sample by sample
-
-
-class CreditCard:
-    """Stands in for River's data set of that name, which would have to be fetched from a host."""
-
-    def take(self, k):
-        return [(dict(inputs), label) for inputs, label in self.made(k)]
-
-    @classmethod
-    @cache  # River's checks take the same ones a dozen times
-    def made(cls, k):
-        return list(itertools.islice(cls(), k))
-
-    def __iter__(self):
-        draw = random.Random(0).gauss
-        for i in itertools.count():
-            odd, level = i % 50 == 49, draw(0.0, 1.0)
-            inputs = {f"V{j}": draw(level * (j % 2), 1.0) + 3.0 * odd for j in range(1, 29)}
-            yield {"Time": float(i), **inputs, "Amount": abs(draw(0.0, 80.0))}, int(odd)
-
-
-def own_checks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "CreditCard", CreditCard)
-        return list(checks.yield_checks(OSELMDetector()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", own_checks(), ids=lambda check: check.__name__)
-def test_rivers_own_checks_pass(check):
-    check(OSELMDetector())
 
 
 names = st.sampled_from("abcde")

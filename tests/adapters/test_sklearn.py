@@ -1,7 +1,6 @@
-"""The estimators for scikit-learn: its own checks, and our laws on top."""
+"""The estimators for scikit-learn: our laws on top of its own checks."""
 
 import pickle
-from unittest import SkipTest
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
@@ -36,17 +34,6 @@ def taught(learner, X, y, **weights):
     if isinstance(learner, OSELMClassifier):
         return learner.partial_fit(X, y, classes=[0, 1, 2], **weights)
     return learner.fit(X, y, **weights)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [OSELMDetector(), OSELMDetector(robust=False), OSELMRegressor(), OSELMClassifier()]
-)
-def test_scikit_learns_own_checks_pass_and_none_is_skipped(estimator, check):
-    try:
-        check(estimator)
-    except SkipTest as skipped:
-        pytest.fail(f"{skipped}: install pandas, as `make setup` does")
 
 
 @pytest.mark.slow

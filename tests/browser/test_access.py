@@ -11,7 +11,13 @@ from tests.browser.workshop import FLEET, SHARED, alarm, workshop
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
-LOOKS = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
+LOOKS = [
+    pytest.param(("light", DESKTOP), id="light"),
+    pytest.param(("dark", PHONE), id="phone in the dark"),
+    pytest.param(("dark", DESKTOP), id="dark", marks=pytest.mark.long),
+    pytest.param(("light", PHONE), id="phone", marks=pytest.mark.long),
+]
+ONE_LOOK = pytest.mark.parametrize("visitor", LOOKS[:1], indirect=True)
 PAGES = {
     "fleets": "/ui/",
     "fleet": f"/ui/fleets/{FLEET}",
@@ -46,7 +52,7 @@ def operator(shop):
     return shop.here.service.caller(shop.here.token)
 
 
-@pytest.fixture(params=LOOKS, ids=["light", "dark", "phone", "phone in the dark"])
+@pytest.fixture(params=LOOKS)
 def visitor(request, browser, peopled):
     scheme, size = request.param
     found = Visitor.at(
@@ -87,12 +93,14 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(visitor, peopled
     visitor.must_be_quiet("404")
 
 
+@ONE_LOOK
 def test_axe_would_find_something(visitor, peopled):
     visitor.sign_in(peopled.here.token)
     visitor.page.evaluate("document.querySelector('main').append(document.createElement('input'))")
     assert any("label" in problem for problem in problems(visitor.page))
 
 
+@ONE_LOOK
 def test_times_are_those_of_the_viewer(visitor, peopled):
     visitor.sign_in(peopled.here.token, f"/ui/fleets/{FLEET}/log")
     expect(visitor.page.locator("#zone")).to_have_text("Asia/Tokyo")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector
-from edgemerge.paper import backprop, devices, fleet
+from edgemerge.paper import devices, fleet
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.devices import APART, CENTRAL, IN_ONE_PLACE, claims, plot, table
 from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
@@ -98,6 +98,8 @@ def test_in_one_place_one_bank_sees_device_after_device(people, found):
 def test_networks_are_averaged_over_the_first_devices_and_trained_once_in_one_place(
     people, monkeypatch
 ):
+    from edgemerge.paper import backprop  # PyTorch takes seconds to import
+
     small = Network((3,), 8, 2)
     monkeypatch.setattr(fleet, "NETWORK", small)
     monkeypatch.setattr(devices, "CENTRAL_NETWORK", small)
