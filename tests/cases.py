@@ -1,11 +1,18 @@
 """Random projections and samples for the laws: every hyper-parameter varies."""
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from edgemerge import Projection
 
 ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
+QUICK = 10  # examples for each law in `make quick`
+
+
+def examples(most):
+    """Draw so many examples, and in `make quick` no more than for any other law."""
+    return settings(max_examples=min(most, QUICK) if settings().max_examples == QUICK else most)
 
 
 @st.composite

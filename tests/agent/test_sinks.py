@@ -8,7 +8,7 @@ import sys
 from math import isfinite, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge.agent.interfaces import Verdict
@@ -20,6 +20,7 @@ from edgemerge.agent.sinks import (
     verdict_to_dict,
 )
 from tests.agent.listening import DEADLINE_S, said
+from tests.cases import examples
 
 KEYS = ["device", "index", "at", "score", "limit", "alarm", "pattern", "why"]
 
@@ -133,7 +134,7 @@ def test_a_file_is_changed_before_it_is_too_large(tmp_path, keep):
 # the spool
 
 
-@settings(max_examples=30)  # each writes files, and waits for the disk
+@examples(30)  # each writes files, and waits for the disk
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5), st.just(...)), max_size=40))
 def test_the_spool_is_a_ring_that_survives(tmp_path_factory, steps):
     """A text is added, None sends the first, ... starts again from the file."""

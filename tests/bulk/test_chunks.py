@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import Projection, Stats
@@ -22,6 +22,7 @@ from tests.bulk.histories import (
     rows_in,
     whole,
 )
+from tests.cases import examples
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ from tests.bulk.histories import (
     mark=st.sampled_from(("", "\ufeff", "\n")),
     last=st.booleans(),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_csv_gives_each_line_once_wherever_it_is_cut(
     tmp_path_factory, rows, chunk_bytes, header, end, mark, last
 ):
@@ -50,7 +51,7 @@ def test_csv_gives_each_line_once_wherever_it_is_cut(
     kind=st.sampled_from(("f8", "f4", "i2", "?", ">f8", "f2")),
     fortran=st.booleans(),
 )
-@settings(max_examples=40)
+@examples(40)
 def test_npy_gives_each_row_once_wherever_it_is_cut(
     tmp_path_factory, rows, chunk_bytes, kind, fortran
 ):
@@ -61,7 +62,7 @@ def test_npy_gives_each_row_once_wherever_it_is_cut(
 
 @pytest.mark.slow
 @given(rows=st.integers(0, 60), chunk_bytes=st.integers(1, 8000), group=st.integers(1, 70))
-@settings(max_examples=30)
+@examples(30)
 def test_parquet_gives_each_row_once_wherever_it_is_cut(tmp_path_factory, rows, chunk_bytes, group):
     X = history(rows)
     path = in_parquet(X, tmp_path_factory.mktemp("parquet") / "a.parquet", group=group)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Contribution, Projection, Stats
@@ -14,7 +14,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.wire.state import from_bytes, to_bytes
-from tests.cases import machine, projections, samples
+from tests.cases import examples, machine, projections, samples
 
 
 def seen(bank):
@@ -34,7 +34,7 @@ def streams(draw, max_rows=400):
 
 
 @given(streams(), st.integers(1, 6))
-@settings(max_examples=40)
+@examples(40)
 def test_without_rejection_the_patterns_add_up_to_all_samples(case, most):
     projection, X = case
     bank = Bank(projection, max_patterns=most, reject_above=None)
@@ -45,7 +45,7 @@ def test_without_rejection_the_patterns_add_up_to_all_samples(case, most):
 
 
 @given(streams(), st.integers(1, 6), st.floats(1.5, 20.0))
-@settings(max_examples=40)
+@examples(40)
 def test_every_sample_is_learnt_once_or_rejected(case, most, reject_above):
     projection, X = case
     bank = Bank(projection, max_patterns=most, reject_above=reject_above)
@@ -62,7 +62,7 @@ def test_every_sample_is_learnt_once_or_rejected(case, most, reject_above):
 
 @pytest.mark.slow
 @given(streams(), st.lists(st.integers(1, 90), max_size=8), st.sampled_from((None, 4.0)))
-@settings(max_examples=40)
+@examples(40)
 def test_grouping_does_not_matter(case, sizes, reject_above):
     projection, X = case
     at_once, in_pieces = (Bank(projection, reject_above=reject_above) for _ in range(2))
@@ -75,7 +75,7 @@ def test_grouping_does_not_matter(case, sizes, reject_above):
 
 
 @given(streams(max_rows=200), st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_adopting_twice_is_once_and_adopting_nothing_is_never_having_heard(mine, data):
     projection, X = mine
     peer = Bank(projection)
@@ -290,7 +290,7 @@ def test_scoring_while_learning_scores_each_sample_before_it_is_learnt():
 
 @pytest.mark.slow
 @given(streams(), st.sampled_from((None, 4.0)), st.sampled_from((1.0, 0.99)))
-@settings(max_examples=25)
+@examples(25)
 def test_a_bank_goes_on_after_saving_as_if_nothing_had_been(case, reject_above, forgetting):
     projection, X = case
     bank = Bank(projection, reject_above=reject_above, forgetting=forgetting)
@@ -317,7 +317,7 @@ SAVED = saved_bank()
 
 @pytest.mark.slow
 @given(st.integers(0, len(SAVED) - 1), st.integers(0, 7))
-@settings(max_examples=300)
+@examples(300)
 def test_a_flipped_bit_in_a_bank_file_is_refused_or_is_another_bank(place, bit):
     data = bytearray(SAVED)
     data[place] ^= 1 << bit

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgemerge.core.detector import Detector
@@ -14,6 +14,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode, encode
+from tests.cases import examples
 
 FORMS = ["exact", "float32", "root16"]
 KINDS = ["plain", "weighed", "scaled", "sum", "none"]
@@ -105,7 +106,7 @@ def test_the_square_root_form_keeps_three_digits_and_what_is_left(stats):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@examples(200)
 @given(st.one_of(sums(), sums(forgetting=True)), st.sampled_from(FORMS))
 def test_whatever_a_device_can_honestly_have_seen_is_admitted(stats, form):
     note = decode(encode(Contribution("pump", stats, 1), form))
@@ -153,7 +154,7 @@ def test_any_bytes_are_refused_in_our_words(data):
     refused_or_canonical(MESSAGES["exact"][:38] + data)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from(FORMS), st.data())
 def test_a_flipped_bit_or_a_cut_is_refused_or_gives_other_canonical_bytes(form, data):
     message = bytearray(MESSAGES[form])
@@ -173,7 +174,7 @@ values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from(FORMS), st.data())
 def test_an_edited_header_is_refused_or_canonical(form, data):
     message = MESSAGES[form]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import EdgemergeError, Stats, admit
@@ -17,6 +17,7 @@ from edgemerge.scale.devices import (
     newest_revisions,
 )
 from edgemerge.scale.plan import MAX_POOL_BYTES, SumPools
+from tests.cases import examples
 from tests.scale.plans import plans
 
 SMALL = {"n_inputs": 3, "n_hidden": 2}
@@ -62,7 +63,7 @@ def test_another_seed_gives_other_samples():
 
 
 @given(plans(), st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_every_revision_passes_all_checks_and_grows(plan, data):
     fleet, last = SimulatedFleet(plan), None
     device = data.draw(st.integers(0, plan.devices - 1))
@@ -74,7 +75,7 @@ def test_every_revision_passes_all_checks_and_grows(plan, data):
 
 
 @given(plans())
-@settings(max_examples=40)
+@examples(40)
 def test_flat_adds_up_the_newest(plan):
     fleet, devices = SimulatedFleet(plan), np.arange(plan.devices)
     last = newest_revisions(plan, devices)

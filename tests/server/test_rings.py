@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge.server.reports import model
@@ -20,6 +20,7 @@ from edgemerge.server.reports.model import (
 )
 from edgemerge.server.reports.model import new_points as not_in
 from edgemerge.server.schemas import PointAsked
+from tests.cases import examples
 from tests.server.reporting import point
 
 NOW = 1e6
@@ -52,7 +53,7 @@ def expected(rows):
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@examples(50)
 @given(numbers, st.lists(st.integers(0, 300), min_size=1, max_size=6), st.randoms())
 def test_a_ring_is_the_newest_by_time_whatever_the_order_and_the_batches(seed, sizes, random):
     rows = table(seed, sum(sizes))
@@ -108,7 +109,7 @@ def test_times_are_moved_and_none_is_of_the_future_or_older_than_a_day():
     assert found[:, 0].tolist() == [1050.0, 87_410.0, 87_450.0]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(numbers, numbers)
 def test_what_is_unknown_is_what_would_be_added(one, other):
     known, more = newest_points(table(one, 900, 900)), newest_points(table(other, 200, 1200))
