@@ -66,7 +66,11 @@ def test_a_service_is_missing(n):
     left_out("PostgreSQL", SERVICES)
 """
 PATIENCE_S = 200
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
+pytestmark = [  # one run serves many tests
+    pytest.mark.slow,
+    pytest.mark.timeout(3 * PATIENCE_S),
+    pytest.mark.xdist_group("conftest"),
+]
 
 
 def ignoring_interrupts():

@@ -8,7 +8,7 @@ from edgemerge import save
 from tests.cli.hubs import SHARED, Hub, start, until
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hub(tmp_path_factory) -> Iterator[Hub]:
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")

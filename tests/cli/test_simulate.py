@@ -14,6 +14,7 @@ import pytest
 from edgemerge.scale.devices import SimulatedFleet
 from tests.cli.calls import call, clean_environment, failure, program
 
+ONE_RUN = pytest.mark.xdist_group("simulate")
 SMALL = ("--n-inputs", 4, "--n-hidden", 3, "--workers", 1)
 
 
@@ -23,6 +24,7 @@ def printed():
     return program("simulate", "--devices", 2000, "--fan-out", 100, *SMALL)
 
 
+@ONE_RUN
 @pytest.mark.slow
 def test_two_thousand_devices_add_up_exactly(printed):
     assert printed.returncode == 0, printed.stderr
@@ -32,6 +34,7 @@ def test_two_thousand_devices_add_up_exactly(printed):
     assert "NOT EQUAL" not in printed.stdout
 
 
+@ONE_RUN
 @pytest.mark.slow
 def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
     for words in (
