@@ -1,4 +1,4 @@
-"""Settings for all tests: the examples drawn, signals, the limit in time, and what was skipped."""
+"""For all tests: services, the examples drawn, signals, the limit in time, what was skipped."""
 
 import faulthandler
 import gc
@@ -10,6 +10,10 @@ import pytest
 from hypothesis import settings
 
 from tests.services.missing import summary
+from tests.services.mosquitto import mosquitto
+from tests.services.postgres import fresh_postgres_url, postgres_server, postgres_url
+
+__all__ = ["fresh_postgres_url", "mosquitto", "postgres_server", "postgres_url"]  # for all tests
 
 AGAIN_S = 30.0  # a test that goes on waiting after its limit is interrupted again
 LIMIT = pytest.StashKey()

@@ -1,4 +1,4 @@
-"""What tests of the agent share: the broker that others use, too, and who talks to it."""
+"""What tests of the agent share: configurations, and who talks to the broker."""
 
 import pytest
 
@@ -6,9 +6,6 @@ from edgemerge.agent.config import read_config
 from edgemerge.agent.mqtt import MqttSink, Topics, agent_broker
 from tests.agent.configuring import HEAD, SHARED
 from tests.agent.listening import Listener
-from tests.services.mosquitto import mosquitto
-
-__all__ = ["mosquitto"]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 
 from tests.exchange.worlds import FolderWorld, HttpWorld, MemoryWorld, MqttWorld, PeerWorld
 from tests.services.hub import running
-from tests.services.mosquitto import mosquitto  # noqa: F401 - pytest finds fixtures by name here
 
 BROKER = [pytest.param(way, marks=pytest.mark.slow) for way in ("mqtt", "mqtt 3.1.1")]
 WAYS = ["memory", "folder", "http", *BROKER, "peer"]

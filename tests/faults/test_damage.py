@@ -22,11 +22,6 @@ from tests.faults.local import (
     opened,
     share,
 )
-from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by their names here
-    fresh_postgres_url,
-    postgres_server,
-    postgres_url,
-)
 
 FLIPS = int(os.environ.get("EDGEMERGE_FLIPS", "100"))
 SETTLED, BEHIND = "pump-3", "pump-1"  # the kept sums hold the newest of one, and an old one of one
@@ -137,7 +132,7 @@ def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping
 
 
 @pytest.mark.slow
-def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):  # noqa: F811
+def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):
     for number, (how, *values) in enumerate(SUMS.values()):
         url, tokens = fresh_postgres_url, {}
         with opened(url, tokens) as local:

@@ -14,11 +14,6 @@ from edgemerge import Projection
 from tests.faults.acknowledged import Acknowledged, database_must_be_sound
 from tests.faults.devices import Device, busy, enrolled
 from tests.faults.process import Nest, Server
-from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by their names here
-    fresh_postgres_url,
-    postgres_server,
-    postgres_url,
-)
 
 KILLS = int(os.environ.get("EDGEMERGE_KILLS", "14"))
 SEED = int(os.environ.get("EDGEMERGE_SEED", "0"))
@@ -122,7 +117,7 @@ def test_a_killed_server_has_lost_and_doubled_nothing(nest, tmp_path):
     report(KILLS, scene, "SQLite")
 
 
-def test_of_two_servers_on_one_database_either_may_be_killed(nest, fresh_postgres_url):  # noqa: F811
+def test_of_two_servers_on_one_database_either_may_be_killed(nest, fresh_postgres_url):
     kills = max(KILLS // 4, 6)
     scene = Scene(nest, fresh_postgres_url, servers=2)
     try:

@@ -3,11 +3,6 @@
 import pytest
 
 from edgemerge.server.db.connect import connect
-from tests.services.postgres import (  # noqa: F401 - pytest finds fixtures by their names here
-    fresh_postgres_url,
-    postgres_server,
-    postgres_url,
-)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from tests.services.missing import SERVICES, left_out
@@ -101,6 +100,8 @@ class Postgres:
 
     def run(self, statement: str) -> None:
         """Run one statement as the owner of everything."""
+        import psycopg
+
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
             connection.execute(statement)
 
@@ -118,6 +119,8 @@ class Postgres:
         assert made.returncode == 0, made.stderr
 
     def _await(self) -> None:
+        import psycopg
+
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
