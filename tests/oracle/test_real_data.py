@@ -11,6 +11,8 @@ import pytest
 from edgemerge import Detector, Projection, Stats
 from tests.services.missing import NO_DATA
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(os.environ.get("EDGEMERGE_DATA", "no such folder"))
 needs_data = pytest.mark.skipif(not (FOLDER / "har" / "har.npz").exists(), reason=NO_DATA)
 

@@ -1,6 +1,7 @@
 """ROC-AUC by person: the protocol of `auc` with another split, and its claims on real data."""
 
 import numpy as np
+import pytest
 
 from edgemerge.paper import auc, auc_by_person
 from edgemerge.paper.dataset import split_by_person
@@ -8,6 +9,8 @@ from edgemerge.paper.plan import Plan, Scope
 from edgemerge.paper.trial import Trial
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import ToyScope, noting
+
+pytestmark = pytest.mark.slow
 
 SCOPE = ToyScope(patterns=6, samples=120, inputs=8, origins=10)
 
