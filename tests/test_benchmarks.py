@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SAME = 1e-6  # relative: P is followed for 300 samples in float64, with a condition up to 1e6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_runs_and_writes_what_it_says(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(

@@ -179,7 +179,7 @@ def test_a_scrape_is_cheap_with_a_thousand_devices(tmp_path):
         now = here.service.clock()
         for i in range(1000):
             here.service.history.take("mine", f"d{i}", report(now), now)
-        best = min(timed(here) for _ in range(20))
+        best = min(timed(here) for _ in range(60))  # on a busy machine few are undisturbed
         assert values(here, "edgemerge_device_states")[("online",)] == 1000.0
     assert best < FEW_S
 

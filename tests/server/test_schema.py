@@ -75,7 +75,9 @@ def failures_in(recorder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["operator", "itself", "nobody"])
+@pytest.mark.parametrize(
+    "who", ["operator", "nobody", pytest.param("itself", marks=pytest.mark.long)]
+)
 def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         asked, found = asked_of(made, who)
@@ -84,7 +86,7 @@ def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["operator", "itself"])
+@pytest.mark.parametrize("who", ["itself", pytest.param("operator", marks=pytest.mark.long)])
 def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     alive = [{"include-name": LAST, "enabled": False}]
     # the names replace what was meant to be wrong in an address, which is then rightly accepted
