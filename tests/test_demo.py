@@ -34,7 +34,7 @@ from edgemerge.demo.datasets import (
     pumps,
     spectra,
 )
-from edgemerge.demo.report import THRESHOLD, Outcome, result_table, roc_auc, summary_text
+from edgemerge.demo.outcome import THRESHOLD, Outcome, result_table, roc_auc, summary_text
 from edgemerge.demo.scenario import (
     MAX_KEPT_SCORES,
     SAMPLES_BETWEEN_FAULTS,

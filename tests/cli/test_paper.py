@@ -10,8 +10,8 @@ from edgemerge.cli import paper
 from edgemerge.cli.group import CommandError
 from edgemerge.paper.data import NAMES as DATASETS
 from edgemerge.paper.results import NAMES
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import Record
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.result_files import Record
 from tests.cli.calls import call, failure, started
 from tests.cli.test_main import BLOCKED
 from tests.paper import made_up
@@ -185,6 +185,6 @@ def test_a_folder_without_results_has_no_report(tmp_path):
 
 def test_the_report_is_made_from_the_files_alone(tmp_path):
     name = "cost"
-    storage.save_result(tmp_path, Record(name, "2026", "0", 7, False, 1, 0), [])
+    result_files.save_result(tmp_path, Record(name, "2026", "0", 7, False, 1, 0), [])
     (tmp_path / f"{name}.csv").write_text("wrong\n", encoding="utf-8")
     assert "found the columns wrong" in failure(call("paper", "report", "--out", tmp_path))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgemerge.scale.devices import SimulatedFleet
+from edgemerge.scale.simulated_devices import SimulatedFleet
 from tests.cli.calls import call, clean_environment, failure, program
 
 ONE_RUN = pytest.mark.xdist_group("simulate")

@@ -4,8 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from edgemerge.paper.plan import Claim
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import Record
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.result_files import Record
 from tests.paper import made_up
 
 MACHINE = {
@@ -68,8 +68,8 @@ RESULTS = [DRIVING, made_up, AUC_RESULT, ABSENT]
 
 def fill(folder: Path) -> Path:
     """Save two of the four results."""
-    storage.save_result(folder, RECORD, ROWS)
-    storage.save_result(
+    result_files.save_result(folder, RECORD, ROWS)
+    result_files.save_result(
         folder, Record("auc", "2026-01-02", "0.1.0", 8, True, 3, 0, "no torch"), AUC
     )
     return folder

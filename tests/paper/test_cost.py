@@ -11,7 +11,7 @@ from edgemerge.paper import cost
 from edgemerge.paper.cost import AUCS, SIZES_SHOWN, TIMES, claims, join_aucs, plot
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
+from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
 from edgemerge.paper.settings import Layer
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector
-from edgemerge.paper import devices, fleet
+from edgemerge.paper import devices, har_fleet
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.devices import APART, CENTRAL, IN_ONE_PLACE, claims, plot, table
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
+from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
 from edgemerge.paper.settings import LAYERS, ROUNDS, Network
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
@@ -75,8 +75,8 @@ def test_a_merge_that_loses_a_sample_is_not_called_the_same(people, monkeypatch)
 
 def test_ours_hears_the_first_devices_and_no_others(people, found):
     notes = [note for sent in people.banks()[:3] for note in sent]
-    ledger = fleet.ledger_of(notes, people.layer(fleet.LAYER))
-    newcomer = fleet.merged_bank(ledger)
+    ledger = har_fleet.ledger_of(notes, people.layer(har_fleet.LAYER))
+    newcomer = har_fleet.merged_bank(ledger)
     assert one(found, OURS, 3)["auc"] == pytest.approx(people.auc(newcomer.score(people.readings)))
     assert one(found, OURS, 3)["patterns"] == len(newcomer)
     assert one(found, OURS, 1)["patterns"] == one(found, APART, 1)["patterns"] == 1
@@ -87,7 +87,7 @@ def test_ours_hears_the_first_devices_and_no_others(people, found):
 
 
 def test_in_one_place_one_bank_sees_device_after_device(people, found):
-    bank = Bank(people.layer(fleet.LAYER))
+    bank = Bank(people.layer(har_fleet.LAYER))
     for i in range(3):
         bank.learn(people.learnt(i))
         bank.catch_up()
@@ -101,7 +101,7 @@ def test_networks_are_averaged_over_the_first_devices_and_trained_once_in_one_pl
     from edgemerge.paper import backprop  # PyTorch takes seconds to import
 
     small = Network((3,), 8, 2)
-    monkeypatch.setattr(fleet, "NETWORK", small)
+    monkeypatch.setattr(har_fleet, "NETWORK", small)
     monkeypatch.setattr(devices, "CENTRAL_NETWORK", small)
     rows = devices.averaged(people, (2, 5, 30))
     assert [(r["method"], r["devices"]) for r in rows] == [

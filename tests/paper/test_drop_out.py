@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edgemerge import Detector
-from edgemerge.paper import backprop, drop_out, fleet
+from edgemerge.paper import backprop, drop_out, har_fleet
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.drop_out import (
     claims,
@@ -18,7 +18,7 @@ from edgemerge.paper.drop_out import (
     remaining,
     table,
 )
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Plan, Scope
 from edgemerge.paper.settings import LAYERS, ROUNDS, Network
 from tests.paper.real import FOLDER, needs_data
@@ -37,7 +37,7 @@ def people():
 @pytest.fixture
 def small(monkeypatch):
     network = Network((3,), 8, 2)
-    monkeypatch.setattr(fleet, "NETWORK", network)
+    monkeypatch.setattr(har_fleet, "NETWORK", network)
     return network
 
 
@@ -73,7 +73,7 @@ def test_those_that_are_left_are_all_that_counts(people):
     found = [r for r in rows if (r["method"], r["share"]) == (MERGED, 0.3)]
     assert [row["auc"] for row in found] == [pytest.approx(auc)]
     notes = [note for sent in people.banks()[:7] for note in sent]
-    bank = fleet.merged_bank(fleet.ledger_of(notes, people.layer(fleet.LAYER)))
+    bank = har_fleet.merged_bank(har_fleet.ledger_of(notes, people.layer(har_fleet.LAYER)))
     found = [r for r in rows if (r["method"], r["share"]) == (OURS, 0.3)]
     assert [r["auc"] for r in found] == [pytest.approx(people.auc(bank.score(people.readings)))]
     assert {row["same"] for row in rows} == {1}
@@ -85,11 +85,11 @@ def test_dropped_is_never_heard_and_back_is_never_left(people):
     ledger = ledger_without(notes, gone)
     assert ledger.devices == sorted(people.names[:4])
     assert is_exact(notes, gone, ledger)
-    never = fleet.ledger_of(notes[:4], ledger.projection)
+    never = har_fleet.ledger_of(notes[:4], ledger.projection)
     assert ledger.total().digest == never.total().digest
     for note in notes[4:]:
         assert ledger.put(note)
-    whole = fleet.ledger_of(notes, ledger.projection)
+    whole = har_fleet.ledger_of(notes, ledger.projection)
     assert ledger.total().digest == whole.total().digest
 
 
@@ -100,10 +100,10 @@ def test_a_ledger_that_dropped_too_few_or_too_many_is_not_exact(people):
 
 
 def test_a_ledger_that_does_not_take_a_device_back_is_not_exact(people, monkeypatch):
-    notes, gone, real = people.sums(), people.names[4:], fleet.ledger_of
+    notes, gone, real = people.sums(), people.names[4:], har_fleet.ledger_of
     dropped = ledger_without(notes, gone)
     monkeypatch.setattr(
-        fleet, "ledger_of", lambda told, p: real(told[:4] if len(told) > 10 else told, p)
+        har_fleet, "ledger_of", lambda told, p: real(told[:4] if len(told) > 10 else told, p)
     )
     assert not is_exact(notes, gone, dropped)
 

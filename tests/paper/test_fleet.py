@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from edgemerge import Bank, Detector, Stats
-from edgemerge.paper import fleet
+from edgemerge.paper import har_fleet
 from edgemerge.paper.dataset import rng_for
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet, split_person
+from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet, split_person
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.settings import LAYERS
 from tests.paper.toys import noting, toy
@@ -81,19 +81,22 @@ def test_a_trial_a_pair_and_a_seed_say_all_about_a_fleet_and_quick_cuts_nothing(
 
 def test_merging_sums_is_learning_all_rows_in_one_place(people):
     notes, shared = people.sums(), people.layer(LAYERS["har"])
-    total = fleet.ledger_of(notes, shared).total()
+    total = har_fleet.ledger_of(notes, shared).total()
     one = Detector(shared)
     one.learn(DATA.X[np.concatenate(people.parts)])
     assert total == one.own
     assert np.array_equal(
-        fleet.merged_detector(total).loss(people.readings), one.loss(people.readings)
+        har_fleet.merged_detector(total).loss(people.readings), one.loss(people.readings)
     )
     assert [note.device for note in notes] == list(people.names)
 
 
 def test_a_newcomer_takes_in_every_sample_of_a_fleet_in_few_patterns(people):
-    notes, shared = [note for sent in people.banks() for note in sent], people.layer(fleet.LAYER)
-    newcomer = fleet.merged_bank(fleet.ledger_of(notes, shared))
+    notes, shared = (
+        [note for sent in people.banks() for note in sent],
+        people.layer(har_fleet.LAYER),
+    )
+    newcomer = har_fleet.merged_bank(har_fleet.ledger_of(notes, shared))
     told = Stats.total(shared, (newcomer[name].others for name in newcomer))
     assert told == Stats.of(shared, DATA.X[np.concatenate(people.parts)])
     assert len(newcomer) < len(notes)
@@ -109,34 +112,36 @@ def test_networks_get_readings_between_0_and_1(people):
 
 
 def test_a_full_plan_goes_through_all_pairs_and_a_quick_one_through_each_activity_once():
-    jobs = fleet.jobs("devices", Plan(Scope(Path())), "20 epochs")
+    jobs = har_fleet.jobs("devices", Plan(Scope(Path())), "20 epochs")
     ours, averaged = ([job for job in jobs if job.method == way] for way in (OURS, AVERAGED))
     assert len(ours) == 5 * 15
     assert len(averaged) == 15
     assert len({job.part for job in averaged}) == 15
     assert "20 epochs" in averaged[0].settings
     assert "20 epochs" not in ours[0].settings
-    quick = fleet.jobs("devices", Plan(Scope(Path(), quick=True), trials=3, baseline_trials=1), "")
+    quick = har_fleet.jobs(
+        "devices", Plan(Scope(Path(), quick=True), trials=3, baseline_trials=1), ""
+    )
     assert [job.method for job in quick] == [OURS] * 3 + [AVERAGED] * 3
     assert sorted("".join(job.part for job in quick[:3]).replace("-", "")) == list("012345")
-    none = fleet.jobs("devices", Plan(Scope(Path()), trials=1, baseline_trials=0), "")
+    none = har_fleet.jobs("devices", Plan(Scope(Path()), trials=1, baseline_trials=0), "")
     assert {job.method for job in none} == {OURS}
     assert len(none) == 15
 
 
 def test_a_gain_is_the_mean_over_the_fleets_that_both_have():
     rows = rows_of(OURS, 0.9, 0.7, 0.1) + rows_of(MERGED, 0.8, 0.5)
-    ours, merged = (fleet.aucs(rows, way, devices=30) for way in (OURS, MERGED))
-    assert fleet.mean_gain(ours, merged) == pytest.approx(0.15)
-    assert fleet.mean(merged) == pytest.approx(0.65)
-    assert fleet.aucs(rows, OURS, devices=8) == {}
-    assert fleet.mean_gain(ours, {}) is None
+    ours, merged = (har_fleet.aucs(rows, way, devices=30) for way in (OURS, MERGED))
+    assert har_fleet.mean_gain(ours, merged) == pytest.approx(0.15)
+    assert har_fleet.mean(merged) == pytest.approx(0.65)
+    assert har_fleet.aucs(rows, OURS, devices=8) == {}
+    assert har_fleet.mean_gain(ours, {}) is None
 
 
 def test_a_claim_without_a_measurement_neither_holds_nor_fails():
-    assert fleet.gain_claim("more", 0.1, None).holds is None
-    assert fleet.gain_claim("more", 0.1, 0.1).holds is True
-    missed = fleet.gain_claim("more", 0.1, 0.0999)
+    assert har_fleet.gain_claim("more", 0.1, None).holds is None
+    assert har_fleet.gain_claim("more", 0.1, 0.1).holds is True
+    missed = har_fleet.gain_claim("more", 0.1, 0.0999)
     assert missed.holds is False
     assert missed.found == "+0.100"
 
@@ -145,7 +150,7 @@ def test_a_line_is_the_mean_and_a_band_the_middle_half():
     rows = rows_of(OURS, 0.2, 0.4, 0.6, 0.8, 1.0) + rows_of(OURS, 0.5, devices=1)
     axes = Figure().subplots()
     looks = {OURS: ("ours", "blue", "-"), MERGED: ("nobody", "red", "-")}
-    fleet.draw_curves(axes, rows, "devices", looks)
+    har_fleet.draw_curves(axes, rows, "devices", looks)
     assert [line.get_label() for line in axes.lines] == ["ours"]
     assert axes.lines[0].get_xydata().tolist() == [[1.0, 0.5], [30.0, pytest.approx(0.6)]]
     corners = np.asarray(axes.collections[0].get_paths()[0].vertices)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
-from edgemerge.paper.running.storage import (
+from edgemerge.paper.running.result_files import (
     Record,
     RowError,
     checked_rows,

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from edgemerge.paper.plan import Job, Plan, Scope, run_here
-from edgemerge.paper.running import runner, storage
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running import results_runner as runner
 from edgemerge.paper.running.progress import LineDisplay
-from edgemerge.paper.running.runner import (
+from edgemerge.paper.running.results_runner import (
     CompletedResult,
     RunContext,
     SkippedResult,
@@ -45,7 +46,7 @@ def test_rows_record_and_figures_are_written(kitchen, said):
 
 def test_the_record_says_how_to_make_it_again(kitchen):
     [made] = run_results([made_up], kitchen)
-    record = storage.read_result(kitchen.folder, "made-up").record
+    record = result_files.read_result(kitchen.folder, "made-up").record
     assert record == made.kept.record
     assert (record.seed, record.trials, record.baseline_trials, record.quick) == (7, 3, 0, False)
     assert (record.date, record.jobs, record.jobs_before) == ("2026-01-02T03:04:05Z", 3, 0)
@@ -65,10 +66,10 @@ def test_no_place_of_the_users_machine_is_written_down(kitchen):
 
 def test_a_second_run_does_nothing_twice(kitchen, said):
     list(run_results([made_up], kitchen))
-    first = storage.read_result(kitchen.folder, "made-up").rows
+    first = result_files.read_result(kitchen.folder, "made-up").rows
     list(run_results([made_up], kitchen))
     assert said[1] == "made-up: 3 jobs, 3 of them done before, 0 s"
-    assert storage.read_result(kitchen.folder, "made-up").rows == first
+    assert result_files.read_result(kitchen.folder, "made-up").rows == first
     assert len(made_up.logged(kitchen.plan.scope.folder)) == 3
 
 
@@ -83,7 +84,9 @@ def test_what_is_drawn_and_claimed_is_what_the_files_say(kitchen):
     odd = result("odd", run=lambda _: [{"digit": "0", "auc": 1}], claims=claims)
     list(run_results([odd], kitchen))
     assert (
-        heard == [storage.read_result(kitchen.folder, "odd").rows] == [[{"digit": "0", "auc": 1}]]
+        heard
+        == [result_files.read_result(kitchen.folder, "odd").rows]
+        == [[{"digit": "0", "auc": 1}]]
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from edgemerge.paper.reporting import content, markdown
 from edgemerge.paper.reporting.content import MAX_ROWS_SHOWN, count_verdicts, read_report
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import RowError
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.result_files import RowError
 from tests.paper import made_up
 from tests.paper.folders import RECORD, RESULTS, ROWS, fill, result
 
@@ -73,7 +73,7 @@ def test_rows_are_shown_if_they_are_few_or_the_result_says_which(tmp_path):
     many = [{"a": i} for i in range(MAX_ROWS_SHOWN + 1)]
     smaller = result("made-up", table=lambda rows: rows[:2])
     for rows, each, shown in [(many[1:], result("made-up"), MAX_ROWS_SHOWN), (many, smaller, 2)]:
-        storage.save_result(tmp_path, RECORD, rows)
+        result_files.save_result(tmp_path, RECORD, rows)
         assert len(read_report(tmp_path, [each]).sections[0].table.lines) == shown
     assert read_report(tmp_path, [result("made-up")]).sections[0].table is None
 
@@ -155,7 +155,7 @@ def test_the_page_and_its_pictures_are_the_same_each_time(folder, tmp_path):
 
 
 def test_a_report_without_claims_or_figures_is_a_report(tmp_path):
-    storage.save_result(tmp_path, replace(RECORD, result="auc"), ROWS[:0])
+    result_files.save_result(tmp_path, replace(RECORD, result="auc"), ROWS[:0])
     page = markdown.render_markdown(read_report(tmp_path, [result("auc")]), pictures="i", rows="r")
     assert "Of 0 claims" in page
     assert "\n\n\n" not in page

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgemerge.paper.plan import Plan, Scope
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import Record
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.result_files import Record
 from tests.paper import made_up
 from tests.paper.made_up import logged
 from tests.paper.processes import family, start, until
@@ -36,7 +36,7 @@ def undisturbed(folder: Path) -> str:
     """Make the same rows here and at once."""
     folder.mkdir()
     rows = made_up.run(Plan(Scope(folder), trials=6))
-    storage.save_result(folder, Record("made-up", "", "", 7, False, 6, 0), rows)
+    result_files.save_result(folder, Record("made-up", "", "", 7, False, 6, 0), rows)
     return (folder / "made-up.csv").read_text(encoding="utf-8")
 
 

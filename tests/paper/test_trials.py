@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from edgemerge.paper.plan import FinishedJob, Job, Scope, run_here
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import JobCache, RowError, interleave
+from edgemerge.paper.running import job_cache
+from edgemerge.paper.running.job_cache import JobCache, interleave
+from edgemerge.paper.running.result_files import RowError
 from tests.paper.made_up import jobs, logged, work
 
 JOB = Job("made-up", "", "any", 0)
@@ -68,7 +69,7 @@ def test_other_settings_are_done_again(keeper, scope):
 
 def test_another_format_is_done_again(keeper, scope, monkeypatch):
     list(keeper.spread(work, [JOB], scope))
-    monkeypatch.setattr(storage, "CACHE_FORMAT", storage.CACHE_FORMAT + 1)
+    monkeypatch.setattr(job_cache, "CACHE_FORMAT", job_cache.CACHE_FORMAT + 1)
     assert keeper.kept(JOB, scope) is None
 
 

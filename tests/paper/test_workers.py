@@ -5,8 +5,8 @@ from time import monotonic
 import pytest
 
 from edgemerge.paper.plan import Scope
-from edgemerge.paper.running.runner import BrokenJobError, JobError, run_in
-from edgemerge.paper.running.storage import JobCache
+from edgemerge.paper.running.job_cache import JobCache
+from edgemerge.paper.running.results_runner import BrokenJobError, JobError, run_in
 from edgemerge.workers import STOP_TIMEOUT_S, WorkerPool, available_cores
 from tests.paper.made_up import jobs, logged, work
 from tests.paper.processes import gone, until

@@ -7,8 +7,8 @@ import pytest
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError
 from edgemerge.scale import Plan, machine, record, simulate
-from edgemerge.scale.devices import SimulatedFleet, cached_fleet
 from edgemerge.scale.machine import best_time, memory_bandwidth, peak_bytes, sums_per_second
+from edgemerge.scale.simulated_devices import SimulatedFleet, cached_fleet
 from edgemerge.workers import WorkerError, WorkerPool
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from edgemerge.core.errors import CapacityError
 from edgemerge.core.stats import must_fit
-from edgemerge.scale.devices import SimulatedFleet
-from edgemerge.scale.plan import Plan
 from edgemerge.scale.report import DeviceTraffic, max_samples, message_bytes
-from edgemerge.scale.tree import device_message
+from edgemerge.scale.simulated_devices import SimulatedFleet
+from edgemerge.scale.simulation_plan import Plan
+from edgemerge.scale.sum_tree import device_message
 
 HEADER = 1600  # bytes: words, names and shapes
 

@@ -9,10 +9,10 @@ import pytest
 from edgemerge import Stats
 from edgemerge.scale import Plan, record, simulate
 from edgemerge.scale.checks import DrawCounts, check_integers
-from edgemerge.scale.devices import SimulatedFleet, newest_revisions
 from edgemerge.scale.machine import peak_bytes
+from edgemerge.scale.simulated_devices import SimulatedFleet, newest_revisions
 from edgemerge.scale.simulation import total_work
-from edgemerge.scale.tree import Replies, TreeNode
+from edgemerge.scale.sum_tree import Replies, TreeNode
 
 PLAN = Plan(devices=120, fan_out=10, n_inputs=3, n_hidden=2, seed=3)
 
@@ -55,7 +55,9 @@ def test_a_site_that_tells_a_wrong_sum_is_caught(monkeypatch):
 
 
 def test_a_message_that_counts_twice_is_caught(monkeypatch):
-    monkeypatch.setattr("edgemerge.scale.devices.NEWEST_REVISIONS", np.array([1, 0, 0, 1, 1, 1, 2]))
+    monkeypatch.setattr(
+        "edgemerge.scale.simulated_devices.NEWEST_REVISIONS", np.array([1, 0, 0, 1, 1, 1, 2])
+    )
     assert not simulate(PLAN, measure_s=None).exact  # revised ones count with the first revision
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edgemerge import EdgemergeError, Stats, admit
 from edgemerge.core.errors import CapacityError, SettingError
 from edgemerge.scale import Plan
-from edgemerge.scale.devices import (
+from edgemerge.scale.simulated_devices import (
     DELIVERIES,
     WAVES,
     SimulatedFleet,
@@ -16,7 +16,7 @@ from edgemerge.scale.devices import (
     draw_deliveries,
     newest_revisions,
 )
-from edgemerge.scale.plan import MAX_POOL_BYTES, SumPools
+from edgemerge.scale.simulation_plan import MAX_POOL_BYTES, SumPools
 from tests.cases import examples
 from tests.scale.plans import plans
 

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from edgemerge import Contribution, Ledger, Stats, decode, encode
 from edgemerge.core.errors import RejectedError, UnknownError
 from edgemerge.scale import Plan, simulate
-from edgemerge.scale.devices import DELIVERIES, WAVES, SimulatedFleet, arrivals, draw_deliveries
-from edgemerge.scale.tree import TreeNode
+from edgemerge.scale.simulated_devices import (
+    DELIVERIES,
+    WAVES,
+    SimulatedFleet,
+    arrivals,
+    draw_deliveries,
+)
+from edgemerge.scale.sum_tree import TreeNode
 from tests.scale.plans import CALM, plans
 
 

@@ -88,7 +88,7 @@ def load_dataset(data: str, seed: int) -> Any:
 
 def print_outcome(outcome: Any, out: Path, *, as_json: bool) -> None:
     """Print the table, draw the figure, and list the files."""
-    from edgemerge.demo.report import outcome_as_json, result_table, summary_text
+    from edgemerge.demo.outcome import outcome_as_json, result_table, summary_text
 
     found = outcome_as_json(outcome)
     (out / "demo.json").write_text(json.dumps(found, indent=2), encoding="utf-8")

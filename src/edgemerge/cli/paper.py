@@ -115,7 +115,7 @@ def make_results(
     results: Sequence[Any], *, out: Path, as_json: bool, workers: int | None, **settings: Any
 ) -> None:
     """Make results, print their claims, and fail if one is missing whose data can be had."""
-    from edgemerge.paper.running import runner
+    from edgemerge.paper.running import results_runner as runner
     from edgemerge.paper.running.progress import progress_display
     from edgemerge.workers import WorkerPool, available_cores
 
@@ -333,7 +333,7 @@ def write_report(out: Path, results: Sequence[Any]) -> None:
     """Write report.html."""
     from edgemerge.paper.reporting.content import read_report as gather
     from edgemerge.paper.reporting.html_page import render_html
-    from edgemerge.paper.running.storage import write_file
+    from edgemerge.paper.running.result_files import write_file
 
     write_file(render_html(gather(out, results)).encode(), out / "report.html")
     remark(f"Report: {out / 'report.html'}")

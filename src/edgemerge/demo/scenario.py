@@ -24,8 +24,8 @@ from rich.text import Text
 
 from edgemerge.core.errors import SettingError
 from edgemerge.demo.datasets import DemoData
-from edgemerge.demo.fleet import FLEET_NAME, FleetProcesses
-from edgemerge.demo.report import THRESHOLD, DeviceRow, Outcome, row_of
+from edgemerge.demo.outcome import THRESHOLD, DeviceRow, Outcome, row_of
+from edgemerge.demo.processes import FLEET_NAME, FleetProcesses
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_CELLS = 28  # of the curve

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgemerge import Bank, Stats
-from edgemerge.paper import fleet
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper import har_fleet
+from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import BLACK, COLOURS, GREY, SKY, new_figure, set_titles
 from edgemerge.paper.settings import LAYERS, NETWORKS, ROUNDS
@@ -33,7 +33,7 @@ FEW_POINTS = (2, 8, 30)  # of federated averaging, which takes long
 QUICK_POINTS = (2, 5)
 APART, CENTRAL = "apart", "central"
 IN_ONE_PLACE, CENTRAL_NETWORK = "BP-NN3", NETWORKS["har"]["BP-NN3"]
-AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, {FEW_POINTS} devices, {CENTRAL_NETWORK}"
+AVERAGED_SETTINGS = f"{har_fleet.NETWORK}, {ROUNDS} rounds, {FEW_POINTS} devices, {CENTRAL_NETWORK}"
 MIN_GAIN = 0.1  # AUC that 30 devices must gain on one
 # AUC that keeping and sending sums may cost, against one bank that sees every row.
 MAX_AUC_LOSS = 0.02
@@ -50,7 +50,7 @@ STYLES = {
 
 def run(plan: Plan) -> Rows:
     """Let fleets of people merge, from one device to all."""
-    return plan.rows(work, fleet.jobs(NAME, plan, AVERAGED_SETTINGS))
+    return plan.rows(work, har_fleet.jobs(NAME, plan, AVERAGED_SETTINGS))
 
 
 def work(job: Job, scope: Scope) -> Rows:
@@ -72,28 +72,28 @@ def _sums(people: Fleet, points: list[int]) -> Rows:
     notes, shared = people.sums(), people.layer(LAYERS["har"])
     rows: Rows = []
     for count in points:
-        stats = fleet.ledger_of(notes[:count], shared).total()
+        stats = har_fleet.ledger_of(notes[:count], shared).total()
         central = Stats.of(shared, people.data.X[np.concatenate(people.parts[:count])])
-        auc = people.auc(np.asarray(fleet.merged_detector(stats).loss(people.readings)))
+        auc = people.auc(np.asarray(har_fleet.merged_detector(stats).loss(people.readings)))
         rows.append(_row(MERGED, count, auc) | {"same": int(stats == central)})
     return rows
 
 
 def _banks(people: Fleet, points: list[int]) -> Rows:
-    notes, shared = people.banks(), people.layer(fleet.LAYER)
+    notes, shared = people.banks(), people.layer(har_fleet.LAYER)
     rows: Rows = []
     for count in points:
-        ledger = fleet.ledger_of([note for told in notes[:count] for note in told], shared)
+        ledger = har_fleet.ledger_of([note for told in notes[:count] for note in told], shared)
         apart = Bank(shared)
         apart.adopt(ledger)
-        for method, newcomer in ((OURS, fleet.merged_bank(ledger)), (APART, apart)):
+        for method, newcomer in ((OURS, har_fleet.merged_bank(ledger)), (APART, apart)):
             row = _row(method, count, people.auc(np.asarray(newcomer.score(people.readings))))
             rows.append(row | {"patterns": len(newcomer)})
     return rows
 
 
 def _central(people: Fleet, points: list[int]) -> Rows:
-    bank, rows = Bank(people.layer(fleet.LAYER)), []
+    bank, rows = Bank(people.layer(har_fleet.LAYER)), []
     for count in range(1, len(people.names) + 1):
         bank.learn(people.learnt(count - 1))
         if count in points:
@@ -112,7 +112,7 @@ def averaged(people: Fleet, points: Sequence[int]) -> Rows:
     rows: Rows = []
     for count in (count for count in points if count <= len(parts)):
         net = backprop.train_federated(
-            fleet.NETWORK, parts[:count], rounds=ROUNDS, seed=people.seed
+            har_fleet.NETWORK, parts[:count], rounds=ROUNDS, seed=people.seed
         )
         rows.append(_row(AVERAGED, count, people.auc(backprop.losses(net, readings))))
     if len(parts) in points:
@@ -128,7 +128,7 @@ def _row(method: str, devices: int, auc: float) -> Row:
 def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each number of devices."""
     counts = sorted({int(row["devices"]) for row in rows})
-    return [{"devices": count, **fleet.means(rows, STYLES, devices=count)} for count in counts]
+    return [{"devices": count, **har_fleet.means(rows, STYLES, devices=count)} for count in counts]
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
@@ -136,7 +136,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
     figure = new_figure(7.5, 4.6)
     axes = figure.subplots()
     axes.set_xscale("log")
-    fleet.draw_curves(axes, rows, "devices", STYLES)
+    har_fleet.draw_curves(axes, rows, "devices", STYLES)
     axes.set_xticks(POINTS, [str(count) for count in POINTS])
     axes.set_xticks([], minor=True)
     set_titles(axes, TITLE, x="devices that merged", y="ROC-AUC")
@@ -162,24 +162,27 @@ def claims(rows: Rows) -> list[Claim]:
 
 
 def _rises(rows: Rows, method: str) -> Claim:
-    counts = [count for count in (1, 2, 8, 30) if fleet.aucs(rows, method, devices=count)]
-    means = [fleet.mean(fleet.aucs(rows, method, devices=count)) for count in counts]
+    counts = [count for count in (1, 2, 8, 30) if har_fleet.aucs(rows, method, devices=count)]
+    means = [har_fleet.mean(har_fleet.aucs(rows, method, devices=count)) for count in counts]
     text = f"AUC rises with the number of devices ({STYLES[method][0]})"
     found = ", ".join(f"{n}: {auc:.3f}" for n, auc in zip(counts, means, strict=True))
     return Claim(text, all(a < b for a, b in pairwise(means)) if len(means) > 1 else None, found)
 
 
 def _gains(rows: Rows) -> Claim:
-    one, most = fleet.aucs(rows, OURS, devices=1), fleet.aucs(rows, OURS, devices=POINTS[-1])
+    one, most = (
+        har_fleet.aucs(rows, OURS, devices=1),
+        har_fleet.aucs(rows, OURS, devices=POINTS[-1]),
+    )
     text = f"{POINTS[-1]} devices beat the mean single one by {MIN_GAIN} AUC or more"
-    return fleet.gain_claim(text, MIN_GAIN, fleet.mean_gain(most, one))
+    return har_fleet.gain_claim(text, MIN_GAIN, har_fleet.mean_gain(most, one))
 
 
 def _beats(rows: Rows, method: str, least: float, text: str) -> Claim:
     most = max((int(row["devices"]) for row in rows if row["method"] == method), default=0)
-    ours, theirs = (fleet.aucs(rows, which, devices=most) for which in (OURS, method))
+    ours, theirs = (har_fleet.aucs(rows, which, devices=most) for which in (OURS, method))
     where = f" ({most} devices)" if most else ""
-    return fleet.gain_claim(f"{text}{where}", least, fleet.mean_gain(ours, theirs))
+    return har_fleet.gain_claim(f"{text}{where}", least, har_fleet.mean_gain(ours, theirs))
 
 
 def _same(rows: Rows) -> Claim:

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from edgemerge import Contribution, Ledger, Stats
-from edgemerge.paper import fleet
+from edgemerge.paper import har_fleet
 from edgemerge.paper.dataset import Array, rng_for
-from edgemerge.paper.fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, new_figure, set_titles
 from edgemerge.paper.settings import ROUNDS
@@ -35,7 +35,7 @@ DROP_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 FEW_SHARES = (0.0, 0.5, 0.9)  # of federated averaging, which takes long
 TIMED, TIMED_SHARE = "time", 0.3
 MAX_AUC_LOSS = 0.02  # AUC that may be lost with 30 % of the devices
-AVERAGED_SETTINGS = f"{fleet.NETWORK}, {ROUNDS} rounds, shares {FEW_SHARES}"
+AVERAGED_SETTINGS = f"{har_fleet.NETWORK}, {ROUNDS} rounds, shares {FEW_SHARES}"
 
 STYLES = {
     OURS: ("ours: like patterns added", COLOURS[OURS], "-"),
@@ -46,11 +46,11 @@ STYLES = {
 
 def run(plan: Plan) -> Rows:
     """Let devices drop out of fleets; and see how long it takes to do without them."""
-    jobs = fleet.jobs(NAME, plan, AVERAGED_SETTINGS)
+    jobs = har_fleet.jobs(NAME, plan, AVERAGED_SETTINGS)
     if plan.scope.quick:
         jobs = [job for job in jobs if job.method == OURS]
     if plan.baseline_trials:
-        a, b = fleet.FEW_PAIRS[0]
+        a, b = har_fleet.FEW_PAIRS[0]
         jobs.append(Job(NAME, "har", TIMED, 0, f"{a}-{b}", AVERAGED_SETTINGS))
     return plan.rows(work, jobs)
 
@@ -76,17 +76,17 @@ def exchanged(people: Fleet) -> Rows:
     for share in DROP_SHARES:
         gone = people.names[remaining(people, share) :]
         few = ledger_without(banks, gone)
-        score = np.asarray(fleet.merged_bank(few).score(readings))
+        score = np.asarray(har_fleet.merged_bank(few).score(readings))
         rows.append(_row(OURS, share, people.auc(score), same=int(is_exact(banks, gone, few))))
         few = ledger_without(sums, gone)
-        loss = np.asarray(fleet.merged_detector(few.total()).loss(readings))
+        loss = np.asarray(har_fleet.merged_detector(few.total()).loss(readings))
         rows.append(_row(MERGED, share, people.auc(loss), same=int(is_exact(sums, gone, few))))
     return rows
 
 
 def ledger_without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
     """Hear all, then drop those that are gone."""
-    ledger = fleet.ledger_of(notes, notes[0].stats.projection)
+    ledger = har_fleet.ledger_of(notes, notes[0].stats.projection)
     for device in gone:
         ledger.drop(device)
     return ledger
@@ -95,9 +95,9 @@ def ledger_without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger
 def is_exact(notes: Sequence[Contribution], gone: Sequence[str], dropped: Ledger) -> bool:
     """Say whether dropped is never heard and the same as subtracted, and back is never left."""
     shared = dropped.projection
-    whole = fleet.ledger_of(notes, shared)
-    never = fleet.ledger_of([note for note in notes if note.device not in gone], shared)
-    back = fleet.ledger_of([*dropped, *notes], shared)
+    whole = har_fleet.ledger_of(notes, shared)
+    never = har_fleet.ledger_of([note for note in notes if note.device not in gone], shared)
+    back = har_fleet.ledger_of([*dropped, *notes], shared)
     lost = Stats.total(shared, (note.stats for note in notes if note.device in gone))
     few = {dropped.total().digest, never.total().digest, (whole.total() - lost).digest}
     return len(few) == 1 and back.total().digest == whole.total().digest
@@ -128,20 +128,20 @@ def train_federated(parts: Sequence[Array], stay: Sequence[int], seed: int) -> n
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
     backprop.use_one_thread()
-    return backprop.train_federated(fleet.NETWORK, parts, rounds=ROUNDS, seed=seed, stay=stay)
+    return backprop.train_federated(har_fleet.NETWORK, parts, rounds=ROUNDS, seed=seed, stay=stay)
 
 
 def time_removal(people: Fleet) -> Rows:
     """Take devices out of what was merged, and train a network again without them."""
     notes = [note for sent in people.banks() for note in sent]
     count = remaining(people, TIMED_SHARE)
-    ledger = fleet.ledger_of(notes, notes[0].stats.projection)
+    ledger = har_fleet.ledger_of(notes, notes[0].stats.projection)
     parts = people.network_inputs()[0][:count]
     train_federated(parts[:1], [ROUNDS], people.seed)  # torch starts here, not in what is timed
     start = process_time()
     for device in people.names[count:]:
         ledger.drop(device)
-    fleet.merged_bank(ledger).score(people.readings[:1])
+    har_fleet.merged_bank(ledger).score(people.readings[:1])
     between = process_time()
     train_federated(parts, [ROUNDS] * count, people.seed)
     end = process_time()
@@ -160,7 +160,7 @@ def table(rows: Rows) -> Rows:
     """Give the mean AUC of each way at each share."""
     shares = sorted({float(row["share"]) for row in rows if "auc" in row})
     return [
-        {"dropped out": f"{share:.0%}", **fleet.means(rows, STYLES, share=share)}
+        {"dropped out": f"{share:.0%}", **har_fleet.means(rows, STYLES, share=share)}
         for share in shares
     ]
 
@@ -169,7 +169,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
     """Draw AUC against the share of devices that dropped out."""
     figure = new_figure(7.5, 4.6)
     axes = figure.subplots()
-    fleet.draw_curves(axes, rows, "share", STYLES)
+    har_fleet.draw_curves(axes, rows, "share", STYLES)
     axes.set_xticks(DROP_SHARES, [f"{share:.0%}" for share in DROP_SHARES])
     set_titles(axes, TITLE, x="devices that dropped out", y="ROC-AUC")
     return {"": figure}
@@ -186,17 +186,19 @@ def claims(rows: Rows) -> list[Claim]:
 
 
 def _costs(rows: Rows, method: str) -> Claim:
-    few, whole = (fleet.aucs(rows, method, share=share) for share in (0.3, 0.0))
+    few, whole = (har_fleet.aucs(rows, method, share=share) for share in (0.3, 0.0))
     text = f"Losing 30 % of the devices costs at most {MAX_AUC_LOSS} AUC ({STYLES[method][0]})"
-    return fleet.gain_claim(text, -MAX_AUC_LOSS, fleet.mean_gain(few, whole))
+    return har_fleet.gain_claim(text, -MAX_AUC_LOSS, har_fleet.mean_gain(few, whole))
 
 
 def _above(rows: Rows) -> Claim:
-    shares = [share for share in FEW_SHARES if fleet.aucs(rows, AVERAGED, share=share)]
+    shares = [share for share in FEW_SHARES if har_fleet.aucs(rows, AVERAGED, share=share)]
     text = "Ours stays above BP-NN3-FL, though that has heard those that left for some rounds"
-    pairs = [[fleet.aucs(rows, way, share=s) for way in (OURS, AVERAGED)] for s in shares]
-    gains = [gain for ours, theirs in pairs if (gain := fleet.mean_gain(ours, theirs)) is not None]
-    return fleet.gain_claim(text, 0.0, float(np.min(gains)) if gains else None)
+    pairs = [[har_fleet.aucs(rows, way, share=s) for way in (OURS, AVERAGED)] for s in shares]
+    gains = [
+        gain for ours, theirs in pairs if (gain := har_fleet.mean_gain(ours, theirs)) is not None
+    ]
+    return har_fleet.gain_claim(text, 0.0, float(np.min(gains)) if gains else None)
 
 
 def _same(rows: Rows) -> Claim:

@@ -5,8 +5,8 @@
 (True, 6)
 """
 
-from edgemerge.scale.plan import Plan
 from edgemerge.scale.report import record
 from edgemerge.scale.simulation import Outcome, simulate
+from edgemerge.scale.simulation_plan import Plan
 
 __all__ = ["Outcome", "Plan", "record", "simulate"]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.stats import Stats
-from edgemerge.scale.devices import SimulatedFleet, newest_revisions
-from edgemerge.scale.plan import IntArray, Plan
-from edgemerge.scale.tree import Propagation, TreePath
+from edgemerge.scale.simulated_devices import SimulatedFleet, newest_revisions
+from edgemerge.scale.simulation_plan import IntArray, Plan
+from edgemerge.scale.sum_tree import Propagation, TreePath
 from edgemerge.wire.codec import encode
 
 DEVICES_AT_A_TIME = 2**16  # devices counted at a time

@@ -11,7 +11,7 @@ from time import perf_counter, process_time
 import numpy as np
 
 from edgemerge.core.stats import Stats
-from edgemerge.scale.devices import SimulatedFleet
+from edgemerge.scale.simulated_devices import SimulatedFleet
 
 ARRAY_LENGTH = 2**22  # numbers in an array that no cache holds: 32 MB
 SUM_BYTES, MAX_SUMS = 2**26, 4096  # bytes of sums to add up, and how many at most

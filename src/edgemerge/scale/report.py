@@ -14,8 +14,8 @@ import numpy as np
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats, exact_limit
-from edgemerge.scale.plan import Plan
 from edgemerge.scale.simulation import Outcome
+from edgemerge.scale.simulation_plan import Plan
 from edgemerge.wire.codec import encode
 
 FLOAT32_BYTES = 4

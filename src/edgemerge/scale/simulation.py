@@ -11,10 +11,10 @@ from time import perf_counter
 from edgemerge.core.stats import Stats
 from edgemerge.scale import checks as checks_module
 from edgemerge.scale.checks import Check, DrawCounts
-from edgemerge.scale.devices import SimulatedFleet, cached_fleet
 from edgemerge.scale.machine import memory_bandwidth, peak_bytes, sums_per_second
-from edgemerge.scale.plan import Plan
-from edgemerge.scale.tree import (
+from edgemerge.scale.simulated_devices import SimulatedFleet, cached_fleet
+from edgemerge.scale.simulation_plan import Plan
+from edgemerge.scale.sum_tree import (
     MessageCounts,
     Propagation,
     SiteResult,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgemerge.paper.data import har, mnist
-from edgemerge.paper.data.files import Manifest, digest
+from edgemerge.paper.data.verified_files import Manifest, digest
 
 
 def har_arrays(seed=0, train=9, test=5):

@@ -6,7 +6,7 @@ import pytest
 
 from edgemerge.paper.data import FetchError
 from edgemerge.paper.data.download import RetryPolicy, fetch_file, no_progress
-from edgemerge.paper.data.files import RemoteFile, digest, verify_digest
+from edgemerge.paper.data.verified_files import RemoteFile, digest, verify_digest
 from tests.paper.data.serving import serving
 from tests.paper.data.small import put
 

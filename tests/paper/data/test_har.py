@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgemerge.paper.data import DamagedDataError, IncompleteDataError, MissingDataError, har, load
-from edgemerge.paper.data.files import Manifest, verify_digest
+from edgemerge.paper.data.verified_files import Manifest, verify_digest
 from tests.paper.data.small import (
     har_archive,
     har_arrays,

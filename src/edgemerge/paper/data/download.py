@@ -29,7 +29,7 @@ from edgemerge.paper.data.catalog import (
     MissingDataError,
     check_name,
 )
-from edgemerge.paper.data.files import Manifest, RemoteFile, VerifiedFiles
+from edgemerge.paper.data.verified_files import Manifest, RemoteFile, VerifiedFiles
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
 CHUNK_BYTES = 2**16

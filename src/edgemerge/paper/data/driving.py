@@ -25,7 +25,7 @@ from edgemerge.paper.data.catalog import (
     fetch_advice,
     missing_error,
 )
-from edgemerge.paper.data.files import FolderSource, Source, VerifiedFiles, ZipSource
+from edgemerge.paper.data.verified_files import FolderSource, Source, VerifiedFiles, ZipSource
 from edgemerge.paper.dataset import Array, Dataset, Ints
 
 GPS_COLUMNS = 12

@@ -19,7 +19,7 @@ from edgemerge.paper.data.catalog import (
     fetch_advice,
     missing_error,
 )
-from edgemerge.paper.data.files import (
+from edgemerge.paper.data.verified_files import (
     FolderSource,
     Manifest,
     RemoteFile,

@@ -16,9 +16,9 @@ from edgemerge.paper.data import terms
 from edgemerge.paper.plan import Claim, Row, Rows
 from edgemerge.paper.plotting import LABELS
 from edgemerge.paper.results import Result
-from edgemerge.paper.running import storage
+from edgemerge.paper.running import result_files
 from edgemerge.paper.running.progress import format_duration
-from edgemerge.paper.running.storage import Record, RowError
+from edgemerge.paper.running.result_files import Record, RowError
 
 DIGITS = 3
 CellValue = str | int | float | None
@@ -148,7 +148,7 @@ def read_report(folder: Path, results: Sequence[Result]) -> Report:
 
 
 def _read_section(folder: Path, result: Result) -> Section | AbsentResult:
-    kept = storage.read_result(folder, result.NAME)
+    kept = result_files.read_result(folder, result.NAME)
     if kept is None:
         return AbsentResult(result.NAME, result.TITLE, _why_absent(result))
     return Section(

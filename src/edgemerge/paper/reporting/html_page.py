@@ -24,7 +24,7 @@ from edgemerge.paper.reporting.content import (
     count_verdicts,
     how_to_run,
 )
-from edgemerge.paper.running import storage
+from edgemerge.paper.running import result_files
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 KINDS = {True: "yes", False: "no", None: "unknown"}
@@ -102,7 +102,7 @@ def _section(section: Section) -> str:
 
 
 def _figure(section: Section, end: str, figure: Figure) -> str:
-    data = b64encode(storage.figure_png(figure)).decode()
+    data = b64encode(result_files.figure_png(figure)).decode()
     width, height = (round(inches * PIXELS) for inches in figure.get_size_inches())
     name = escape(section.named(end), quote=True)
     image = (

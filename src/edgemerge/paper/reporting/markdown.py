@@ -21,8 +21,8 @@ from edgemerge.paper.reporting.content import (
     count_verdicts,
     how_to_run,
 )
-from edgemerge.paper.running import storage
-from edgemerge.paper.running.storage import write_file
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.result_files import write_file
 
 ORIGIN = "<!-- Made by `edgemerge paper report --markdown`; changes belong into what it reads. -->"
 
@@ -31,7 +31,7 @@ def save_markdown(report: Report, path: Path, folder: Path) -> None:
     """Write the page, and its pictures to images/ beside it; `folder` holds the rows."""
     pictures = Path("images") / path.stem
     for section in report.sections:
-        storage.save_figures(path.parent / pictures, section.name, section.figures)
+        result_files.save_figures(path.parent / pictures, section.name, section.figures)
     rows = Path(os.path.relpath(folder, path.parent))
     write_file(
         render_markdown(report, pictures=pictures.as_posix(), rows=rows.as_posix()).encode(), path
@@ -65,7 +65,7 @@ def _section(section: Section, pictures: str, rows: str) -> Iterator[str]:
     if section.note:
         yield sentence_per_line(escape_markdown(section.note))
     for end in section.figures:
-        name = storage.figure_name(section.name, end)
+        name = result_files.figure_name(section.name, end)
         yield f"![{escape_markdown(section.named(end))}]({pictures}/{name})"
     yield "\n".join(map(_claim, section.claims))
     if section.table:

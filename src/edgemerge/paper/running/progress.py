@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from edgemerge.paper.plan import FinishedJob, Job
-from edgemerge.paper.running.storage import job_kind
+from edgemerge.paper.running.job_cache import job_kind
 
 JobKind = tuple[str, str, str]
 

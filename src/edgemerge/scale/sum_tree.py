@@ -19,7 +19,8 @@ from edgemerge.core.errors import FormatError, UnknownError
 from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.scale.devices import (
+from edgemerge.scale.machine import peak_bytes
+from edgemerge.scale.simulated_devices import (
     TRUNCATED,
     WAVES,
     SimulatedFleet,
@@ -27,8 +28,7 @@ from edgemerge.scale.devices import (
     cached_fleet,
     newest_revisions,
 )
-from edgemerge.scale.machine import peak_bytes
-from edgemerge.scale.plan import Plan
+from edgemerge.scale.simulation_plan import Plan
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode, encode
 

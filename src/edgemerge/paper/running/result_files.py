@@ -1,36 +1,20 @@
-"""What a run keeps on disk: rows as CSV, the record as JSON, figures, and a cache of finished jobs.
-
-A result is NAME.csv, NAME.json and its figures. The cache holds one JSON file for each job, so that
-a run that was stopped goes on.
-"""
+"""Files of a result: rows as NAME.csv, how they were made as NAME.json, and its figures."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from edgemerge import EdgemergeError
 from edgemerge.files import write_atomically
-from edgemerge.paper.plan import (
-    FinishedJob,
-    Job,
-    JobExecutor,
-    JobFunction,
-    Row,
-    Rows,
-    Scope,
-    job_label,
-    run_here,
-)
+from edgemerge.paper.plan import Row, Rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +40,7 @@ def checked_rows(rows: Rows, whose: str) -> Rows:
 
     >>> checked_rows([{"auc": float("nan")}], "auc")
     Traceback (most recent call last):
-    edgemerge.paper.running.storage.RowError: auc: found auc = nan, expected text or a finite number
+    edgemerge.paper.running.result_files.RowError: auc: found auc = nan, expected text or ...
     """
     return [{key: _checked_value(key, value, whose) for key, value in row.items()} for row in rows]
 
@@ -206,104 +190,3 @@ def save_figures(folder: Path, result: str, figures: dict[str, Figure]) -> list[
     for path, figure in zip(paths, figures.values(), strict=True):
         write_file(figure_png(figure), path)
     return paths
-
-
-CACHE_FORMAT = 1  # of the files; raised when what a job computes changes though its settings do not
-
-
-class JobListener(Protocol):
-    """Somebody who wants to know how far the jobs are."""
-
-    def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Hear which jobs there are."""
-
-    def done(self, done: FinishedJob, *, before: bool) -> None:
-        """Hear of a job that is done; `before`: in an earlier run."""
-
-
-class NullListener:
-    """Does not want to know."""
-
-    def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Ignore it."""
-
-    def done(self, done: FinishedJob, *, before: bool) -> None:
-        """Ignore it."""
-
-
-class JobCache:
-    """Lets jobs be done, and keeps what they found in a folder."""
-
-    def __init__(
-        self, folder: Path, do: JobExecutor = run_here, watch: JobListener | None = None
-    ) -> None:
-        """Remember where to keep, who does the jobs, and who watches."""
-        self.folder, self.do, self.watch = folder, do, watch or NullListener()
-
-    def spread(self, work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:
-        """Give each job's rows in the order of the jobs; what is kept is not done again."""
-        _check_unique([self.path(job, scope) for job in jobs])
-        self.watch.jobs_added(jobs)
-        found = {job: done.rows for job, done in self._kept(jobs, scope)}
-        for done in self.do(work, interleave([job for job in jobs if job not in found]), scope):
-            found[done.job] = self.keep(done, scope)
-            self.watch.done(done, before=False)
-        return (found[job] for job in jobs)
-
-    def _kept(self, jobs: Sequence[Job], scope: Scope) -> Iterator[tuple[Job, FinishedJob]]:
-        for job in jobs:
-            done = self.kept(job, scope)
-            if done is not None:
-                self.watch.done(done, before=True)
-                yield job, done
-
-    def kept(self, job: Job, scope: Scope) -> FinishedJob | None:
-        """Give a job that was done before under the same settings; a damaged file is none."""
-        try:
-            record = json.loads(self.path(job, scope).read_text(encoding="utf-8"))
-            if record["head"] != _cache_key(job, scope):
-                return None
-            return FinishedJob(
-                job, checked_rows(record["rows"], job_label(job)), record.get("seconds")
-            )
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-            return None
-
-    def keep(self, done: FinishedJob, scope: Scope) -> Rows:
-        """Write a job's rows, whole or not at all, and give them as they will be read."""
-        path, rows = self.path(done.job, scope), checked_rows(done.rows, job_label(done.job))
-        record = {"head": _cache_key(done.job, scope), "seconds": done.seconds, "rows": rows}
-        write_file(json.dumps(record, allow_nan=False).encode(), path)
-        return rows
-
-    def path(self, job: Job, scope: Scope) -> Path:
-        """Say where a job's rows are kept."""
-        size = "quick" if scope.quick else "full"
-        part = f"-{quote(job.part, safe='')}" if job.part else ""
-        place = self.folder / job.result / job.dataset / job.method / f"{size}-seed-{scope.seed}"
-        return place / f"trial-{job.trial:03d}{part}.json"
-
-
-def interleave(jobs: Sequence[Job]) -> list[Job]:
-    """Put jobs in the order to do them: one of each kind first, so that all are timed early."""
-    seen: Counter[tuple[str, ...]] = Counter()
-    turns = []
-    for job in jobs:
-        turns.append(seen[job_kind(job)])
-        seen[job_kind(job)] += 1
-    return [jobs[i] for i in sorted(range(len(jobs)), key=turns.__getitem__)]
-
-
-def job_kind(job: Job) -> tuple[str, str, str]:
-    """Give what jobs that take about equally long have in common."""
-    return job.result, job.dataset, job.method
-
-
-def _cache_key(job: Job, scope: Scope) -> dict[str, object]:
-    return {"format": CACHE_FORMAT, **asdict(job), "seed": scope.seed, "quick": scope.quick}
-
-
-def _check_unique(paths: Sequence[Path]) -> None:
-    path, times = Counter(paths).most_common(1)[0] if paths else (None, 0)
-    if times > 1:
-        raise RowError(f"{times} jobs would be kept in {path}: give each a `part` of its own")

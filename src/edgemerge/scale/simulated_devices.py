@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import random_uniform, random_words
 from edgemerge.core.stats import Stats
-from edgemerge.scale.plan import IntArray, Plan
+from edgemerge.scale.simulation_plan import IntArray, Plan
 
 SAMPLE_STREAM = 1  # changes the plan's seed, so that samples are not drawn like weights
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from edgemerge import EdgemergeError, __version__
 from edgemerge.paper.data import NAMES, DataError, MissingDataError, folder_of
-from edgemerge.paper.data.files import VerifiedFiles
+from edgemerge.paper.data.verified_files import VerifiedFiles
 from edgemerge.paper.plan import (
     Claim,
     FinishedJob,
@@ -33,9 +33,10 @@ from edgemerge.paper.plan import (
     job_label,
 )
 from edgemerge.paper.results import Result
-from edgemerge.paper.running import storage
+from edgemerge.paper.running import result_files
+from edgemerge.paper.running.job_cache import JobCache, JobListener
 from edgemerge.paper.running.progress import Display, format_duration
-from edgemerge.paper.running.storage import JobCache, JobListener, Record, SavedResult
+from edgemerge.paper.running.result_files import Record, SavedResult
 from edgemerge.workers import WorkerError, WorkerPool
 
 PACKAGES = ("edgemerge", "numpy", "scipy", "scikit-learn", "torch", "matplotlib")
@@ -301,7 +302,7 @@ def _run_result(result: Result, kitchen: RunContext, why: str) -> CompletedResul
     rows = result.run(replace(kitchen.plan, spread=keeper.spread))
     record = _record(result, kitchen, tally, why, monotonic() - start)
     kept, lacks = (
-        storage.save_result(kitchen.folder, record, rows),
+        result_files.save_result(kitchen.folder, record, rows),
         _missing_data(result, kitchen.plan.scope),
     )
     files = _files(result, kitchen.folder, kept)
@@ -311,7 +312,7 @@ def _run_result(result: Result, kitchen: RunContext, why: str) -> CompletedResul
 
 
 def _files(result: Result, folder: Path, kept: SavedResult) -> list[Path]:
-    pictures = storage.save_figures(folder, result.NAME, result.plot(kept.rows))
+    pictures = result_files.save_figures(folder, result.NAME, result.plot(kept.rows))
     return [folder / f"{result.NAME}.csv", folder / f"{result.NAME}.json", *pictures]
 
 
