@@ -10,8 +10,8 @@ from edgemerge.paper import bytes as wire
 from edgemerge.paper.bytes import claims, plot, run
 from edgemerge.paper.dataset import Dataset
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.running.storage import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import FORMS, device_factories, shared_by
+from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
+from edgemerge.paper.settings import FORMS, device_factories
 from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
@@ -74,12 +74,15 @@ def test_bytes_are_the_lengths_of_what_is_sent(monkeypatch):
     found = toy(samples=200, inputs=20)
     data = Dataset("har", found.X, found.y, found.patterns, found.origin)
     monkeypatch.setattr("edgemerge.paper.plan._dataset", lambda *_: data)
-    trial = Trial(Job("bytes", "har", "all", 0), Scope(Path(), quick=True))
-    device = device_factories(trial)["ours"]()
-    device.learn(trial.learnt(0))
-    notes = shared_by(device, "device-0")
-    assert wire._lengths([notes], "float32") == [sum(len(encode(n, "float32")) for n in notes)]
-    assert {note.device for note in notes} == {"device-0"}
+    job, scope = Job("bytes", "har", "all", 0), Scope(Path(), quick=True)
+    trial, lengths = Trial(job, scope), []
+    for pattern in range(len(data.patterns)):
+        device = device_factories(trial)["ours"]()
+        device.learn(trial.learnt(pattern))
+        shared = device.share(f"device-{pattern}", revision=1)
+        lengths.append(sum(len(encode(each, "float32")) for each in shared))
+    (row,) = (r for r in wire.work(job, scope) if (r["method"], r["form"]) == ("ours", "float32"))
+    assert row["up"] == pytest.approx(sum(lengths) / len(lengths))
 
 
 def test_rows_survive_being_written(rows):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import combinations_with_replacement, product
 from math import isfinite, nan
 
 import numpy as np
@@ -27,54 +28,42 @@ BEFORE, AFTER = "before", "after"
 
 
 def merge_settings(dataset: str, method: str) -> str:
-    """Say what the rows of a method depend on."""
+    """Return the settings of a method as text."""
     return f"{BANKS[method][dataset] if method in BANKS else LAYERS[dataset]}, {SPLIT_SETTINGS}"
 
 
 def merge_pairs(trial: Trial) -> Rows:
-    """Device-A before and after it took in what Device-B knows, for all pairs."""
+    """Return the rows of Device-A before and after merging Device-B, for all pairs."""
     layer = LAYERS[trial.data.name].projection(trial.data, trial.number("layer"))
-    known = [Stats.of(layer, trial.learnt(i)) for i in range(len(trial.data.patterns))]
-    return [
-        row
-        for a, stats in enumerate(known)
-        for row in (*_rows_before(trial, a, stats), *_rows_after(trial, a, known))
-    ]
-
-
-def _rows_before(trial: Trial, a: int, known: Stats) -> Rows:
-    kept = np.concatenate(trial.split.keep)
-    losses = np.zeros(len(trial.data.X))
-    losses[kept] = Detector.resume(known).loss(trial.data.X[kept])
-    exams = ((b, trial.eval_set(a, b).rows) for b in range(len(trial.data.patterns)))
-    return [trial.row(BEFORE, (a, b), losses[rows]) for b, rows in exams]
-
-
-def _rows_after(trial: Trial, a: int, known: list[Stats]) -> Rows:
-    """Give the pairs of a pattern and those behind it, both ways: a + b is b + a to the bit."""
-    found: Rows = []
-    for b in range(a, len(known)):
-        losses = Detector.resume(known[a], known[b]).loss(trial.data.X[trial.eval_set(a, b).rows])
-        found += [trial.row(AFTER, pair, np.asarray(losses)) for pair in sorted({(a, b), (b, a)})]
-    return found
+    stats = [Stats.of(layer, trial.learnt(i)) for i in range(len(trial.data.patterns))]
+    X, held_out, rows = trial.data.X, np.concatenate(trial.split.keep), []
+    for a, own in enumerate(stats):
+        before = np.zeros(len(X))
+        before[held_out] = Detector.resume(own).loss(X[held_out])
+        sets = [trial.eval_set(a, b).rows for b in range(len(stats))]
+        rows += [trial.row(BEFORE, (a, b), before[chosen]) for b, chosen in enumerate(sets)]
+        for b in range(a, len(stats)):  # a + b is b + a to the bit
+            after = np.asarray(Detector.resume(own, stats[b]).loss(X[sets[b]]))
+            rows += [trial.row(AFTER, pair, after) for pair in sorted({(a, b), (b, a)})]
+    return rows
 
 
 def exchange_pairs(trial: Trial, method: str) -> Rows:
-    """Device-A with the patterns of Device-B beside its own, for all pairs."""
+    """Return the rows of Device-A with the patterns of Device-B beside its own, for all pairs."""
     exchange = BANKS[method][trial.data.name]
     layer = exchange.layer.projection(trial.data, trial.number("layer"))
     banks = [train_bank(exchange, layer, trial.learnt(i)) for i in range(len(trial.data.patterns))]
-    notes = [encode_contributions(bank, exchange, f"device-{i}") for i, bank in enumerate(banks)]
+    sent = [encode_contributions(bank, exchange, f"device-{i}") for i, bank in enumerate(banks)]
     found: Rows = []
     for a, b in trial.pairs():
-        banks[a].adopt([] if a == b else decode_contributions(notes[b], layer))
+        banks[a].adopt([] if a == b else decode_contributions(sent[b], layer))
         readings = trial.data.X[trial.eval_set(a, b).rows]
         found.append(trial.row(method, (a, b), np.asarray(banks[a].score(readings))))
     return found
 
 
 def train_bank(exchange: Exchange, layer: Projection, readings: Array) -> Bank:
-    """Let a bank learn readings, each once, in their order."""
+    """Return a bank that learnt the readings, each once, in their order."""
     bank = exchange.bank(layer)
     for start in range(0, len(readings), CHUNK_ROWS):
         bank.learn(readings[start : start + CHUNK_ROWS])
@@ -82,20 +71,20 @@ def train_bank(exchange: Exchange, layer: Projection, readings: Array) -> Bank:
 
 
 def encode_contributions(bank: Bank, exchange: Exchange, device: str) -> list[bytes]:
-    """Give what a device puts on the wire."""
-    return [encode(note, exchange.form) for note in bank.share(device, revision=1)]
+    """Return a device's contributions as bytes."""
+    return [encode(each, exchange.form) for each in bank.share(device, revision=1)]
 
 
-def decode_contributions(notes: list[bytes], layer: Projection) -> list[Contribution]:
-    """Read what came over the wire."""
-    return [decode(note, Contribution, projection=layer) for note in notes]
+def decode_contributions(encoded: list[bytes], layer: Projection) -> list[Contribution]:
+    """Return contributions from their bytes."""
+    return [decode(data, Contribution, projection=layer) for data in encoded]
 
 
 PAPER_METHODS = (BEFORE, AFTER, *BASELINES)
 OUR_METHODS = ("bank", "ours")
 MAPS_PER_LINE = 4
-COLOUR_MIN = 0.5  # a guess
-WHITE_TEXT_BELOW = 0.8  # below, letters are white
+COLOUR_MIN = 0.5  # the AUC of guessing
+WHITE_TEXT_BELOW = 0.8
 CAPTION = "ROC-AUC of each pair, and the mean off the diagonal"
 SHORT_NAMES = {
     "walking": "walk",
@@ -110,7 +99,7 @@ Cells = dict[tuple[str, str], float]
 
 
 def pair_means(rows: Rows, dataset: str) -> dict[str, Cells]:
-    """Give the mean of each pair, by method."""
+    """Return the mean AUC of each pair, by method."""
     found: dict[str, Cells] = defaultdict(dict)
     for row in rows:
         if row["dataset"] == dataset and row["device_a"] != "all":
@@ -135,9 +124,11 @@ def _maps(rows: Rows, dataset: str, maps: dict[str, Cells], caption: str) -> Fig
     lines, size = -(-len(shown) // MAPS_PER_LINE), 0.34 * len(patterns) + 1.0  # inches
     figure = new_figure(MAPS_PER_LINE * size + 0.6, lines * (size + 0.15) + 0.4)
     every = list(figure.subplots(lines, MAPS_PER_LINE, squeeze=False).flat)
+    mean = means(rows, dataset)
     for axes, method in zip(every, shown, strict=False):
         _map(axes, maps[method], patterns, _bold(maps, method))
-        axes.set_title(_title(rows, dataset, method), fontsize=10, color=INK)
+        auc = f": {mean[method]:.3f}" if method in mean else ""
+        axes.set_title(LABELS.get(method, method) + auc, fontsize=10, color=INK)
     for axes in every[len(shown) :]:
         axes.set_visible(False)
     figure.colorbar(every[0].images[0], ax=every, shrink=0.5, pad=0.01, label="ROC-AUC")
@@ -148,9 +139,11 @@ def _maps(rows: Rows, dataset: str, maps: dict[str, Cells], caption: str) -> Fig
 def _map(axes: Axes, map_: Cells, patterns: list[str], bold: set[tuple[str, str]]) -> None:
     values = [[map_.get((a, b), nan) for b in patterns] for a in patterns]
     axes.imshow(values, cmap="YlGnBu_r", vmin=COLOUR_MIN, vmax=1.0)
-    for i, a in enumerate(patterns):
-        for j, b in enumerate(patterns):
-            _cell(axes, (j, i), values[i][j], is_bold=(a, b) in bold)
+    for (i, a), (j, b) in product(enumerate(patterns), repeat=2):
+        if isfinite(value := values[i][j]):
+            colour = "white" if value < WHITE_TEXT_BELOW else INK
+            text, weight = f"{value:.2f}".removeprefix("0"), "bold" if (a, b) in bold else "normal"
+            axes.text(j, i, text, ha="center", va="center", fontsize=7, color=colour, weight=weight)
     names = [SHORT_NAMES.get(pattern, pattern) for pattern in patterns]
     axes.set_xticks(range(len(names)), names, fontsize=8, color=INK)
     axes.set_yticks(range(len(names)), names, fontsize=8, color=INK)
@@ -160,32 +153,12 @@ def _map(axes: Axes, map_: Cells, patterns: list[str], bold: set[tuple[str, str]
     axes.spines[:].set_visible(False)
 
 
-def _cell(axes: Axes, place: tuple[int, int], value: float, *, is_bold: bool) -> None:
-    if isfinite(value):
-        colour = "white" if value < WHITE_TEXT_BELOW else INK
-        weight = "bold" if is_bold else "normal"
-        text = f"{value:.2f}".removeprefix("0")
-        axes.text(*place, text, ha="center", va="center", fontsize=7, color=colour, weight=weight)
-
-
-def _title(rows: Rows, dataset: str, method: str) -> str:
-    mean = [
-        r for r in rows if (r["dataset"], r["method"], r["device_b"]) == (dataset, method, "others")
-    ]
-    name = LABELS.get(method, method)
-    return f"{name}: {mean[0]['auc']:.3f}" if mean else name
-
-
 def _bold(maps: dict[str, Cells], method: str) -> set[tuple[str, str]]:
-    """Say where a method is best: of the paper's five, or, for ours, better than all five."""
-    five = [maps[name] for name in PAPER_METHODS if name in maps]
+    """Return the pairs where a method is best of the paper's five, or, for ours, above all five."""
+    five, in_paper = [maps[name] for name in PAPER_METHODS if name in maps], method in PAPER_METHODS
     best = {pair: max(other.get(pair, 0.0) for other in five) for pair in maps[method]}
-    mine = maps[method].items()
-    return {
-        pair
-        for pair, auc in mine
-        if auc > best[pair] or (auc == best[pair] and method in PAPER_METHODS)
-    }
+    found = maps[method].items()
+    return {pair for pair, auc in found if auc > best[pair] or (auc == best[pair] and in_paper)}
 
 
 NAME = "auc"
@@ -193,20 +166,17 @@ TITLE = "ROC-AUC of every pair of patterns"
 DATA = ("har", "mnist")
 NOTE = (
     "Device-A (row) and Device-B (column) learn 80 % of one pattern each; the rest of both is "
-    "normal in the exam, and a tenth as many samples of all other patterns are odd. "
-    "All methods get the same cuts and exams. "
+    "normal in the evaluation set, and a tenth as many samples of all other patterns are odd. "
+    "All methods get the same splits and evaluation sets. "
     "Bold is the best of the paper's five; ours is bold where it is better than all five; these "
     "are means over all trials of a method, and back-propagation has fewer. "
-    "HAR's windows overlap by half, so a cut by sample leaks, as in the paper. "
+    "HAR's windows overlap by half, so a split by sample leaks, as in the paper. "
     "BP-NN3-FL spreads BP-NN3's epochs over its rounds, the kindest reading that we found; on HAR "
-    "it is still below what the paper tells of it."
+    "it is still below what the paper reports."
 )
 OS_ELM = "OS-ELM"  # one job gives before and after
 PATTERNS = {"har": 6, "mnist": 10}
-EARLIER_AUC = {
-    "har": (0.735, 0.892),
-    "mnist": (0.720, 0.868),
-}  # known before and after, without ours
+EARLIER_AUC = {"har": (0.735, 0.892), "mnist": (0.720, 0.868)}  # before and after merging
 TARGET_AUC = {"har": 0.952, "mnist": 0.944}
 NOISE = 0.01  # between one projection, cut and drawing of odd samples and another
 ALL, OTHERS, SHARED = "all", "others", "others, trials that all have"
@@ -218,7 +188,7 @@ plot = plot_heatmaps
 
 
 def run(plan: Plan) -> Rows:
-    """Do all trials of all methods on both data sets."""
+    """Run all trials of all methods on both data sets."""
     names = [name for name in DATA if plan.scope.has(name)]
     return summarise(plan.rows(work, [job for name in names for job in jobs(plan, name)]))
 
@@ -237,19 +207,15 @@ def training_jobs(plan: Plan, dataset: str) -> list[Job]:
     """The jobs of back-propagation; the order within a pair does not matter there."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (the rest runs without torch)
 
-    patterns = range(PATTERNS[dataset])
+    pairs = combinations_with_replacement(range(PATTERNS[dataset]), 2)
     return [
         Job(NAME, dataset, method, trial, f"{a}-{b}", backprop.training_settings(dataset, method))
-        for trial in plan.training
-        for method in BASELINES
-        for a in patterns
-        for b in patterns
-        if a <= b
+        for trial, method, (a, b) in product(plan.training, BASELINES, pairs)
     ]
 
 
 def work(job: Job, scope: Scope) -> Rows:
-    """Do one trial of a method, or one pair of it."""
+    """Run one trial of a method, or one pair of it."""
     trial = Trial(job, scope)
     if job.method in BASELINES:
         from edgemerge.paper import backprop  # noqa: PLC0415 (as in `training_jobs`)
@@ -260,13 +226,13 @@ def work(job: Job, scope: Scope) -> Rows:
 
 
 def merging_rows(trial: Trial) -> Rows:
-    """Run one trial of a method that learns by adding up, as its job names it."""
+    """Run one trial of the job's method, which merges sums."""
     method = trial.job.method
     return merge_pairs(trial) if method == OS_ELM else exchange_pairs(trial, method)
 
 
 def summarise(rows: Iterable[Row]) -> Rows:
-    """Give the mean and the spread over trials, of each pair and of all off the diagonal."""
+    """Return the mean and the spread over trials, of each pair and of all off the diagonal."""
     pairs: dict[Key, list[float]] = defaultdict(list)
     trials: Trials = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -280,7 +246,7 @@ def summarise(rows: Iterable[Row]) -> Rows:
 
 
 def _shared(trials: Trials) -> dict[Key, list[float]]:
-    """Give the means of the trials that all methods of a data set have, to hold one to another."""
+    """Return the means of the trials that all methods of a data set have, to compare them."""
     both: dict[str, set[int]] = {}
     for (dataset, *_), found in trials.items():
         both[dataset] = both.get(dataset, set(found)) & found.keys()
@@ -299,13 +265,13 @@ def _row(key: Key, values: list[float]) -> Row:
 
 
 def means(rows: Rows, dataset: str, trials: str = OTHERS) -> dict[str, float]:
-    """Give the mean off the diagonal for each method: over its trials, or over shared ones."""
+    """Return the mean off the diagonal for each method: over its trials, or over shared ones."""
     here = [r for r in rows if r["dataset"] == dataset and r["device_b"] == trials]
     return {str(row["method"]): float(row["auc"]) for row in here}
 
 
 def table(rows: Rows) -> Rows:
-    """Give the means off the diagonal, which the report shows as a table."""
+    """Return the means off the diagonal, which the report shows as a table."""
     return [
         {key: row[key] for key in ("dataset", "method", "trials", "auc", "spread")}
         for row in rows
@@ -314,7 +280,7 @@ def table(rows: Rows) -> Rows:
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """The paper's claim, that our own reproduction has its shape, and what we set out to beat."""
+    """Claim that merging helps as in the paper, and that ours beats the baselines and a target."""
     found = []
     for dataset in DATA:
         known = means(rows, dataset)
@@ -324,9 +290,9 @@ def claims(rows: Rows) -> list[Claim]:
 
 
 def _merging(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
-    before, after = known["before"], known["after"]
-    better, pairs = _improved(rows, dataset)
-    numbers = f"{before:.3f} → {after:.3f}; better in {better} of {pairs} pairs"
+    before, after, cells = known["before"], known["after"], pair_means(rows, dataset)
+    gains = [auc > cells["before"][a, b] for (a, b), auc in cells["after"].items() if a != b]
+    numbers = f"{before:.3f} → {after:.3f}; better in {sum(gains)} of {len(gains)} pairs"
     then, now = EARLIER_AUC[dataset]
     near = abs(before - then) <= NOISE and abs(after - now) <= NOISE
     text = f"{dataset}: within {NOISE} of an earlier reproduction, {then:.3f} → {now:.3f}"
@@ -334,12 +300,6 @@ def _merging(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
         Claim(f"{dataset}: merging raises the mean off the diagonal", after > before, numbers),
         Claim(text, near, f"{before:.3f} → {after:.3f}"),
     ]
-
-
-def _improved(rows: Rows, dataset: str) -> tuple[int, int]:
-    cells = pair_means(rows, dataset)
-    pairs = [pair for pair in cells["after"] if pair[0] != pair[1]]
-    return sum(cells["after"][pair] > cells["before"][pair] for pair in pairs), len(pairs)
 
 
 def _ours(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
@@ -350,14 +310,10 @@ def _ours(rows: Rows, dataset: str, known: dict[str, float]) -> list[Claim]:
     above = f"{dataset}: ours is above the best of {', '.join(BASELINES)}"
     reached = f"{dataset}: ours reaches {aim}"
     if ours is None:
-        return [Claim(above, None, "not run"), Claim(reached, None, "not run")]
-    return [
-        Claim(above, same["ours"] > trained[best], _against(same["ours"], trained[best], best))
-        if best
-        else Claim(above, None, "no baseline was run"),
-        Claim(reached, ours >= aim, f"{ours:.3f}, {ours - aim:+.3f}"),
-    ]
-
-
-def _against(ours: float, theirs: float, best: str) -> str:
-    return f"{ours:.3f} against {theirs:.3f} ({best}), over the trials that both have"
+        return [Claim(text, None, "not run") for text in (above, reached)]
+    compared = Claim(above, None, "no baseline was run")
+    if best:
+        mine, theirs = same["ours"], trained[best]
+        found = f"{mine:.3f} against {theirs:.3f} ({best}), over the trials that both have"
+        compared = Claim(above, mine > theirs, found)
+    return [compared, Claim(reached, ours >= aim, f"{ours:.3f}, {ours - aim:+.3f}")]

@@ -32,12 +32,12 @@ def use_one_thread() -> None:
 
 
 def tensor(X: Readings) -> Tensor:
-    """Give readings as torch wants them."""
+    """Return readings as a tensor of float32."""
     return torch.as_tensor(np.ascontiguousarray(X), dtype=torch.float32)
 
 
 def build(network: Network, n_inputs: int, rng: torch.Generator) -> nn.Sequential:
-    """Make a network that has learnt nothing yet."""
+    """Return an untrained network."""
     sizes = (n_inputs, *network.hidden, n_inputs)
     layers: list[nn.Module] = []
     for left, right in pairwise(sizes):
@@ -49,12 +49,12 @@ def build(network: Network, n_inputs: int, rng: torch.Generator) -> nn.Sequentia
 
 
 def adam(net: nn.Module) -> torch.optim.Optimizer:
-    """Give an optimiser that has seen no gradient yet."""
+    """Return a new optimiser."""
     return torch.optim.Adam(net.parameters(), lr=LEARNING_RATE, fused=True)
 
 
 def step(net: nn.Module, optimiser: torch.optim.Optimizer, batch: Tensor) -> None:
-    """Take in one batch."""
+    """Train on one batch."""
     optimiser.zero_grad()
     nn.functional.mse_loss(net(batch), batch).backward()
     optimiser.step()
@@ -63,7 +63,7 @@ def step(net: nn.Module, optimiser: torch.optim.Optimizer, batch: Tensor) -> Non
 def epoch(
     net: nn.Module, optimiser: torch.optim.Optimizer, X: Tensor, *, batch: int, rng: torch.Generator
 ) -> None:
-    """Go through all samples once, in random order."""
+    """Train on all samples once, in random order."""
     for rows in X[torch.randperm(len(X), generator=rng)].split(batch):
         step(net, optimiser, rows)
 
@@ -79,10 +79,10 @@ def train(network: Network, parts: Sequence[Readings], seed: int) -> nn.Sequenti
 
 
 class FederatedClient:
-    """One place of federated averaging: its samples, its network, and its optimiser's memory."""
+    """A client of federated averaging: its samples, its network and its optimiser."""
 
     def __init__(self, network: Network, X: Readings, rounds: int, rng: torch.Generator) -> None:
-        """Deal the paper's epochs out over the rounds."""
+        """Divide the paper's epochs among the rounds."""
         self.rows, self.rounds = tensor(X), rounds
         self.net = build(network, X.shape[1], rng)
         self.optimiser = adam(self.net)
@@ -90,7 +90,7 @@ class FederatedClient:
         self.batches = torch.cat(orders).split(network.batch)
 
     def train(self, start: nn.Module, turn: int) -> None:
-        """Go on from the shared network with this round's samples."""
+        """Continue from the shared network with this round's batches."""
         average_into(self.net, [start], [1])
         cuts = [len(self.batches) * i // self.rounds for i in (turn, turn + 1)]
         for batch in self.batches[slice(*cuts)]:
@@ -105,10 +105,10 @@ def train_federated(
     seed: int,
     stay: Sequence[int] | None = None,
 ) -> nn.Sequential:
-    """Train by federated averaging, BP-NN3-FL: in each round every client goes on, then the mean.
+    """Train by federated averaging, BP-NN3-FL: in each round clients train, then are averaged.
 
-    All rounds together are as many epochs as the network has when trained in one place. With
-    `stay`, each client takes part in so many rounds, and at least one must stay to the end.
+    All rounds together are as many epochs as the network has when trained in one place. `stay` is
+    the number of rounds of each client, by default all; at least one must stay to the end.
     """
     rng = torch.Generator().manual_seed(seed)
     shared = build(network, parts[0].shape[1], rng)
@@ -123,7 +123,7 @@ def train_federated(
 
 
 def average_into(shared: nn.Module, others: Sequence[nn.Module], counts: Sequence[int]) -> None:
-    """Set a network to the mean of others, each weighed by its count of samples."""
+    """Set a network to the mean of others, weighted by their numbers of samples."""
     weights = [count / sum(counts) for count in counts]
     found = [other.parameters() for other in others]
     with torch.no_grad():
@@ -134,33 +134,32 @@ def average_into(shared: nn.Module, others: Sequence[nn.Module], counts: Sequenc
 
 
 def losses(net: nn.Module, X: Readings) -> Array:
-    """Give the mean squared error of each reading (M9)."""
+    """Return the mean squared error of each reading (M9)."""
     rows = tensor(X)
     with torch.no_grad():
         return np.asarray(((net(rows) - rows) ** 2).mean(1), dtype=np.float64)
 
 
 def training_settings(dataset: str, method: str) -> str:
-    """Say what the rows of a method depend on."""
+    """Return the settings of a method as text."""
     network = NETWORKS[dataset][method.removesuffix("-FL")]
     rounds = f", {ROUNDS} rounds" if method.endswith("-FL") else ""
     return f"{network}{rounds}, rate {LEARNING_RATE}, {SPLIT_SETTINGS}"
 
 
 def baseline_rows(trial: Trial, method: str, a: int, b: int) -> Rows:
-    """Learn a pair and pass its exam; the order of the two does not matter, so both are told."""
+    """Return the rows of a pair, in both orders: the order does not matter for training."""
     use_one_thread()
     start = process_time()
     net = train_pair(trial, method, a, b)
     seconds = process_time() - start
-    readings = trial.data.between_0_and_1(trial.eval_set(a, b).rows)
-    found = losses(net, readings)
-    both = {(a, b), (b, a)}
-    return [{**trial.row(method, pair, found), "seconds": seconds} for pair in sorted(both)]
+    found = losses(net, trial.data.between_0_and_1(trial.eval_set(a, b).rows))
+    both = sorted({(a, b), (b, a)})
+    return [{**trial.row(method, pair, found), "seconds": seconds} for pair in both]
 
 
 def train_pair(trial: Trial, method: str, a: int, b: int) -> nn.Module:
-    """Train a network on the two patterns; a pattern with itself is one pattern."""
+    """Train a network on two patterns, or on one if both are the same."""
     network = NETWORKS[trial.data.name][method.removesuffix("-FL")]
     parts = [trial.data.between_0_and_1(trial.split.learn[i]) for i in (a, b)]
     seed = trial.number(method, a, b)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgemerge import Contribution, decode, encode
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.plotting import COLOURS, INK, LABELS, hide_frame, new_figure, set_titles
+from edgemerge.paper.plotting import COLOURS, INK, LABELS, draw_bars, new_figure, set_titles
 from edgemerge.paper.settings import (
     FEDERATED,
     FORMS,
@@ -22,7 +21,6 @@ from edgemerge.paper.settings import (
     anomaly_scores,
     device_factories,
     device_settings,
-    shared_by,
 )
 
 if TYPE_CHECKING:
@@ -47,14 +45,13 @@ MESSAGES_PER_PAIR = 4  # two devices, up and down
 TARGET_FACTOR = 100  # times, that ours is to stay below BP-NN3-FL's bytes
 MAX_AUC_LOSS = 0.005  # of AUC, that a narrower form may cost
 
-Sent = Sequence[Sequence[Contribution]]  # what each device sends
-
 
 def run(plan: Plan) -> Rows:
-    """Weigh the exchange of each data set that is there."""
+    """Measure the exchange of each data set that is there."""
     names = [name for name in DATASETS if name in DATA or plan.scope.has(name)]
-    words = {name: f"{device_settings(name)}, {NETWORKS.get(name)}, {FORMS}" for name in names}
-    return plan.rows(work, [Job(NAME, name, "all", 0, settings=words[name]) for name in names])
+    words = [f"{device_settings(name)}, {NETWORKS.get(name)}, {FORMS}" for name in names]
+    settings = zip(names, words, strict=True)
+    return plan.rows(work, [Job(NAME, name, "all", 0, settings=used) for name, used in settings])
 
 
 def work(job: Job, scope: Scope) -> Rows:
@@ -67,13 +64,16 @@ def work(job: Job, scope: Scope) -> Rows:
         devices = [make() for _ in trial.data.patterns]
         for pattern, device in enumerate(devices):
             device.learn(trial.learnt(pattern))
-        sent = [shared_by(device, f"device-{i}") for i, device in enumerate(devices)]
+        sent = [device.share(f"device-{i}", revision=1) for i, device in enumerate(devices)]
         for form in FORMS:
-            row = _row(trial.data.name, method, form, _lengths(sent, form), federated)
-            auc = _auc(trial, devices, _received(sent, form), quick=scope.quick)
+            encoded = [[encode(one, form) for one in each] for each in sent]
+            up = float(np.mean([sum(map(len, each)) for each in encoded]))
+            received = [[decode(data, Contribution) for data in each] for each in encoded]
+            row = _row(trial.data.name, method, form, up, federated)
+            auc = _auc(trial, devices, received, quick=scope.quick)
             found.append({**row, "contributions": float(np.mean([*map(len, sent)])), "auc": auc})
     if federated:
-        found.append(_row(trial.data.name, FEDERATED, "float32", [federated], federated))
+        found.append(_row(trial.data.name, FEDERATED, "float32", float(federated), federated))
     return found
 
 
@@ -82,29 +82,26 @@ def _federated(dataset: str, n_inputs: int) -> int:
     return 4 * network.parameters(n_inputs) * ROUNDS if network else 0
 
 
-def _row(dataset: str, method: str, form: str, lengths: Sequence[int], federated: int) -> Row:
-    up = float(np.mean(lengths))
+def _row(dataset: str, method: str, form: str, up: float, federated: int) -> Row:
     names: Row = {"dataset": dataset, "method": method, "form": form}
     of_fl = {"of_fl": up / federated} if federated else {}
     return {**names, "up": up, "down": up, "pair": MESSAGES_PER_PAIR * up, **of_fl}
 
 
-def _lengths(sent: Sent, form: str) -> list[int]:
-    return [sum(len(encode(note, form)) for note in notes) for notes in sent]
-
-
-def _received(sent: Sent, form: str) -> Sent:
-    return [[decode(encode(note, form), Contribution) for note in notes] for notes in sent]
-
-
-def _auc(trial: Trial, devices: Sequence[Device], received: Sent, *, quick: bool) -> float:
+def _auc(
+    trial: Trial,
+    devices: Sequence[Device],
+    received: Sequence[Sequence[Contribution]],
+    *,
+    quick: bool,
+) -> float:
     found = []
     for a, b in trial.pairs():
         near = b == (a + 1) % len(devices)
         if a != b and (near or not quick):  # a quick run takes each pattern and its next
             adopt_all(devices[a], received[b])
-            judged = anomaly_scores(devices[a], trial.data.X[trial.eval_set(a, b).rows])
-            found.append(float(trial.row("", (a, b), judged)["auc"]))
+            scores = anomaly_scores(devices[a], trial.data.X[trial.eval_set(a, b).rows])
+            found.append(float(trial.row("", (a, b), scores)["auc"]))
     return float(np.mean(found))
 
 
@@ -114,23 +111,14 @@ def plot(rows: Rows) -> dict[str, Figure]:
     figure = new_figure(5.8 * len(names), 0.27 * len(rows) / len(names) + 1.3)
     panels = figure.subplots(1, len(names), squeeze=False, sharex=True)[0]
     for name, axes in zip(names, panels, strict=True):
-        _bars(axes, [row for row in rows if row["dataset"] == name])
-        set_titles(
-            axes, f"One exchange of a pair, {name.upper()}", x="bytes, both devices, both ways"
-        )
+        shown = [row for row in rows if row["dataset"] == name]
+        sizes = draw_bars(axes, shown, "pair", label=_label, colours=COLOURS)
+        axes.set_xlim(1e5, max(sizes) * 30.0)
+        for place, (row, size) in enumerate(zip(shown, sizes, strict=True)):
+            axes.text(size * 1.12, place, _number(row), va="center", fontsize=8, color=INK)
+        title = f"One exchange of a pair, {name.upper()}"
+        set_titles(axes, title, x="bytes, both devices, both ways")
     return {"": figure}
-
-
-def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    places, sizes = range(len(rows)), [float(row["pair"]) for row in rows]
-    axes.barh(places, sizes, color=[COLOURS[str(row["method"])] for row in rows], height=0.7)
-    axes.set_yticks(places, [_label(row) for row in rows])
-    axes.set_xscale("log")
-    axes.set_xlim(1e5, max(sizes) * 30.0)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    hide_frame(axes)
-    for place, row, size in zip(places, rows, sizes, strict=True):
-        axes.text(size * 1.12, place, _number(row), va="center", fontsize=8, color=INK)
 
 
 def _label(row: Row) -> str:
@@ -148,14 +136,11 @@ def _number(row: Row) -> str:
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Hold ours against BP-NN3-FL's bytes, and narrow forms against exact ones."""
+    """Compare ours with BP-NN3-FL's bytes, and narrow forms with exact ones."""
     compared = [row for row in rows if "of_fl" in row and row["method"] != FEDERATED]
     if not compared:
-        return [
-            Claim(
-                f"Ours sends at most 1/{TARGET_FACTOR} of BP-NN3-FL's bytes", None, "not measured"
-            )
-        ]
+        text = f"Ours sends at most 1/{TARGET_FACTOR} of BP-NN3-FL's bytes"
+        return [Claim.not_measured(text)]
     names = list(dict.fromkeys(str(row["dataset"]) for row in compared))
     return [
         *(_few(compared, name, method, FORMS[-1]) for name in names for method in METHODS),
@@ -173,12 +158,8 @@ def _few(rows: Rows, dataset: str, method: str, form: str) -> Claim:
         for row in rows
         if (row["dataset"], row["method"]) == (dataset, method)
     }
-    if form not in shares:
-        return Claim(text, None, "not measured")
-    found = ", ".join(f"{which} 1/{1.0 / share_of:.0f}" for which, share_of in shares.items())
-    far = TARGET_FACTOR * shares[form]
-    missed = "" if far <= 1.0 else f"; missed by a factor of {far:.3g}"
-    return Claim(text, far <= 1.0, found + missed)
+    found = ", ".join(f"{which} 1/{1.0 / share:.0f}" for which, share in shares.items())
+    return Claim.at_most(text, TARGET_FACTOR, shares.get(form), found)
 
 
 def _harmless(rows: Rows, dataset: str, form: str) -> Claim:
@@ -190,6 +171,6 @@ def _harmless(rows: Rows, dataset: str, form: str) -> Claim:
         if which == FORMS[0] and (method, form) in aucs
     }
     if not lost:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     found = ", ".join(f"{LABELS[method]} {-far:+.4f}" for method, far in lost.items())
     return Claim(text, max(lost.values()) <= MAX_AUC_LOSS, found)

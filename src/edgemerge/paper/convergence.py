@@ -24,21 +24,19 @@ from edgemerge.paper.plotting import BLUE, FAINT, INK, RED, hide_frame, new_figu
 from edgemerge.paper.settings import LAYERS
 from edgemerge.paper.timing import TimedCall, best_times, call_each
 
-UPDATE_TIME, SCORED_UPDATE_TIME, MERGE_TIME = (
-    "seconds, one update",
-    "seconds, one update scored",
-    "seconds, one merge",
-)
+UPDATE_TIME = "seconds, one update"
+SCORED_UPDATE_TIME = "seconds, one update scored"
+MERGE_TIME = "seconds, one merge"
 UPDATES_PER_TURN = 200  # updates timed together, and merges, as one is short for a clock
 MERGES_PER_TURN = 20
 TIMING_S = 1.0
 
 
-def time_updates(own: Stats, told: Stats, X: Array) -> dict[str, float]:
-    """Time a device that knows `own`, as it learns rows X one by one, or is `told` at once.
+def time_updates(own: Stats, others: Stats, X: Array) -> dict[str, float]:
+    """Time a device with stats `own` that learns rows X one by one, or adopts `others` at once.
 
-    One update is timed in two ways: the sums alone, as a device learns when nobody asks in between;
-    and with a score of each sample before it is learnt, which keeps the output layer fresh.
+    One update is timed in two ways: without scores in between, so that only sums are updated; and
+    with a score of each sample before it is learnt, which keeps the output layer up to date.
     """
     rows = X[:UPDATES_PER_TURN]
     learner, scorer, merger = (Detector.resume(own) for _ in range(3))
@@ -52,16 +50,16 @@ def time_updates(own: Stats, told: Stats, X: Array) -> dict[str, float]:
 
     def merge() -> None:
         for _ in range(MERGES_PER_TURN):
-            merger.adopt(told)
+            merger.adopt(others)
             merger.loss(rows[0])
 
-    ways = {
-        UPDATE_TIME: (learn, len(rows)),
-        SCORED_UPDATE_TIME: (score, len(rows)),
-        MERGE_TIME: (merge, MERGES_PER_TURN),
-    }
-    contestants = [TimedCall("update", way, run, units) for way, (run, units) in ways.items()]
-    return dict(zip(ways, best_times(contestants, TIMING_S), strict=True))
+    calls = [
+        TimedCall("update", UPDATE_TIME, learn, len(rows)),
+        TimedCall("update", SCORED_UPDATE_TIME, score, len(rows)),
+        TimedCall("update", MERGE_TIME, merge, MERGES_PER_TURN),
+    ]
+    times = best_times(calls, TIMING_S)
+    return {call.way: time for call, time in zip(calls, times, strict=True)}
 
 
 NAME = "convergence"
@@ -76,26 +74,22 @@ NOTE = (
 
 LAYING, WALKING = "laying", "walking"
 MERGED, ONE_BY_ONE, SAME_SUMS = "loss, merged", "loss, one by one", "same sums"
-UPDATES_PER_POINT = 50  # updates from one look at the loss to the next
+UPDATES_PER_POINT = 50  # updates between two measurements of the loss
 TOLERANCE = 0.05  # the lines have met when the loss is within this of the merged one
 TRIALS = 10  # are enough: the lines hardly differ
-PAPER_UPDATES, PAPER_RANGE = (
-    650,
-    (550, 750),
-)  # where the paper's lines meet, and what counts as about that
+PAPER_UPDATES, PAPER_RANGE = 650, (550, 750)  # where the paper's lines meet, and what is near
 MIN_UPDATES = 200
 
 
 def run(plan: Plan) -> Rows:
     """Learn and merge in each trial; measure the times once, all in one job."""
     settings = f"{LAYERS['har']}, {LAYING} and {WALKING}, every {UPDATES_PER_POINT}"
-    trials = plan.merging[:TRIALS]
-    jobs = [Job(NAME, "har", "lines", trial, "", settings) for trial in trials]
+    jobs = [Job(NAME, "har", "lines", trial, "", settings) for trial in plan.merging[:TRIALS]]
     return plan.rows(work, [*jobs, Job(NAME, "har", "times", 0, "", settings)])
 
 
 def work(job: Job, scope: Scope) -> Rows:
-    """Do one trial, or measure the times."""
+    """Run one trial, or measure the times."""
     devices = TwoDevices(job, scope, (LAYING, WALKING))
     if job.method == "times":
         a, b = (devices.devices[name].own for name in (DEVICE_A, DEVICE_B))
@@ -132,7 +126,7 @@ class LossCurves:
 
     @classmethod
     def of(cls, rows: Rows) -> LossCurves:
-        """Gather them from the rows."""
+        """Collect the lines from the rows."""
         found: dict[object, list[Row]] = {}
         for row in _of(rows, ONE_BY_ONE):
             found.setdefault(row["trial"], []).append(row)
@@ -148,25 +142,25 @@ class LossCurves:
 
     @property
     def crossings(self) -> Array:
-        """The updates after which each trial's line is first near the merged loss."""
+        """The number of updates after which each trial's loss is first near the merged one."""
         near = self.losses <= (1.0 + TOLERANCE) * self.merged[:, None]
-        near[:, -1] = True  # at the latest where all is learnt
+        near[:, -1] = True  # at the latest when all samples are learnt
         return np.asarray(self.updates[near.argmax(axis=1)])
 
     @property
     def median_crossing(self) -> float:
-        """The median of the meetings."""
+        """The median of the crossings."""
         return float(np.median(self.crossings))
 
     def above(self, updates: float) -> float:
-        """Give how many times the merged loss a trial still has after so many updates, median."""
+        """Return the median over trials of loss / merged loss after a number of updates."""
         losses = self.losses[:, np.searchsorted(self.updates, updates)]
         return float(np.median(losses / self.merged))
 
     def samples_to_cross_at(self, updates: float) -> float:
-        """Give the samples that Device-A would have if the lines met after so many updates.
+        """Return how many samples Device-A would have if the lines met after `updates` updates.
 
-        Merging a device with fewer samples is where the line stands after that many updates.
+        Merging a device with k samples gives the loss that the line reaches after k updates.
         """
         line = np.median(self.losses, axis=0)
         reached = line[np.searchsorted(self.updates, updates)]
@@ -178,7 +172,7 @@ def _of(rows: Rows, what: str) -> Rows:
 
 
 def table(rows: Rows) -> Rows:
-    """Show where each trial starts, meets and ends; the two ends are equal in every digit."""
+    """Return for each trial its first loss, the merged and the last one, and the crossing."""
     lines, same = LossCurves.of(rows), _of(rows, SAME_SUMS)
     if not lines.measured:
         return []
@@ -208,10 +202,12 @@ def plot(rows: Rows) -> dict[str, Figure]:
     low, high = float(lines.merged.min()), float(lines.losses.max())
     log_axis(axes, low / 2.0, high * 1.5)
     hide_frame(axes)
-    _mark(axes, lines.median_crossing, f"within 5 % after {lines.median_crossing:.0f} updates")
+    _mark_crossing(
+        axes, lines.median_crossing, f"within 5 % after {lines.median_crossing:.0f} updates"
+    )
     if lines.updates[-1] >= PAPER_UPDATES:
         here = f"(here {lines.above(PAPER_UPDATES):.2f} times the red line)"
-        _mark(axes, PAPER_UPDATES, f"the paper: about {PAPER_UPDATES}\n{here}")
+        _mark_crossing(axes, PAPER_UPDATES, f"the paper: about {PAPER_UPDATES}\n{here}")
     axes.set_xlabel(f"updates of {DEVICE_B} with samples of {LAYING}", color=INK)
     axes.set_ylabel(f"mean loss of kept samples of {LAYING} (log axis)", color=INK)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -227,7 +223,7 @@ def _band(
     axes.plot(x, middle, color=colour, label=label, linewidth=1.6, marker=marker, markersize=3)
 
 
-def _mark(axes: Axes, updates: float, text: str) -> None:
+def _mark_crossing(axes: Axes, updates: float, text: str) -> None:
     axes.axvline(updates, color=FAINT, linestyle=":", linewidth=1.2, zorder=0)
     axes.annotate(
         text, (updates, 0.97), (-5, 0), xycoords=("data", "axes fraction"),
@@ -236,7 +232,7 @@ def _mark(axes: Axes, updates: float, text: str) -> None:
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Say what merging saves, and that nothing is lost by it."""
+    """Claim what merging saves, and that it is exact."""
     lines = LossCurves.of(rows)
     return [_at_once(lines), _hundreds(lines), _as_in_the_paper(lines), _same(rows), _faster(rows)]
 
@@ -244,7 +240,7 @@ def claims(rows: Rows) -> list[Claim]:
 def _at_once(lines: LossCurves) -> Claim:
     text = f"merging lowers the loss of {LAYING} at {DEVICE_B} at once"
     if not lines.measured:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     before, after = float(np.median(lines.losses[:, 0])), float(np.median(lines.merged))
     found = f"{two_digits(before)} → {two_digits(after)}, {before / after:.0f} times lower"
     return Claim(text, after < before, found)
@@ -253,7 +249,7 @@ def _at_once(lines: LossCurves) -> Claim:
 def _hundreds(lines: LossCurves) -> Claim:
     text = "one by one it takes hundreds of updates to come within 5 % of that"
     if not lines.measured:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     low, high = lines.crossings.min(), lines.crossings.max()
     found = (
         f"{lines.median_crossing:.0f} updates ({low:.0f} to {high:.0f} in "
@@ -283,9 +279,7 @@ def _same(rows: Rows) -> Claim:
         "to the last bit"
     )
     found = table(rows)
-    same = sum(
-        row["same sums"] == "yes" and row["merged"] == row["all one by one"] for row in found
-    )
+    same = sum(r["same sums"] == "yes" and r["merged"] == r["all one by one"] for r in found)
     holds = same == len(found) if found else None
     return Claim(text, holds, f"equal sums and equal losses in {same} of {len(found)} trials")
 
@@ -294,11 +288,9 @@ def _faster(rows: Rows) -> Claim:
     text = "one merge takes less time than learning one by one until the lines meet"
     lines, times = LossCurves.of(rows), {row["what"]: float(row["value"]) for row in rows}
     if not lines.measured or MERGE_TIME not in times:
-        return Claim(text, None, "not measured")
-    merge, learn, scored = (
-        1e3 * times[what] for what in (MERGE_TIME, UPDATE_TIME, SCORED_UPDATE_TIME)
-    )
-    updates = lines.median_crossing
+        return Claim.not_measured(text)
+    in_ms = (1e3 * times[what] for what in (MERGE_TIME, UPDATE_TIME, SCORED_UPDATE_TIME))
+    (merge, learn, scored), updates = in_ms, lines.median_crossing
     found = (
         f"one merge {two_digits(merge)} ms; {updates:.0f} updates {updates * learn:.0f} ms, "
         f"{updates * learn / merge:.0f} times as long ({updates * scored:.0f} ms with a score of "

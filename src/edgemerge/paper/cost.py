@@ -76,7 +76,7 @@ AUCS = {
 
 
 def run(plan: Plan) -> Rows:
-    """Measure all N in one job, and AUC in one for each N and trial; give a row for each N."""
+    """Measure all N in one job, and AUC in one for each N and trial; return a row for each N."""
     trials = range(1 if plan.scope.quick else min(plan.trials, TRIALS))
     settings = f"identity, N {SIZES}, {SAMPLES_PER_TURN} singles, {BLOCK_ROWS} rows"
     measured = plan.rows(work, [Job(NAME, "har", "measured", 0, settings=settings)])
@@ -85,19 +85,17 @@ def run(plan: Plan) -> Rows:
 
 
 def join_aucs(measured: Rows, aucs: Rows) -> Rows:
-    """Put the mean AUC of all trials beside what was measured at the same N."""
-    return [
-        {**row, **_means([a for a in aucs if a["hidden"] == row["hidden"]])} for row in measured
-    ]
-
-
-def _means(aucs: Rows) -> Row:
-    found = {key: float(np.mean([float(row[key]) for row in aucs])) for key in AUCS}
-    return {**found, "trials": len(aucs)}
+    """Add to each row the mean AUC of all trials with the same N."""
+    found: Rows = []
+    for row in measured:
+        same = [each for each in aucs if each["hidden"] == row["hidden"]]
+        means = {key: float(np.mean([float(each[key]) for each in same])) for key in AUCS}
+        found.append({**row, **means, "trials": len(same)})
+    return found
 
 
 def work(job: Job, scope: Scope) -> Rows:
-    """Measure all N, or take the exams of one."""
+    """Measure time and bytes of all N, or the AUC of one."""
     if job.method == "auc":
         from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
 
@@ -113,7 +111,7 @@ def work(job: Job, scope: Scope) -> Rows:
 
 
 def pair_aucs(trial: Trial, N: int) -> Row:
-    """Give AUC before and after merging, as means over the pairs of different patterns."""
+    """Return AUC before and after merging, as means over the pairs of different patterns."""
     layer = Layer("identity", N).projection(trial.data, trial.number("layer"))
     devices = [Detector(layer) for _ in trial.data.patterns]
     for pattern, device in enumerate(devices):
@@ -122,8 +120,8 @@ def pair_aucs(trial: Trial, N: int) -> Row:
     for a, b in trial.pairs():
         if a != b:
             readings = trial.data.X[trial.eval_set(a, b).rows]
-            for key, told in zip(AUCS, (Stats.empty(layer), devices[b].own), strict=True):
-                devices[a].adopt(told)
+            for key, others in zip(AUCS, (Stats.empty(layer), devices[b].own), strict=True):
+                devices[a].adopt(others)
                 row = trial.row(key, (a, b), np.asarray(devices[a].loss(readings)))
                 found[key].append(float(row["auc"]))
     return {"hidden": N, **{key: float(np.mean(values)) for key, values in found.items()}}
@@ -132,33 +130,33 @@ def pair_aucs(trial: Trial, N: int) -> Row:
 def measure_times(
     layers: Sequence[Projection], X: Array, Y: Array, *, seconds: float
 ) -> dict[int, Row]:
-    """Give the microseconds of every job at every N, in turn."""
-    contestants = [c for layer in layers for c in _contestants(layer, X, Y)]
+    """Return the microseconds of every job at every N, measured in turn."""
+    calls = [call for layer in layers for call in _timed_calls(layer, X, Y)]
     found: dict[int, Row] = {layer.n_hidden: {} for layer in layers}
-    for contestant, time in zip(contestants, best_times(contestants, seconds), strict=True):
-        found[int(contestant.way)][contestant.job] = 1e6 * time
+    for call, time in zip(calls, best_times(calls, seconds), strict=True):
+        found[int(call.way)][call.job] = 1e6 * time
     return found
 
 
-def _contestants(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
-    rows, told, way = list(X[:SAMPLES_PER_TURN]), Stats.of(layer, Y), str(layer.n_hidden)
-    one, many, still, fourth, fifth = (trained_detector(layer, X) for _ in range(5))
-    still.score(X[0])  # leaves P at hand, as every device has it that learns as it goes
+def _timed_calls(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
+    rows, others, way = list(X[:SAMPLES_PER_TURN]), Stats.of(layer, Y), str(layer.n_hidden)
+    one, many, unchanged, fourth, fifth = (trained_detector(layer, X) for _ in range(5))
+    unchanged.score(X[0])  # computes P, which every device has that learns as it goes
 
     def learn(x: Array) -> None:
         one.learn(x)
-        one.loss(X[:0])  # asking about no sample brings the readout up to date
+        one.loss(X[:0])  # the loss of no sample updates the readout
 
     def merge(device: Detector, ask: Callable[[Array], object]) -> None:
-        device.adopt(told)
+        device.adopt(others)
         ask(X[0])
 
     block = X[:BLOCK_ROWS]
     runs: Mapping[str, tuple[Callable[[], object], int]] = {
         "learn_us": (partial(call_each, learn, rows), len(rows)),
         "learn_rows_us": (partial(many.learn, block), len(block)),
-        "loss_us": (partial(call_each, still.loss, rows), len(rows)),
-        "score_us": (partial(call_each, still.score, rows), len(rows)),
+        "loss_us": (partial(call_each, unchanged.loss, rows), len(rows)),
+        "score_us": (partial(call_each, unchanged.score, rows), len(rows)),
         "merge_loss_us": (partial(merge, fourth, fourth.loss), 1),
         "merge_score_us": (partial(merge, fifth, fifth.score), 1),
     }
@@ -166,25 +164,21 @@ def _contestants(layer: Projection, X: Array, Y: Array) -> list[TimedCall]:
 
 
 def measure_bytes(layer: Projection, X: Array, Y: Array) -> Row:
-    """Give the bytes of a contribution in each form, of a detector's file, and of its memory."""
-    (note,) = trained_detector(layer, X).share("device-a", revision=1)
-    forms: Row = {f"{form}_bytes": len(encode(note, form)) for form in FORMS}
-    return {**forms, "file_bytes": _file_bytes(layer, X, Y), "memory_bytes": _memory(layer, X, Y)}
-
-
-def _file_bytes(layer: Projection, X: Array, Y: Array) -> int:
+    """Return the bytes of a contribution in each form, of a detector's file, and of its memory."""
+    (shared,) = trained_detector(layer, X).share("device-a", revision=1)
+    found: Row = {f"{form}_bytes": len(encode(shared, form)) for form in FORMS}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "detector"
         save(_merged_detector(layer, X, Y), path)
-        return path.stat().st_size
+        found["file_bytes"] = path.stat().st_size
+    return {**found, "memory_bytes": _memory(layer, X, Y)}
 
 
 def _memory(layer: Projection, X: Array, Y: Array) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        same = replace(layer)  # built again, so that its weights are counted
-        device = _merged_detector(same, X, Y)
+        device = _merged_detector(replace(layer), X, Y)  # a new layer: its weights count too
         device.score(X[0])
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
@@ -201,15 +195,16 @@ def _merged_detector(layer: Projection, X: Array, Y: Array) -> Detector:
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw time, bytes and AUC against N."""
     figure = new_figure(13.5, 4.2)
-    times, sizes, aucs = figure.subplots(1, 3)
-    _lines(times, rows, TIMES, 1.0)
-    _lines(sizes, rows, SIZES_SHOWN, 1e-3)
-    _lines(aucs, rows, AUCS, 1.0)
-    for axes in (times, sizes):
-        axes.set_yscale("log")
-    set_titles(times, "Time", x="hidden values N", y="µs of CPU")
-    set_titles(sizes, "Bytes", x="hidden values N", y="kB")
-    set_titles(aucs, "Accuracy", x="hidden values N", y="ROC-AUC, mean of pairs")
+    panels = (
+        ("Time", "µs of CPU", TIMES, 1.0, "log"),
+        ("Bytes", "kB", SIZES_SHOWN, 1e-3, "log"),
+        ("Accuracy", "ROC-AUC, mean of pairs", AUCS, 1.0, "linear"),
+    )
+    for axes, panel in zip(figure.subplots(1, 3), panels, strict=True):
+        title, y, shown, unit, scale = panel
+        _lines(axes, rows, shown, unit)
+        axes.set_yscale(scale)
+        set_titles(axes, title, x="hidden values N", y=y)
     return {"": figure}
 
 
@@ -225,26 +220,23 @@ def _lines(axes: Axes, rows: Rows, shown: Mapping[str, tuple[str, str]], unit: f
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Say that merging helps at every N, and that no cost of a sample outgrows N."""
+    """Claim that merging helps at every N, and that no cost of a sample grows faster than N."""
     if len(rows) < 2:
-        return [Claim("Costs and AUC against N", None, "not measured")]
+        return [Claim.not_measured("Costs and AUC against N")]
     gains = {int(row["hidden"]): float(row["auc_after"]) - float(row["auc_before"]) for row in rows}
     found = ", ".join(f"N = {N}: {gain:+.3f}" for N, gain in gains.items())
     small, large = rows[0], rows[-1]
     wider = float(large["hidden"]) / float(small["hidden"])
+    text = "AUC after merging is above that before at every N"
     return [
-        Claim(
-            "AUC after merging is above that before at every N", min(gains.values()) > 0.0, found
-        ),
+        Claim(text, min(gains.values()) > 0.0, found),
         *(_growth(key, small, large, wider) for key in ("learn_us", "loss_us", "score_us")),
         _growth("root16_bytes", small, large, wider**2),
     ]
 
 
 def _growth(key: str, small: Row, large: Row, most: float) -> Claim:
-    label = {**TIMES, **SIZES_SHOWN}[key][0]
-    text = (
-        f"{label}: at most {most:g} times as much at N = {large['hidden']} as at {small['hidden']}"
-    )
+    label, few, many = {**TIMES, **SIZES_SHOWN}[key][0], small["hidden"], large["hidden"]
+    text = f"{label}: at most {most:g} times as much at N = {many} as at {few}"
     growth = float(large[key]) / float(small[key])
     return Claim(text, growth <= most, f"{growth:.3g} times")

@@ -5,7 +5,7 @@ X (k, n) are readings, y (k,) the pattern of each, origin (k,) the person or tri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -42,38 +42,34 @@ class Dataset:
         return int(self.X.shape[1])
 
     def rows(self, pattern: str) -> Ints:
-        """Give the places of a pattern's samples."""
+        """Return the indices of a pattern's samples."""
         return np.flatnonzero(self.y == self.patterns.index(pattern))
 
     def subsample(self, most: int, seed: int) -> Dataset:
-        """Keep at most so many samples of each pattern, chosen by the seed, in their order."""
+        """Keep at most `most` samples of each pattern, drawn with the seed, in their order."""
         rng = np.random.default_rng(seed)
         kept = [rng.permutation(self.rows(pattern))[:most] for pattern in self.patterns]
-        return self.only(np.sort(np.concatenate(kept)))
-
-    def only(self, rows: Ints) -> Dataset:
-        """Keep these samples."""
+        rows = np.sort(np.concatenate(kept))
         return replace(self, X=self.X[rows], y=self.y[rows], origin=self.origin[rows])
 
     def between_0_and_1(self, rows: Ints) -> Array:
-        """Give readings as a network with a sigmoid at its end wants them."""
+        """Return samples scaled to [0, 1], as a network with a sigmoid output needs them."""
         return (self.X[rows] - self.low) / (self.high - self.low)
 
     def __repr__(self) -> str:
         """Show the sizes."""
         k, n = self.X.shape
-        origins = len(np.unique(self.origin))
-        patterns = f"{len(self.patterns)} patterns, {origins} origins"
-        return f"Dataset({self.name}, {k} samples of {n} inputs, {patterns})"
+        groups = f"{len(self.patterns)} patterns, {len(np.unique(self.origin))} origins"
+        return f"Dataset({self.name}, {k} samples of {n} inputs, {groups})"
 
 
 TRAIN_SHARE = 0.8  # of each pattern's samples
-ANOMALY_RATIO = 0.1  # odd samples in an exam, relative to normal ones
+ANOMALY_RATIO = 0.1  # anomalies in an evaluation set, relative to normal samples
 SPLIT_SETTINGS = f"{TRAIN_SHARE} learnt, {ANOMALY_RATIO} odd"
 
 
 def rng_for(seed: int, *words: object) -> np.random.Generator:
-    """Give the random numbers of one purpose, which no other purpose shares.
+    """Return a random generator for one purpose, independent of those for other purposes.
 
     >>> rng_for(7, "har", 3).random() == rng_for(7, "har", 3).random()
     True
@@ -83,7 +79,7 @@ def rng_for(seed: int, *words: object) -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """For each pattern the places of the samples to learn, and of those kept for exams."""
+    """For each pattern, the indices of its training samples and of its held-out samples."""
 
     learn: tuple[Ints, ...]
     keep: tuple[Ints, ...]
@@ -91,7 +87,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Samples to be told apart: their places, normal ones first, and which are odd."""
+    """Indices of the samples of an evaluation set, normal ones first, and which are anomalies."""
 
     rows: Ints
     odd: NDArray[np.bool_]
@@ -101,35 +97,31 @@ Splitter = Callable[[Dataset, np.random.Generator], Split]
 
 
 def split_by_sample(dataset: Dataset, rng: np.random.Generator) -> Split:
-    """Cut each pattern's samples at random, as the paper does; neighbours may be on both sides."""
+    """Split each pattern's samples at random, as the paper does; overlapping windows may leak."""
     shuffled = [rng.permutation(dataset.rows(pattern)) for pattern in dataset.patterns]
-    cuts = [round(TRAIN_SHARE * len(rows)) for rows in shuffled]
-    return Split(
-        tuple(rows[:cut] for rows, cut in zip(shuffled, cuts, strict=True)),
-        tuple(rows[cut:] for rows, cut in zip(shuffled, cuts, strict=True)),
-    )
+    return _split(shuffled, [np.arange(len(r)) >= round(TRAIN_SHARE * len(r)) for r in shuffled])
 
 
 def split_by_origin(dataset: Dataset, rng: np.random.Generator) -> Split:
-    """Split each pattern between whole trips, a fifth of its own; no window leaks into another."""
-    learn, keep = [], []
+    """Hold out a fifth of each pattern's trips; no window leaks into another."""
+    shuffled, held_out = [], []
     for pattern in dataset.patterns:
-        rows = rng.permutation(dataset.rows(pattern))
-        kept = np.isin(dataset.origin[rows], _held_out_origins(dataset.origin[rows], rng))
-        learn.append(rows[~kept])
-        keep.append(rows[kept])
-    return Split(tuple(learn), tuple(keep))
+        shuffled.append(rows := rng.permutation(dataset.rows(pattern)))
+        origin = dataset.origin[rows]
+        held_out.append(np.isin(origin, _held_out_origins(origin, rng)))
+    return _split(shuffled, held_out)
 
 
 def split_by_person(dataset: Dataset, rng: np.random.Generator) -> Split:
     """Hold out the same fifth of the people in every pattern."""
     people = _held_out_origins(dataset.origin, rng)
     shuffled = [rng.permutation(dataset.rows(pattern)) for pattern in dataset.patterns]
-    kept = [np.isin(dataset.origin[rows], people) for rows in shuffled]
-    return Split(
-        tuple(rows[~held] for rows, held in zip(shuffled, kept, strict=True)),
-        tuple(rows[held] for rows, held in zip(shuffled, kept, strict=True)),
-    )
+    return _split(shuffled, [np.isin(dataset.origin[rows], people) for rows in shuffled])
+
+
+def _split(shuffled: Sequence[Ints], held_out: Sequence[NDArray[np.bool_]]) -> Split:
+    pairs = list(zip(shuffled, held_out, strict=True))
+    return Split(tuple(rows[~held] for rows, held in pairs), tuple(r[held] for r, held in pairs))
 
 
 def _held_out_origins(origin: Ints, rng: np.random.Generator) -> Ints:
@@ -138,8 +130,13 @@ def _held_out_origins(origin: Ints, rng: np.random.Generator) -> Ints:
 
 
 def eval_set(split: Split, normal: Collection[int], rng: np.random.Generator) -> EvalSet:
-    """Ask for all kept samples of the `normal` patterns, and a tenth as many of the others."""
+    """Take all held-out samples of the `normal` patterns, and a tenth as many of the others."""
     rows = np.concatenate([split.keep[i] for i in sorted(set(normal))])
     others = [kept for i, kept in enumerate(split.keep) if i not in normal]
-    odd = rng.permutation(np.concatenate(others))[: max(1, round(ANOMALY_RATIO * len(rows)))]
+    return with_anomalies(rows, np.concatenate(others), rng)
+
+
+def with_anomalies(rows: Ints, others: Ints, rng: np.random.Generator) -> EvalSet:
+    """Add to the normal samples `rows` a tenth as many anomalies, drawn from `others`."""
+    odd = rng.permutation(others)[: max(1, round(ANOMALY_RATIO * len(rows)))]
     return EvalSet(np.concatenate([rows, odd]), np.arange(len(rows) + len(odd)) >= len(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, product
 from time import process_time
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ STYLES = {
 
 
 def run(plan: Plan) -> Rows:
-    """Let devices drop out of fleets; and see how long it takes to do without them."""
+    """Measure fleets from which devices drop out, and the time to remove their contributions."""
     jobs = har_fleet.jobs(NAME, plan, AVERAGED_SETTINGS)
     if plan.scope.quick:
         jobs = [job for job in jobs if job.method == OURS]
@@ -58,73 +59,75 @@ def run(plan: Plan) -> Rows:
 def work(job: Job, scope: Scope) -> Rows:
     """Measure one fleet."""
     people = Fleet.for_job(job, scope)
-    rows = {OURS: exchanged, AVERAGED: averaged, TIMED: time_removal}[job.method](people)
-    a, b = (people.data.patterns[int(i)] for i in job.part.split("-"))
-    return [{"trial": job.trial, "pair": f"{a}, {b}", **row} for row in rows]
+    measure = {OURS: exchanged, AVERAGED: averaged, TIMED: time_removal}[job.method]
+    return people.label_rows(job, measure(people))
 
 
 def remaining(people: Fleet, share: float) -> int:
-    """Count the devices that are left; the last ones of a fleet drop out, as chance put them."""
+    """Return how many devices are left; the last ones of a fleet's random order drop out."""
     return max(1, len(people.names) - round(share * len(people.names)))
 
 
 def exchanged(people: Fleet) -> Rows:
-    """Let a fleet's last devices leave, and merge what the others sent."""
-    banks = [note for sent in people.banks() for note in sent]
-    sums, readings = people.sums(), people.readings
+    """Drop a fleet's last devices, and merge the contributions of the others."""
     rows: Rows = []
-    for share in DROP_SHARES:
+    shared = {OURS: list(chain(*people.banks())), MERGED: people.sums()}
+    for share, method in product(DROP_SHARES, shared):
         gone = people.names[remaining(people, share) :]
-        few = ledger_without(banks, gone)
-        score = np.asarray(har_fleet.merged_bank(few).score(readings))
-        rows.append(_row(OURS, share, people.auc(score), same=int(is_exact(banks, gone, few))))
-        few = ledger_without(sums, gone)
-        loss = np.asarray(har_fleet.merged_detector(few.total()).loss(readings))
-        rows.append(_row(MERGED, share, people.auc(loss), same=int(is_exact(sums, gone, few))))
+        ledger = ledger_without(shared[method], gone)
+        if method == OURS:
+            found = har_fleet.merged_bank(ledger).score(people.readings)
+        else:
+            found = har_fleet.merged_detector(ledger.total()).loss(people.readings)
+        row: Row = {"method": method, "share": share, "auc": people.auc(np.asarray(found))}
+        rows.append(row | {"same": int(is_exact(shared[method], gone, ledger))})
     return rows
 
 
-def ledger_without(notes: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
-    """Hear all, then drop those that are gone."""
-    ledger = har_fleet.ledger_of(notes, notes[0].stats.projection)
+def ledger_without(contributions: Sequence[Contribution], gone: Sequence[str]) -> Ledger:
+    """Return a ledger of all contributions from which those of some devices were dropped."""
+    ledger = har_fleet.ledger_of(contributions, contributions[0].stats.projection)
     for device in gone:
         ledger.drop(device)
     return ledger
 
 
-def is_exact(notes: Sequence[Contribution], gone: Sequence[str], dropped: Ledger) -> bool:
-    """Say whether dropped is never heard and the same as subtracted, and back is never left."""
-    shared = dropped.projection
-    whole = har_fleet.ledger_of(notes, shared)
-    never = har_fleet.ledger_of([note for note in notes if note.device not in gone], shared)
-    back = har_fleet.ledger_of([*dropped, *notes], shared)
-    lost = Stats.total(shared, (note.stats for note in notes if note.device in gone))
+def is_exact(every: Sequence[Contribution], gone: Sequence[str], dropped: Ledger) -> bool:
+    """Check that dropping equals never having added, and subtracting; and that adding again works.
+
+    `every` are the contributions of all devices, `dropped` is the ledger without those of `gone`.
+    """
+    projection = dropped.projection
+    whole = har_fleet.ledger_of(every, projection)
+    never = har_fleet.ledger_of([one for one in every if one.device not in gone], projection)
+    back = har_fleet.ledger_of([*dropped, *every], projection)
+    lost = Stats.total(projection, (one.stats for one in every if one.device in gone))
     few = {dropped.total().digest, never.total().digest, (whole.total() - lost).digest}
     return len(few) == 1 and back.total().digest == whole.total().digest
 
 
 def averaged(people: Fleet) -> Rows:
-    """Train a fleet by federated averaging; some leave at a round by chance."""
+    """Train a fleet by federated averaging; some clients leave at a random round."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
     parts, readings = people.network_inputs()
     rows: Rows = []
     for share in FEW_SHARES:
-        stay = last_rounds(people, share)
-        losses = backprop.losses(train_federated(parts, stay, people.seed), readings)
-        rows.append(_row(AVERAGED, share, people.auc(losses)))
+        net = train_federated(parts, last_rounds(people, share), people.seed)
+        auc = people.auc(backprop.losses(net, readings))
+        rows.append({"method": AVERAGED, "share": share, "auc": auc})
     return rows
 
 
 def last_rounds(people: Fleet, share: float) -> list[int]:
-    """Say how many rounds each device takes part in: all, or for those that leave, some."""
-    stay, leave = remaining(people, share), len(people.names) - remaining(people, share)
+    """Return how many rounds each device takes part in: all, or a random number if it leaves."""
+    stay = remaining(people, share)
     rng = rng_for(people.seed, "leave", share)
-    return [ROUNDS] * stay + [int(turn) for turn in rng.integers(0, ROUNDS, leave)]
+    return [ROUNDS] * stay + rng.integers(0, ROUNDS, len(people.names) - stay).tolist()
 
 
 def train_federated(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:
-    """Train by federated averaging where each client takes part in so many rounds."""
+    """Train by federated averaging; `stay` is the number of rounds of each client."""
     from edgemerge.paper import backprop  # noqa: PLC0415 (only this needs torch)
 
     backprop.use_one_thread()
@@ -132,32 +135,24 @@ def train_federated(parts: Sequence[Array], stay: Sequence[int], seed: int) -> n
 
 
 def time_removal(people: Fleet) -> Rows:
-    """Take devices out of what was merged, and train a network again without them."""
-    notes = [note for sent in people.banks() for note in sent]
+    """Time the removal of devices from a merge, and training a network again without them."""
     count = remaining(people, TIMED_SHARE)
-    ledger = har_fleet.ledger_of(notes, notes[0].stats.projection)
+    ledger = har_fleet.ledger_of(chain(*people.banks()), people.layer(har_fleet.LAYER))
     parts = people.network_inputs()[0][:count]
-    train_federated(parts[:1], [ROUNDS], people.seed)  # torch starts here, not in what is timed
+    train_federated(parts[:1], [ROUNDS], people.seed)  # warms torch up
     start = process_time()
     for device in people.names[count:]:
         ledger.drop(device)
     har_fleet.merged_bank(ledger).score(people.readings[:1])
     between = process_time()
     train_federated(parts, [ROUNDS] * count, people.seed)
-    end = process_time()
-    return [_time(OURS, between - start), _time(AVERAGED, end - between)]
-
-
-def _time(method: str, seconds: float) -> Row:
-    return {"method": TIMED, "share": TIMED_SHARE, "way": method, "seconds": seconds}
-
-
-def _row(method: str, share: float, auc: float, **more: int) -> Row:
-    return {"method": method, "share": share, "auc": auc, **more}
+    times = {OURS: between - start, AVERAGED: process_time() - between}
+    head: Row = {"method": TIMED, "share": TIMED_SHARE}
+    return [{**head, "way": method, "seconds": seconds} for method, seconds in times.items()]
 
 
 def table(rows: Rows) -> Rows:
-    """Give the mean AUC of each way at each share."""
+    """Return the mean AUC of each method at each share of devices that dropped out."""
     shares = sorted({float(row["share"]) for row in rows if "auc" in row})
     return [
         {"dropped out": f"{share:.0%}", **har_fleet.means(rows, STYLES, share=share)}
@@ -176,11 +171,12 @@ def plot(rows: Rows) -> dict[str, Figure]:
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Say what is lost with devices, and that nothing is trained again."""
+    """Claim that losing devices costs little, that it is exact, and faster than training again."""
+    exact = "Dropped is never heard, and back is never left: equal digests of the total"
     return [
         *(_costs(rows, method) for method in (OURS, MERGED)),
         _above(rows),
-        _same(rows),
+        har_fleet.exact_claim(exact, rows),
         _faster(rows),
     ]
 
@@ -201,17 +197,11 @@ def _above(rows: Rows) -> Claim:
     return har_fleet.gain_claim(text, 0.0, float(np.min(gains)) if gains else None)
 
 
-def _same(rows: Rows) -> Claim:
-    found = [int(row["same"]) for row in rows if "same" in row]
-    text = "Dropped is never heard, and back is never left: equal digests of the total"
-    return Claim(text, all(found) if found else None, f"{sum(found)} of {len(found)} merges")
-
-
 def _faster(rows: Rows) -> Claim:
     times = {str(row["way"]): float(row["seconds"]) for row in rows if "seconds" in row}
     text = "Doing without 30 % of the devices is faster than training BP-NN3-FL again"
     if not times:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     ours, theirs = times[OURS], times[AVERAGED]
     found = f"{ours:.2g} s against {theirs:.2g} s: {theirs / ours:.0f} times"
     return Claim(text, ours < theirs, found)

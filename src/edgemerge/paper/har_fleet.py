@@ -8,16 +8,16 @@ Windows overlap by half, so one is left out between training and held-out window
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import partial
+from itertools import chain, combinations
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats, group
 from edgemerge.paper.dataset import (
-    ANOMALY_RATIO,
     SPLIT_SETTINGS,
     TRAIN_SHARE,
     Array,
@@ -25,10 +25,11 @@ from edgemerge.paper.dataset import (
     EvalSet,
     Ints,
     rng_for,
+    with_anomalies,
 )
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import hide_frame
-from edgemerge.paper.settings import FEDERATED, LAYERS, ROUNDS, Layer, Network
+from edgemerge.paper.settings import FEDERATED, LAYERS, ROUNDS, DeviceFactory, Layer, Network
 
 MERGED, OURS, AVERAGED = "after", "ours", FEDERATED
 PAIRS = tuple(combinations(range(6), 2))
@@ -41,7 +42,7 @@ SETTINGS = f"{LAYER}, {LAYERS['har']}, {SPLIT_SETTINGS}"
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """What each device learns, in the order by chance in which they come, and the exam."""
+    """What each device learns, in the random order in which they join, and the evaluation set."""
 
     data: Dataset
     seed: int
@@ -51,7 +52,7 @@ class Fleet:
 
     @classmethod
     def of(cls, data: Dataset, pair: tuple[int, int], rng: np.random.Generator) -> Fleet:
-        """Let chance say who comes first, and who saw which of the two activities."""
+        """Draw the order of the people, and which of the two activities each has seen."""
         seed = int(rng.integers(2**31))
         people = rng.permutation(np.unique(data.origin))
         saw = rng.choice(pair, len(people))
@@ -61,57 +62,59 @@ class Fleet:
 
     @classmethod
     def for_job(cls, job: Job, scope: Scope) -> Fleet:
-        """Give the fleet of a job; a quick run has fewer fleets, none with fewer samples."""
+        """Return the fleet of a job; a quick run has fewer fleets, but whole ones."""
         data = replace(scope, quick=False).dataset(job.dataset)
         a, b = map(int, job.part.split("-"))
         return cls.of(data, (a, b), rng_for(scope.seed, "fleet", job.trial, job.part))
 
+    def label_rows(self, job: Job, rows: Rows) -> Rows:
+        """Put the trial and the names of the two activities before each row."""
+        a, b = (self.data.patterns[int(i)] for i in job.part.split("-"))
+        return [{"trial": job.trial, "pair": f"{a}, {b}", **row} for row in rows]
+
     @property
     def readings(self) -> Array:
-        """The samples of the exam."""
+        """The samples of the evaluation set."""
         return self.data.X[self.eval_set.rows]
 
     def learnt(self, i: int) -> Array:
-        """Give what a device learns."""
+        """Return the training samples of a device."""
         return self.data.X[self.parts[i]]
 
     def layer(self, layer: Layer) -> Projection:
         """Build the projection that all devices share."""
         return layer.projection(self.data, self.seed)
 
-    def auc(self, oddness: Array) -> float:
-        """Say how well odd samples were told from normal ones."""
+    def auc(self, scores: Array) -> float:
+        """Return the ROC-AUC of scores of the evaluation set."""
         from sklearn.metrics import roc_auc_score  # noqa: PLC0415 (slow to import)
 
-        return float(roc_auc_score(self.eval_set.odd, oddness))
+        return float(roc_auc_score(self.eval_set.odd, scores))
 
     def network_inputs(self) -> tuple[list[Array], Array]:
-        """Give what each device learns, and the exam, as networks want them."""
+        """Return each device's training samples and the evaluation set, scaled for networks."""
         scaled = self.data.between_0_and_1
         return [scaled(part) for part in self.parts], scaled(self.eval_set.rows)
 
     def banks(self) -> list[list[Contribution]]:
-        """Let each device learn with a bank, and give what it shares."""
-        shared, sent = self.layer(LAYER), []
-        for i, name in enumerate(self.names):
-            device = Bank(shared)
-            device.learn(self.learnt(i))
-            sent.append(device.share(name, revision=1))
-        return sent
+        """Let each device learn with a bank; return the contributions of each."""
+        return self._share(partial(Bank, self.layer(LAYER)))
 
     def sums(self) -> list[Contribution]:
-        """Let each device learn with one detector of the paper's size, and give what it shares."""
-        shared = self.layer(LAYERS["har"])
-        sent: list[Contribution] = []
+        """Let each device learn with a detector of the paper's size; return their contributions."""
+        return list(chain(*self._share(partial(Detector, self.layer(LAYERS["har"])))))
+
+    def _share(self, make: DeviceFactory) -> list[list[Contribution]]:
+        shared = []
         for i, name in enumerate(self.names):
-            device = Detector(shared)
+            device = make()
             device.learn(self.learnt(i))
-            sent += device.share(name, revision=1)
-        return sent
+            shared.append(device.share(name, revision=1))
+        return shared
 
 
 def split_person(data: Dataset, who: int, what: int) -> tuple[Ints, Ints]:
-    """Cut a person's windows of an activity in two: what is learnt, and what is kept for exams."""
+    """Split a person's windows of an activity: the first ones to learn, the last ones held out."""
     rows = np.flatnonzero((data.origin == who) & (data.y == what))
     learn = round(TRAIN_SHARE * len(rows))
     return rows[:learn], rows[learn + 1 :]
@@ -120,50 +123,47 @@ def split_person(data: Dataset, who: int, what: int) -> tuple[Ints, Ints]:
 def _eval_set(data: Dataset, pair: tuple[int, int], rng: np.random.Generator) -> EvalSet:
     people = np.unique(data.origin)
     rows = np.concatenate([split_person(data, who, what)[1] for what in pair for who in people])
-    others = np.flatnonzero(~np.isin(data.y, pair))
-    odd = rng.permutation(others)[: max(1, round(ANOMALY_RATIO * len(rows)))]
-    return EvalSet(np.concatenate([rows, odd]), np.arange(len(rows) + len(odd)) >= len(rows))
+    return with_anomalies(rows, np.flatnonzero(~np.isin(data.y, pair)), rng)
 
 
 def merged_detector(stats: Stats) -> Detector:
-    """Give a newcomer that takes in the sum of all, as the paper does."""
+    """Return a new device that adopted the sum of all, as in the paper."""
     newcomer = Detector(stats.projection)
     newcomer.adopt(stats)
     return newcomer
 
 
 def merged_bank(ledger: Ledger) -> Bank:
-    """Give a newcomer that takes in a fleet's patterns; like ones were added up, as servers do."""
+    """Return a new device that adopted a fleet's patterns; like ones are added up first."""
     newcomer = Bank(ledger.projection)
     newcomer.adopt([replace(found.members[0], stats=found.stats) for found in group(ledger)])
     return newcomer
 
 
-def ledger_of(notes: Sequence[Contribution], shared: Projection) -> Ledger:
-    """Write down what was sent."""
-    ledger = Ledger(shared)
-    for note in notes:
-        ledger.put(note)
+def ledger_of(contributions: Iterable[Contribution], projection: Projection) -> Ledger:
+    """Return a ledger of these contributions."""
+    ledger = Ledger(projection)
+    for contribution in contributions:
+        ledger.put(contribution)
     return ledger
 
 
 def jobs(name: str, plan: Plan, averaged: str) -> list[Job]:
-    """One job for each way, round and pair; `averaged` is what those of BP-NN3-FL depend on."""
-    quick, baseline = plan.scope.quick, plan.baseline_trials
+    """One job for each method, round and pair; `averaged` are the settings of BP-NN3-FL."""
+    quick = plan.scope.quick
     rounds = 1 if quick else max(1, plan.trials // TRIALS)
-    fewer = min(rounds, -(-baseline // BASELINE_TRIALS))
-    ways = ((OURS, SETTINGS, rounds), (AVERAGED, f"{SETTINGS}, {averaged}", fewer))
-    pairs = FEW_PAIRS if quick else PAIRS
+    fewer = min(rounds, -(-plan.baseline_trials // BASELINE_TRIALS))
+    methods = ((OURS, SETTINGS, rounds), (AVERAGED, f"{SETTINGS}, {averaged}", fewer))
     return [
         Job(name, "har", method, i, f"{a}-{b}", settings)
-        for method, settings, count in ways
+        for method, settings, count in methods
         for i in range(count)
-        for a, b in pairs
+        for a, b in (FEW_PAIRS if quick else PAIRS)
     ]
 
 
 def aucs(rows: Rows, method: str, **where: float) -> dict[str, float]:
-    """Give the AUC of each fleet, in those rows of a method that have these values."""
+    """Return the AUC of each fleet from a method's rows that have these values."""
     return {
         f"{row['trial']}: {row['pair']}": float(row["auc"])
         for row in rows
@@ -172,42 +172,49 @@ def aucs(rows: Rows, method: str, **where: float) -> dict[str, float]:
 
 
 def mean_gain(better: dict[str, float], worse: dict[str, float]) -> float | None:
-    """Give by how much AUC is higher on average, over the fleets that both have."""
+    """Return the mean gain in AUC over the fleets that both have; None if there are none."""
     both = better.keys() & worse.keys()
     return sum(better[i] - worse[i] for i in both) / len(both) if both else None
 
 
 def mean(found: dict[str, float]) -> float:
-    """Give the mean of what was found."""
+    """Return the mean AUC of all fleets."""
     return sum(found.values()) / len(found)
 
 
 def means(rows: Rows, methods: Iterable[str], **where: float) -> Row:
-    """Give the mean AUC of each method in those rows that have these values."""
+    """Return the mean AUC of each method over the rows that have these values."""
     found = {method: aucs(rows, method, **where) for method in methods}
     return {method: round(mean(each), 3) for method, each in found.items() if each}
 
 
 def gain_claim(text: str, least: float, gained: float | None) -> Claim:
-    """Claim that a gain is at least so much, if it was measured."""
+    """Claim that a gain is `least` or more; None was not measured."""
     if gained is None:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     return Claim(text, gained >= least, f"{gained:+.3f}")
 
 
-def draw_curves(axes: Axes, rows: Rows, key: str, looks: dict[str, tuple[str, str, str]]) -> None:
+def exact_claim(text: str, rows: Rows) -> Claim:
+    """Claim that all merges are exact; their rows have 1 under `same`."""
+    same = [int(row["same"]) for row in rows if "same" in row]
+    return Claim(text, all(same) if same else None, f"{sum(same)} of {len(same)} merges")
+
+
+def draw_curves(axes: Axes, rows: Rows, key: str, styles: dict[str, tuple[str, str, str]]) -> None:
     """Draw each method's mean AUC against a column, with the middle half of the fleets around it.
 
-    `looks` has the label, the colour and the style of the line for each method.
+    `styles` has the label, the colour and the line style of each method.
     """
-    for method, (label, colour, style) in looks.items():
+    for method, (label, colour, style) in styles.items():
         places = sorted({float(row[key]) for row in rows if row["method"] == method})
         found = [list(aucs(rows, method, **{key: at}).values()) for at in places]
+        if not places:
+            continue
         means = [float(np.mean(values)) for values in found]
-        if places:
-            (line,) = axes.plot(places, means, style, marker="o", ms=4, color=colour, label=label)
-            line.set_zorder(3 if method == OURS else 2)  # ours above what lies near it
-        if places and method in (OURS, MERGED):
+        (line,) = axes.plot(places, means, style, marker="o", ms=4, color=colour, label=label)
+        line.set_zorder(3 if method == OURS else 2)  # ours above what lies near it
+        if method in (OURS, MERGED):
             low, high = np.array([np.quantile(values, (0.25, 0.75)) for values in found]).T
             axes.fill_between(places, low, high, color=colour, alpha=0.12, lw=0)
     if axes.lines:

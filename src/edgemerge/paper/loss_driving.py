@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 from matplotlib.figure import Figure
 
 from edgemerge.paper import loss_figures
 from edgemerge.paper.dataset import split_by_origin, split_by_sample
 from edgemerge.paper.loss_figures import DEVICE_A, DEVICE_B, TwoDevices
-from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
 from edgemerge.paper.plotting import INK, new_figure, set_titles
 from edgemerge.paper.settings import LAYERS
 
@@ -28,7 +31,7 @@ STYLES = loss_figures.device_styles(NORMAL, AGGRESSIVE)
 
 
 def run(plan: Plan) -> Rows:
-    """Let two devices learn and merge, in every trial, for both cuts."""
+    """Let two devices learn and merge, in every trial, for both splits."""
     settings = f"{LAYERS['driving']}, {NORMAL} and {AGGRESSIVE}"
     jobs = [
         Job(NAME, "driving", "merging", trial, cut, settings)
@@ -39,19 +42,18 @@ def run(plan: Plan) -> Rows:
 
 
 def work(job: Job, scope: Scope) -> Rows:
-    """Do one trial with one cut."""
+    """Run one trial with one split."""
     devices = TwoDevices(job, scope, (NORMAL, AGGRESSIVE), cut=CUTS[job.part])
-    head: Row = {"cut": job.part}
-    return [head | row for row in devices.rows()]
+    return [{"cut": job.part, **row} for row in devices.rows()]
 
 
 def rows_of_cut(rows: Rows, cut: str) -> Rows:
-    """Choose the rows of one cut."""
+    """Return the rows of one split."""
     return [row for row in rows if row["cut"] == cut]
 
 
 def table(rows: Rows) -> Rows:
-    """Put the means beside each other."""
+    """Return the mean loss of each split, pattern and method."""
     return [
         {"cut": f"by {cut}", **row}
         for cut in loss_figures.distinct_values(rows, "cut")
@@ -60,7 +62,7 @@ def table(rows: Rows) -> Rows:
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
-    """Draw a panel for each cut, with the same axis."""
+    """Draw a panel for each split, with the same axis."""
     cuts = loss_figures.distinct_values(rows, "cut")
     figure = new_figure(1.0 + 4.5 * len(cuts), 4.6)
     axes = figure.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
@@ -74,20 +76,15 @@ def plot(rows: Rows) -> dict[str, Figure]:
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Say for each cut whether each device took in the other's way of driving and kept its own."""
-    found = [claim for cut in CUTS for claim in _claims_of(rows_of_cut(rows, cut), cut)]
+    """Claim for each split that each device detects as the other does, and as it did before."""
+    claimed = (
+        (loss_figures.claim_falls, AGGRESSIVE, DEVICE_A),
+        (loss_figures.claim_stays_low, NORMAL, DEVICE_A),
+        (loss_figures.claim_falls, NORMAL, DEVICE_B),
+        (loss_figures.claim_stays_low, AGGRESSIVE, DEVICE_B),
+    )
+    found = []
+    for cut, (claim, pattern, device) in product(CUTS, claimed):
+        one = claim(rows_of_cut(rows, cut), pattern, device)
+        found.append(replace(one, text=f"by {cut}: {one.text}"))
     return [*found, loss_figures.claim_identical(rows)]
-
-
-def _claims_of(rows: Rows, cut: str) -> list[Claim]:
-    both = [
-        *(
-            loss_figures.claim_falls(rows, AGGRESSIVE, DEVICE_A),
-            loss_figures.claim_stays_low(rows, NORMAL, DEVICE_A),
-        ),
-        *(
-            loss_figures.claim_falls(rows, NORMAL, DEVICE_B),
-            loss_figures.claim_stays_low(rows, AGGRESSIVE, DEVICE_B),
-        ),
-    ]
-    return [Claim(f"by {cut}: {one.text}", one.holds, one.found) for one in both]

@@ -1,13 +1,13 @@
 """What the loss figures share: two devices that merge, mean losses over the trials, and bars.
 
-A row is one trial's mean loss of one pattern: `trial, method, pattern, loss, sums`. The exchange is
-the real one: each device shares, a ledger keeps, each adopts the total of the others.
+A row is one trial's mean loss of one pattern: `trial, method, pattern, loss, sums`. Devices merge
+as in the product: each shares, a ledger stores, each adopts the total of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import nan
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class TwoDevices:
     def __init__(
         self, job: Job, scope: Scope, patterns: tuple[str, str], *, cut: Splitter = split_by_sample
     ) -> None:
-        """Cut the data set and let each device learn its pattern, every sample once."""
+        """Split the data set and let each device learn its pattern, every sample once."""
         self.job, self.trial = job, Trial(job, scope, cut)
         self.data, self.split = self.trial.data, self.trial.split
         self.layer = LAYERS[job.dataset].projection(self.data, self.trial.number("layer"))
@@ -41,15 +41,15 @@ class TwoDevices:
             device.learn(self.learnt(pattern))
 
     def learnt(self, pattern: str) -> Array:
-        """Give the readings of a pattern that are to be learnt, in a random order."""
+        """Return a pattern's training samples, in a random order."""
         return self.trial.learnt(self.data.patterns.index(pattern))
 
     def kept(self, pattern: str) -> Array:
-        """Give the readings of a pattern that no device has seen."""
+        """Return a pattern's held-out samples."""
         return self.data.X[self.split.keep[self.data.patterns.index(pattern)]]
 
     def exchange(self) -> None:
-        """Let each device take in what the other saw."""
+        """Let each device adopt the other's sums."""
         ledger = Ledger(self.layer)
         for name, device in self.devices.items():
             ledger.put(device.share(name, revision=1)[0])
@@ -57,36 +57,31 @@ class TwoDevices:
             device.adopt(ledger.total(without=name))
 
     def rows(self) -> Rows:
-        """Write down the mean loss of every pattern's kept samples, before and after merging."""
+        """Return the mean loss of each pattern's held-out samples, before and after merging."""
         before = self._losses({DEVICE_A: DEVICE_A, DEVICE_B: DEVICE_B})
         self.exchange()
         return before + self._losses(AFTER_MERGE)
 
     def _losses(self, names: dict[str, str]) -> Rows:
-        return [
-            self.row(
-                names[name], pattern, np.asarray(device.loss(self.kept(pattern))), _sums(device)
-            )
-            for name, device in self.devices.items()
-            for pattern in self.data.patterns
-        ]
+        rows = []
+        for (name, device), pattern in product(self.devices.items(), self.data.patterns):
+            losses = np.asarray(device.loss(self.kept(pattern)))
+            sums = f"sha256:{all_stats(device).digest[:16]}"
+            rows.append(self.row(names[name], pattern, losses, sums))
+        return rows
 
     def row(self, method: str, pattern: str, losses: Array, sums: str = "none") -> Row:
-        """Write down the mean of a pattern's losses, and the sums that gave them."""
+        """Return a row with the mean of a pattern's losses, and the digest of the sums."""
         head: Row = {"trial": self.job.trial, "method": method, "pattern": pattern}
         return {**head, "loss": float(losses.mean()), "sums": sums}
 
 
 def all_stats(device: Detector) -> Stats:
-    """Give all that a device knows, own and told."""
+    """Return the sum of a device's own and adopted stats."""
     return device.own + device.others
 
 
-def _sums(device: Detector) -> str:
-    return f"sha256:{all_stats(device).digest[:16]}"
-
-
-BAND_QUANTILES = (0.1, 0.9)  # of the trials lie between `low` and `high`
+BAND_QUANTILES = (0.1, 0.9)  # of the trials: `low` and `high`
 
 
 class LossSummary(NamedTuple):
@@ -98,35 +93,38 @@ class LossSummary(NamedTuple):
 
 
 def summarise_losses(rows: Rows, method: str, pattern: str) -> LossSummary | None:
-    """Sum up the trials of one method and pattern; None if there are none."""
-    wanted = [row for row in rows if (row["method"], row["pattern"]) == (method, pattern)]
-    if not wanted:
-        return None
+    """Summarise the trials of one method and pattern; None if there are none."""
+    wanted = (row for row in rows if (row["method"], row["pattern"]) == (method, pattern))
     losses = [float(row["loss"]) for row in wanted]
+    if not losses:
+        return None
     mean, (low, high) = float(np.mean(losses)), np.quantile(losses, BAND_QUANTILES)
     return LossSummary(mean, min(mean, float(low)), max(mean, float(high)))
 
 
+def mean_losses(rows: Rows, methods: Iterable[str], patterns: Iterable[str]) -> list[float]:
+    """Return the mean loss for each method and pattern; an empty list if one is missing."""
+    found = [summarise_losses(rows, *wanted) for wanted in product(methods, patterns)]
+    return [] if None in found else [each.mean for each in found if each]
+
+
 def distinct_values(rows: Rows, name: str) -> list[str]:
-    """Give what stands in a column, each once, in the order of the rows."""
+    """Return the distinct values of a column, in the order of the rows."""
     return list(dict.fromkeys(str(row[name]) for row in rows))
 
 
 def mean_loss_table(rows: Rows, methods: Iterable[str]) -> Rows:
-    """Put the means of each pattern beside each other."""
-    return [
-        {"pattern": pattern}
-        | {
-            m: float(f"{one.mean:.4g}")
-            for m in methods
-            if (one := summarise_losses(rows, m, pattern))
-        }
-        for pattern in distinct_values(rows, "pattern")
-    ]
+    """Return a row for each pattern with the mean loss of each method."""
+    table: Rows = []
+    for pattern in distinct_values(rows, "pattern"):
+        found = {method: summarise_losses(rows, method, pattern) for method in methods}
+        means = {method: float(f"{one.mean:.4g}") for method, one in found.items() if one}
+        table.append({"pattern": pattern, **means})
+    return table
 
 
 def two_digits(value: float) -> str:
-    """Write the two digits that matter, and no exponent.
+    """Format a number with two significant digits and no exponent.
 
     >>> two_digits(0.00138), two_digits(0.1), two_digits(12.3)
     ('0.0014', '0.10', '12')
@@ -136,39 +134,34 @@ def two_digits(value: float) -> str:
 
 
 def claim_falls(rows: Rows, pattern: str, device: str) -> Claim:
-    """Claim that a pattern new to a device is rebuilt better after merging."""
+    """Claim that the loss of a pattern new to a device falls by merging."""
     text = f"the loss of {pattern} at {device} falls when the other device is merged"
-    before, after = (
-        summarise_losses(rows, device, pattern),
-        summarise_losses(rows, AFTER_MERGE[device], pattern),
-    )
-    if not before or not after:
-        return Claim(text, None, "not measured")
-    found = (
-        f"{two_digits(before.mean)} → {two_digits(after.mean)}, "
-        f"{before.mean / after.mean:.1f} times lower"
-    )
-    return Claim(text, after.mean < before.mean, found)
+    means = mean_losses(rows, (device, AFTER_MERGE[device]), [pattern])
+    if not means:
+        return Claim.not_measured(text)
+    before, after = means
+    found = f"{two_digits(before)} → {two_digits(after)}, {before / after:.1f} times lower"
+    return Claim(text, after < before, found)
 
 
 def claim_stays_low(rows: Rows, pattern: str, device: str) -> Claim:
-    """Claim that a device's own pattern is rebuilt nearly as well as before merging.
+    """Claim that the loss of a device's own pattern stays nearly as low as before merging.
 
     The paper gives no number for "nearly": here, the bar after merging must be nearer to that of
     the device which learnt the pattern than to that of the other one, as seen on a log axis.
     """
     text = f"the loss of {pattern} at {device}, which learnt it, stays low"
     other = next(name for name in AFTER_MERGE if name != device)
-    found = [summarise_losses(rows, name, pattern) for name in (device, AFTER_MERGE[device], other)]
-    before, after, new = (one.mean if one else nan for one in found)
-    if None in found:
-        return Claim(text, None, "not measured")
+    means = mean_losses(rows, (device, AFTER_MERGE[device], other), [pattern])
+    if not means:
+        return Claim.not_measured(text)
+    before, after, new = means
     change = f"{two_digits(before)} → {two_digits(after)}, {after / before - 1:+.0%}"
     return Claim(text, after**2 < before * new, f"{change}; at {other} before: {two_digits(new)}")
 
 
 def claim_identical(rows: Rows) -> Claim:
-    """Claim that the two devices know the same after merging, bit for bit."""
+    """Claim that the two devices have the same sums after merging, bit for bit."""
     text = "after merging, Device-A and Device-B are identical: equal sums, to the last bit"
     trials: dict[Any, set[Any]] = {}
     for row in rows:
@@ -183,7 +176,7 @@ Styles = Mapping[str, tuple[str, str]]  # label and colour of each method
 
 
 def device_styles(of_a: str, of_b: str) -> Styles:
-    """Say how two devices look, and what each of them learnt."""
+    """Return the labels and colours of two devices, with the pattern that each learnt."""
     return {
         DEVICE_A: (f"{DEVICE_A}, which learnt {of_a}", GREEN),
         DEVICE_B: (f"{DEVICE_B}, which learnt {of_b}", BLUE),
@@ -191,31 +184,26 @@ def device_styles(of_a: str, of_b: str) -> Styles:
     }
 
 
-def draw_bars(axes: Axes, rows: Rows, looks: Styles, *, first: int = 0, of: int = 3) -> None:
-    """Draw the bars of some methods; they take places from `first` on in groups `of` so many."""
-    width = 0.84 / of
-    for i, (method, look) in enumerate(looks.items(), first):
-        _bars(axes, rows, method, at=(i - (of - 1) / 2) * width, width=width, look=look)
+def draw_bars(axes: Axes, rows: Rows, styles: Styles, *, first: int = 0, of: int = 3) -> None:
+    """Draw the bars of some methods, from place `first` on in groups of `of` bars."""
+    width, patterns = 0.84 / of, distinct_values(rows, "pattern")
+    for i, (method, style) in enumerate(styles.items(), first):
+        shift = (i - (of - 1) / 2) * width
+        found = ((at + shift, summarise_losses(rows, method, p)) for at, p in enumerate(patterns))
+        if measured := [(at, one) for at, one in found if one]:
+            _draw_bars_of_method(axes, measured, width, style)
     hide_frame(axes)
-    patterns = distinct_values(rows, "pattern")
     axes.set_xticks(range(len(patterns)), [pattern.replace("_", "\n") for pattern in patterns])
     axes.set_xlim(-0.55, len(patterns) - 0.45)
     axes.tick_params(axis="x", length=0)
 
 
-def _bars(
-    axes: Axes, rows: Rows, method: str, *, at: float, width: float, look: tuple[str, str]
+def _draw_bars_of_method(
+    axes: Axes, measured: list[tuple[float, LossSummary]], width: float, style: tuple[str, str]
 ) -> None:
-    found = [
-        (i, summarise_losses(rows, method, p))
-        for i, p in enumerate(distinct_values(rows, "pattern"))
-    ]
-    measured = [(i + at, one) for i, one in found if one]
-    if not measured:
-        return
     x, mean = [i for i, _ in measured], [one.mean for _, one in measured]
     errors = [[m.mean - m.low for _, m in measured], [m.high - m.mean for _, m in measured]]
-    axes.bar(x, mean, 0.94 * width, label=look[0], color=look[1])
+    axes.bar(x, mean, 0.94 * width, label=style[0], color=style[1])
     axes.errorbar(x, mean, errors, fmt="none", ecolor=INK, elinewidth=0.7, capsize=1.5)
     for i, one in measured:
         axes.annotate(
@@ -225,24 +213,23 @@ def _bars(
 
 
 def log_axis(axes: Axes, low: float, high: float) -> None:
-    """Make the losses' axis logarithmic, with plain numbers: 0.01, not a power of ten."""
+    """Make the y axis logarithmic, with plain numbers: 0.01, not a power of ten."""
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
-    )
+    plain = FuncFormatter(lambda value, _: f"{value:.9f}".rstrip("0").rstrip("."))
+    axes.yaxis.set_major_formatter(plain)
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def axis_limits(rows: Rows) -> tuple[float, float]:
-    """Give ends of an axis that hold all bars, and the numbers above them."""
+    """Return limits of the y axis with room for all bars and the numbers above them."""
     losses = np.array([float(row["loss"]) for row in rows])
     low, high = losses.min() / 3.0, losses.max()
     return float(low), float(high * (high / low) ** 0.15)
 
 
 def draw_legend(figure: Figure, *axes: Axes) -> None:
-    """Say below the axes what the colours mean."""
+    """Draw one legend for all axes below them."""
     handles = [handle for one in axes for handle in one.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)

@@ -12,7 +12,7 @@ from edgemerge.paper.loss_figures import (
     DEVICE_A,
     DEVICE_B,
     TwoDevices,
-    summarise_losses,
+    mean_losses,
 )
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
 from edgemerge.paper.plotting import FAINT, GREY, INK, new_figure
@@ -38,19 +38,20 @@ STYLES = loss_figures.device_styles(SITTING, LAYING)
 
 def run(plan: Plan) -> Rows:
     """Let two devices learn and merge in every trial, and train BP-NN3 in the first few."""
-    pair = f"{SITTING} and {LAYING}"
-    merging = [
-        Job(NAME, "har", "merging", trial, "", f"{LAYERS['har']}, {pair}") for trial in plan.merging
+    methods = {
+        "merging": (LAYERS["har"], plan.merging),
+        BP_NN3: (NETWORKS["har"][BP_NN3], plan.training),
+    }
+    jobs = [
+        Job(NAME, "har", method, trial, "", f"{model}, {SITTING} and {LAYING}")
+        for method, (model, trials) in methods.items()
+        for trial in trials
     ]
-    training = [
-        Job(NAME, "har", BP_NN3, trial, "", f"{NETWORKS['har'][BP_NN3]}, {pair}")
-        for trial in plan.training
-    ]
-    return plan.rows(work, merging + training)
+    return plan.rows(work, jobs)
 
 
 def work(job: Job, scope: Scope) -> Rows:
-    """Do one trial of merging, or of BP-NN3 on the same samples."""
+    """Run one trial of merging, or of BP-NN3 on the same samples."""
     devices = TwoDevices(job, scope, (SITTING, LAYING))
     return _trained(devices) if job.method == BP_NN3 else devices.rows()
 
@@ -70,7 +71,7 @@ def _trained(devices: TwoDevices) -> Rows:
 
 
 def table(rows: Rows) -> Rows:
-    """Put the means beside each other."""
+    """Return the mean loss of each pattern and method."""
     return loss_figures.mean_loss_table(rows, [*STYLES, BP_NN3])
 
 
@@ -84,8 +85,9 @@ def plot(rows: Rows) -> dict[str, Figure]:
     left.set_ylabel("mean loss of kept samples (log axis)", color=INK)
     right = left.twinx()
     loss_figures.draw_bars(right, rows, {BP_NN3: ("BP-NN3 (right axis)", GREY)}, first=3, of=4)
-    shift = _shift(rows)
-    loss_figures.log_axis(right, low * shift, high * shift)
+    # the right axis is shifted so that bars of both axes stand at about the same height
+    shift = np.exp(np.mean(np.log([bp / ours for bp, ours in _both(rows, DEVICE_A)] or [1.0])))
+    loss_figures.log_axis(right, low * float(shift), high * float(shift))
     right.spines["right"].set_visible(True)
     right.spines["right"].set_color(FAINT)
     right.set_ylabel("mean loss of BP-NN3 (log axis)", color=INK)
@@ -93,19 +95,15 @@ def plot(rows: Rows) -> dict[str, Figure]:
     return {"": figure}
 
 
-def _shift(rows: Rows) -> float:
-    """How far the right axis is from the left one, so that bars of both stand at one height."""
+def _both(rows: Rows, device: str) -> list[list[float]]:
+    """Return the mean losses of BP-NN3 and of a merged device, for each pattern with both."""
     patterns = loss_figures.distinct_values(rows, "pattern")
-    found = [
-        (summarise_losses(rows, BP_NN3, p), summarise_losses(rows, AFTER_MERGE[DEVICE_A], p))
-        for p in patterns
-    ]
-    ratios = [bp.mean / ours.mean for bp, ours in found if bp and ours]
-    return float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+    found = [mean_losses(rows, (BP_NN3, AFTER_MERGE[device]), [pattern]) for pattern in patterns]
+    return [each for each in found if each]
 
 
 def claims(rows: Rows) -> list[Claim]:
-    """Say whether the devices took in what the other learnt, and nothing else."""
+    """Claim that each device detects as the other does after merging, and nothing else changes."""
     return [
         loss_figures.claim_falls(rows, SITTING, DEVICE_B),
         loss_figures.claim_falls(rows, LAYING, DEVICE_A),
@@ -124,14 +122,10 @@ def _walking_unchanged(rows: Rows) -> Claim:
         f"the losses of the three ways of walking, which nobody learnt, change little: by less "
         f"than a factor of {CLOSE_FACTOR:g} at both devices"
     )
-    pairs = [
-        (summarise_losses(rows, d, p), summarise_losses(rows, AFTER_MERGE[d], p))
-        for d in AFTER_MERGE
-        for p in WALKING
-    ]
-    ratios = [before.mean / after.mean for before, after in pairs if before and after]
-    if len(ratios) < len(pairs):
-        return Claim(text, None, "not measured")
+    before, after = (mean_losses(rows, m, WALKING) for m in (AFTER_MERGE, AFTER_MERGE.values()))
+    if not before or not after:
+        return Claim.not_measured(text)
+    ratios = [old / new for old, new in zip(before, after, strict=True)]
     holds = min(ratios) > 1.0 / CLOSE_FACTOR and max(ratios) < CLOSE_FACTOR
     return Claim(text, holds, f"before / after is {min(ratios):.2f} to {max(ratios):.2f}")
 
@@ -141,16 +135,10 @@ def _still_anomalous(rows: Rows) -> Claim:
         f"after merging they are still anomalous: {ANOMALY_FACTOR:g} times the loss "
         "of sitting and laying"
     )
-    walking = [
-        one.mean for p in WALKING if (one := summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
-    ]
-    learnt = [
-        one.mean
-        for p in (SITTING, LAYING)
-        if (one := summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
-    ]
+    patterns = (WALKING, (SITTING, LAYING))
+    walking, learnt = (mean_losses(rows, [AFTER_MERGE[DEVICE_B]], each) for each in patterns)
     if not walking or not learnt:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     least = min(walking) / max(learnt)
     return Claim(text, least > ANOMALY_FACTOR, f"at least {least:.0f} times")
 
@@ -161,7 +149,7 @@ def _standing_follows_sitting(rows: Rows) -> Claim:
         f"{STANDING}, which nobody learnt, is like {SITTING}: its loss at {DEVICE_B} falls with it"
     )
     if sitting.holds is None or standing.holds is None:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     found = f"{STANDING} {standing.found}; {SITTING} {sitting.found}"
     return Claim(text, sitting.holds and standing.holds, found)
 
@@ -171,20 +159,15 @@ def _same_order(rows: Rows) -> Claim:
         "BP-NN3 orders the activities as merging does (rank correlation above "
         f"{MIN_RANK_CORRELATION:g})"
     )
-    patterns = loss_figures.distinct_values(rows, "pattern")
-    found = [
-        (summarise_losses(rows, BP_NN3, p), summarise_losses(rows, AFTER_MERGE[DEVICE_B], p))
-        for p in patterns
-    ]
-    pairs = [(bp.mean, ours.mean) for bp, ours in found if bp and ours]
+    pairs = _both(rows, DEVICE_B)
     if len(pairs) < 3:
-        return Claim(text, None, "not measured")
+        return Claim.not_measured(text)
     value = rank_correlation(*map(np.array, zip(*pairs, strict=True)))
     return Claim(text, value > MIN_RANK_CORRELATION, f"{value:.2f} over {len(pairs)} activities")
 
 
 def rank_correlation(x: Array, y: Array) -> float:
-    """Say how well two orders agree: 1 if they are the same, -1 if one is the other reversed.
+    """Return Spearman's rank correlation: 1 for the same order, -1 for the reversed one.
 
     >>> rank_correlation(np.array([1.0, 5.0, 3.0]), np.array([10.0, 90.0, 20.0]))
     1.0

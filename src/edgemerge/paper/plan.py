@@ -19,18 +19,18 @@ QUICK_TRIALS, QUICK_BASELINE_TRIALS = 3, 1
 
 @dataclass(frozen=True)
 class Scope:
-    """What every job may know: where the data lie, the seed, and whether to be quick."""
+    """What all jobs share: the folder of the data sets, the seed, and whether to be quick."""
 
     folder: Path
     seed: int = 7
     quick: bool = False
 
     def dataset(self, name: str) -> Dataset:
-        """Give a data set; a quick run takes a part of each pattern."""
+        """Return a data set; a quick run takes a part of each pattern."""
         return _dataset(self.folder, name, QUICK_SAMPLES if self.quick else 0, self.seed)
 
     def has(self, name: str) -> bool:
-        """Say whether a data set is there; one that is damaged is, and refuses to be read."""
+        """Return whether a data set is there; a damaged one raises its error."""
         from edgemerge.paper.data import MissingDataError  # noqa: PLC0415 (as below)
 
         try:
@@ -50,7 +50,7 @@ def _dataset(folder: Path, name: str, most: int, seed: int) -> Dataset:
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work whose rows are kept: all that they depend on, beside the scope, is here."""
+    """One piece of work whose rows are cached: they depend on these fields and the scope alone."""
 
     result: str
     dataset: str
@@ -61,7 +61,7 @@ class Job:
 
 
 def job_label(job: Job) -> str:
-    """Return the words that name a job.
+    """Return a job's name for messages.
 
     >>> job_label(Job("auc", "har", "BP-NN3", 2, "0-1"))
     'auc har BP-NN3 trial 2 0-1'
@@ -93,13 +93,13 @@ def run_here(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[F
 
 
 def run_in_order(work: JobFunction, jobs: Sequence[Job], scope: Scope) -> Iterator[Rows]:
-    """Do the jobs here and now, and keep nothing."""
+    """Run the jobs in this process, without a cache."""
     return (work(job, scope) for job in jobs)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to do, and who does it."""
+    """How many trials to run, and what runs the jobs."""
 
     scope: Scope
     trials: int = 50
@@ -108,24 +108,38 @@ class Plan:
 
     @property
     def merging(self) -> range:
-        """The trials of what learns by adding up, which is quick."""
+        """The trials of methods that merge sums, which are fast."""
         return range(min(self.trials, QUICK_TRIALS) if self.scope.quick else self.trials)
 
     @property
     def training(self) -> range:
-        """The trials of what learns by back-propagation, which is slow."""
+        """The trials of methods trained by back-propagation, which are slow."""
         trials = self.baseline_trials
         return range(min(trials, QUICK_BASELINE_TRIALS) if self.scope.quick else trials)
 
     def rows(self, work: JobFunction, jobs: Sequence[Job]) -> Rows:
-        """Do the jobs and give all their rows, in the order of the jobs."""
+        """Run the jobs and return all their rows, in the order of the jobs."""
         return [row for rows in self.spread(work, jobs, self.scope) for row in rows]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a figure is there to show, whether it does, and the numbers; None: not measured."""
+    """A statement that a result supports or not, with the numbers; None: not measured."""
 
     text: str
     holds: bool | None
     found: str
+
+    @classmethod
+    def not_measured(cls, text: str) -> Claim:
+        """Return a claim without measurements."""
+        return cls(text, None, "not measured")
+
+    @classmethod
+    def at_most(cls, text: str, target: int, share: float | None, found: str) -> Claim:
+        """Claim that a share is 1/target or less; None was not measured."""
+        if share is None:
+            return cls.not_measured(text)
+        factor = target * share
+        missed = "" if factor <= 1.0 else f"; missed by a factor of {factor:.3g}"
+        return cls(text, factor <= 1.0, found + missed)

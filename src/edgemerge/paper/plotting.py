@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from edgemerge.paper.plan import Row, Rows
 
 INK, FAINT = "#333333", "#9A9A9A"
 
@@ -32,19 +35,32 @@ LABELS = {
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Give an empty figure whose parts make room for each other; sizes in inches."""
+    """Return an empty figure with a constrained layout; sizes in inches."""
     return Figure(figsize=(width, height), dpi=160, layout="constrained")
 
 
 def hide_frame(axes: Axes) -> None:
-    """Leave only what carries information."""
+    """Hide the top and right spines, and grey the others."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9, length=3)
 
 
+def draw_bars(
+    axes: Axes, rows: Rows, key: str, *, label: Callable[[Row], str], colours: Mapping[str, str]
+) -> list[float]:
+    """Draw a horizontal bar for each row on a log axis, the first at the top; return the values."""
+    places, values = range(len(rows)), [float(row[key]) for row in rows]
+    axes.barh(places, values, color=[colours[str(row["method"])] for row in rows], height=0.7)
+    axes.set_yticks(places, [label(row) for row in rows])
+    axes.set_xscale("log")
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    hide_frame(axes)
+    return values
+
+
 def set_titles(axes: Axes, title: str, **labels: Any) -> None:
-    """Write the title, and the words of the axes: `x="...", y="..."`."""
+    """Set the title and the labels of the axes: `x="...", y="..."`."""
     axes.set_title(title, fontsize=11, color=INK, loc="left")
     axes.set_xlabel(labels.get("x", ""), color=INK)
     axes.set_ylabel(labels.get("y", ""), color=INK)

@@ -18,10 +18,10 @@ NAMES = (
 
 
 class Result(Protocol):
-    """A figure or table: what it is called, how it is made, what it shows.
+    """A figure or table of the evaluation: a module with these names.
 
-    It may have `NOTE`, a few sentences on how it was measured, and `table(rows)`, which gives the
-    rows that the report shows; else it shows all, if they are few.
+    It may have `NOTE`, a few sentences on how it was measured, and `table(rows)`, which returns the
+    rows that the report shows; without it the report shows all, if they are few.
     """
 
     NAME: str
@@ -29,13 +29,13 @@ class Result(Protocol):
     DATA: tuple[str, ...]  # the data sets without which there is nothing to run
 
     def run(self, plan: Plan) -> Rows:
-        """Compute the rows; nothing is written."""
+        """Return the rows; write nothing."""
 
     def plot(self, rows: Rows) -> dict[str, Figure]:
-        """Draw the rows; the figures by the ends of their file names."""
+        """Return the figures, by the ends of their file names."""
 
     def claims(self, rows: Rows) -> list[Claim]:
-        """Say what the rows were to show, and whether they do."""
+        """Return what the rows should show, and whether they do."""
 
 
 def load_result(name: str) -> Result:

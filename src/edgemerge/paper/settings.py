@@ -31,8 +31,8 @@ class Layer:
 
     activation: Literal["identity", "sigmoid", "tanh", "relu"]
     n_hidden: int
-    low: float | None = None  # of the input range, if it is not that of the data set
-    width: float = 0.0  # of the weights; 0 is the projection's own choice
+    low: float | None = None  # of the input range; None takes that of the data set
+    width: float | None = None  # of the weights; None lets the projection choose
 
     def projection(self, dataset: Dataset, seed: int) -> Projection:
         """Build the projection that all devices of one trial share."""
@@ -74,7 +74,7 @@ class Exchange:
     form: str
 
     def bank(self, projection: Projection) -> Bank:
-        """Make the bank of one device; as in the paper, it is given nothing that it must reject."""
+        """Return a device's bank; it rejects no sample, as in the paper."""
         return Bank(projection, max_patterns=self.max_patterns, reject_above=None)
 
 
@@ -103,30 +103,26 @@ BEST_BANKS = {
 BANKS = {"bank": SAME_SIZE_BANKS, "ours": BEST_BANKS}
 
 
-# The devices of a pair that are timed and weighed: a detector at the paper's N, or a bank (ours).
-#
-# Both share, adopt and judge, so that what is measured of one can be measured of the other.
+# The devices of a pair whose time and bytes are measured: a detector at the paper's N, or a bank.
 
 Device = Detector | Bank
 DeviceFactory = Callable[[], Device]
 
 
 def device_factories(trial: Trial) -> dict[str, DeviceFactory]:
-    """Give what makes a device of each method; all devices of a method share a projection."""
+    """Return a factory for each method; all devices of a method share a projection."""
     data, seed = trial.data, trial.number("layer")
-    found: dict[str, DeviceFactory] = {
-        "after": partial(Detector, LAYERS[data.name].projection(data, seed))
+    after: DeviceFactory = partial(Detector, LAYERS[data.name].projection(data, seed))
+    exchanges = {method: each[data.name] for method, each in BANKS.items() if data.name in each}
+    return {"after": after} | {
+        method: partial(exchange.bank, exchange.layer.projection(data, seed))
+        for method, exchange in exchanges.items()
     }
-    for method, exchanges in BANKS.items():
-        if exchange := exchanges.get(data.name):
-            found[method] = partial(exchange.bank, exchange.layer.projection(data, seed))
-    return found
 
 
 def device_settings(dataset: str) -> str:
-    """Say what the devices of a data set depend on."""
-    banks = [exchanges.get(dataset) for exchanges in BANKS.values()]
-    return f"{LAYERS[dataset]}, banks {banks}"
+    """Return the settings of a data set's devices as text."""
+    return f"{LAYERS[dataset]}, banks {[exchanges.get(dataset) for exchanges in BANKS.values()]}"
 
 
 def trained_detector(layer: Projection, X: Array) -> Detector:
@@ -137,19 +133,14 @@ def trained_detector(layer: Projection, X: Array) -> Detector:
     return detector
 
 
-def shared_by(device: Device, name: str) -> list[Contribution]:
-    """Give what a device sends: one contribution, or one for each pattern of a bank."""
-    return device.share(name, revision=1)
-
-
-def adopt_all(device: Device, told: Sequence[Contribution]) -> None:
-    """Let a device take in what came; whatever was told before is forgotten."""
+def adopt_all(device: Device, received: Sequence[Contribution]) -> None:
+    """Let a device adopt contributions in place of those it adopted before."""
     if isinstance(device, Bank):
-        device.adopt(told)
+        device.adopt(received)
     else:
-        device.adopt(Stats.total(device.projection, [note.stats for note in told]))
+        device.adopt(Stats.total(device.projection, [each.stats for each in received]))
 
 
 def anomaly_scores(device: Device, X: Array) -> Array:
-    """Say how unusual samples are: the paper's loss, or our score."""
+    """Return how unusual each sample is: a detector's loss, as in the paper, or a bank's score."""
     return np.asarray(device.score(X) if isinstance(device, Bank) else device.loss(X))

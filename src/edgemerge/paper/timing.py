@@ -20,26 +20,26 @@ class TimedCall(NamedTuple):
     units: int = 1
 
 
-def best_times(contestants: Sequence[TimedCall], seconds: float) -> list[float]:
-    """Let all run in turn, again and again; give each one's best time for one unit, in seconds.
+def best_times(calls: Sequence[TimedCall], seconds: float) -> list[float]:
+    """Run all calls in turn, again and again; return each one's best time for one unit, in seconds.
 
-    It is the CPU's time, of all threads together: nobody gains by taking a second core.
+    It is CPU time of all threads together, so that a second core is no advantage.
     """
-    for contestant in contestants:
-        contestant.run()  # warms up
-    best = [float("inf")] * len(contestants)
+    for call in calls:
+        call.run()  # warms up
+    best = [float("inf")] * len(calls)
     end, rounds = perf_counter() + seconds, 0
     while rounds < MIN_ROUNDS or perf_counter() < end:
-        for i, contestant in enumerate(contestants):
+        for i, call in enumerate(calls):
             start = process_time()
-            contestant.run()
-            best[i] = min(best[i], (process_time() - start) / contestant.units)
+            call.run()
+            best[i] = min(best[i], (process_time() - start) / call.units)
         rounds += 1
     return best
 
 
 def call_each(call: Callable[[Any], object], rows: Iterable[Any]) -> None:
-    """Call with each of the rows."""
+    """Call a function with each row."""
     for x in rows:
         call(x)
 
@@ -49,11 +49,8 @@ TRAIN, PREDICT, MERGE, PAIR = "train", "predict", "merge", "train a pair"
 OURS = "OS-ELM, ours"
 PUBLISHED, TEXTBOOK = "OS-ELM, published style", "OS-ELM, NumPy by the book"
 
-DEFERRED, READY_FOR_LOSS, READY_FOR_SCORE = (
-    "put aside until asked",
-    "ready for a loss",
-    "ready for a score",
-)
+DEFERRED = "put aside until asked"
+READY_FOR_LOSS, READY_FOR_SCORE = "ready for a loss", "ready for a score"
 SUMS_KEPT, SUMS_FROM_P = "own sums at hand", "own sums from P"
 ONE_ROUND, ALL_ROUNDS = "one round", f"{ROUNDS} rounds"
 
@@ -69,20 +66,17 @@ class Step(NamedTuple):
     what: str = READY_FOR_LOSS
 
 
-# the paper's table: milliseconds by step and N
-PAPER_MS = {
-    (Step(TRAIN, PUBLISHED), 64): 0.471,
-    (Step(PREDICT, PUBLISHED), 64): 0.089,
-    (Step(MERGE, PUBLISHED, SUMS_FROM_P), 64): 5.78,
-    (Step(TRAIN, FEDERATED), 64): 0.588,
-    (Step(PREDICT, FEDERATED), 64): 0.290,
-    (Step(MERGE, FEDERATED, ONE_ROUND), 64): 1.95,
-    (Step(MERGE, FEDERATED, ALL_ROUNDS), 64): 1.95 * ROUNDS,
-    (Step(TRAIN, PUBLISHED), 128): 0.794,
-    (Step(PREDICT, PUBLISHED), 128): 0.106,
-    (Step(MERGE, PUBLISHED, SUMS_FROM_P), 128): 21.8,
-    (Step(TRAIN, FEDERATED), 128): 0.980,
-    (Step(PREDICT, FEDERATED), 128): 0.364,
-    (Step(MERGE, FEDERATED, ONE_ROUND), 128): 2.42,
-    (Step(MERGE, FEDERATED, ALL_ROUNDS), 128): 2.42 * ROUNDS,
+_FL_MERGE = (Step(MERGE, FEDERATED, ONE_ROUND), Step(MERGE, FEDERATED, ALL_ROUNDS))
+_PAPER_STEPS = (
+    *(Step(TRAIN, PUBLISHED), Step(PREDICT, PUBLISHED), Step(MERGE, PUBLISHED, SUMS_FROM_P)),
+    *(Step(TRAIN, FEDERATED), Step(PREDICT, FEDERATED), *_FL_MERGE),
+)
+_PAPER_TABLE = {
+    64: (0.471, 0.089, 5.78, 0.588, 0.290, 1.95, 1.95 * ROUNDS),
+    128: (0.794, 0.106, 21.8, 0.980, 0.364, 2.42, 2.42 * ROUNDS),
+}
+PAPER_MS = {  # the paper's table: milliseconds by step and N
+    (step, N): ms
+    for N, column in _PAPER_TABLE.items()
+    for step, ms in zip(_PAPER_STEPS, column, strict=True)
 }

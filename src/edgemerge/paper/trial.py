@@ -18,42 +18,41 @@ from edgemerge.paper.plan import Job, Row, Scope
 
 
 class Trial:
-    """Samples to learn and exams to pass, as the seed and the number of the trial say."""
+    """Samples to learn and evaluation sets, determined by the seed and the trial's number."""
 
     def __init__(self, job: Job, scope: Scope, cut: Splitter = split_by_sample) -> None:
-        """Cut the data set."""
+        """Split the data set."""
         self.job, self.seed = job, scope.seed
         self.data = scope.dataset(job.dataset)
         self.split = cut(self.data, self.rng_for("cut"))
-        self._exams: dict[tuple[int, int], EvalSet] = {}
+        self._eval_sets: dict[tuple[int, int], EvalSet] = {}
 
     def rng_for(self, *words: object) -> Generator:
-        """Give random numbers of this trial for one purpose."""
+        """Return a random generator of this trial for one purpose."""
         return rng_for(self.seed, self.job.dataset, self.job.trial, *words)
 
     def number(self, *words: object) -> int:
-        """Give a seed of this trial for one purpose."""
+        """Return a seed of this trial for one purpose."""
         return int(self.rng_for(*words).integers(2**31))
 
     def learnt(self, pattern: int) -> Array:
-        """Give the readings of a pattern that are to be learnt."""
+        """Return a pattern's training samples."""
         return self.data.X[self.split.learn[pattern]]
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Go through all ordered pairs, a pattern with itself among them."""
-        patterns = range(len(self.data.patterns))
-        return product(patterns, patterns)
+        """Iterate over all ordered pairs of patterns, including a pattern with itself."""
+        return product(range(len(self.data.patterns)), repeat=2)
 
     def eval_set(self, a: int, b: int) -> EvalSet:
-        """Give the exam of a pair, whichever of the two comes first."""
+        """Return the evaluation set of a pair; the order of the two does not matter."""
         pair = min(a, b), max(a, b)
-        if pair not in self._exams:
-            self._exams[pair] = eval_set(self.split, pair, self.rng_for("exam", *pair))
-        return self._exams[pair]
+        if pair not in self._eval_sets:
+            self._eval_sets[pair] = eval_set(self.split, pair, self.rng_for("exam", *pair))
+        return self._eval_sets[pair]
 
-    def row(self, method: str, pair: tuple[int, int], oddness: Array) -> Row:
-        """Write down how well a method told the samples of a pair's exam apart."""
+    def row(self, method: str, pair: tuple[int, int], scores: Array) -> Row:
+        """Return the row of a method's ROC-AUC on a pair's evaluation set."""
         a, b = (self.data.patterns[i] for i in pair)
-        auc = float(roc_auc_score(self.eval_set(*pair).odd, oddness))
+        auc = float(roc_auc_score(self.eval_set(*pair).odd, scores))
         names: Row = {"dataset": self.job.dataset, "method": method, "trial": self.job.trial}
         return {**names, "device_a": a, "device_b": b, "auc": auc}

@@ -13,5 +13,5 @@ def pauses(monkeypatch):
 
 
 @pytest.fixture
-def manners(pauses):
+def retry(pauses):
     return RetryPolicy(timeout_s=5.0, delay_s=2.0, pause=pauses.append)

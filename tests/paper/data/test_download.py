@@ -26,7 +26,7 @@ def remote(*addresses):
 def brought(served, place, pauses, *, timeout_s=5.0, progress=no_progress):
     one = remote(f"{served.url}/{WHOLE}")
     return fetch_file(
-        one, place, progress=progress, manners=RetryPolicy(timeout_s=timeout_s, pause=pauses.append)
+        one, place, progress=progress, retry=RetryPolicy(timeout_s=timeout_s, pause=pauses.append)
     )
 
 
@@ -144,7 +144,7 @@ def test_a_server_that_trickles_is_left_when_the_time_for_the_whole_is_over(tmp_
         serving({f"/{WHOLE}": DATA}) as served,
         pytest.raises(FetchError, match=r"still not whole after"),
     ):
-        fetch_file(remote(f"{served.url}/{WHOLE}"), tmp_path, progress=no_progress, manners=slow)
+        fetch_file(remote(f"{served.url}/{WHOLE}"), tmp_path, progress=no_progress, retry=slow)
 
 
 def test_nobody_listening_is_told(tmp_path, pauses):
@@ -159,7 +159,7 @@ def test_after_a_refusal_the_next_mirror_is_asked_at_once(tmp_path, pauses, act)
     with serving({f"/a/{WHOLE}": DATA, f"/b/{WHOLE}": DATA}, act) as served:
         one = remote(f"{served.url}/a/{WHOLE}", f"{served.url}/b/{WHOLE}")
         path = fetch_file(
-            one, tmp_path, progress=no_progress, manners=RetryPolicy(pause=pauses.append)
+            one, tmp_path, progress=no_progress, retry=RetryPolicy(pause=pauses.append)
         )
     assert path.read_bytes() == DATA
     assert served.asked == [(f"/a/{WHOLE}", None), (f"/b/{WHOLE}", None)]
@@ -169,7 +169,7 @@ def test_after_a_refusal_the_next_mirror_is_asked_at_once(tmp_path, pauses, act)
 def test_a_mirror_goes_on_where_another_stopped(tmp_path, pauses):
     with serving({f"/a/{WHOLE}": DATA, f"/b/{WHOLE}": DATA}, "cut", "404") as served:
         one = remote(f"{served.url}/a/{WHOLE}", f"{served.url}/b/{WHOLE}")
-        fetch_file(one, tmp_path, progress=no_progress, manners=RetryPolicy(pause=pauses.append))
+        fetch_file(one, tmp_path, progress=no_progress, retry=RetryPolicy(pause=pauses.append))
     assert served.asked[-1] == (f"/b/{WHOLE}", f"bytes={SIZE // 2}-")
 
 

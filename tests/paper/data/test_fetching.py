@@ -29,12 +29,12 @@ from tests.paper.data.small import (
 from tests.services.missing import NO_DATA
 
 
-def test_har_comes_as_the_archive_of_uci_and_is_then_found(tmp_path, manners):
+def test_har_comes_as_the_archive_of_uci_and_is_then_found(tmp_path, retry):
     arrays = har_arrays()
     name = "human+activity+recognition+using+smartphones.zip"
     with serving({f"/240/{name}": har_wrapped(arrays)}) as served:
         known = har_known(arrays, addresses=[f"{served.url}/240/{name}"])
-        options = {"known": known, "manners": manners}
+        options = {"known": known, "retry": retry}
         assert fetch("har", tmp_path, **options) == [tmp_path / "har" / name]
         assert fetch("har", tmp_path, **options) == [tmp_path / "har" / name]
     assert len(served.asked) == 1  # the second time it was there
@@ -42,15 +42,15 @@ def test_har_comes_as_the_archive_of_uci_and_is_then_found(tmp_path, manners):
 
 
 @pytest.mark.parametrize("sent", [har_wrapped(har_arrays(seed=1)), b"PK nonsense"])
-def test_har_with_other_content_is_refused_whatever_the_archive(tmp_path, manners, sent):
+def test_har_with_other_content_is_refused_whatever_the_archive(tmp_path, retry, sent):
     with serving({"/har.zip": sent}) as served:
         known = har_known(har_arrays(), addresses=[f"{served.url}/har.zip"])
         with pytest.raises(FetchError, match=r"X_train\.txt in .*expected git:|no whole zip"):
-            fetch("har", tmp_path, known=known, manners=manners)
+            fetch("har", tmp_path, known=known, retry=retry)
     assert not list((tmp_path / "har").iterdir())
 
 
-def test_the_second_address_of_har_has_another_name_and_part(tmp_path, manners):
+def test_the_second_address_of_har_has_another_name_and_part(tmp_path, retry):
     arrays = har_arrays()
     with serving(
         {"/a/outer.zip": har_wrapped(arrays), "/b/UCI%20HAR.zip": har_wrapped(arrays)}, "cut", "404"
@@ -58,17 +58,17 @@ def test_the_second_address_of_har_has_another_name_and_part(tmp_path, manners):
         known = har_known(
             arrays, addresses=[f"{served.url}/a/outer.zip", f"{served.url}/b/UCI%20HAR.zip"]
         )
-        paths = fetch("har", tmp_path, known=known, manners=manners)
+        paths = fetch("har", tmp_path, known=known, retry=retry)
     assert paths == [tmp_path / "har" / "UCI HAR.zip"]
     assert served.asked[-1] == ("/b/UCI%20HAR.zip", None)
 
 
-def test_mnist_comes_as_four_files_and_only_what_is_lost_or_damaged(tmp_path, manners):
+def test_mnist_comes_as_four_files_and_only_what_is_lost_or_damaged(tmp_path, retry):
     files = mnist_files()
     there = packed(files)
     with serving({f"/m/{name}": data for name, data in there.items()}) as served:
         known = mnist_known(files, [f"{served.url}/gone/", f"{served.url}/m/"])
-        options = {"known": known, "manners": manners}
+        options = {"known": known, "retry": retry}
         paths = fetch("mnist", tmp_path, **options)
         assert [path.name for path in paths] == list(there)
         assert len(served.asked) == 8
@@ -81,13 +81,13 @@ def test_mnist_comes_as_four_files_and_only_what_is_lost_or_damaged(tmp_path, ma
     assert len(mnist.read_all(mnist.find(tmp_path, known=known)).X) == 19
 
 
-def test_damage_that_fetching_would_not_mend_is_told_before(tmp_path, manners):
+def test_damage_that_fetching_would_not_mend_is_told_before(tmp_path, retry):
     arrays = har_arrays()
     texts = har_texts(arrays)
     del texts["test/y_test.txt"]
     with serving({"/har.zip": har_wrapped(arrays)}) as served:
         known = har_known(arrays, addresses=[f"{served.url}/har.zip"])
-        options = {"known": known, "manners": manners}
+        options = {"known": known, "retry": retry}
         with pytest.raises(IncompleteDataError, match=r"or delete it and run"):
             fetch("har", put(tmp_path / "a", texts), **options)
         with pytest.raises(DamagedDataError, match=r"delete .*har\.npz and run"):

@@ -1,7 +1,7 @@
 """The paper's three data sets: finding, verifying, fetching and reading them.
 
-`load("har", None)` gives a Dataset; `status` tells what there is; `fetch` brings what may be
-fetched; `terms` says what the makers ask. What needs numpy or the network is imported when used.
+`load("har", None)` returns a Dataset, `status` lists what is there, `fetch` downloads what may be
+downloaded, `terms` returns the terms of use. What needs numpy or the network is imported when used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 def load(name: str, folder: Path | None, *, partial: bool = False) -> Dataset:
     """Read a data set from the folder, else from where `folder_of` looks; verified before use.
 
-    With `partial`, driving makes do with the trips there are; the others are whole or refused.
+    With `partial`, driving uses the trips that are there; the other data sets must be complete.
     """
     check_name(name)
     home = import_module(f"{__name__}.{name}")
@@ -54,10 +54,10 @@ def load(name: str, folder: Path | None, *, partial: bool = False) -> Dataset:
 
 
 def fetch(name: str, folder: Path | None, *, progress: Progress | None = None) -> list[Path]:
-    """Bring a data set into the folder, unless it is there, and tell where it is.
+    """Download a data set into the folder, unless it is there; return the paths of its files.
 
     `progress` is called with the file's name, the bytes so far, and the bytes in all or None.
-    Driving is not fetched: its makers want to be asked, and the error says where.
+    Driving is not downloaded: its makers want to be asked, and the error says where.
     """
     download = import_module(f"{__name__}.download")
     options = {} if progress is None else {"progress": progress}
@@ -66,6 +66,6 @@ def fetch(name: str, folder: Path | None, *, progress: Progress | None = None) -
 
 
 def status(folder: Path | None) -> list[DatasetStatus]:
-    """Look at every data set; nothing is raised, what is wrong stands in its `advice`."""
+    """Check every data set; nothing is raised, errors are texts in `advice`."""
     rows: list[DatasetStatus] = import_module(f"{__name__}.download").status(folder_of(folder))
     return rows

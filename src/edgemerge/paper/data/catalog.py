@@ -12,7 +12,7 @@ class DataError(EdgemergeError):
     """The root of all errors about data sets: what was found and expected, then what to do."""
 
     def __init__(self, fault: str, remedy: str = "", path: Path | None = None) -> None:
-        """Make one line of both; remember the fault, and the file or folder it is about."""
+        """Keep the fault, and the file or folder it is about; the message is both in one line."""
         super().__init__(f"{fault}: {remedy}" if remedy else fault)
         self.fault, self.path = fault, path
 
@@ -30,7 +30,7 @@ class DamagedDataError(DataError, ValueError):
 
 
 class FetchError(DataError, ConnectionError):
-    """A data set that could not be fetched; what came so far is kept and gone on with."""
+    """A data set that could not be downloaded; the next try resumes."""
 
 
 ENV_VARIABLE = "EDGEMERGE_DATA"
@@ -38,7 +38,7 @@ DEFAULT_FOLDER = "edgemerge-data"  # below the user's cache folder
 
 
 def folder_of(option: Path | None) -> Path:
-    """Give the folder of the data sets: the option, else EDGEMERGE_DATA, else one in the cache.
+    """Return the folder of the data sets: the option, else EDGEMERGE_DATA, else one in the cache.
 
     >>> folder_of(Path("here")).name
     'here'
@@ -80,7 +80,7 @@ def check_name(name: str) -> None:
 
 
 def terms(name: str) -> str:
-    """Say in a sentence what the makers of a data set allow and ask for.
+    """Return the terms of use of a data set, in a sentence.
 
     >>> terms("mnist")[:41]
     'MNIST, of LeCun, Cortes and Burges: Creat'
@@ -90,7 +90,7 @@ def terms(name: str) -> str:
 
 
 def missing_advice(name: str, folder: Path) -> str:
-    """Say how to get a data set that is not in the folder."""
+    """Return advice on how to get a data set that is not in the folder."""
     if name == "driving":
         return (
             f"its licence asks every user to get it from the makers: {UAH_PAGE}; put "
@@ -102,14 +102,14 @@ def missing_advice(name: str, folder: Path) -> str:
 
 
 def fetch_advice(name: str) -> str:
-    """Say how to fetch a data set."""
+    """Return advice on how to download a data set."""
     if name == "driving":
         return f"unpack the makers' archive again, or get it again from {UAH_PAGE}"
     return f"run `edgemerge paper data --fetch {name}`"
 
 
 def missing_error(name: str, folder: Path) -> MissingDataError:
-    """Make the error that a data set is not in the folder."""
+    """Return the error that a data set is not in the folder."""
     there = "" if folder.is_dir() else ", which does not exist"
     return MissingDataError(
         f"{name} was not found in {folder}{there}", missing_advice(name, folder), folder

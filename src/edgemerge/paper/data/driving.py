@@ -34,7 +34,7 @@ SECOND_RANGE_S = (0.5, 1.5)  # a step between these is one of about a second
 
 
 def parse_gps(text: bytes, *, path: Path, part: str = "") -> Array:
-    """Read the lines, (k, 12), without those that repeat an earlier one in every column.
+    """Read the lines, (k, 12), without exact duplicates.
 
     >>> parse_gps(b"0.5 31.2 " + b"0 " * 10, path=Path("RAW_GPS.txt"))[:, :2]
     array([[ 0.5, 31.2]])
@@ -48,7 +48,7 @@ def parse_gps(text: bytes, *, path: Path, part: str = "") -> Array:
 
 
 def is_next_second(clock: Array) -> NDArray[np.bool_]:
-    """Tell for each reading but the first whether it came about a second after the one before.
+    """Return for each reading but the first whether it is about a second after the one before.
 
     >>> is_next_second(np.array([0.0, 1.0, 11.1, 12.0, 4.0]))
     array([ True, False,  True, False])
@@ -58,8 +58,12 @@ def is_next_second(clock: Array) -> NDArray[np.bool_]:
 
 
 def _parse_line(line: bytes, where: str, path: Path) -> list[float]:
+    words = line.decode("ascii", "replace").split()
     try:
-        row = _numbers(line)
+        row = [float(word) for word in words]
+        for word, value in zip(words, row, strict=True):
+            if "_" in word or not isfinite(value):  # Python would take 1_0 for ten
+                raise ValueError(f"the word {word}")
     except ValueError as error:
         raise _gps_error(where, str(error), f"{GPS_COLUMNS} numbers", path) from error
     if len(row) != GPS_COLUMNS:
@@ -67,14 +71,6 @@ def _parse_line(line: bytes, where: str, path: Path) -> list[float]:
     if row[SPEED_COLUMN] < 0:
         raise _gps_error(where, f"a speed of {row[SPEED_COLUMN]:g} km/h", "0 or more", path)
     return row
-
-
-def _numbers(line: bytes) -> list[float]:
-    words = line.decode("ascii", "replace").split()
-    for word in words:
-        if "_" in word or not isfinite(float(word)):  # Python would take 1_0 for ten
-            raise ValueError(f"the word {word}")
-    return [float(word) for word in words]
 
 
 def _gps_error(where: str, found: str, expected: str, path: Path) -> DamagedDataError:
@@ -90,7 +86,7 @@ STEP_S = 10  # from the start of a window to the start of the next
 
 
 def speed_levels(speed: Array) -> Ints:
-    """Give the level of each speed in km/h; what is faster than the top level counts as it.
+    """Return the level of each speed in km/h; faster speeds count as the top level.
 
     >>> speed_levels(np.array([0.0, 9.9, 10.0, 148.8, 210.0]))
     array([ 0,  0,  1, 14, 14])
@@ -112,15 +108,13 @@ def transition_table(level: Ints, follows: NDArray[np.bool_]) -> Array:
 
 
 def transition_windows(speed: Array, follows: NDArray[np.bool_]) -> Array:
-    """Give the tables of all whole windows of a drive, (k, 225).
+    """Return the tables of all whole windows of a drive, (k, 225).
 
     A window may hold a gap in the readings, but the step across it is not counted.
     """
     level = speed_levels(speed)
-    starts = range(0, len(level) - WINDOW_S + 1, STEP_S)
-    found = [
-        transition_table(level[s : s + WINDOW_S], follows[s : s + WINDOW_S - 1]) for s in starts
-    ]
+    spans = [(s, s + WINDOW_S) for s in range(0, len(level) - WINDOW_S + 1, STEP_S)]
+    found = [transition_table(level[s:end], follows[s : end - 1]) for s, end in spans]
     return np.array(found, dtype=np.float64).reshape(-1, LEVELS**2)
 
 
@@ -135,7 +129,7 @@ DEPTHS = ("", "*/", "*/*/", "*/*/*/")
 
 
 def pattern_of(trip: str) -> str:
-    """Tell how the driver behaved.
+    """Return the driver's behaviour, from the name of a trip.
 
     >>> pattern_of("20151110175712-16km-D1-NORMAL1-SECONDARY")
     'normal'
@@ -144,7 +138,7 @@ def pattern_of(trip: str) -> str:
 
 
 def find_sources(folder: Path) -> Iterator[Source]:
-    """Give the folders, then the archives that hold trips, the least deep first."""
+    """Yield the folders, then the archives that hold trips, the least deep first."""
     for depth in DEPTHS:
         for root in sorted({path.parent.parent for path in folder.glob(depth + TRIP_GLOB)}):
             yield FolderSource(root)
@@ -155,13 +149,13 @@ def find_sources(folder: Path) -> Iterator[Source]:
 
 
 def trip_names(source: Source) -> set[str]:
-    """Give the names of all trips that a source mentions."""
+    """Return the names of all trips in a source, with or without readings."""
     parts = {part for name in source.names() for part in name.split("/")}
     return {part for part in parts if TRIP_NAME.fullmatch(part)}
 
 
 def gps_files(source: Source) -> dict[str, str]:
-    """Tell for each trip that has one what its RAW_GPS.txt is called, by driver and start."""
+    """Return the path of each trip's RAW_GPS.txt, sorted by driver and start."""
     split = [name.split("/") for name in source.names() if name.endswith(f"/{GPS_FILE}")]
     there = {parts[-2]: "/".join(parts) for parts in split if TRIP_NAME.fullmatch(parts[-2])}
     return dict(sorted(there.items(), key=lambda item: (_match(item[0])["driver"], item[0])))
@@ -171,17 +165,14 @@ def check_complete(source: Source) -> None:
     """Refuse a source with another number of trips than its makers published."""
     there = gps_files(source)
     count = Counter(str(_match(trip)["driver"]) for trip in there)
-    odd = [
-        f"{who} has {count[who]} of {n}" for who, n in TRIPS_PER_DRIVER.items() if count[who] != n
-    ]
-    if not odd:
+    published = TRIPS_PER_DRIVER.items()
+    wrong = [f"{who} has {count[who]} of {n}" for who, n in published if count[who] != n]
+    if not wrong:
         return
-    bare = sorted(trip_names(source) - there.keys())
-    odd += [f"{trip} has no {GPS_FILE}" for trip in bare]
+    wrong += [f"{trip} has no {GPS_FILE}" for trip in sorted(trip_names(source) - there.keys())]
     raise IncompleteDataError(
         f"driving in {source.where} has {len(there)} trips, expected "
-        f"{sum(TRIPS_PER_DRIVER.values())} "
-        f"({'; '.join(odd)})",
+        f"{sum(TRIPS_PER_DRIVER.values())} ({'; '.join(wrong)})",
         f"{fetch_advice('driving')}; in Python, load('driving', folder, "
         "partial=True) makes do with it",
         source.where,
@@ -200,14 +191,14 @@ MAX_TRIP_BYTES = 2**23  # bytes of one trip; the longest has about a fortieth of
 
 
 def find(folder: Path) -> VerifiedFiles:
-    """Give the readings of all 40 trips; with one missing, say which driver lacks it."""
+    """Return the readings of all 40 trips; raise if one is missing."""
     source = _source(folder)
     check_complete(source)
     return _readings(source)
 
 
 def find_some(folder: Path) -> VerifiedFiles:
-    """Give the readings of the trips that are there, by driver and start."""
+    """Return the readings of the trips that are there, by driver and start."""
     source = _source(folder)
     if not gps_files(source):
         check_complete(source)
@@ -215,12 +206,12 @@ def find_some(folder: Path) -> VerifiedFiles:
 
 
 def labels(found: VerifiedFiles) -> Ints:
-    """Give the place among PATTERNS of each sample's behaviour."""
+    """Return the index in PATTERNS of each sample's behaviour."""
     return read_all(found).y
 
 
 def read_all(found: VerifiedFiles) -> Dataset:
-    """Give one transition table for each window of each trip; the origin counts the trips."""
+    """Return a transition table for each window of each trip; the origin is the trip's number."""
     tables = [_tables(found, trip) for trip in found.files]
     sizes = [len(one) for one in tables]
     places = [PATTERNS.index(pattern_of(trip)) for trip in found.files]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from edgemerge.paper.data.catalog import (
-    DamagedDataError,
     IncompleteDataError,
     fetch_advice,
     missing_error,
@@ -27,6 +26,7 @@ from edgemerge.paper.data.verified_files import (
     VerifiedFiles,
     ZipSource,
     read_limited,
+    sha256_digests,
     verify_digest,
 )
 from edgemerge.paper.dataset import Dataset, Ints
@@ -43,22 +43,16 @@ MAX_FILE_BYTES = 2**27  # bytes of any one file; the greatest has half of it
 ARCHIVES = ("*HAR*.zip", "har.zip", "*[-_]har.zip", "*[Hh]uman*[Aa]ctivity*.zip")
 DEPTHS = ("", "*/", "*/*/")
 MANIFEST = Manifest(
-    digests={
-        COMPACT: "sha256:968e8228390f97a683d6441fa013b8fdaa87358e678c84b015f908c322d87cc9",
+    digests=sha256_digests("""
+968e8228390f97a683d6441fa013b8fdaa87358e678c84b015f908c322d87cc9  har.npz
+415b3357e2e2d5e70a45c781947c6bdd80e0410a579d862eedcd6bbce3c694ef  train/y_train.txt
+2a94cb53ca46b956c1b2aebd4a09a72badd8a8e9ea9cdfe9f31b3306a08666bb  test/y_test.txt
+66e1e2fbe9b396fa5155f531dc3348c803f503be663e2318772d49947db9153a  train/subject_train.txt
+63b8c577f4a85431c06bd87f6384608c90a9f72f05c7956dd21255dc63515c07  test/subject_test.txt
+""")
+    | {
         "train/X_train.txt": "git:b06f3e4c7cddf435f2f2b102b4824f51ee8a6298",
         "test/X_test.txt": "git:f3c01cbd355e0000229bce4e38156ee338fa6b08",
-        "train/y_train.txt": (
-            "sha256:415b3357e2e2d5e70a45c781947c6bdd80e0410a579d862eedcd6bbce3c694ef"
-        ),
-        "test/y_test.txt": (
-            "sha256:2a94cb53ca46b956c1b2aebd4a09a72badd8a8e9ea9cdfe9f31b3306a08666bb"
-        ),
-        "train/subject_train.txt": (
-            "sha256:66e1e2fbe9b396fa5155f531dc3348c803f503be663e2318772d49947db9153a"
-        ),
-        "test/subject_test.txt": (
-            "sha256:63b8c577f4a85431c06bd87f6384608c90a9f72f05c7956dd21255dc63515c07"
-        ),
     },
     addresses=(
         "https://archive.ics.uci.edu/static/public/240/"
@@ -69,7 +63,7 @@ MANIFEST = Manifest(
 
 
 def find(folder: Path, *, known: Manifest = MANIFEST) -> VerifiedFiles:
-    """Give the verified files, in the first of their forms that the folder holds."""
+    """Return the verified files, in the first of their forms that the folder holds."""
     for path in (folder / "har" / COMPACT, folder / COMPACT):
         if path.is_file():
             data = read_limited(path, most=MAX_FILE_BYTES)
@@ -81,7 +75,7 @@ def find(folder: Path, *, known: Manifest = MANIFEST) -> VerifiedFiles:
 
 
 def remotes(known: Manifest = MANIFEST) -> tuple[RemoteFile, ...]:
-    """Give what to fetch: the archive as it is; what counts is what it holds."""
+    """Return what to download: the archive; its content is checked, not the archive itself."""
 
     def check(path: Path) -> None:
         _texts(_innermost(path), known.digests)
@@ -90,22 +84,22 @@ def remotes(known: Manifest = MANIFEST) -> tuple[RemoteFile, ...]:
 
 
 def labels(found: VerifiedFiles) -> Ints:
-    """Give the place among PATTERNS of each sample's activity."""
+    """Return the index in PATTERNS of each sample's activity."""
     y = _both(found, "y").astype(np.intp) - 1
     if not np.isin(y, np.arange(len(PATTERNS))).all():
-        raise _content_error(found, f"activities {np.unique(y + 1)}", f"1 to {len(PATTERNS)}")
+        raise found.content_error(f"activities {np.unique(y + 1)}", "1 to 6", "har")
     return np.asarray(y)
 
 
 def read_all(found: VerifiedFiles) -> Dataset:
-    """Give the makers' train rows, then their test rows; the origin is the person."""
+    """Return the published training rows, then the test rows; the origin is the person."""
     X, y = _both(found, "X").astype(np.float64), labels(found)
     subject = _both(found, "subject").astype(np.intp)
     if X.shape != (len(y), N_INPUTS) or subject.shape != y.shape:
         shapes = f"X {X.shape}, y {y.shape}, subject {subject.shape}"
-        raise _content_error(found, shapes, f"(k, {N_INPUTS}), (k,) and (k,)")
+        raise found.content_error(shapes, f"(k, {N_INPUTS}), (k,) and (k,)", "har")
     if not (np.abs(X) <= 1.0).all():
-        raise _content_error(found, "features that are not in [-1, 1]", "none")
+        raise found.content_error("features that are not in [-1, 1]", "none", "har")
     return Dataset("har", X, y, PATTERNS, subject, -1.0, 1.0)
 
 
@@ -129,7 +123,7 @@ def _innermost(path: Path) -> ZipSource:
 
 
 def _text_names(source: Source) -> dict[str, str]:
-    """Tell what each of the six files is called in a source: the least deep, if there are more."""
+    """Return the name in a source of each of the six files, with the shortest path."""
     names = sorted(source.names(), key=len, reverse=True)
     return {text: name for text in TEXTS for name in names if f"/{name}".endswith(f"/{text}")}
 
@@ -149,11 +143,11 @@ def _texts(source: Source, digests: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _both(found: VerifiedFiles, part: str) -> Any:
-    """Read one part of both halves, one below the other."""
+    """Read one part of both halves, and concatenate them."""
     try:
         return np.concatenate([_half(found, part, half) for half in HALVES])
     except (ValueError, KeyError) as error:
-        raise _content_error(found, str(error), f"numbers in the {part} files") from error
+        raise found.content_error(str(error), f"numbers in the {part} files", "har") from error
 
 
 def _half(found: VerifiedFiles, part: str, half: str) -> Any:
@@ -162,11 +156,3 @@ def _half(found: VerifiedFiles, part: str, half: str) -> Any:
             return arrays[f"{part}_{half}"]
     text = BytesIO(found.files[f"{half}/{part}_{half}.txt"])
     return np.loadtxt(text, ndmin=2 if part == "X" else 1)
-
-
-def _content_error(found: VerifiedFiles, what: str, expected: str) -> DamagedDataError:
-    return DamagedDataError(
-        f"{found.where}: found {what}, expected {expected}",
-        f"delete it and {fetch_advice('har')}",
-        found.where,
-    )

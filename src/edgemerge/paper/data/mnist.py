@@ -25,6 +25,7 @@ from edgemerge.paper.data.verified_files import (
     RemoteFile,
     VerifiedFiles,
     read_limited,
+    sha256_digests,
     verify_digest,
 )
 from edgemerge.paper.dataset import Dataset, Ints
@@ -33,7 +34,7 @@ UINT8_CODE = 8  # the format's code for entries of one byte without sign
 
 
 def parse_idx(data: bytes, *, n_dims: int, path: Path) -> NDArray[np.uint8]:
-    """Read an array of so many dimensions; anything that is not exactly that is refused.
+    """Read an array of `n_dims` dimensions; anything that is not exactly that is refused.
 
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), n_dims=1, path=Path("labels"))
     array([7, 9], dtype=uint8)
@@ -46,8 +47,8 @@ def parse_idx(data: bytes, *, n_dims: int, path: Path) -> NDArray[np.uint8]:
         raise _idx_error(path, f"{len(data)} bytes", f"a header of {start}")
     sizes = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
     if len(data) != start + prod(sizes):
-        said = " × ".join(map(str, sizes))
-        raise _idx_error(path, f"{len(data)} bytes", f"{start + prod(sizes)} for {said} entries")
+        shape = " × ".join(map(str, sizes))
+        raise _idx_error(path, f"{len(data)} bytes", f"{start + prod(sizes)} for {shape} entries")
     return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
 
 
@@ -69,32 +70,16 @@ PLACES = ("mnist", "", "MNIST/raw", "mnist/MNIST/raw", "mnist/raw")
 MAX_FILE_BYTES = 2**26  # bytes of any one file, unpacked; the greatest has two thirds of it
 MAX_PACKED_BYTES = 2**24
 MANIFEST = Manifest(
-    digests={
-        "train-images-idx3-ubyte.gz": (
-            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-        ),
-        "train-labels-idx1-ubyte.gz": (
-            "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-        ),
-        "t10k-images-idx3-ubyte.gz": (
-            "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-        ),
-        "t10k-labels-idx1-ubyte.gz": (
-            "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-        ),
-        "train-images-idx3-ubyte": (
-            "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-        ),
-        "train-labels-idx1-ubyte": (
-            "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-        ),
-        "t10k-images-idx3-ubyte": (
-            "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-        ),
-    },
+    digests=sha256_digests("""
+440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609  train-images-idx3-ubyte.gz
+3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c  train-labels-idx1-ubyte.gz
+8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6  t10k-images-idx3-ubyte.gz
+f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6  t10k-labels-idx1-ubyte.gz
+ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  train-images-idx3-ubyte
+65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5  train-labels-idx1-ubyte
+0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7  t10k-images-idx3-ubyte
+ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2  t10k-labels-idx1-ubyte
+"""),
     addresses=(  # the makers' own site no longer gives the files
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -103,40 +88,40 @@ MANIFEST = Manifest(
 
 
 def find(folder: Path, *, known: Manifest = MANIFEST) -> VerifiedFiles:
-    """Give the four verified files, unpacked, from the first place that holds them all."""
-    there = {place: _paths(folder / place) for place in PLACES}
+    """Return the four verified files, unpacked, from the first place that holds them all."""
+    there = {folder / place: _paths(folder / place) for place in PLACES}
     for place, paths in there.items():
         if len(paths) == len(FILES):
-            return VerifiedFiles(
-                folder / place, {name: _content(paths[name], known) for name in FILES}
-            )
+            return VerifiedFiles(place, {name: _content(paths[name], known) for name in FILES})
     for place, paths in there.items():
         if paths:
-            raise _incomplete(folder, place, paths)
+            lost = [name for name in FILES if name not in paths]
+            raise IncompleteDataError(
+                f"mnist in {place} lacks {', '.join(lost)} (.gz or unpacked)",
+                fetch_advice("mnist"),
+                folder / "mnist" / f"{lost[0]}.gz",  # where it will be
+            )
     raise missing_error("mnist", folder)
 
 
 def remotes(known: Manifest = MANIFEST) -> tuple[RemoteFile, ...]:
-    """Give what to fetch: the four packed files."""
+    """Return what to download: the four packed files."""
 
     def check(path: Path) -> None:
         name = path.name.removesuffix(".part")
         verify_digest(path.read_bytes(), known.digests[name], path=path, part="", name="mnist")
 
-    names = [f"{name}.gz" for name in FILES]
-    return tuple(
-        RemoteFile(tuple(start + name for start in known.addresses), MAX_PACKED_BYTES, check)
-        for name in names
-    )
+    addresses = [tuple(f"{start}{name}.gz" for start in known.addresses) for name in FILES]
+    return tuple(RemoteFile(each, MAX_PACKED_BYTES, check) for each in addresses)
 
 
 def labels(found: VerifiedFiles) -> Ints:
-    """Give each sample's digit."""
+    """Return each sample's digit."""
     return np.asarray(np.concatenate([_labels(found, half) for half in HALVES]), dtype=np.intp)
 
 
 def read_all(found: VerifiedFiles) -> Dataset:
-    """Give the train digits (origin 0), then the test digits (origin 1), pixels in [0, 1]."""
+    """Return the training digits (origin 0), then the test digits (origin 1), pixels in [0, 1]."""
     halves = [_images(found, half) for half in HALVES]
     origin = np.repeat(np.arange(len(halves)), [len(half) for half in halves])
     X = np.concatenate(halves) / 255.0
@@ -144,22 +129,13 @@ def read_all(found: VerifiedFiles) -> Dataset:
 
 
 def _paths(place: Path) -> dict[str, Path]:
-    """Tell which of the files are there, packed or not."""
-    either = {name: (place / f"{name}.gz", place / name) for name in FILES}
-    return {name: path for name in FILES for path in either[name][::-1] if path.is_file()}
-
-
-def _incomplete(folder: Path, place: str, paths: dict[str, Path]) -> IncompleteDataError:
-    lost = [name for name in FILES if name not in paths]
-    return IncompleteDataError(
-        f"mnist in {folder / place} lacks {', '.join(lost)} (.gz or unpacked)",
-        fetch_advice("mnist"),
-        folder / "mnist" / f"{lost[0]}.gz",  # where it will be
-    )
+    """Return the paths of the files that are there, packed ones before others."""
+    either = [(name, place / f"{name}{end}") for end in ("", ".gz") for name in FILES]
+    return {name: path for name, path in either if path.is_file()}
 
 
 def _content(path: Path, known: Manifest) -> bytes:
-    """Read a file, verify it, and unpack what is packed."""
+    """Read a file, verify it, and unpack it if it is packed."""
     data = read_limited(path, most=MAX_FILE_BYTES)
     verify_digest(data, known.digests[path.name], path=path, part="", name="mnist")
     return _unpacked(data, path) if path.suffix == ".gz" else data
@@ -183,9 +159,10 @@ def _unpacked(data: bytes, path: Path) -> bytes:
 def _images(found: VerifiedFiles, half: str) -> NDArray[np.uint8]:
     name = f"{half}-images-idx3-ubyte"
     images = parse_idx(found.files[name], n_dims=3, path=found.where / name)
-    if images.shape != (len(_labels(found, half)), SIDE, SIDE):
-        expected = f"({len(_labels(found, half))}, {SIDE}, {SIDE}): one image for each label"
-        raise _content_error(found, f"{half} images {images.shape}", expected)
+    expected = len(_labels(found, half)), SIDE, SIDE
+    if images.shape != expected:
+        what = f"{half} images {images.shape}"
+        raise found.content_error(what, f"{expected}: one image for each label", "mnist")
     return images.reshape(len(images), SIDE**2)
 
 
@@ -193,13 +170,5 @@ def _labels(found: VerifiedFiles, half: str) -> NDArray[np.uint8]:
     name = f"{half}-labels-idx1-ubyte"
     digits = parse_idx(found.files[name], n_dims=1, path=found.where / name)
     if (digits >= len(PATTERNS)).any():
-        raise _content_error(found, f"the label {digits.max()}", "0 to 9")
+        raise found.content_error(f"the label {digits.max()}", "0 to 9", "mnist")
     return digits
-
-
-def _content_error(found: VerifiedFiles, what: str, expected: str) -> DamagedDataError:
-    return DamagedDataError(
-        f"{found.where}: found {what}, expected {expected}",
-        f"delete it and {fetch_advice('mnist')}",
-        found.where,
-    )

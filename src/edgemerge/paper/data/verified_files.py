@@ -21,7 +21,7 @@ from edgemerge.paper.data.catalog import DamagedDataError, fetch_advice
 
 @dataclass(frozen=True)
 class Manifest:
-    """The fingerprint of each file, and the addresses from which it may be fetched."""
+    """The digest of each file, and the addresses from which it may be downloaded."""
 
     digests: Mapping[str, str]
     addresses: tuple[str, ...]
@@ -36,14 +36,22 @@ class VerifiedFiles:
 
     def __repr__(self) -> str:
         """Show the place, not the bytes."""
-        return f"Found({len(self.files)} files in {self.where})"
+        return f"VerifiedFiles({len(self.files)} files in {self.where})"
+
+    def content_error(self, found: str, expected: str, name: str) -> DamagedDataError:
+        """Return the error for content that is not that of the data set `name`."""
+        return DamagedDataError(
+            f"{self.where}: found {found}, expected {expected}",
+            f"delete it and {fetch_advice(name)}",
+            self.where,
+        )
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch: addresses in the order to try, its greatest size, and what checks it.
+    """A file to download: addresses in the order to try, its maximum size, and a check.
 
-    The file is called as its address ends, so only equal files may have equal names.
+    The file's name is the end of its address, so only equal files may have equal names.
     """
 
     addresses: tuple[str, ...]
@@ -70,18 +78,17 @@ class Source(Protocol):
         """The folder, or the archive."""
 
     def names(self) -> list[str]:
-        """List what is there, at any depth, in the order of the names."""
+        """List all files, at any depth, in the order of their names."""
 
     def read(self, name: str, *, most: int) -> bytes:
-        """Read one file that has at most so many bytes."""
+        """Read one file of at most `most` bytes."""
 
 
+@dataclass(frozen=True)
 class FolderSource:
     """The files below a folder."""
 
-    def __init__(self, where: Path) -> None:
-        """Remember the folder."""
-        self.where = where
+    where: Path
 
     def names(self) -> list[str]:
         """List files and folders."""
@@ -92,30 +99,28 @@ class FolderSource:
         return read_limited(self.where / name, most=most)
 
 
+@dataclass(frozen=True)
 class ZipSource:
     """The files of an archive; `inner` is the content of an archive that lies in `where`."""
 
-    def __init__(self, where: Path, inner: bytes | None = None) -> None:
-        """Remember the archive."""
-        self.where = where
-        self._inner = inner
+    where: Path
+    inner: bytes | None = None
 
     def names(self) -> list[str]:
-        """List the entries, but not the shadows that macOS adds."""
+        """List the entries, without the metadata that macOS adds."""
         with self._open() as archive:
             return sorted(one for one in archive.namelist() if not one.startswith("__MACOSX/"))
 
     def read(self, name: str, *, most: int) -> bytes:
-        """Read one entry, having looked at its size first."""
+        """Read one entry; check its size first."""
         with self._open() as archive:
-            size = archive.getinfo(name).file_size
-            _check_size(self.where, name, size, most)
+            _check_size(self.where, name, archive.getinfo(name).file_size, most)
             return archive.read(name)
 
     @contextmanager
     def _open(self) -> Iterator[ZipFile]:
         try:
-            with ZipFile(self.where if self._inner is None else BytesIO(self._inner)) as archive:
+            with ZipFile(self.where if self.inner is None else BytesIO(self.inner)) as archive:
                 yield archive
         except DamagedDataError:
             raise
@@ -128,7 +133,7 @@ class ZipSource:
 
 
 def read_limited(path: Path, *, most: int) -> bytes:
-    """Read a file that has at most so many bytes."""
+    """Read a file of at most `most` bytes."""
     _check_size(path, "", path.stat().st_size, most)
     return path.read_bytes()
 
@@ -143,11 +148,21 @@ def _check_size(path: Path, part: str, size: int, most: int) -> None:
         )
 
 
-SHOWN_DIGITS = 12  # digits are enough to tell two fingerprints apart
+SHOWN_DIGITS = 12  # of a digest, in messages
+
+
+def sha256_digests(table: str) -> dict[str, str]:
+    """Read a table as `sha256sum` prints it.
+
+    >>> sha256_digests("e3b0c442  empty.txt")
+    {'empty.txt': 'sha256:e3b0c442'}
+    """
+    lines = (line.split() for line in table.strip().splitlines())
+    return {name: f"sha256:{digits}" for digits, name in lines}
 
 
 def digest(data: bytes, kind: str) -> str:
-    """Give the fingerprint of some bytes.
+    """Return the digest of some bytes.
 
     >>> digest(b"", "sha256")[:19]
     'sha256:e3b0c44298fc'
@@ -161,7 +176,7 @@ def digest(data: bytes, kind: str) -> str:
 
 
 def verify_digest(data: bytes, expected: str, *, path: Path, part: str, name: str) -> None:
-    """Refuse bytes with another fingerprint; `part` is the name inside an archive, or empty."""
+    """Refuse bytes with another digest; `part` is the name inside an archive, or empty."""
     kind = expected.partition(":")[0]
     found = digest(data, kind)
     if found == expected:

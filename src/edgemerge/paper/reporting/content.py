@@ -26,7 +26,7 @@ CellValue = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, under headings; which columns are numbers, which cells stand out."""
+    """Cells as text, under headings; which columns are numbers, which cells are bold."""
 
     title: str
     head: list[str]
@@ -36,22 +36,16 @@ class Table:
 
 
 def make_table(rows: Rows, title: str) -> Table:
-    """Write rows as a table; columns are in the order in which they appear."""
+    """Return rows as a table; columns are in the order in which they appear."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = [format_column([row.get(key) for row in rows]) for key in keys]
     lines = [list(line) for line in zip(*columns, strict=True)]
-    return Table(title, [key.replace("_", " ") for key in keys], lines, _numbers(rows, keys))
-
-
-def _numbers(rows: Rows, keys: Sequence[str]) -> list[bool]:
-    def numeric(row: Row, key: str) -> bool:
-        return not isinstance(row.get(key, 0), str)
-
-    return [all(numeric(row, key) for row in rows) for key in keys]
+    numbers = [not any(isinstance(row.get(key), str) for row in rows) for key in keys]
+    return Table(title, [key.replace("_", " ") for key in keys], lines, numbers)
 
 
 def format_column(values: Sequence[CellValue]) -> list[str]:
-    """Write values that stand below each other.
+    """Format the values of a column.
 
     >>> format_column([0.5, 0.89731, 1.0])
     ['0.500', '0.897', '1.000']
@@ -69,7 +63,7 @@ def format_column(values: Sequence[CellValue]) -> list[str]:
 
 
 def _digits(size: float) -> int:
-    """Give the digits after the point that numbers up to this size deserve."""
+    """Return the decimals for numbers up to this size."""
     order = floor(log10(size))
     return DIGITS - 1 - order if order < -1 else max(0, DIGITS - max(0, order))
 
@@ -113,7 +107,7 @@ class Section:
     claims: list[Claim]
 
     def named(self, end: str) -> str:
-        """Say what a picture shows, for those who do not see it."""
+        """Return the alternative text of a figure."""
         return f"{self.title} ({end})" if end else self.title
 
 
@@ -134,12 +128,12 @@ class Report:
     absent: list[AbsentResult]
 
     def claims(self) -> Iterator[tuple[Section, Claim]]:
-        """Go through all claims."""
+        """Iterate over all claims."""
         return ((section, claim) for section in self.sections for claim in section.claims)
 
 
 def read_report(folder: Path, results: Sequence[Result]) -> Report:
-    """Read a folder."""
+    """Return the report of the results in a folder."""
     parts = [_read_section(folder, each) for each in results]
     sections = [part for part in parts if isinstance(part, Section)]
     if not sections:
@@ -170,7 +164,7 @@ def _section_table(result: Result, rows: Rows) -> Table | None:
 
 
 def _labelled(row: Row) -> Row:
-    """Call methods as the figures do."""
+    """Replace a method's name by its label in the figures."""
     method = str(row.get("method", ""))
     return {**row, "method": LABELS[method]} if method in LABELS else row
 
@@ -183,12 +177,12 @@ def _why_absent(result: Result) -> str:
 
 
 def how_to_run(name: str) -> str:
-    """Say how to get a result that is not there."""
+    """Return advice on how to make a result that is not there."""
     return f"`edgemerge paper {name}` makes it."
 
 
 def count_verdicts(report: Report) -> str:
-    """Say how many claims hold.
+    """Return how many claims hold, in a sentence.
 
     >>> count_verdicts(Report([], []))
     'Of 0 claims 0 hold, 0 do not, and 0 were not measured.'
@@ -198,18 +192,17 @@ def count_verdicts(report: Report) -> str:
     return f"Of {len(found)} claims {hold} hold, {fail} do not, and {none} were not measured."
 
 
-MAX_SETTINGS_SHOWN = 3  # settings of one method that are told
+MAX_SETTINGS_SHOWN = 3  # settings of one method
 
 
 def rerun_command(record: Record) -> str:
-    """Give the command that makes a result again."""
-    words = [f"edgemerge paper {record.result} --seed {record.seed} --trials {record.trials}"]
-    words += [f"--baseline-trials {record.baseline_trials}"]
-    return " ".join([*words, *(["--quick"] if record.quick else [])])
+    """Return the command that makes a result again."""
+    command = f"edgemerge paper {record.result} --seed {record.seed} --trials {record.trials}"
+    return f"{command} --baseline-trials {record.baseline_trials}{' --quick' * record.quick}"
 
 
 def record_facts(record: Record) -> dict[str, str]:
-    """Tell how a result was made; words between backticks are code."""
+    """Return how a result was made; words between backticks are code."""
     found = {"Command": f"`{rerun_command(record)}`"}
     if record.quick:
         found["Quick"] = "yes: a part of the data, so the numbers differ from those of a full run"
@@ -219,45 +212,39 @@ def record_facts(record: Record) -> dict[str, str]:
     found["Made"] = f"{record.date}, edgemerge {record.version}"
     found["Time"] = _time(record)
     found["Data"] = "; ".join(f"{name}, SHA-256 {key[:16]}…" for name, key in record.data.items())
-    found |= {
-        f"Settings of {name}": _first_settings(all_) for name, all_ in record.settings.items()
-    }
+    for name, settings in record.settings.items():
+        hidden = len(settings) - MAX_SETTINGS_SHOWN
+        shown = ", ".join(f"`{each}`" for each in settings[:MAX_SETTINGS_SHOWN])
+        found[f"Settings of {name}"] = f"{shown} and {hidden} more" if hidden > 0 else shown
     return {word: text for word, text in found.items() if text}
 
 
-def _first_settings(settings: list[str]) -> str:
-    more = (
-        f" and {len(settings) - MAX_SETTINGS_SHOWN} more"
-        if len(settings) > MAX_SETTINGS_SHOWN
-        else ""
-    )
-    return ", ".join(f"`{each}`" for each in settings[:MAX_SETTINGS_SHOWN]) + more
-
-
 def _time(record: Record) -> str:
-    before = f", {record.jobs_before} of them done in an earlier run" if record.jobs_before else ""
-    jobs = "1 job" if record.jobs == 1 else f"{record.jobs} jobs"
-    work = (
-        f"; the jobs alone took {format_duration(record.job_seconds)}" if record.job_seconds else ""
-    )
-    return f"{format_duration(record.seconds)}, {jobs}{before}{work}"
+    time = f"{format_duration(record.seconds)}, {record.jobs} job{'s' * (record.jobs != 1)}"
+    if record.jobs_before:
+        time += f", {record.jobs_before} of them done in an earlier run"
+    if record.job_seconds:
+        time += f"; the jobs alone took {format_duration(record.job_seconds)}"
+    return time
 
 
 def remarks(report: Report) -> list[str]:
-    """Say what a reader must know before the numbers."""
-    quick = [section.name for section in report.sections if section.record.quick]
-    alone = [section.name for section in report.sections if section.record.baselines]
-    absent = [each.name for each in report.absent]
-    said = {
-        "Made quickly, from a part of the data, so that the numbers are rough": quick,
-        "Made without networks as baselines, where there are any": alone,
-        "Not run, and listed at the end": absent,
+    """Return remarks on how the numbers were made."""
+    sections = report.sections
+    found = {
+        "Made quickly, from a part of the data, so that the numbers are rough": [
+            each.name for each in sections if each.record.quick
+        ],
+        "Made without networks as baselines, where there are any": [
+            each.name for each in sections if each.record.baselines
+        ],
+        "Not run, and listed at the end": [each.name for each in report.absent],
     }
-    return [f"{words}: {', '.join(names)}." for words, names in said.items() if names]
+    return [f"{words}: {', '.join(names)}." for words, names in found.items() if names]
 
 
 def machines(report: Report) -> dict[str, str]:
-    """Tell which machine and packages made which results."""
+    """Return the machine and packages for each group of results."""
     found: dict[str, list[str]] = {}
     for section in report.sections:
         found.setdefault(_machine(section.record), []).append(section.name)
@@ -266,10 +253,14 @@ def machines(report: Report) -> dict[str, str]:
 
 def _machine(record: Record) -> str:
     it = record.machine
-    parts = [f"{it[key]}" for key in ("processor", "system") if it.get(key)]
-    parts += [f"{it['cores']} cores"] if "cores" in it else []
-    parts += [f"{it['memory_gb']} GB of memory"] if it.get("memory_gb") else []
-    parts += [f"Python {it['python']}"] if "python" in it else []
+    formats = {
+        "processor": "{}",
+        "system": "{}",
+        "cores": "{} cores",
+        "memory_gb": "{} GB of memory",
+        "python": "Python {}",
+    }
+    parts = [text.format(it[key]) for key, text in formats.items() if it.get(key)]
     parts += [f"{name} {each}" for name, each in record.packages.items()]
     return ", ".join(parts) or "not told"
 
@@ -281,25 +272,25 @@ CLAIMS_TITLE = "All claims, those that do not hold first"
 
 
 def mean_auc_table(report: Report) -> Table | None:
-    """Give the mean ROC-AUC of each method on each data set, the best in bold."""
+    """Return the mean ROC-AUC of each method on each data set, the best in bold."""
     rows = [row for each in report.sections if each.name == "auc" for row in each.rows]
     rows = [row for row in rows if (row["device_a"], row["device_b"]) == ("all", "others")]
     if not rows:
         return None
-    datasets, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in _KEYS)
+    datasets, methods = (
+        list(dict.fromkeys(row[key] for row in rows)) for key in ("dataset", "method")
+    )
     found = {(row["dataset"], row["method"]): row for row in rows}
     lines = [
         [LABELS.get(str(one), str(one)), *(_auc_cell(found.get((each, one))) for each in datasets)]
         for one in methods
     ]
-    best = {(methods.index(_best_method(rows, each)), 1 + i) for i, each in enumerate(datasets)}
-    numbers = [False, *(True for _ in datasets)]
-    return Table(
-        MEANS_TITLE, ["method", *(str(each).upper() for each in datasets)], lines, numbers, best
-    )
-
-
-_KEYS = ("dataset", "method")
+    best = set()
+    for column, dataset in enumerate(datasets, start=1):
+        here = [row for row in rows if row["dataset"] == dataset]
+        best.add((methods.index(max(here, key=lambda row: row["auc"])["method"]), column))
+    head = ["method", *(str(each).upper() for each in datasets)]
+    return Table(MEANS_TITLE, head, lines, [False, *(True for _ in datasets)], best)
 
 
 def _auc_cell(row: Row | None) -> str:
@@ -309,18 +300,13 @@ def _auc_cell(row: Row | None) -> str:
     return f"{row['auc']:.3f}{spread} ({row['trials']})"
 
 
-def _best_method(rows: Rows, dataset: str | int | float) -> str | int | float:
-    here = [row for row in rows if row["dataset"] == dataset]
-    return max(here, key=lambda row: row["auc"])["method"]
-
-
 def failed_claims_first(report: Report) -> list[tuple[Section, Claim]]:
-    """Give all claims, those that do not hold first."""
+    """Return all claims, those that do not hold first."""
     return sorted(report.claims(), key=lambda each: each[1].holds is not False)
 
 
 def claims_table(report: Report) -> Table:
-    """Give all claims of all results."""
+    """Return a table of all claims of all results."""
     lines = [
         [MARKS[claim.holds], claim.text, claim.found, section.name]
         for section, claim in failed_claims_first(report)

@@ -17,7 +17,6 @@ from edgemerge.paper.reporting.content import (
     MARKS,
     REPORT_TITLE,
     VERDICTS,
-    AbsentResult,
     Report,
     Section,
     Table,
@@ -32,7 +31,7 @@ PIXELS = 96  # of a page, to the inch
 
 
 def render_html(report: Report) -> str:
-    """Write the page."""
+    """Return the report as an HTML page."""
     style = files("edgemerge.paper.reporting").joinpath("page.css").read_text(encoding="utf-8")
     parts = [*_summary(report), *map(_section, report.sections), *_absents(report)]
     return "\n".join(
@@ -48,7 +47,8 @@ def render_html(report: Report) -> str:
             _contents(report),
             "<main>",
             *parts,
-            _machines(report),
+            '<section id="machine">\n<h2>Machine and versions</h2>',
+            f"{_facts(content.machines(report))}\n</section>",
             "</main>\n</body>\n</html>\n",
         )
     )
@@ -76,7 +76,7 @@ def _summary(report: Report) -> Iterator[str]:
 def _all_claims(report: Report) -> str:
     head = _joined(f'<th scope="col">{word}</th>' for word in ("Holds", "Claim", "Found", "Result"))
     lines = _joined(
-        f'<tr class="{KINDS[claim.holds]}"><td>{_mark(claim)}</td>'
+        f'<tr class="{KINDS[claim.holds]}"><td>{_verdict(claim)}</td>'
         f"<td>{escape_html(claim.text)}</td><td>{escape_html(claim.found)}</td>"
         f'<td><a href="#{section.name}">{section.name}</a></td></tr>'
         for section, claim in content.failed_claims_first(report)
@@ -86,12 +86,10 @@ def _all_claims(report: Report) -> str:
 
 
 def _section(section: Section) -> str:
-    note = f"<p>{escape_html(section.note)}</p>" if section.note else ""
-    figures = (_figure(section, end, each) for end, each in section.figures.items())
     parts = (
         f'<section id="{section.name}">\n<h2>{escape_html(section.title)}</h2>',
-        note,
-        *figures,
+        f"<p>{escape_html(section.note)}</p>" if section.note else "",
+        *(_figure(section, end, each) for end, each in section.figures.items()),
         _claims(section.claims),
         html_table(section.table) if section.table else "",
         "<h3>How it was made</h3>",
@@ -114,36 +112,27 @@ def _figure(section: Section, end: str, figure: Figure) -> str:
 
 def _claims(claims: list[Claim]) -> str:
     items = (
-        f'<li class="{KINDS[claim.holds]}">{_mark(claim)} <div><p>{escape_html(claim.text)}</p>'
+        f'<li class="{KINDS[claim.holds]}">{_verdict(claim)} <div><p>{escape_html(claim.text)}</p>'
         f'<p class="found">{escape_html(claim.found)}</p></div></li>'
         for claim in claims
     )
     return f'<ul class="claims">\n{_joined(items)}\n</ul>' if claims else ""
 
 
-def _mark(claim: Claim) -> str:
-    words = VERDICTS[claim.holds]
+def _verdict(claim: Claim) -> str:
     return (
         f'<span class="mark"><span aria-hidden="true">{MARKS[claim.holds]}</span> '
-        f'<span class="word">{words}</span></span>'
+        f'<span class="word">{VERDICTS[claim.holds]}</span></span>'
     )
 
 
 def _absents(report: Report) -> Iterator[str]:
     if report.absent:
         yield '<section id="not-run">\n<h2>Not run</h2>'
-        yield from map(_absent, report.absent)
+        for each in report.absent:
+            yield f'<h3 id="{each.name}">{escape_html(each.title)}</h3>'
+            yield f"<p>{escape_html(f'{each.why} {how_to_run(each.name)}')}</p>"
         yield "</section>"
-
-
-def _absent(absent: AbsentResult) -> str:
-    why = escape_html(f"{absent.why} {how_to_run(absent.name)}")
-    return f'<h3 id="{absent.name}">{escape_html(absent.title)}</h3>\n<p>{why}</p>'
-
-
-def _machines(report: Report) -> str:
-    found = _facts(content.machines(report))
-    return f'<section id="machine">\n<h2>Machine and versions</h2>\n{found}\n</section>'
 
 
 def _facts(found: Mapping[str, str]) -> str:
@@ -155,7 +144,7 @@ def _facts(found: Mapping[str, str]) -> str:
 
 
 def html_table(table: Table) -> str:
-    """Write a table, in a box within which it can be moved."""
+    """Return a table in a box that scrolls."""
     kinds = [' class="number"' if number else "" for number in table.numbers]
     head = "".join(
         f'<th scope="col"{kind}>{escape_html(word)}</th>'
@@ -168,9 +157,9 @@ def html_table(table: Table) -> str:
 def _line(table: Table, i: int, kinds: list[str]) -> str:
     cells = []
     for j, (cell, kind) in enumerate(zip(table.lines[i], kinds, strict=True)):
-        shown = (
-            f"<strong>{escape_html(cell)}</strong>" if (i, j) in table.bold else escape_html(cell)
-        )
+        shown = escape_html(cell)
+        if (i, j) in table.bold:
+            shown = f"<strong>{shown}</strong>"
         cells.append(f'<th scope="row">{shown}</th>' if j == 0 else f"<td{kind}>{shown}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -182,7 +171,7 @@ def _boxed(title: str, inner: str, kind: str = "box") -> str:
 
 
 def escape_html(words: str) -> str:
-    """Escape words for HTML; between backticks is code, between asterisks a title.
+    """Escape text for HTML; between backticks is code, between asterisks a title.
 
     >>> escape_html("a < b, `x & y`, *Title*")
     'a &lt; b, <code>x &amp; y</code>, <cite>Title</cite>'

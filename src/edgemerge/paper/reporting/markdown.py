@@ -14,7 +14,6 @@ from edgemerge.paper.reporting.content import (
     MARKS,
     REPORT_TITLE,
     VERDICTS,
-    AbsentResult,
     Report,
     Section,
     Table,
@@ -39,13 +38,17 @@ def save_markdown(report: Report, path: Path, folder: Path) -> None:
 
 
 def render_markdown(report: Report, *, pictures: str, rows: str) -> str:
-    """Write the page; `pictures` and `rows` are the folders of both, as seen from it."""
+    """Return the page; `pictures` and `rows` are the folders of both, relative to it."""
     blocks = [f"# {REPORT_TITLE}", ORIGIN, sentence_per_line(ABOUT), *_summary(report)]
     for section in report.sections:
         blocks += _section(section, pictures, rows)
-    if report.absent:
-        blocks += ["## Not run", *map(_absent, report.absent)]
-    blocks += ["## Machine and versions", _machines(report)]
+    blocks += ["## Not run"] if report.absent else []
+    for each in report.absent:
+        words = escape_markdown(f"{each.why} {how_to_run(each.name)}")
+        blocks.append(f"### {escape_markdown(each.title)}\n\n{sentence_per_line(words)}")
+    machines = {escape_markdown(k): escape_markdown(v) for k, v in content.machines(report).items()}
+    facts = "\n".join(f"- {names}: {words}" for names, words in machines.items())
+    blocks += ["## Machine and versions", facts]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -70,14 +73,9 @@ def _section(section: Section, pictures: str, rows: str) -> Iterator[str]:
     yield "\n".join(map(_claim, section.claims))
     if section.table:
         yield markdown_table(section.table)
-    yield "\n".join(
-        f"- {word}: {_linked(section, rows) if word == 'Rows' else escape_markdown(words)}"
-        for word, words in content.record_facts(section.record).items()
-    )
-
-
-def _linked(section: Section, rows: str) -> str:
-    return f"[{section.name}.csv]({rows}/{section.name}.csv), {len(section.rows)} of them"
+    facts = {k: escape_markdown(v) for k, v in content.record_facts(section.record).items()}
+    facts["Rows"] = f"[{section.name}.csv]({rows}/{section.name}.csv), {len(section.rows)} of them"
+    yield "\n".join(f"- {word}: {words}" for word, words in facts.items())
 
 
 def _claim(claim: Claim) -> str:
@@ -87,36 +85,18 @@ def _claim(claim: Claim) -> str:
     )
 
 
-def _absent(absent: AbsentResult) -> str:
-    words = escape_markdown(f"{absent.why} {how_to_run(absent.name)}")
-    return f"### {escape_markdown(absent.title)}\n\n{sentence_per_line(words)}"
-
-
-def _machines(report: Report) -> str:
-    found = content.machines(report).items()
-    return "\n".join(
-        f"- {escape_markdown(names)}: {escape_markdown(words)}" for names, words in found
-    )
-
-
 def markdown_table(table: Table) -> str:
-    """Write a table."""
-    bold = {*table.bold}
+    """Return a table in Markdown."""
     rules = ["---:" if number else "---" for number in table.numbers]
-    body = [
-        [
-            f"**{escape_markdown(cell)}**" if (i, j) in bold else escape_markdown(cell)
-            for j, cell in enumerate(line)
-        ]
-        for i, line in enumerate(table.lines)
-    ]
-    return "\n".join(
-        f"| {' | '.join(line)} |" for line in [[*map(escape_markdown, table.head)], rules, *body]
-    )
+    lines = [[escape_markdown(cell) for cell in line] for line in table.lines]
+    for i, j in table.bold:
+        lines[i][j] = f"**{lines[i][j]}**"
+    every = [[*map(escape_markdown, table.head)], rules, *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
 def escape_markdown(words: str) -> str:
-    r"""Escape what Markdown would take for its own; code stays code.
+    r"""Escape Markdown's special characters; code stays code.
 
     >>> escape_markdown("a*b | `x_y`")
     'a\\*b \\| `x_y`'

@@ -6,9 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import fmean
 from time import monotonic
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -21,21 +21,21 @@ JobKind = tuple[str, str, str]
 
 
 class Forecast:
-    """Jobs that are to come, jobs that are done, and what the latter took."""
+    """Counts jobs, and estimates the time left from those that are done."""
 
     def __init__(self, workers: int = 1) -> None:
-        """Expect nothing yet."""
+        """Start without jobs."""
         self.workers = workers
         self._coming: set[Job] = set()
         self._done: set[Job] = set()
         self._seconds: dict[JobKind, list[float]] = {}
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Hear of jobs, perhaps again."""
+        """Add jobs; some may be known already."""
         self._coming.update(set(jobs) - self._done)
 
     def done(self, job: Job, seconds: float | None) -> None:
-        """Hear that a job is done, and what it took, if that is known."""
+        """Count a finished job, and its time if that is known."""
         self._coming.discard(job)
         self._done.add(job)
         if seconds is not None:
@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def share(self) -> float:
-        """The part of all work that is done, from 0 to 1; jobs count by their time."""
+        """The share of work that is done, from 0 to 1; jobs count by their time."""
         done, coming = self._work(self._done), self._work(self._coming)
         return done / (done + coming) if done + coming else 0.0
 
@@ -63,14 +63,14 @@ class Forecast:
         return sum(self._mean(one) * n for one, n in Counter(map(job_kind, jobs)).items())
 
     def _mean(self, one: JobKind) -> float:
-        """The mean time of a kind; of one that is not known yet, the mean of all kinds."""
+        """The mean time of a kind of job; for a kind without times, the mean of all kinds."""
         if one in self._seconds:
             return fmean(self._seconds[one])
         return fmean(map(fmean, self._seconds.values())) if self._seconds else 1.0
 
 
 def format_duration(seconds: float | None) -> str:
-    """Write a time for people.
+    """Format a duration.
 
     >>> format_duration(3.4), format_duration(200), format_duration(7330), format_duration(None)
     ('3 s', '3 min 20 s', '2 h 02 min', 'unknown')
@@ -86,51 +86,8 @@ def format_duration(seconds: float | None) -> str:
 PrintLine = Callable[[str], None]
 
 
-class Display(Protocol):
-    """What hears of results, and, as a Watch, of jobs."""
-
-    def expect(self, jobs: Sequence[Job]) -> None:
-        """Hear of jobs of all results, before the first is begun."""
-
-    def begin(self, name: str) -> None:
-        """Hear which result is being made."""
-
-    def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Hear of the jobs of a result."""
-
-    def done(self, done: FinishedJob, *, before: bool) -> None:
-        """Hear of a job that is done."""
-
-    def end(self, words: str) -> None:
-        """Hear that a result is made, or why it is not."""
-
-
-class LineDisplay:
-    """Says one line for each result."""
-
-    def __init__(self, say: PrintLine) -> None:
-        """Remember whom to tell."""
-        self.say = say
-
-    def expect(self, jobs: Sequence[Job]) -> None:
-        """Say nothing."""
-
-    def begin(self, name: str) -> None:
-        """Say nothing."""
-
-    def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Say nothing."""
-
-    def done(self, done: FinishedJob, *, before: bool) -> None:
-        """Say nothing."""
-
-    def end(self, words: str) -> None:
-        """Say what became of a result."""
-        self.say(words)
-
-
 class TimeLeftColumn(ProgressColumn):
-    """The time left; it runs on between two jobs."""
+    """The time left; it counts down between two jobs."""
 
     max_refresh = 0.5
 
@@ -142,35 +99,36 @@ class TimeLeftColumn(ProgressColumn):
         return Text(f"{format_duration(left)} left")
 
 
-class BarDisplay:
-    """Shows one bar for all jobs, weighed by the time that jobs of their kind take."""
+class Display:
+    """Prints one line for each result; `progress` also shows a bar for all jobs.
 
-    def __init__(self, progress: Progress, workers: int) -> None:
-        """Add the bar to what is shown."""
-        self.progress, self.forecast = progress, Forecast(workers)
-        self.task = progress.add_task("", total=1.0, jobs="0/0", left_s=None, at_s=monotonic())
+    Jobs count in the bar by the time that jobs of their kind take.
+    """
 
-    def expect(self, jobs: Sequence[Job]) -> None:
-        """Make room for jobs."""
+    def __init__(self, say: PrintLine, progress: Progress | None = None, workers: int = 1) -> None:
+        """Add the bar, if any, at zero."""
+        self.say, self.forecast = say, Forecast(workers)
+        self.progress = progress or Progress(disable=True)
+        start = {"jobs": "0/0", "left_s": None, "at_s": monotonic()}
+        self.task = self.progress.add_task("", total=1.0, **start)
+
+    def jobs_added(self, jobs: Sequence[Job]) -> None:
+        """Count jobs that will run, perhaps some of them again."""
         self.forecast.expect(jobs)
         self._show()
 
     def begin(self, name: str) -> None:
-        """Write the name of the result before the bar."""
+        """Show the name of the result before the bar."""
         self.progress.update(self.task, description=name)
 
-    def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Make room for jobs that were not foreseen."""
-        self.expect(jobs)
-
-    def done(self, done: FinishedJob, *, before: bool) -> None:  # noqa: ARG002 (how long it took counts)
-        """Move on."""
+    def done(self, done: FinishedJob, *, before: bool) -> None:  # noqa: ARG002 (a JobListener)
+        """Advance the bar by a finished job."""
         self.forecast.done(done.job, done.seconds)
         self._show()
 
     def end(self, words: str) -> None:
-        """Write a line above the bar."""
-        self.progress.console.print(words, highlight=False, markup=False, soft_wrap=True)
+        """Print a line about a finished result."""
+        self.say(words)
 
     def _show(self) -> None:
         done, known = self.forecast.jobs
@@ -185,12 +143,12 @@ class BarDisplay:
 
 @contextmanager
 def progress_display(workers: int, say: PrintLine) -> Iterator[Display]:
-    """Give a bar where stderr is a terminal, else one line for each result."""
+    """Return a display with a bar if stderr is a terminal, else one without."""
     if not sys.stderr.isatty():
-        yield LineDisplay(say)
+        yield Display(say)
         return
-    words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[jobs]}")
-    with Progress(
-        *words, TimeLeftColumn(), console=Console(stderr=True), transient=True
-    ) as progress:
-        yield BarDisplay(progress, workers)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[jobs]}")
+    console = Console(stderr=True)
+    above = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    with Progress(*columns, TimeLeftColumn(), console=console, transient=True) as progress:
+        yield Display(above, progress, workers)

@@ -36,7 +36,7 @@ class RowError(EdgemergeError, ValueError):
 
 
 def checked_rows(rows: Rows, whose: str) -> Rows:
-    """Give the rows as they are after writing and reading; refuse what would not survive that.
+    """Return the rows as they are after writing and reading; refuse values that would change.
 
     >>> checked_rows([{"auc": float("nan")}], "auc")
     Traceback (most recent call last):
@@ -56,7 +56,7 @@ def _checked_value(key: str, value: object, whose: str) -> str | int | float:
 
 
 def column_types(rows: Rows, whose: str) -> ColumnTypes:
-    """Tell the type of each column, in the order in which columns appear.
+    """Return the type of each column, in the order in which columns appear.
 
     >>> column_types([{"device": "a", "auc": 1}, {"device": "b", "auc": 0.5}], "auc")
     {'device': 'str', 'auc': 'float'}
@@ -65,13 +65,10 @@ def column_types(rows: Rows, whose: str) -> ColumnTypes:
     for row in rows:
         for key, value in row.items():
             seen.setdefault(key, set()).add(type(value).__name__)
-    return {key: _column_type(key, found, whose) for key, found in seen.items()}
-
-
-def _column_type(key: str, found: set[str], whose: str) -> str:
-    if len(found) > 1 and "str" in found:
-        raise RowError(f"{whose}: column {key} holds text and numbers, expected one of both")
-    return "float" if "float" in found else found.pop()
+    for key, found in seen.items():
+        if len(found) > 1 and "str" in found:
+            raise RowError(f"{whose}: column {key} holds text and numbers, expected one of both")
+    return {key: "float" if "float" in found else min(found) for key, found in seen.items()}
 
 
 def to_csv(rows: Rows, columns: Mapping[str, str]) -> str:
@@ -108,7 +105,7 @@ RERUN = "run `edgemerge paper {name}` again"
 
 @dataclass(frozen=True)
 class Record:
-    """How rows were made, for whoever wants to make them again."""
+    """How rows were made, so that they can be made again."""
 
     result: str
     date: str  # UTC, ISO 8601
@@ -131,23 +128,22 @@ class Record:
 
 @dataclass(frozen=True)
 class SavedResult:
-    """A result as it is in a folder."""
+    """A result in a folder: its rows, and how they were made."""
 
     record: Record
     rows: Rows
 
 
 def save_result(folder: Path, record: Record, rows: Rows) -> SavedResult:
-    """Write rows and record, and give them as they will be read."""
+    """Write rows and record, and return them as they will be read."""
     name = record.result
     rows = checked_rows(rows, name)
     columns = column_types(rows, name)
+    table = to_csv(rows, columns)
     document = json.dumps({**asdict(record), "columns": columns}, indent=2, ensure_ascii=False)
-    write_file(to_csv(rows, columns).encode(), folder / f"{name}.csv")
+    write_file(table.encode(), folder / f"{name}.csv")
     write_file(f"{document}\n".encode(), folder / f"{name}.json")
-    return SavedResult(
-        Record(**json.loads(document)), from_csv(to_csv(rows, columns), columns, name)
-    )
+    return SavedResult(Record(**json.loads(document)), from_csv(table, columns, name))
 
 
 def read_result(folder: Path, name: str) -> SavedResult | None:
@@ -169,7 +165,7 @@ def _read_text(path: Path) -> str:
 
 
 def figure_name(result: str, end: str) -> str:
-    """Name the file of a figure.
+    """Return the file name of a figure.
 
     >>> figure_name("auc", "har"), figure_name("latency", "")
     ('auc-har.png', 'latency.png')
@@ -178,15 +174,15 @@ def figure_name(result: str, end: str) -> str:
 
 
 def figure_png(figure: Figure) -> bytes:
-    """Draw a figure; the same figure gives the same bytes."""
+    """Return a figure as PNG; the same figure gives the same bytes."""
     file = BytesIO()
     figure.savefig(file, format="png", facecolor="white", metadata={"Software": None})
     return file.getvalue()
 
 
 def save_figures(folder: Path, result: str, figures: dict[str, Figure]) -> list[Path]:
-    """Write the figures of a result."""
-    paths = [folder / figure_name(result, end) for end in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
+    """Write the figures of a result; return their paths."""
+    paths = {folder / figure_name(result, end): figure for end, figure in figures.items()}
+    for path, figure in paths.items():
         write_file(figure_png(figure), path)
-    return paths
+    return list(paths)

@@ -44,7 +44,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def machine_info() -> dict[str, str | int]:
-    """Tell what kind of machine this is; nothing here says which one."""
+    """Return the kind of machine; nothing in it identifies the machine."""
     return {
         "processor": _processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else ""),
         "cores": os.cpu_count() or 1,
@@ -55,15 +55,15 @@ def machine_info() -> dict[str, str | int]:
 
 
 def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Give the version of each package; one that is not there is left out."""
+    """Return the version of each package that is installed."""
     return {name: found for name in names if (found := _version(name))}
 
 
 @lru_cache(maxsize=8)
 def dataset_digest(name: str, folder: Path | None) -> str:
-    """Give the SHA-256 of a data set's file, or raise the DataError that says what to do.
+    """Return the SHA-256 of a data set's file, or raise the DataError that says what to do.
 
-    Of several files it is that of what `sha256sum` says of them. All are verified before.
+    For several files it is that of the output of `sha256sum`. All are verified before.
     """
     found: VerifiedFiles = import_module(f"edgemerge.paper.data.{name}").find(folder_of(folder))
     each = {file: sha256(data).hexdigest() for file, data in sorted(found.files.items())}
@@ -73,7 +73,7 @@ def dataset_digest(name: str, folder: Path | None) -> str:
 
 
 def unusable_datasets(names: Sequence[str], folder: Path | None) -> dict[str, DataError]:
-    """Tell which data sets cannot be used, and why."""
+    """Return the data sets that cannot be used, with the reasons."""
     faults = {}
     for name in names:
         try:
@@ -84,13 +84,13 @@ def unusable_datasets(names: Sequence[str], folder: Path | None) -> dict[str, Da
 
 
 def dataset_digests(names: Sequence[str], folder: Path | None) -> dict[str, str]:
-    """Give the digest of each data set that can be used."""
+    """Return the digest of each data set that can be used."""
     faults = unusable_datasets(names, folder)
     return {name: dataset_digest(name, folder) for name in sorted(set(names)) if name not in faults}
 
 
 def _processor(text: str) -> str:
-    r"""Find the name of the processor among what Linux says of it.
+    r"""Return the processor's name from the text of /proc/cpuinfo.
 
     >>> _processor("vendor_id : X\nmodel name : Y 3000 @ 2 GHz\n")
     'Y 3000 @ 2 GHz'
@@ -115,17 +115,17 @@ def _version(name: str) -> str:
 
 
 class JobCounter:
-    """Counts jobs, and passes on what it hears."""
+    """Counts jobs, and passes notifications on."""
 
     def __init__(self, watch: JobListener) -> None:
-        """Start at nothing."""
+        """Start at zero."""
         self.watch = watch
         self.jobs, self.before, self.seconds = 0, 0, 0.0
         self.settings: dict[str, list[str]] = {}
         self.datasets: set[str] = set()
 
     def jobs_added(self, jobs: Sequence[Job]) -> None:
-        """Note the settings and the data sets."""
+        """Collect the settings and the data sets."""
         self.datasets |= {job.dataset for job in jobs} & set(NAMES)
         for job in jobs:
             whose = " ".join(filter(None, (job.dataset, job.method)))
@@ -142,7 +142,7 @@ class JobCounter:
         self.watch.done(done, before=before)
 
     def __str__(self) -> str:
-        """Say how many jobs there were."""
+        """Show how many jobs there were."""
         jobs = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         return f"{jobs}, {self.before} of them done before" if self.before else jobs
 
@@ -212,7 +212,7 @@ class SkippedResult:
 
 @dataclass(frozen=True)
 class CompletedResult:
-    """A result that was made, what it shows, the files it is in, and what it had to do without."""
+    """A result that was made, its claims and files, and the data sets that were missing."""
 
     name: str
     kept: SavedResult
@@ -223,7 +223,7 @@ class CompletedResult:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where results are made: the plan, the folder they go to, who works and who is told."""
+    """How results are made: plan, output folder, what runs the jobs, and the display."""
 
     plan: Plan
     folder: Path
@@ -233,34 +233,34 @@ class RunContext:
 
 
 def run_results(
-    results: Sequence[Result], kitchen: RunContext
+    results: Sequence[Result], context: RunContext
 ) -> Iterator[CompletedResult | SkippedResult]:
     """Make results; one whose data are not there is skipped."""
-    why = why_no_baselines(kitchen.plan)
+    why = why_no_baselines(context.plan)
     if why:
-        kitchen = replace(kitchen, plan=replace(kitchen.plan, baseline_trials=0))
-    able = [each for each in results if has_data(each, kitchen.plan.scope)]
-    kitchen.display.expect(list(chain(*(planned_jobs(each, kitchen.plan) for each in able))))
+        context = replace(context, plan=replace(context.plan, baseline_trials=0))
+    able = [each for each in results if has_data(each, context.plan.scope)]
+    context.display.jobs_added(list(chain(*(planned_jobs(each, context.plan) for each in able))))
     for each in results:
-        yield _run_result(each, kitchen, why) if each in able else _skip_result(each, kitchen)
+        yield _run_result(each, context, why) if each in able else _skip_result(each, context)
 
 
 def has_data(result: Result, scope: Scope) -> bool:
-    """Say whether a result has data: some of what it uses, and nothing that is damaged."""
+    """Return whether a result has data: some of its data sets, and none that is damaged."""
     faults = unusable_datasets(result.DATA, scope.folder)
     missing = [isinstance(fault, MissingDataError) for fault in faults.values()]
     return all(missing) and (not missing or len(missing) < len(result.DATA))
 
 
 def why_no_baselines(plan: Plan) -> str:
-    """Say why the networks of the baselines will not be trained, if so."""
+    """Return why the baselines' networks will not be trained; an empty text if they will."""
     if plan.baseline_trials == 0:
         return NOT_REQUESTED
     return "" if find_spec("torch") else NO_TORCH
 
 
 def planned_jobs(result: Result, plan: Plan) -> Sequence[Job]:
-    """Tell which jobs a result will want first, without doing any."""
+    """Return the first jobs of a result, without running any."""
     try:
         result.run(replace(plan, spread=_capture_jobs))
     except _JobsPlanned as wanted:
@@ -280,61 +280,52 @@ def _capture_jobs(_work: JobFunction, jobs: Sequence[Job], _scope: Scope) -> NoR
 
 def _missing_data(result: Result, scope: Scope) -> SkippedResult | None:
     faults = unusable_datasets(result.DATA, scope.folder)
-    why = "; ".join(map(str, faults.values()))
-    return (
-        SkippedResult(result.NAME, why, optional=set(faults) <= OPTIONAL_DATASETS)
-        if faults
-        else None
-    )
+    if not faults:
+        return None
+    why, optional = "; ".join(map(str, faults.values())), set(faults) <= OPTIONAL_DATASETS
+    return SkippedResult(result.NAME, why, optional=optional)
 
 
-def _skip_result(result: Result, kitchen: RunContext) -> SkippedResult:
-    kitchen.display.end(f"{result.NAME}: skipped, its data are missing")
-    return _missing_data(result, kitchen.plan.scope) or SkippedResult(
-        result.NAME, "", optional=False
-    )
+def _skip_result(result: Result, context: RunContext) -> SkippedResult:
+    context.display.end(f"{result.NAME}: skipped, its data are missing")
+    missing = _missing_data(result, context.plan.scope)
+    return missing or SkippedResult(result.NAME, "", optional=False)
 
 
-def _run_result(result: Result, kitchen: RunContext, why: str) -> CompletedResult:
-    kitchen.display.begin(result.NAME)
-    start, tally = monotonic(), JobCounter(kitchen.display)
-    keeper = JobCache(kitchen.folder / CACHE_FOLDER, kitchen.do, tally)
-    rows = result.run(replace(kitchen.plan, spread=keeper.spread))
-    record = _record(result, kitchen, tally, why, monotonic() - start)
-    kept, lacks = (
-        result_files.save_result(kitchen.folder, record, rows),
-        _missing_data(result, kitchen.plan.scope),
-    )
-    files = _files(result, kitchen.folder, kept)
-    without = ", not whole, as data are missing" if lacks else ""
-    kitchen.display.end(f"{result.NAME}: {tally}, {format_duration(record.seconds)}{without}")
-    return CompletedResult(result.NAME, kept, result.claims(kept.rows), files, lacks)
-
-
-def _files(result: Result, folder: Path, kept: SavedResult) -> list[Path]:
-    pictures = result_files.save_figures(folder, result.NAME, result.plot(kept.rows))
-    return [folder / f"{result.NAME}.csv", folder / f"{result.NAME}.json", *pictures]
+def _run_result(result: Result, context: RunContext, why: str) -> CompletedResult:
+    context.display.begin(result.NAME)
+    start, counter, folder = monotonic(), JobCounter(context.display), context.folder
+    cache = JobCache(folder / CACHE_FOLDER, context.do, counter)
+    rows = result.run(replace(context.plan, spread=cache.spread))
+    record = _record(result, context, counter, why, monotonic() - start)
+    saved = result_files.save_result(folder, record, rows)
+    missing = _missing_data(result, context.plan.scope)
+    pictures = result_files.save_figures(folder, result.NAME, result.plot(saved.rows))
+    files = [folder / f"{result.NAME}.csv", folder / f"{result.NAME}.json", *pictures]
+    partly = ", not whole, as data are missing" if missing else ""
+    context.display.end(f"{result.NAME}: {counter}, {format_duration(record.seconds)}{partly}")
+    return CompletedResult(result.NAME, saved, result.claims(saved.rows), files, missing)
 
 
 def _record(
-    result: Result, kitchen: RunContext, tally: JobCounter, why: str, seconds: float
+    result: Result, context: RunContext, counter: JobCounter, why: str, seconds: float
 ) -> Record:
-    plan, scope = kitchen.plan, kitchen.plan.scope
+    plan, scope = context.plan, context.plan.scope
     return Record(
         result=result.NAME,
-        date=kitchen.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=context.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,
         seed=scope.seed,
         quick=scope.quick,
         trials=len(plan.merging),
         baseline_trials=len(plan.training),
         baselines=why,
-        settings=tally.settings,
-        jobs=tally.jobs,
-        jobs_before=tally.before,
+        settings=counter.settings,
+        jobs=counter.jobs,
+        jobs_before=counter.before,
         seconds=round(seconds, 1),
-        job_seconds=round(tally.seconds, 1),
+        job_seconds=round(counter.seconds, 1),
         machine=machine_info(),
         packages=package_versions(),
-        data=dataset_digests([*result.DATA, *tally.datasets], scope.folder),
+        data=dataset_digests([*result.DATA, *counter.datasets], scope.folder),
     )
