@@ -45,10 +45,10 @@ def test_one_entry_that_is_wrong_by_one_quantum_is_caught(name):
 def test_a_site_that_tells_a_wrong_sum_is_caught(monkeypatch):
     right = TreeNode.share
 
-    def share(junction):
-        if junction.name == "site-000003":
-            junction._own = off(junction.own, "U")
-        return right(junction)
+    def share(node):
+        if node.name == "site-000003":
+            node._own = off(node.own, "U")
+        return right(node)
 
     monkeypatch.setattr(TreeNode, "share", share)
     assert held(simulate(PLAN, measure_s=None))[:2] == [False, False]
@@ -84,9 +84,9 @@ def test_the_flat_sum_goes_from_the_last_to_the_first_and_groups_nobody_with_its
 
 
 def test_a_site_that_does_not_come_back_whole_is_caught(monkeypatch):
-    right = TreeNode.note
+    right = TreeNode.contribution
     wrong = lambda j, name: replace(right(j, name), stats=off(right(j, name).stats, "C"))  # noqa: E731
-    monkeypatch.setattr(TreeNode, "note", wrong)
+    monkeypatch.setattr(TreeNode, "contribution", wrong)
     assert held(simulate(PLAN, measure_s=None))[3] is False
 
 

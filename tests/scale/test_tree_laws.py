@@ -99,19 +99,19 @@ def test_any_tree_of_junctions_knows_what_one_ledger_knows(conversation, seed):
         ledger.put(note)
         place, data = homes[device], encode(note)
         while place is not None:  # every place passes its sum on
-            junction = tree[place]
-            (junction.receive_change if by_difference else junction.hear)(data)
-            place, data = parents[place], junction.share()
+            node = tree[place]
+            (node.receive_change if by_difference else node.receive)(data)
+            place, data = parents[place], node.share()
     assert tree[0].own == ledger.total()
     assert_all_know_the_total(tree, parents, ledger)
 
 
 def assert_all_know_the_total(tree, parents, ledger):
     total, told = ledger.total(), {}
-    for place, junction in enumerate(tree):  # parents come first
-        if parents[place] is not None and junction.name in told:
-            junction.adopt(told[junction.name])
-        told |= dict(junction.tell())
+    for place, node in enumerate(tree):  # parents come first
+        if parents[place] is not None and node.name in told:
+            node.adopt(told[node.name])
+        told |= dict(node.replies())
     for note in ledger:
         others = decode(told[note.device], projection=tree[0].projection)
         assert others + note.stats == total
@@ -120,25 +120,25 @@ def assert_all_know_the_total(tree, parents, ledger):
 
 def test_a_change_brings_the_sum_up_without_adding_up_afresh(monkeypatch):
     fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
-    junction = TreeNode("site-1", fleet.projection)
+    node = TreeNode("site-1", fleet.projection)
     for device in range(3):
-        junction.hear(encode(fleet.contribution(device, 1)))
-    before = junction.own
+        node.receive(encode(fleet.contribution(device, 1)))
+    before = node.own
     monkeypatch.setattr(Ledger, "total", None)
-    assert junction.receive_change(encode(fleet.contribution(1, 2)))
+    assert node.receive_change(encode(fleet.contribution(1, 2)))
     old, new = fleet.contribution(1, 1).stats, fleet.contribution(1, 2).stats
-    assert junction.own == before - old + new
+    assert node.own == before - old + new
 
 
 def test_a_change_that_comes_late_changes_nothing():
     fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
-    junction = TreeNode("site-1", fleet.projection)
-    junction.hear(encode(fleet.contribution(0, 2)))
-    before = junction.own
-    junction.share()
-    assert not junction.receive_change(encode(fleet.contribution(0, 1)))
-    assert junction.own == before == fleet.contribution(0, 2).stats
-    assert not junction.changed
+    node = TreeNode("site-1", fleet.projection)
+    node.receive(encode(fleet.contribution(0, 2)))
+    before = node.own
+    node.share()
+    assert not node.receive_change(encode(fleet.contribution(0, 1)))
+    assert node.own == before == fleet.contribution(0, 2).stats
+    assert not node.changed
 
 
 def test_so_many_messages_get_all_checks_the_first_among_them():
@@ -146,18 +146,18 @@ def test_so_many_messages_get_all_checks_the_first_among_them():
     good = fleet.contribution(0, 1)
     bad = Contribution("device-9", replace(good.stats, U=-good.stats.U), 1)  # the codec takes it
     with pytest.raises(RejectedError, match="device-9, normal: found a U with a negative"):
-        TreeNode("site-1", fleet.projection).hear(encode(bad))
+        TreeNode("site-1", fleet.projection).receive(encode(bad))
     second = TreeNode("site-1", fleet.projection, check_every=2)
-    assert second.hear(encode(good))
-    assert second.hear(encode(bad))
+    assert second.receive(encode(good))
+    assert second.receive(encode(bad))
     with pytest.raises(RejectedError):
-        second.hear(encode(bad))
+        second.receive(encode(bad))
 
 
 def test_a_name_that_was_never_heard_is_told():
     fleet = SimulatedFleet(Plan(devices=3, n_inputs=2, n_hidden=2, **CALM))
     with pytest.raises(UnknownError, match="site-1 has heard nothing of device-5"):
-        TreeNode("site-1", fleet.projection).note("device-5")
+        TreeNode("site-1", fleet.projection).contribution("device-5")
 
 
 def test_the_sum_of_nothing_is_the_empty_one():

@@ -1,6 +1,6 @@
-"""The report: results as plain numbers, and the bytes one device sends in a day.
+"""Results of a simulation as plain values for JSON, and the bytes a device sends in a day.
 
-Message lengths are those of messages that were really encoded.
+Message lengths are those of encoded messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIRECTIONS = 2  # what goes up comes down
 
 @cache
 def message_bytes(n_inputs: int, n_hidden: int, form: str = "exact") -> int:
-    """Give the length of a contribution on the wire; it does not depend on what was seen.
+    """Return the length of an encoded contribution; it does not depend on the samples.
 
     >>> [message_bytes(561, 128, form) for form in ("exact", "float32", "root16")]
     [650176, 325432, 166113]
@@ -58,13 +58,13 @@ class DeviceTraffic:
         return self.samples * self.n_inputs * self.value_bytes
 
     def break_even(self, form: str = "exact") -> float:
-        """Samples between two shares, below which raw samples are fewer bytes than sums."""
+        """Samples between two shares below which raw samples take fewer bytes than sums."""
         sums = DIRECTIONS * message_bytes(self.n_inputs, self.n_hidden, form)
         return sums / (self.n_inputs * self.value_bytes)
 
 
 def max_samples(grid_bits: int) -> float:
-    """Give the samples, with values in [−1, 1], after which the range of exact sums is full.
+    """Return the number of samples, with values in [−1, 1], up to which sums are exact.
 
     >>> f"{max_samples(12):.2g}"
     '5.4e+08'
@@ -80,7 +80,13 @@ Record = dict[str, Any]
 
 
 def record(outcome: Outcome, *, interval_s: float = 3600.0, latency_s: float = 0.05) -> Record:
-    """Write everything down; sharing happens once an interval, and a link takes the latency."""
+    """Return the outcome as plain values.
+
+    Args:
+        outcome: What `simulate` returned.
+        interval_s: Time between two shares of a device, for its bytes in a day.
+        latency_s: Latency of one link, for the time until a change reaches all devices.
+    """
     gathered = outcome.gathered
     return {
         "sizes": size_record(outcome.plan),
@@ -101,7 +107,7 @@ def record(outcome: Outcome, *, interval_s: float = 3600.0, latency_s: float = 0
 
 
 def size_record(plan: Plan) -> Record:
-    """Write down what is simulated."""
+    """Return the settings of the simulation."""
     return {
         **asdict(plan),
         "regions": plan.n_regions,
@@ -111,7 +117,7 @@ def size_record(plan: Plan) -> Record:
 
 
 def speed_record(outcome: Outcome) -> Record:
-    """Write down how fast it went, and how fast the machine can go."""
+    """Return the speed of the simulation and of the machine."""
     gathered = outcome.gathered
     messages = gathered.up[0].messages
     found = {
@@ -133,11 +139,11 @@ def speed_record(outcome: Outcome) -> Record:
 
 
 def tier_records(outcome: Outcome) -> list[Record]:
-    """Write down what passed between tiers: up as heard, down as told on one path, times places."""
+    """Return the messages between tiers; those down are counted on one path, times the nodes."""
     gathered, spreading = outcome.gathered, outcome.spreading
     found = []
-    for tier, (words, tally) in enumerate(zip(TIERS, gathered.up, strict=True)):
-        row = {"tier": words, "places": gathered.places[tier], "up": asdict(tally)}
+    for tier, (words, counts) in enumerate(zip(TIERS, gathered.up, strict=True)):
+        row = {"tier": words, "places": gathered.places[tier], "up": asdict(counts)}
         if spreading is not None:
             answers = spreading.answers[-1 - tier]
             each = answers.length / answers.number
@@ -147,17 +153,15 @@ def tier_records(outcome: Outcome) -> list[Record]:
 
 
 def device_day_record(plan: Plan, interval_s: float) -> Record:
-    """Write down the bytes of one device in a day, both ways, for each form of the wire."""
-    shares = DAY_S / interval_s
-    device = DeviceTraffic(
-        n_inputs=plan.n_inputs, n_hidden=plan.n_hidden, samples=0.0, shares=shares
-    )
+    """Return the bytes of one device in a day, both ways, for each form of the wire."""
+    shares, sizes = DAY_S / interval_s, {"n_inputs": plan.n_inputs, "n_hidden": plan.n_hidden}
+    device = DeviceTraffic(**sizes, samples=0.0, shares=shares)
     both = {form: device.sums(form) for form in WIRE_FORMS}
     return {"interval_s": interval_s, "shares": shares, "ways": DIRECTIONS, "bytes": both}
 
 
 def change_record(outcome: Outcome, latency_s: float) -> Record | None:
-    """Write down how long a change takes to reach all."""
+    """Return how long a change takes to reach all devices."""
     if outcome.spreading is None:
         return None
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -23,70 +24,62 @@ SAMPLE_STREAM = 1  # changes the plan's seed, so that samples are not drawn like
 
 
 class SimulatedFleet:
-    """Makes what a device would send, at any revision."""
+    """Returns the contribution of a device at any revision."""
 
     def __init__(self, plan: Plan) -> None:
-        """Draw the samples, and sum them up for each place on each shelf."""
+        """Draw the samples, and sum them up for each place in each pool."""
         self.plan, self.projection = plan, plan.projection
         self.rows = draw_samples(plan)
-        self._stats = [
-            [Stats.of_rows(self.projection, samples) for samples in shelf] for shelf in self.rows
-        ]
+        self._stats = [[Stats.of_rows(self.projection, X) for X in pool] for pool in self.rows]
 
     def component_stats(self, device: int, revision: int) -> list[Stats]:
-        """Give the sums whose sum a device sends."""
-        shelves = self.plan.pools
-        later = (shelves.later_index(device, r) for r in range(2, revision + 1))
-        return [
-            *(self._stats[digit][place] for digit, place in enumerate(shelves.taken(device))),
-            *(self._stats[-1][place] for place in later),
-        ]
+        """Return the sums that add up to a device's stats."""
+        pools = self.plan.pools
+        first = (self._stats[digit][place] for digit, place in enumerate(pools.taken(device)))
+        later = (pools.later_index(device, r) for r in range(2, revision + 1))
+        return [*first, *(self._stats[-1][place] for place in later)]
 
     def contribution(self, device: int, revision: int) -> Contribution:
-        """Give what a device sends."""
+        """Return a device's contribution."""
         first, *rest = self.component_stats(device, revision)
         return Contribution(device_name(device), sum(rest, first), revision)
 
     def flat(self, devices: IntArray, newest: IntArray) -> Stats:
-        """Add up what devices have at their newest revisions, 0 for none, straight from the shelf.
+        """Add up the stats of devices at their newest revisions, 0 for none.
 
-        No tree, no ledger, no bytes: what the tree's total is held against.
+        Without tree, ledger or bytes: the tree's total is compared with it.
         """
-        heard = zip(devices.tolist(), newest.tolist(), strict=True)
-        parts = (
-            each for device, last in heard if last for each in self.component_stats(device, last)
-        )
-        return Stats.total(self.projection, parts)
+        received = zip(devices.tolist(), newest.tolist(), strict=True)
+        parts = (self.component_stats(device, last) for device, last in received if last)
+        return Stats.total(self.projection, chain.from_iterable(parts))
 
 
 def device_name(device: int) -> str:
-    """Name a device by its number."""
+    """Return the name of a device."""
     return f"device-{device:07}"
 
 
 def draw_samples(plan: Plan) -> NDArray[np.float64]:
-    """Draw the samples of each place on each shelf, in [−1, 1] on the grid."""
-    shelves, each = plan.pools, plan.samples * plan.n_inputs
-    values = random_uniform(
-        plan.seed ^ SAMPLE_STREAM, np.arange(shelves.count, dtype=np.uint64), each
-    )
+    """Draw the samples of each place in each pool, in [−1, 1] on the grid."""
+    places = np.arange(plan.pools.count, dtype=np.uint64)
+    values = random_uniform(plan.seed ^ SAMPLE_STREAM, places, plan.samples * plan.n_inputs)
     rows = plan.projection.grid.rows(values.reshape(-1, plan.n_inputs))
-    return rows.reshape(-1, shelves.base, plan.samples, plan.n_inputs)
+    return rows.reshape(-1, plan.pools.base, plan.samples, plan.n_inputs)
 
 
 @lru_cache(maxsize=1)
 def cached_fleet(plan: Plan) -> SimulatedFleet:
-    """Give the fleet of a plan; a process makes it once."""
+    """Return the fleet of a plan; a process builds it once."""
     return SimulatedFleet(plan)
 
 
-DELIVERY_STREAM = 2  # changes the plan's seed, so that fates are not drawn like weights or samples
+DELIVERY_STREAM = 2  # changes the seed, so that deliveries are not drawn like weights or samples
 WAVES = (0, 1)
-TRUNCATED = 0  # in the place of a revision: the first one, cut short on its way
+TRUNCATED = 0  # in place of a revision: the first one, truncated in transit
 
 
 class Delivery(NamedTuple):
-    """What becomes of a device: the revisions that arrive in each wave, and the newest of them."""
+    """The revisions of a device that arrive in each wave, and the newest of them."""
 
     revisions_by_wave: tuple[tuple[int, ...], tuple[int, ...]]
     newest: int
@@ -101,35 +94,32 @@ DELIVERIES = {
     "late": Delivery(((), (1,)), 1),
     "overtaken": Delivery(((2,), (1,)), 2),
 }
-NEWEST_REVISIONS = np.array([fate.newest for fate in DELIVERIES.values()])
+NEWEST_REVISIONS = np.array([delivery.newest for delivery in DELIVERIES.values()])
 
 
 def draw_deliveries(plan: Plan, devices: IntArray) -> IntArray:
-    """Draw the fate of each device, as its place in FATES."""
+    """Draw the delivery of each device, as its index in DELIVERIES."""
     chance = (_random_words(plan, devices)[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    halves = (plan.drop_out / 2.0, plan.late / 2.0)
-    ends = np.cumsum([halves[0], halves[0], plan.repeat, plan.revise, halves[1], halves[1]])
+    dropped, late = plan.drop_out / 2.0, plan.late / 2.0
+    ends = np.cumsum([dropped, dropped, plan.repeat, plan.revise, late, late])
     places = np.searchsorted(ends, chance, side="right") + 1
     return np.asarray(np.where(places < len(DELIVERIES), places, 0))
 
 
 def newest_revisions(plan: Plan, devices: IntArray) -> IntArray:
-    """Give the newest revision that arrives of each device, 0 for none."""
+    """Return the newest revision that arrives from each device, 0 for none."""
     return np.asarray(NEWEST_REVISIONS[draw_deliveries(plan, devices)])
 
 
 def arrivals(plan: Plan, devices: IntArray, wave: int) -> Iterator[tuple[int, int]]:
-    """Give device and revision of each message of a wave, in an order of chance."""
+    """Yield device and revision of each message of a wave, in random order."""
     every = list(DELIVERIES.values())
     order = np.argsort(_random_words(plan, devices)[:, 1 + wave])
-    for device, fate in zip(
-        devices[order].tolist(), draw_deliveries(plan, devices)[order], strict=True
-    ):
-        for revision in every[fate].revisions_by_wave[wave]:
+    drawn = draw_deliveries(plan, devices)[order]
+    for device, delivery in zip(devices[order].tolist(), drawn, strict=True):
+        for revision in every[delivery].revisions_by_wave[wave]:
             yield device, revision
 
 
-def _random_words(
-    plan: Plan, devices: IntArray
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+def _random_words(plan: Plan, devices: IntArray) -> NDArray[np.uint64]:
     return random_words(plan.seed ^ DELIVERY_STREAM, devices.astype(np.uint64), 1 + len(WAVES))

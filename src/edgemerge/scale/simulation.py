@@ -23,6 +23,7 @@ from edgemerge.scale.sum_tree import (
     collect_site,
     flat_sum,
     propagate,
+    receive_and_count,
     run_site,
 )
 from edgemerge.workers import WorkerPool
@@ -30,7 +31,7 @@ from edgemerge.workers import WorkerPool
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of the machine, by one thread: sums, and bytes of memory, in a second."""
+    """Speed of the machine with one thread: sums, and bytes of memory, in a second."""
 
     sums_per_s: float
     bytes_per_s: float
@@ -38,7 +39,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What went up: the tallies of the three tiers, places heard, time and memory."""
+    """Result of the way up: the total, counts of the three tiers, time and memory."""
 
     total: Stats
     up: tuple[MessageCounts, MessageCounts, MessageCounts]  # from devices, from sites, from regions
@@ -50,7 +51,7 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of it; once it is `stopped`, sites or checks are missing; the rest holds."""
+    """Result of a simulation; if it was `stopped`, sites or checks are missing."""
 
     plan: Plan
     workers: int
@@ -71,10 +72,10 @@ Stop = Callable[[], bool]
 
 
 class Aggregation:
-    """Hears sites in order; holds the top, the region that is being heard, and nothing older."""
+    """Receives from sites in order; holds the top and the current region, and nothing older."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start with nothing heard."""
+        """Start without contributions."""
         self.plan, self.top = plan, TreeNode("top", plan.projection)
         self.region, self.site = TreeNode("none", plan.projection), 0
         self.up = (MessageCounts(), MessageCounts(), MessageCounts())
@@ -82,12 +83,12 @@ class Aggregation:
         self._peaks: dict[int, int] = {}
 
     def run(self, workers: WorkerPool, advance: Advance, stop: Stop) -> Aggregated:
-        """Hear all sites, or those begun before being stopped."""
+        """Receive from all sites, or from those started before `stop` returned true."""
         start = perf_counter()
         sites = takewhile(lambda _: not stop(), range(self.plan.n_sites))
-        heard = workers.in_order(partial(run_site, self.plan), sites)
+        results = workers.in_order(partial(run_site, self.plan), sites)
         for region in range(self.plan.n_regions):
-            self._hear_region(region, heard, advance)
+            self._receive_region(region, results, advance)
         seconds = perf_counter() - start
         seen = DrawCounts.of(self.plan, self.devices_done)
         places = seen.devices, self.sites_received, len(self.top.ledger)
@@ -97,34 +98,27 @@ class Aggregation:
 
     @property
     def devices_done(self) -> int:
-        """How many devices belong to the sites that were heard: the first ones."""
+        """The number of devices of the sites that are done: the first ones."""
         return min(self.done * self.plan.fan_out, self.plan.devices)
 
-    def _hear_region(self, number: int, heard: Iterator[SiteResult], advance: Advance) -> None:
+    def _receive_region(self, number: int, sites: Iterator[SiteResult], advance: Advance) -> None:
         region = TreeNode(f"region-{number:05}", self.plan.projection)
         for site in self.plan.sites_of(number):
-            one = next(heard, None)
-            if one is None:
+            result = next(sites, None)
+            if result is None:
                 break
-            self._take(region, site, one)
+            self.up[0].add(result.counts)
+            self._peaks[result.process] = result.peak_bytes
+            for data in result.messages:
+                receive_and_count(region, data, self.up[1])
+            if result.messages:
+                self.site, self.sites_received = site, self.sites_received + 1
+            self.done += 1
+            self.cpu_s += result.cpu_s
             advance(len(self.plan.devices_of(site)))
         if region.changed:
             self.region = region
-            _receive(self.top, region.share(), self.up[2])
-
-    def _take(self, region: TreeNode, site: int, heard: SiteResult) -> None:
-        self.up[0].add(heard.tally)
-        self._peaks[heard.process] = heard.peak_bytes
-        for data in heard.messages:
-            _receive(region, data, self.up[1])
-        if heard.messages:
-            self.site, self.sites_received = site, self.sites_received + 1
-        self.done += 1
-        self.cpu_s += heard.cpu_s
-
-
-def _receive(junction: TreeNode, data: bytes, tally: MessageCounts) -> None:
-    tally.heard(len(data), kept=junction.hear(data))
+            receive_and_count(self.top, region.share(), self.up[2])
 
 
 FLAT_SUM_WORK = 0.1  # of one device in the flat sum, where one in the tree is 1
@@ -138,61 +132,56 @@ def simulate(
     stop: Stop = lambda: False,
     measure_s: float | None = 0.3,
 ) -> Outcome:
-    """Send every device's contribution through the tree, and hold the total against other ways.
+    """Send every device's contribution through the tree, and check the total in other ways.
 
-    `advance` hears how many devices are done, up to `work(plan)` in all. Once `stop` says so, no
-    more sites are begun, and the outcome is that of those heard. `measure_s` is the time for each
-    measurement of the machine; None: none. With workers, the calling program must be importable.
+    `advance` is called with the work done since, up to `total_work(plan)` in all. Once `stop`
+    returns true, no more sites are started, and the outcome is that of those done. `measure_s` is
+    the time for each measurement of the machine; None skips them. With several workers, the calling
+    program must be importable.
     """
-    gathering = Aggregation(plan)
-    with WorkerPool(workers) as crew:
-        gathered = gathering.run(crew, advance, stop)
-        again = None if stop() else flat_total(plan, crew, advance, stop)
+    aggregation = Aggregation(plan)
+    with WorkerPool(workers) as pool:
+        gathered = aggregation.run(pool, advance, stop)
+        again = None if stop() else flat_total(plan, pool, advance, stop)
     fleet, total = cached_fleet(plan), gathered.total
-    checks = [
-        checks_module.check_integers(total, fleet, DrawCounts.of(plan, gathering.devices_done))
-    ]
+    drawn = DrawCounts.of(plan, aggregation.devices_done)
+    checks = [checks_module.check_integers(total, fleet, drawn)]
     checks += [] if again is None else [checks_module.check_flat_sum(total, again)]
-    more, spreading = change_one_device(fleet, gathering) if gathered.places[0] else ([], None)
-    speed = None if measure_s is None else measure_speed(fleet, measure_s)
+    more, spreading = change_one_device(fleet, aggregation) if gathered.places[0] else ([], None)
+    speed = None
+    if measure_s is not None:
+        speed = Speed(sums_per_second(fleet, measure_s), memory_bandwidth(measure_s))
     return Outcome(plan, workers, again is None, gathered, checks + more, spreading, speed)
 
 
-def measure_speed(fleet: SimulatedFleet, seconds: float) -> Speed:
-    """Measure how fast sums are added up, and how fast memory is."""
-    return Speed(sums_per_second(fleet, seconds), memory_bandwidth(seconds))
-
-
 def total_work(plan: Plan) -> float:
-    """Say what `advance` adds up to."""
+    """Return the sum of all calls of `advance`."""
     return plan.devices * (1.0 + FLAT_SUM_WORK)
 
 
-def flat_total(plan: Plan, crew: WorkerPool, advance: Advance, stop: Stop) -> Stats | None:
-    """Add up all devices without the tree, dealt out so that no group is a site's."""
-    hands = plan.n_sites
-    deal = partial(flat_sum, plan, hands=hands, devices=plan.devices)
-    jobs = takewhile(lambda _: not stop(), range(hands))
-    dealt = (
-        _advance_after(part, advance, plan.devices / hands) for part in crew.in_order(deal, jobs)
-    )
-    total = Stats.total(plan.projection, dealt)
+def flat_total(plan: Plan, pool: WorkerPool, advance: Advance, stop: Stop) -> Stats | None:
+    """Add up all devices without the tree, in parts that are not those of sites."""
+    parts = plan.n_sites
+    add = partial(flat_sum, plan, parts=parts, devices=plan.devices)
+    jobs = takewhile(lambda _: not stop(), range(parts))
+
+    def sums() -> Iterator[Stats]:
+        for stats in pool.in_order(add, jobs):
+            advance(FLAT_SUM_WORK * plan.devices / parts)
+            yield stats
+
+    total = Stats.total(plan.projection, sums())
     return None if stop() else total
 
 
 def change_one_device(
-    fleet: SimulatedFleet, gathering: Aggregation
+    fleet: SimulatedFleet, aggregation: Aggregation
 ) -> tuple[list[Check], Propagation]:
-    """Take the last site back and put it in again, then let one of its devices change."""
-    site = collect_site(fleet.plan, gathering.site)[0]
-    path = TreePath(site, gathering.region, gathering.top)
-    checks = checks_module.check_removal(fleet, gathering.site, path)
+    """Remove the last site and add it again, then let one of its devices change."""
+    site = collect_site(fleet.plan, aggregation.site)[0]
+    path = TreePath(site, aggregation.region, aggregation.top)
+    checks = checks_module.check_removal(fleet, aggregation.site, path)
     before, old = path.top.own, next(iter(site.ledger))
     new = fleet.contribution(int(old.device.partition("-")[2]), old.revision + 1)
     spreading = propagate(new, path)
     return checks + checks_module.check_change(old, new, before, path.top.own, spreading), spreading
-
-
-def _advance_after(part: Stats, advance: Callable[[float], None], devices: float) -> Stats:
-    advance(FLAT_SUM_WORK * devices)
-    return part

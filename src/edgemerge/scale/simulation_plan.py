@@ -18,15 +18,15 @@ IntArray = NDArray[np.int64]
 IntOrArray = TypeVar("IntOrArray", int, IntArray)  # of one device, or of many
 
 POOL_SIZES = (2, 4, 8, 16, 32, 64, 128)
-MAX_DIGITS = 3  # digits, if the base allows it: each is one more sum to add
-MAX_POOL_BYTES = 2**24  # bytes for all shelves; more would leave the cache
+MAX_DIGITS = 3  # if the pool size allows it: each is one more sum to add
+MAX_POOL_BYTES = 2**24  # of all pools; more would not fit the CPU's cache
 
 
 @dataclass(frozen=True)
 class SumPools:
-    """One shelf of `base` sums for each digit of a device's number, and one for later revisions.
+    """One pool of `base` sums for each digit of a device's number, and one for later revisions.
 
-    Two numbers differ in a digit, so no two devices take the same; the number alone says what.
+    A device's stats are one sum of each pool, chosen by its digits, so no two devices are equal.
     """
 
     base: int
@@ -34,25 +34,24 @@ class SumPools:
 
     @classmethod
     def for_devices(cls, devices: int, stats_bytes: int) -> Self:
-        """Take shelves just long enough for few digits, or shorter ones where sums are large."""
+        """Choose pools just large enough for few digits, or smaller ones where sums are large."""
         every = [cls(base, _digits_needed(devices, base)) for base in POOL_SIZES]
-        enough = next(
-            (i for i, each in enumerate(every) if each.digits <= MAX_DIGITS), len(POOL_SIZES) - 1
-        )
-        fitting = (s for s in every[enough::-1] if s.count * stats_bytes <= MAX_POOL_BYTES)
+        small = [each for each in every if each.digits > MAX_DIGITS]
+        candidates = every[: len(small) + 1][::-1]
+        fitting = (each for each in candidates if each.count * stats_bytes <= MAX_POOL_BYTES)
         return next(fitting, every[0])
 
     @property
     def count(self) -> int:
-        """How many sums lie on all shelves."""
+        """The number of sums in all pools."""
         return self.base * (self.digits + 1)
 
     def taken(self, device: IntOrArray) -> list[IntOrArray]:
-        """Say which sum a device takes from the shelf of each digit."""
+        """Return the index of the sum that a device takes from the pool of each digit."""
         return [device // self.base**digit % self.base for digit in range(self.digits)]
 
     def later_index(self, device: IntOrArray, revision: int) -> IntOrArray:
-        """Say which sum it takes from the last shelf for a revision past the first."""
+        """Return the index in the last pool of the sum that a later revision adds."""
         return (device + revision) % self.base
 
 
@@ -69,11 +68,12 @@ RATE_FIELDS = ("drop_out", "repeat", "revise", "late")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Devices tell sites, sites tell regions, regions tell the top; each number can be set.
+    """Settings of a simulation: devices send to sites, sites to regions, regions to the top.
 
-    A site hears `fan_out` devices. A device has seen `samples` samples of each of a few kinds.
-    The shares say how many devices drop out, repeat, revise, or come late. Of the devices' messages
-    every `check_every`th gets all checks of `admit`; the codec and the ledger check all of them.
+    A site receives from `fan_out` devices. A device has seen `samples` samples of each of a few
+    kinds. `drop_out`, `repeat`, `revise` and `late` are shares of the devices whose message is
+    lost, arrives twice, is replaced by a newer revision, or arrives late. Every `check_every`th
+    message of a device gets all checks of `admit`; the codec and the ledger check all of them.
     """
 
     devices: int = 1_000_000
@@ -91,7 +91,7 @@ class Plan:
     check_every: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be simulated, before anything is made."""
+        """Refuse settings that cannot be simulated."""
         for name in COUNT_FIELDS:
             if as_int(name, getattr(self, name)) < 1:
                 raise SettingError(f"found {name}={getattr(self, name)}, expected at least 1")
@@ -109,31 +109,27 @@ class Plan:
     @cached_property
     def projection(self) -> Projection:
         """The hidden layer that all devices share."""
-        return Projection(
-            n_inputs=self.n_inputs,
-            n_hidden=self.n_hidden,
-            grid_bits=self.grid_bits,
-            seed=self.seed,
-        )
+        sizes = {"n_inputs": self.n_inputs, "n_hidden": self.n_hidden}
+        return Projection(**sizes, grid_bits=self.grid_bits, seed=self.seed)
 
     @cached_property
     def pools(self) -> SumPools:
-        """How many sums there are to make contributions of."""
+        """The pools of sums that contributions are made of."""
         return SumPools.for_devices(self.devices, self.stats_bytes)
 
     @property
     def most_samples(self) -> int:
-        """What all devices can have seen at most; two revisions past the first."""
+        """The most samples of all devices together, with two revisions past the first."""
         return self.devices * self.samples * (self.pools.digits + 2)
 
     @property
     def n_sites(self) -> int:
-        """The places that hear devices."""
+        """The number of sites, which receive from devices."""
         return ceil(self.devices / self.fan_out)
 
     @property
     def n_regions(self) -> int:
-        """The places that hear sites; by default as many as each of them hears sites."""
+        """The number of regions, which receive from sites; by default the root of their number."""
         return self.regions or max(1, round(sqrt(self.n_sites)))
 
     @property
@@ -142,21 +138,19 @@ class Plan:
         return 8 * (self.n_hidden**2 + (self.n_hidden + 2) * self.n_inputs)
 
     def devices_of(self, site: int) -> range:
-        """Give the numbers of the devices that a site hears."""
+        """Return the numbers of a site's devices."""
         return range(site * self.fan_out, min((site + 1) * self.fan_out, self.devices))
 
     def sites_of(self, region: int) -> range:
-        """Give the numbers of the sites that a region hears."""
-        return range(
-            region * self.n_sites // self.n_regions, (region + 1) * self.n_sites // self.n_regions
-        )
+        """Return the numbers of a region's sites."""
+        return range(*((region + i) * self.n_sites // self.n_regions for i in (0, 1)))
 
     def memory(self, workers: int) -> int:
-        """Bound the bytes of all stats that are held at a time; programs come on top.
+        """Return a bound on the bytes of all stats that are in memory at a time.
 
-        Each worker has one site with the newest of each of its devices, and the shelves; whoever
-        adds up has the sites of one region, of the one before, and all regions. The number of
-        devices is in it by its square root only. Messages on their way, and copies, double it.
+        Each worker has one site with the newest contribution of each device, and the pools; the
+        main process has the sites of one region, of the one before, and all regions. It grows with
+        the square root of the number of devices. Messages in transit, and copies, double it.
         """
         site = self.fan_out + self.pools.count
         top = 2 * ceil(self.n_sites / self.n_regions) + self.n_regions

@@ -43,94 +43,87 @@ class MessageCounts:
     late_or_repeated: int = 0
     refused: int = 0
 
-    def heard(self, length: int, *, kept: bool) -> None:
-        """Count a message that was taken in, or was known already."""
+    def count(self, length: int, outcome: str) -> None:
+        """Count a message by what became of it: `kept`, `late_or_repeated` or `refused`."""
         self.messages += 1
         self.bytes += length
-        self.kept += kept
-        self.late_or_repeated += not kept
-
-    def refuse(self, length: int) -> None:
-        """Count a message that did not pass the checks."""
-        self.messages += 1
-        self.bytes += length
-        self.refused += 1
+        setattr(self, outcome, getattr(self, outcome) + 1)
 
     def add(self, other: MessageCounts) -> None:
-        """Add another tally to this one."""
+        """Add other counts to these."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class TreeNode:
-    """Hears contributions as bytes, tells their sum up, and everything else down.
+    """Receives contributions as bytes, sends their sum up, and the sum of all others down.
 
-    Every `check_every`th message gets all checks of `admit`, the first among them.
+    Every `check_every`th message gets all checks of `admit`, starting with the first.
     """
 
     def __init__(self, name: str, projection: Projection, *, check_every: int = 1) -> None:
-        """Start with nothing heard and nothing told."""
+        """Start without contributions."""
         self.name, self.projection = name, projection
         self.ledger, self.others = Ledger(projection), Stats.empty(projection)
-        self.changed = False  # since the sum was last told
+        self.changed = False  # since the sum was last sent up
         self._own: Stats | None = Stats.empty(projection)
         self._revisions, self._received = count(1), count()
         self._check_every = check_every
 
     @property
     def own(self) -> Stats:
-        """The sum of what those below say; after a wave it is added up afresh."""
+        """The sum of the children's contributions; computed when it is needed."""
         if self._own is None:
             self._own = self.ledger.total()
         return self._own
 
-    def hear(self, data: bytes) -> bool:
-        """Take in a message from below; False if it is late or repeated. The sum can wait."""
+    def receive(self, data: bytes) -> bool:
+        """Store a child's contribution; False if it is late or repeated."""
         return self._keep(self._read(data), None)
 
     def receive_change(self, data: bytes) -> bool:
-        """Take in a message from below, and bring the sum up by the difference alone."""
-        note, own = self._read(data), self.own
+        """Store a child's contribution, and update the sum by the difference."""
+        contribution, own = self._read(data), self.own
         for known in self.ledger:
-            if known.key == note.key:
+            if known.key == contribution.key:
                 own -= known.stats  # M7
-        return self._keep(note, own + note.stats)  # M7
+        return self._keep(contribution, own + contribution.stats)  # M7
 
     def share(self) -> bytes:
-        """Tell the place above what was heard below."""
+        """Return the sum of the children's contributions, for the parent."""
         self.changed = False
         return encode(Contribution(self.name, self.own, next(self._revisions)))
 
     def adopt(self, data: bytes) -> None:
-        """Set what the place above tells."""
+        """Replace the stats that came from the parent."""
         self.others = decode(data, Stats, projection=self.projection)
 
-    def tell(self) -> Iterator[tuple[str, bytes]]:
-        """Tell each one below everything that is known, without its own part."""
+    def replies(self) -> Iterator[tuple[str, bytes]]:
+        """Yield for each child the sum of everything but its own part."""
         everything = self.others + self.own
-        for note in self.ledger:
-            yield note.device, encode(everything - note.stats)  # M7
+        for child in self.ledger:
+            yield child.device, encode(everything - child.stats)  # M7
 
-    def note(self, name: str) -> Contribution:
-        """Give what is known of one below."""
+    def contribution(self, name: str) -> Contribution:
+        """Return the contribution of a child."""
         for known in self.ledger:
             if known.device == name:
                 return known
         raise UnknownError(f"{self.name} has heard nothing of {name}")
 
     def drop(self, name: str) -> None:
-        """Forget one below, as if it had never been heard."""
+        """Remove a child's contribution, as if it had never arrived."""
         self.ledger.drop(name)
         self._own, self.changed = None, True
 
     def _read(self, data: bytes) -> Contribution:
-        note = decode(data, Contribution, projection=self.projection)
+        contribution = decode(data, Contribution, projection=self.projection)
         if next(self._received) % self._check_every == 0:
-            admit(note, projection=self.projection)
-        return note
+            admit(contribution, projection=self.projection)
+        return contribution
 
-    def _keep(self, note: Contribution, own: Stats | None) -> bool:
-        kept = self.ledger.put(note)
+    def _keep(self, contribution: Contribution, own: Stats | None) -> bool:
+        kept = self.ledger.put(contribution)
         if kept:
             self._own, self.changed = own, True
         return kept
@@ -138,85 +131,86 @@ class TreeNode:
 
 @dataclass(frozen=True)
 class SiteResult:
-    """What a site tells above, one message or two; its devices' messages; what it took."""
+    """What a site sends up, one message or two; counts of its devices' messages; its cost."""
 
     messages: tuple[bytes, ...]
-    tally: MessageCounts
+    counts: MessageCounts
     cpu_s: float
     process: int
     peak_bytes: int
 
 
 def run_site(plan: Plan, site: int) -> SiteResult:
-    """Let a site hear its devices, and give what it tells."""
+    """Let a site receive its devices' messages."""
     start = process_time()
-    told, tally = collect_site(plan, site)[1:]
-    return SiteResult(told, tally, process_time() - start, *peak_bytes())
+    sent, counts = collect_site(plan, site)[1:]
+    return SiteResult(sent, counts, process_time() - start, *peak_bytes())
 
 
 def collect_site(plan: Plan, site: int) -> tuple[TreeNode, tuple[bytes, ...], MessageCounts]:
-    """Let a site hear its devices; give it too, with the newest of each of them in its ledger."""
-    fleet, tally, told = cached_fleet(plan), MessageCounts(), []
-    junction = TreeNode(site_name(site), plan.projection, check_every=plan.check_every)
+    """Let a site receive its devices' messages; return it, what it sends up, and the counts."""
+    fleet, counts, sent = cached_fleet(plan), MessageCounts(), []
+    node = TreeNode(site_name(site), plan.projection, check_every=plan.check_every)
     devices = np.array(plan.devices_of(site))
     for wave in WAVES:
         for device, revision in arrivals(plan, devices, wave):
-            _receive_or_reject(junction, device_message(fleet, device, revision), tally)
-        if junction.changed:
-            told.append(junction.share())
-    return junction, tuple(told), tally
+            receive_and_count(node, device_message(fleet, device, revision), counts)
+        if node.changed:
+            sent.append(node.share())
+    return node, tuple(sent), counts
 
 
 def device_message(fleet: SimulatedFleet, device: int, revision: int) -> bytes:
-    """Give what arrives of a device's message."""
+    """Return a device's message as it arrives, perhaps truncated."""
     if revision != TRUNCATED:
         return encode(fleet.contribution(device, revision))
     whole = encode(fleet.contribution(device, 1))
     return whole[: len(whole) // 2]
 
 
-def flat_sum(plan: Plan, hand: int, hands: int, devices: int) -> Stats:
-    """Add up every so many-th of the first devices, from the last one on: no site has those."""
-    numbers = np.arange(hand, devices, hands)[::-1]
+def flat_sum(plan: Plan, part: int, parts: int, devices: int) -> Stats:
+    """Add up one of `parts` parts of the first devices: every n-th, so that no part is a site."""
+    numbers = np.arange(part, devices, parts)[::-1]
     return cached_fleet(plan).flat(numbers, newest_revisions(plan, numbers))
 
 
 def site_name(site: int) -> str:
-    """Name a site by its number."""
+    """Return the name of a site."""
     return f"site-{site:06}"
 
 
-def _receive_or_reject(junction: TreeNode, data: bytes, tally: MessageCounts) -> None:
+def receive_and_count(node: TreeNode, data: bytes, counts: MessageCounts) -> None:
+    """Let a node receive a message, and count what became of it."""
     try:
-        tally.heard(len(data), kept=junction.hear(data))
+        counts.count(len(data), "kept" if node.receive(data) else "late_or_repeated")
     except FormatError:
-        tally.refuse(len(data))
+        counts.count(len(data), "refused")
 
 
 LINKS = 6  # up and down between four tiers
 
 
 class Step(NamedTuple):
-    """One step on the way, and how long it took."""
+    """One step of a propagation, and how long it took."""
 
     words: str
     seconds: float
 
 
 class Replies(NamedTuple):
-    """What one place tells those below it: how many answers, how many bytes together."""
+    """What one node sends down: the number of replies, and their bytes together."""
 
     number: int
     length: int
 
     @classmethod
-    def of(cls, told: Mapping[str, bytes]) -> Replies:
-        """Count answers."""
-        return cls(len(told), sum(map(len, told.values())))
+    def of(cls, sent: Mapping[str, bytes]) -> Replies:
+        """Count replies."""
+        return cls(len(sent), sum(map(len, sent.values())))
 
 
 class TreePath(NamedTuple):
-    """A way through the tree, from a site to the top."""
+    """A path through the tree, from a site to the top."""
 
     site: TreeNode
     region: TreeNode
@@ -225,7 +219,7 @@ class TreePath(NamedTuple):
 
 @dataclass(frozen=True)
 class Propagation:
-    """The steps on the way, what each tier tells, and what the device knows at the end."""
+    """How a change spread: the steps, the replies of each tier, and the device's final stats."""
 
     steps: tuple[Step, ...]
     answers: tuple[Replies, Replies, Replies]  # of the top, of a region, of a site
@@ -233,64 +227,49 @@ class Propagation:
 
     @property
     def seconds(self) -> float:
-        """The work of all steps; places on one tier work at the same time."""
+        """The time of all steps; nodes of one tier work in parallel."""
         return sum(step.seconds for step in self.steps)
 
     def reaches_all_s(self, latency_s: float) -> float:
-        """Add the links: three up, three down."""
+        """Return the time until a change reaches all devices: the steps and the links."""
         return self.seconds + LINKS * latency_s
 
 
-class StepTimer:
-    """Takes the time of one step after the other."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start now."""
-        self.steps: list[Step] = []
-        self._clock, self._start = clock, clock()
-
-    def end(self, words: str) -> None:
-        """End a step, and start the next."""
-        now = self._clock()
-        self.steps.append(Step(words, now - self._start))
-        self._start = now
-
-
 def propagate(
-    note: Contribution, path: TreePath, *, clock: Callable[[], float] = perf_counter
+    contribution: Contribution, path: TreePath, *, clock: Callable[[], float] = perf_counter
 ) -> Propagation:
     """Replace a device's contribution: up to the top, and down to every device of its site.
 
-    Each place brings its sum up by the difference (M7), and later tells each of those below it
-    everything but its own part; the longest way is that on which the change came.
+    Each node updates its sum by the difference (M7), and then sends each child everything but the
+    child's own part; the longest path is that on which the change came.
     """
-    laps = StepTimer(clock)
-    data = encode(note)
-    laps.end("device writes")
+    steps, times = [], [clock()]
+
+    def end_step(words: str) -> None:
+        times.append(clock())
+        steps.append(Step(words, times[-1] - times[-2]))
+
+    data = encode(contribution)
+    end_step("device writes")
     path.site.receive_change(data)
     data = path.site.share()
-    laps.end("site replaces")
+    end_step("site replaces")
     path.region.receive_change(data)
     data = path.region.share()
-    laps.end("region replaces")
+    end_step("region replaces")
     path.top.receive_change(data)
-    laps.end("top replaces")
-    at_top = dict(path.top.tell())
-    laps.end(f"top tells {len(at_top)} regions")
+    end_step("top replaces")
+    at_top = dict(path.top.replies())
+    end_step(f"top tells {len(at_top)} regions")
     path.region.adopt(at_top[path.region.name])
-    at_region = dict(path.region.tell())
-    laps.end(f"region tells {len(at_region)} sites")
+    at_region = dict(path.region.replies())
+    end_step(f"region tells {len(at_region)} sites")
     path.site.adopt(at_region[path.site.name])
-    at_site = dict(path.site.tell())
-    laps.end(f"site tells {len(at_site)} devices")
-    known = _adopt(note, at_site[note.device])
-    laps.end("device adopts and solves")
-    answers = (Replies.of(at_top), Replies.of(at_region), Replies.of(at_site))
-    return Propagation(tuple(laps.steps), answers, known)
-
-
-def _adopt(note: Contribution, data: bytes) -> Stats:
-    detector = Detector.resume(note.stats)
-    detector.adopt(decode(data, Stats, projection=note.stats.projection))
+    at_site = dict(path.site.replies())
+    end_step(f"site tells {len(at_site)} devices")
+    detector, data = Detector.resume(contribution.stats), at_site[contribution.device]
+    detector.adopt(decode(data, Stats, projection=contribution.stats.projection))
     detector.readout  # noqa: B018 (solved, as for the next score)
-    return detector.own + detector.others
+    end_step("device adopts and solves")
+    answers = (Replies.of(at_top), Replies.of(at_region), Replies.of(at_site))
+    return Propagation(tuple(steps), answers, detector.own + detector.others)
