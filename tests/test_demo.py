@@ -84,27 +84,29 @@ def band(hertz: float) -> int:
 
 
 def test_alone_every_pump_takes_its_peers_normal_for_a_fault(outcome):
-    for row in outcome.told(merged=False):
+    for row in outcome.device_rows(merged=False):
         assert row.scores["own"].mean < 1.3
         assert row.scores["peers"].mean > THRESHOLD
         assert row.scores["peers"].alarms > 0.5
 
 
 def test_after_merging_peers_normal_is_as_usual_on_every_pump(outcome):
-    for row in outcome.told(merged=True):
+    for row in outcome.device_rows(merged=True):
         assert 0.5 < row.scores["peers"].mean < 1.5
         assert row.scores["peers"].high < THRESHOLD
         assert row.scores["own"].high < THRESHOLD
 
 
 def test_after_merging_faults_still_raise_an_alarm_on_every_pump(outcome):
-    for row in outcome.told(merged=True):
+    for row in outcome.device_rows(merged=True):
         for fault in FAULTS:
             assert row.scores[fault.name].low > THRESHOLD
 
 
 def test_merging_tells_faults_from_any_normal_better_on_every_pump(outcome):
-    for before, after in zip(outcome.told(merged=False), outcome.told(merged=True), strict=True):
+    for before, after in zip(
+        outcome.device_rows(merged=False), outcome.device_rows(merged=True), strict=True
+    ):
         assert before.auc < 0.95
         assert after.auc > 0.99
 

@@ -78,11 +78,9 @@ def spectra(
 
 def _angle(speed_hz: float, count: int, rng: np.random.Generator) -> Array:
     """Return the shaft's angle; its speed varies between windows and drifts within each."""
-    stray = rng.normal(size=count + 1)
+    stray, innovation = rng.normal(size=count + 1), np.sqrt(1.0 - SPEED_CORRELATION**2)
     for i in range(count):
-        stray[i + 1] = (
-            SPEED_CORRELATION * stray[i] + np.sqrt(1.0 - SPEED_CORRELATION**2) * stray[i + 1]
-        )
+        stray[i + 1] = SPEED_CORRELATION * stray[i] + innovation * stray[i + 1]
     speed = speed_hz * (1.0 + SPEED_DEVIATION * stray[:, None])
     t = np.arange(WINDOW) / RATE_HZ
     turns = speed[:-1] * t + 0.5 * np.diff(speed, axis=0) * (RATE_HZ / WINDOW) * t**2

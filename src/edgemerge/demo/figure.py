@@ -29,6 +29,7 @@ LABELS = {
 }
 NORMAL_COLOUR = "#3A6EA5"
 TEXT_COLOUR, LINE_COLOUR = "#333333", "#9A9A9A"
+HEADING: dict[str, Any] = {"fontsize": 12, "fontweight": "bold", "color": TEXT_COLOUR}
 
 
 def plot(outcome: Outcome, path: Path) -> None:
@@ -46,12 +47,7 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 def _plot_spectra(part: Any, outcome: Outcome) -> None:
     hertz = (np.arange(BANDS) + 0.5) * BAND_HZ
-    part.suptitle(
-        "What the pumps hear: spectra of vibration",
-        fontsize=12,
-        fontweight="bold",
-        color=TEXT_COLOUR,
-    )
+    part.suptitle("What the pumps hear: spectra of vibration", **HEADING)
     axes = part.subplots(len(outcome.curves), 1, sharex=True, sharey=True)
     for ax, (kind, (low, mean, high)) in zip(axes, outcome.curves.items(), strict=True):
         colour = GROUP_STYLES[kind][0] if kind in outcome.odd else NORMAL_COLOUR
@@ -69,22 +65,21 @@ def _plot_spectra(part: Any, outcome: Outcome) -> None:
 
 
 def _plot_scores(part: Any, outcome: Outcome) -> None:
-    part.suptitle("How odd each device finds it", fontsize=12, fontweight="bold", color=TEXT_COLOUR)
+    part.suptitle("How odd each device finds it", **HEADING)
     axes = part.subplots(1, 2, sharex=True, sharey=True)
     for ax, merged, title in zip(axes, (False, True), ("learnt alone", "merged once"), strict=True):
-        rows = outcome.told(merged=merged)
+        rows = outcome.device_rows(merged=merged)
         for place, row in enumerate(rows):
             _plot_device(ax, place, row)
             ax.axhline(place + 0.5, color=LINE_COLOUR, linewidth=0.5, alpha=0.5)
         ax.axvline(THRESHOLD, color=TEXT_COLOUR, linewidth=1.0, linestyle="--")
         ax.axvspan(THRESHOLD, 100.0, color="#000000", alpha=0.045, linewidth=0)
-        ax.text(
-            THRESHOLD * 1.07, -0.62, f"alarm above {THRESHOLD:g}", color=TEXT_COLOUR, fontsize=9
-        )
+        alarm = f"alarm above {THRESHOLD:g}"
+        ax.text(THRESHOLD * 1.07, -0.62, alarm, color=TEXT_COLOUR, fontsize=9)
         ax.set_title(title, fontsize=11, color=TEXT_COLOUR)
         ax.set_xlabel("score: 1 is as usual; bars hold nine of ten", color=TEXT_COLOUR)
         _style_axes(ax)
-    names = [f"{row.device}\n{row.pattern}" for row in outcome.told(merged=False)]
+    names = [f"{row.device}\n{row.pattern}" for row in outcome.device_rows(merged=False)]
     axes[0].set(xscale="log", xlim=(0.4, 60.0), ylim=(len(names) - 0.5, -0.8))
     axes[0].set_yticks(range(len(names)), names)
     axes[0].set_xticks([0.5, 1, 2, 4, 10, 20, 50], ["0.5", "1", "2", "4", "10", "20", "50"])
@@ -101,16 +96,9 @@ def _plot_device(ax: Any, place: int, row: DeviceRow) -> None:
 
 
 def _legend(groups: list[str]) -> list[Line2D]:
+    common: Any = {"linewidth": 3.5, "alpha": 0.9}
     return [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker=marker,
-            linewidth=3.5,
-            alpha=0.9,
-            label=LABELS.get(group, group),
-        )
+        Line2D([], [], color=colour, marker=marker, label=LABELS.get(group, group), **common)
         for group, (colour, marker) in ((group, GROUP_STYLES[group]) for group in groups)
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -38,7 +38,7 @@ class ScoreSummary:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One device, before or after merging; `auc` is for telling what is odd from any normal."""
+    """One device, before or after merging; `auc` is the ROC-AUC of odd against normal samples."""
 
     device: str
     pattern: str
@@ -49,7 +49,7 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that the demo shows; `curves` are (3, k): low, mean and high of each kind."""
+    """Result of the demo; `curves` are (3, k): low, mean and high spectra of each kind."""
 
     name: str
     seed: int
@@ -67,7 +67,7 @@ class Outcome:
         """The bytes of one device's samples."""
         return self.samples * self.inputs * np.float64().nbytes
 
-    def told(self, *, merged: bool) -> list[DeviceRow]:
+    def device_rows(self, *, merged: bool) -> list[DeviceRow]:
         """Return the rows from before or after merging."""
         return [row for row in self.rows if row.merged is merged]
 
@@ -118,31 +118,28 @@ TITLE = "Mean score before → after merging (1 is as usual, above 4 is an alarm
 
 def result_table(outcome: Outcome) -> Group:
     """Return a table of mean scores and ROC-AUC per device, before → after merging."""
-    sheet = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    sheet.add_column("device and\nwhat it learnt", no_wrap=True)
-    for heading in (*(HEADINGS[group] for group in sample_groups(outcome)), "ROC-AUC\n"):
-        sheet.add_column(heading, justify="right", no_wrap=True)
-    for before, after in zip(outcome.told(merged=False), outcome.told(merged=True), strict=True):
-        sheet.add_row(f"{before.device} {before.pattern}", *_cells(outcome, before, after))
-    return Group(Text(TITLE, style="bold"), sheet)
+    groups = "own", "peers", *outcome.odd
+    table = plain_table(("device and\nwhat it learnt", "left"), gap=1)
+    for heading in (*(HEADINGS[group] for group in groups), "ROC-AUC\n"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    rows = (outcome.device_rows(merged=merged) for merged in (False, True))
+    for before, after in zip(*rows, strict=True):
+        cells = []
+        for group in groups:
+            means = (each.scores[group].mean for each in (before, after))
+            old, new = (_score_cell(mean, odd=group in outcome.odd) for mean in means)
+            cells.append(Text.assemble(old, " → ", new))
+        cells.append(Text(f"{before.auc:.2f} → {after.auc:.2f}"))
+        table.add_row(f"{before.device} {before.pattern}", *cells)
+    return Group(Text(TITLE, style="bold"), table)
 
 
-def sample_groups(outcome: Outcome) -> tuple[str, ...]:
-    """Return the names of the kinds of samples."""
-    return "own", "peers", *outcome.odd
-
-
-def _cells(outcome: Outcome, before: DeviceRow, after: DeviceRow) -> Iterable[Text]:
-    for group in sample_groups(outcome):
-        odd = group in outcome.odd
-        old, new = before.scores[group].mean, after.scores[group].mean
-        yield Text.assemble(_score_cell(old, odd=odd), " → ", _score_cell(new, odd=odd))
-    yield Text(f"{before.auc:.2f} → {after.auc:.2f}")
+def plain_table(*columns: tuple[str, JustifyMethod], gap: int) -> Table:
+    """Return a table without frame, with these headings and so many spaces between columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0))
+    for heading, justify in columns:
+        table.add_column(heading, justify=justify, no_wrap=True)
+    return table
 
 
 def _score_cell(mean: float, *, odd: bool) -> tuple[str, str]:
@@ -151,15 +148,15 @@ def _score_cell(mean: float, *, odd: bool) -> tuple[str, str]:
 
 def summary_text(outcome: Outcome) -> str:
     """Return a summary of what happened and what was exchanged."""
-    alone, merged = outcome.told(merged=False), outcome.told(merged=True)
+    alone, merged = (outcome.device_rows(merged=merged) for merged in (False, True))
     what = "samples with a fault" if outcome.name == "pumps" else "samples of what nobody learnt"
     return (
         "Alone, each device knew one pattern and raised a false alarm for "
         f"{_alarm_rate(alone, 'peers')} of its peers' normal samples. After one exchange it is "
         f"{_alarm_rate(merged, 'peers')}, and {_alarm_rate(merged, *outcome.odd)} of the {what} "
         "raise an alarm.\n"
-        f"Each device sent {_kilobytes(outcome.bytes_sums)} of sums instead of "
-        f"{_kilobytes(outcome.bytes_samples)} of samples ({outcome.samples:,} rows of "
+        f"Each device sent {outcome.bytes_sums / 1000:.0f} kB of sums instead of "
+        f"{outcome.bytes_samples / 1000:.0f} kB of samples ({outcome.samples:,} rows of "
         f"{outcome.inputs} values); the sums stay this small however long it learns."
     )
 
@@ -167,10 +164,6 @@ def summary_text(outcome: Outcome) -> str:
 def _alarm_rate(rows: list[DeviceRow], *kinds: str) -> str:
     share = fmean(row.scores[group].alarms for row in rows for group in kinds)
     return f"{100 * share:.1f} %".replace(".0 ", " ")
-
-
-def _kilobytes(count: int) -> str:
-    return f"{count / 1000:.0f} kB"
 
 
 def outcome_as_json(outcome: Outcome) -> dict[str, Any]:

@@ -66,53 +66,45 @@ class AgentProcess:
         self.device, self.state = device, folder / device
         self.scores: list[float] = []
         self._log = (folder / f"{device}.log").open("wb")
-        self.process = start_process(
-            "agent",
-            f"{device}.toml",
-            folder=folder,
-            log=self._log,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        words = "agent", f"{device}.toml"
+        self.process = start_process(*words, folder=folder, log=self._log, **pipes)
         self._listener = Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def feed(self, rows: Array) -> None:
         """Send rows; it reads them as fast as it can."""
-        self.tell(",".join(map(repr, row.tolist())) for row in rows)
+        self.write(",".join(map(repr, row.tolist())) for row in rows)
 
-    def tell(self, lines: Iterable[str]) -> None:
+    def write(self, lines: Iterable[str]) -> None:
         """Write lines to its standard input."""
-        entrance: IO[bytes] | None = self.process.stdin
-        if entrance is None:
+        stdin: IO[bytes] | None = self.process.stdin
+        if stdin is None:
             return
         with suppress(BrokenPipeError):
             for line in lines:
-                entrance.write(line.encode() + b"\n")
-            entrance.flush()
+                stdin.write(line.encode() + b"\n")
+            stdin.flush()
 
     def ask(self, command: str, **words: Any) -> dict[str, Any]:
         """Send a command over its control socket."""
-        found: dict[str, Any] = send_command(
-            self.state, {"command": command, **words}, ANSWER_TIMEOUT_S
-        )
-        if "error" in found:
-            raise EdgemergeError(f"{self.device}: {found['error']}")
-        return found
+        request = {"command": command, **words}
+        answer: dict[str, Any] = send_command(self.state, request, ANSWER_TIMEOUT_S)
+        if "error" in answer:
+            raise EdgemergeError(f"{self.device}: {answer['error']}")
+        return answer
 
     def wait_until_up(self, deadline: float) -> None:
         """Wait until it answers, or raise with the path of its log."""
         while True:
             try:
                 self.ask("status")
+                return
             except UnavailableError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise EdgemergeError(
-                        f"{self.device} did not start: its log is {self._log.name}"
-                    ) from None
+                    words = f"{self.device} did not start: its log is {self._log.name}"
+                    raise EdgemergeError(words) from None
                 time.sleep(0.05)
-            else:
-                return
 
     def wait_for(self, count: int, deadline: float) -> Array:
         """Wait for a number of scores in total; return them."""
@@ -152,7 +144,7 @@ class FleetProcesses:
         limit: float,
         inputs: Sequence[str] = (),
     ) -> None:
-        """Keep devices, folder and names of the inputs; nothing is started yet."""
+        """Set folder, devices, alarm limit and names of the inputs; nothing is started yet."""
         self.folder, self.projection, self.limit, self.inputs = folder, projection, limit, inputs
         self.devices = list(devices)
         self.agents: dict[str, AgentProcess] = {}
@@ -216,27 +208,26 @@ class FleetProcesses:
                 raise EdgemergeError(f"the server did not start: its log is {self._log.name}")
             time.sleep(0.02)
         self.url = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8').strip()}"
-        hub = self.operator
-        hub.create_fleet(FLEET_NAME, self.projection)
+        operator = self.operator
+        operator.create_fleet(FLEET_NAME, self.projection)
         for device in self.devices:
-            self._enrol(hub, device)
+            self._enrol(operator, device)
             with interrupts_blocked():
                 self.agents[device] = AgentProcess(device, self.folder)
         for agent in self.agents.values():
             agent.wait_until_up(deadline)
-            agent.tell([",".join(self.inputs)] if self.inputs else ())
+            agent.write([",".join(self.inputs)] if self.inputs else ())
 
-    def _enrol(self, hub: ServerClient, device: str) -> None:
-        invitation = hub.invite(FLEET_NAME, device)["token"]
+    def _enrol(self, operator: ServerClient, device: str) -> None:
+        invitation = operator.invite(FLEET_NAME, device)["token"]
         token = ServerClient(self.url, invitation).enrol(FLEET_NAME, device)["token"]
         secret = self.folder / f"{device}.token"
         secret.touch(mode=0o600)
         secret.write_text(token + "\n", encoding="utf-8")
+        names = {"device": device, "url": self.url, "fleet": FLEET_NAME}
         header = str(bool(self.inputs)).lower()
-        words = CONFIG_TEMPLATE.format(
-            device=device, url=self.url, fleet=FLEET_NAME, limit=self.limit, header=header
-        )
-        (self.folder / f"{device}.toml").write_text(words, encoding="utf-8")
+        config = CONFIG_TEMPLATE.format(**names, limit=self.limit, header=header)
+        (self.folder / f"{device}.toml").write_text(config, encoding="utf-8")
 
 
 @contextmanager
@@ -256,10 +247,8 @@ def start_process(
     *words: str, folder: Path, log: IO[bytes], **pipes: Any
 ) -> subprocess.Popen[bytes]:
     """Start `edgemerge` as a process that Ctrl-C at the terminal does not reach."""
-    command = [sys.executable, "-m", "edgemerge", *words]
-    return subprocess.Popen(
-        command, cwd=folder, stderr=log, start_new_session=os.name != "nt", **pipes
-    )
+    command, apart = [sys.executable, "-m", "edgemerge", *words], os.name != "nt"
+    return subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=apart, **pipes)
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:

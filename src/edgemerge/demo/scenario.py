@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import log2
@@ -16,15 +17,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from edgemerge.core.errors import SettingError
 from edgemerge.demo.datasets import DemoData
-from edgemerge.demo.outcome import THRESHOLD, DeviceRow, Outcome, row_of
+from edgemerge.demo.outcome import THRESHOLD, DeviceRow, Outcome, plain_table, row_of
 from edgemerge.demo.processes import FLEET_NAME, FleetProcesses
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,32 +34,28 @@ NORMAL_STYLE, ALARM_STYLE = "green", "bold yellow"
 
 
 class LiveView:
-    """A picture of the fleet at this moment, for the terminal."""
+    """The current scores of the fleet, for the terminal."""
 
     def __init__(self, fleet: FleetProcesses, patterns: Mapping[str, str]) -> None:
-        """Keep the fleet to draw."""
+        """Set the fleet to draw."""
         self._fleet, self._patterns = fleet, patterns
         self.current_step, self.is_displayed = "", False
 
     def __rich__(self) -> Group:
         """Draw it."""
-        sheet = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-        sheet.add_column("device", no_wrap=True)
-        sheet.add_column("learns", no_wrap=True)
-        sheet.add_column("judged", justify="right", no_wrap=True)
-        sheet.add_column("score now", justify="right", no_wrap=True)
-        sheet.add_column(f"the last {CURVE_CELLS * SCORES_PER_CELL} samples", no_wrap=True)
+        left: tuple[tuple[str, JustifyMethod], ...] = (("device", "left"), ("learns", "left"))
+        shown = CURVE_CELLS * SCORES_PER_CELL
+        curve = f"the last {shown} samples"
+        table = plain_table(
+            *left, ("judged", "right"), ("score now", "right"), (curve, "left"), gap=2
+        )
         for device, agent in self._fleet.agents.items():
-            scores = agent.scores[-CURVE_CELLS * SCORES_PER_CELL :]
-            now = fmean(scores[-SCORES_PER_CELL:]) if scores else None
-            sheet.add_row(
-                device,
-                self._patterns[device],
-                f"{len(agent.scores):,}",
-                Text("–" if now is None else f"{now:.1f}", style=_score_style(now or 0.0)),
-                sparkline(scores),
-            )
-        return Group(Text(self.current_step, style="bold"), Text(), sheet)
+            scores = agent.scores[-shown:]
+            now = fmean(scores[-SCORES_PER_CELL:]) if scores else 0.0
+            score = Text(f"{now:.1f}" if scores else "–", style=_score_style(now))
+            count, pattern = f"{len(agent.scores):,}", self._patterns[device]
+            table.add_row(device, pattern, count, score, sparkline(scores))
+        return Group(Text(self.current_step, style="bold"), Text(), table)
 
 
 def sparkline(scores: list[float]) -> Text:
@@ -104,7 +99,7 @@ Array = NDArray[np.float64]
 Log = Callable[[str], None]
 
 STEP_TIMEOUT_S = 90.0  # for all samples of one step
-MARKER_FILE = "demo.json"  # marks a folder as ours
+MARKER_FILE = "demo.json"  # only a folder with this file is emptied
 
 
 def run_demo(
@@ -116,15 +111,12 @@ def run_demo(
     done: Callable[[Outcome, FleetProcesses], None] = lambda _outcome, _fleet: None,
     quiet: bool = False,
 ) -> Outcome:
-    """Run it all; `done` is called at the end, while everything still runs."""
+    """Run the demo; `done` is called at the end, while all processes still run."""
     began = time.monotonic()
     prepare_folder(folder)
-    devices = list(material.learn)
+    devices, options = list(material.learn), {"limit": THRESHOLD, "inputs": material.inputs}
     say(f"starting a server and {len(devices)} agents")
-    inputs = material.inputs
-    with FleetProcesses(
-        folder, material.projection, devices, limit=THRESHOLD, inputs=inputs
-    ) as fleet:
+    with FleetProcesses(folder, material.projection, devices, **options) as fleet:
         with live_view(fleet, material.patterns, quiet=quiet) as view:
             rows, sizes = _run_steps(material, fleet, view, say)
         outcome = Outcome(
@@ -172,9 +164,9 @@ def _run_steps(
     fleet.ask("sync")
     doing("4 of 4  each judges the same again: after merging")
     after = _score_all(material, fleet, merged=True)
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for entry in fleet.operator.contributions(FLEET_NAME)["contributions"]:
-        sizes[entry["device"]] = sizes.get(entry["device"], 0) + entry["bytes"]
+        sizes[entry["device"]] += entry["bytes"]
     return before + after, sizes
 
 
@@ -187,9 +179,9 @@ def _score_all(material: DemoData, fleet: FleetProcesses, *, merged: bool) -> li
     rows = []
     for name, scores in found.items():
         parts = np.split(scores[start[name] :], ends[:-1])
-        told = dict(zip(kinds, parts, strict=True))
-        normal = {device: told[device] for device in material.normal}
-        odd = {kind: told[kind] for kind in material.odd}
+        by_kind = dict(zip(kinds, parts, strict=True))
+        normal = {device: by_kind[device] for device in material.normal}
+        odd = {kind: by_kind[kind] for kind in material.odd}
         rows.append(row_of(name, material.patterns[name], normal, odd, merged=merged))
     return rows
 
@@ -199,9 +191,9 @@ def _wait_for_scores(fleet: FleetProcesses, counts: dict[str, int]) -> dict[str,
     return {name: fleet.agents[name].wait_for(count, deadline) for name, count in counts.items()}
 
 
-# After the demo: the devices go on, with something odd now and then, so that the page lives.
+# After the demo the devices keep running, with a fault now and then, so that the page has news.
 #
-# Nobody learns any more: what is odd would become usual in the course of an afternoon.
+# Learning is off: otherwise faults would become normal in the course of an afternoon.
 
 SAMPLE_INTERVAL_S = 0.5  # as long as the windows of the pumps
 SAMPLES_BETWEEN_FAULTS = (30, 90)  # samples between two faults
