@@ -13,7 +13,7 @@ for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from rich.console import Console  # noqa: E402  # after the threads are set, like all below
 
-from benchmarks import bulk, report, speed  # noqa: E402
+from benchmarks import bulk, speed, speed_report  # noqa: E402
 
 
 def main() -> None:
@@ -26,14 +26,16 @@ def main() -> None:
     times, bars, remarks = speed.run(quick=given.quick)
     bulks = bulk.run(quick=given.quick)
     written = (
-        report.save(report.rows(times), (given.out or docs / "results") / "speed.csv"),
-        report.save(report.bar_rows(bars), (given.out or docs / "results") / "speed-bars.csv"),
-        report.save(bulks, (given.out or docs / "results") / "bulk.csv"),
-        report.plot(times, (given.out or docs / "images") / "speed.png"),
+        speed_report.save(speed_report.rows(times), (given.out or docs / "results") / "speed.csv"),
+        speed_report.save(
+            speed_report.bar_rows(bars), (given.out or docs / "results") / "speed-bars.csv"
+        ),
+        speed_report.save(bulks, (given.out or docs / "results") / "bulk.csv"),
+        speed_report.plot(times, (given.out or docs / "images") / "speed.png"),
     )
     console = Console(width=None if os.isatty(1) else 160)
-    console.print(report.table(times))
-    console.print(report.judgement(bars))
+    console.print(speed_report.table(times))
+    console.print(speed_report.judgement(bars))
     console.print(bulk.shown(bulks))
     for remark in (*remarks, *(f"wrote {path}" for path in written)):
         console.print(remark, highlight=False)

@@ -37,17 +37,19 @@ TIMES = 3  # the best counts
 def run(*, quick: bool = False) -> list[dict[str, object]]:
     """Measure every kind of file at every size; `quick` only shows that all of it works."""
     most = available_cores()
-    crews = [1] if most == 1 else [1, most]
+    worker_counts = [1] if most == 1 else [1, most]
     with tempfile.TemporaryDirectory() as folder:
         paths = {
             size: [_written(Path(folder), kind, size, quick=quick) for kind in NUMBERS]
             for size in (SIZES[:1] if quick else SIZES)
         }
-        return [row for crew in crews for row in _measured(crew, paths)]
+        return [row for workers in worker_counts for row in _measured(workers, paths)]
 
 
-def _measured(crew: int, paths: dict[tuple[int, int], list[Path]]) -> Iterator[dict[str, object]]:
-    with local_client(workers=crew) as client:
+def _measured(
+    workers: int, paths: dict[tuple[int, int], list[Path]]
+) -> Iterator[dict[str, object]]:
+    with local_client(workers=workers) as client:
         for (n, N), files in paths.items():
             projection = Projection(n_inputs=n, n_hidden=N)
             for path in files:
@@ -56,16 +58,16 @@ def _measured(crew: int, paths: dict[tuple[int, int], list[Path]]) -> Iterator[d
                     "inputs": n,
                     "hidden": N,
                     "file": path.suffix,
-                    "workers": crew,
+                    "workers": workers,
                     "rows": rows,
                     "rows_per_s": round(rows / ours),
                     "MB_per_s": round(path.stat().st_size / ours / 1e6),
-                    "of_limit": round(limit * rows / crew / ours, 3),
+                    "of_limit": round(limit * rows / workers / ours, 3),
                 }
 
 
 def _raced(client: Client, projection: Projection, chunks: list[Chunk]) -> tuple[float, float, int]:
-    """Give the best time of ours, that of the limit for one row, and the rows."""
+    """Return the best time of ours, that of the limit for one row, and the rows."""
     ours, limit, rows = np.inf, np.inf, 0.0
     for _ in range(TIMES):
         limit = min(limit, _limit(projection))

@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 
 def tasks(*, quick: bool = False) -> Iterator[Task]:
-    """Give every task at hand; `quick` gives one of each source that comes with a package."""
+    """Yield every task with data; `quick` yields one of each source that comes with a package."""
     for source, X, y in _sources(quick=quick):
         for name in np.unique(y)[: 1 if quick else None]:
             yield Task(source, f"{source}-{name}", X[y == name], X[y != name])

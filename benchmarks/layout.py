@@ -18,8 +18,8 @@ constructor) count in neither. A file is crossed if a call is in it. Fleet, agen
 run and exchanged before, so nothing is counted of starting up.
 
 - `one sample, whole way`: the agent follows a CSV file (`tail`) and the server runs beside it. A
-  line is appended, scored, told and learnt; `edgemerge sync` makes the agent save, share, push,
-  pull and adopt; and a second line has its result, now merged. Counted from the first byte to the
+  line is appended, scored, delivered and learnt; `edgemerge sync` makes the agent save, share,
+  push, pull and adopt; and a second line has its result, now merged. Counted from the first byte to the
   second result in agent and server, files of both in one set; calls without those of an equally
   long time in which nothing happens. Reports to the dashboard are off; `with reports` has them on.
 - `one sample, agent`: two agents without exchange read 1 024 and 2 048 rows of a CSV file; the
@@ -164,8 +164,8 @@ def _mark(kinds: list[str], node: ast.stmt, kind: str) -> None:
 def layers(src: Path) -> Iterator[Row]:
     """Count the layers of core: in its contract, and as the longest chain of its imports."""
     project = src.parent / "pyproject.toml"
-    told = tomllib.loads(project.read_text("utf-8")) if project.exists() else {}
-    for contract in told.get("tool", {}).get("importlinter", {}).get("contracts", []):
+    settings = tomllib.loads(project.read_text("utf-8")) if project.exists() else {}
+    for contract in settings.get("tool", {}).get("importlinter", {}).get("contracts", []):
         if contract.get("containers") == ["edgemerge.core"]:
             yield "core", "layers", len(contract["layers"])
     for part in PARTS[:-1]:
@@ -174,7 +174,7 @@ def layers(src: Path) -> Iterator[Row]:
 
 
 def _imports(src: Path, part: str) -> dict[str, set[str]]:
-    """Give the modules of a package, and which of them each one imports when it runs."""
+    """Return the modules of a package, and which of them each one imports when it runs."""
     paths = {_dotted(src, path): path for path in _modules(src, part)}
     found: dict[str, set[str]] = {name: set() for name in paths}
     for name, path in paths.items():
@@ -194,7 +194,7 @@ def _dotted(src: Path, path: Path) -> str:
 
 
 def _running(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Give the imports at the top of a module that happen when it is imported."""
+    """Return the imports at the top of a module that happen when it is imported."""
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
@@ -300,7 +300,7 @@ class Trace:
 
 
 def _files(counted: Mapping[tuple[str, str], int], at_least: int = 1) -> set[str]:
-    """Give the files in which there were at least so many calls."""
+    """Return the files in which there were at least so many calls."""
     found: Counter[str] = Counter()
     for (file, _name), count in counted.items():
         found[file] += count
@@ -536,8 +536,8 @@ every_s = 0
 [report]
 every_s = {every_s}
 """
-    told = f'kind = "tail"\npath = "{source.name}"\nheader = false'
-    config = _configured(folder, out.stem, kind, told, more)
+    source_lines = f'kind = "tail"\npath = "{source.name}"\nheader = false'
+    config = _configured(folder, out.stem, kind, source_lines, more)
 
     def feed(first: int, last: int) -> None:
         with source.open("a", encoding="ascii") as file:
@@ -670,7 +670,7 @@ def times(src: Path, *, quick: bool) -> list[Row]:
 
 
 def commit_of(src: Path) -> str:
-    """Give the commit of a source tree, with a + if it has changed since."""
+    """Return the commit of a source tree, with a + if it has changed since."""
     git = ["git", "-C", str(src)]
     head = subprocess.run(
         [*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True

@@ -30,7 +30,7 @@ PEAK, MEMORY = "multiply and add", "add arrays larger than the cache"
 
 
 def limits(X: Array, n_hidden: int) -> Iterator[TimedCall]:
-    """Give the limits for rows X (k, n), as contestants."""
+    """Yield the limits for rows X (k, n), as timed calls."""
     A, V = np.full((X.shape[1], n_hidden), 1e-3), np.zeros((n_hidden, X.shape[1]))
     for chunk, symmetric in product(CHUNKS, (True, False)):
         yield TimedCall(LEARN_ROWS, BLAS3, rows_alone(X, A, chunk, symmetric=symmetric), len(X))

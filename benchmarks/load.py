@@ -38,7 +38,7 @@ SERVE = (
 
 
 @dataclass
-class Tally:
+class PushCounts:
     """What became of the pushes of one turn."""
 
     seconds: float = 0.0
@@ -89,37 +89,39 @@ def child(code: str, folder: Path) -> Iterator[Child]:
         process.wait(timeout=30)
 
 
-def push(port: int, device: str, token: str, stats: Stats, tally: Tally, end: float) -> None:
+def push(port: int, device: str, token: str, stats: Stats, counts: PushCounts, end: float) -> None:
     """Push as one device, one contribution after the other."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Authorization": f"Bearer {token}"}
-    revision = tally.newest.get(device, 0)
+    revision = counts.newest.get(device, 0)
     while time.monotonic() < end:
         data = encode(Contribution(device, stats, revision + 1))
         start = time.monotonic()
         connection.request("PUT", f"/fleets/load/contributions/{device}/0/normal", data, headers)
         reply = connection.getresponse()
         reply.read()
-        tally.slowest.append(time.monotonic() - start)
-        tally.answers[reply.status] = tally.answers.get(reply.status, 0) + 1
+        counts.slowest.append(time.monotonic() - start)
+        counts.answers[reply.status] = counts.answers.get(reply.status, 0) + 1
         if reply.status < 300:
             revision += 1
-            tally.newest[device] = revision
+            counts.newest[device] = revision
     connection.close()
 
 
-def turn(port: int, tokens: dict[str, str], stats: Stats, tally: Tally, seconds: float) -> None:
+def turn(
+    port: int, tokens: dict[str, str], stats: Stats, counts: PushCounts, seconds: float
+) -> None:
     """Let all devices push for a while."""
     start = time.monotonic()
     threads = [
-        Thread(target=push, args=(port, device, token, stats, tally, start + seconds))
+        Thread(target=push, args=(port, device, token, stats, counts, start + seconds))
         for device, token in tokens.items()
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=seconds + 90)
-    tally.seconds += time.monotonic() - start
+    counts.seconds += time.monotonic() - start
 
 
 def enrolled(hub: ServerClient, url: str, fleet: str, count: int) -> dict[str, str]:
@@ -133,7 +135,7 @@ def enrolled(hub: ServerClient, url: str, fleet: str, count: int) -> dict[str, s
 
 
 def operator(server: Child) -> ServerClient:
-    """Give a connection that may administer."""
+    """Return a connection that may administer."""
     token = (server.folder / "db.operator-token").read_text(encoding="ascii").strip()
     return ServerClient(f"http://127.0.0.1:{server.port}", token)
 
@@ -146,7 +148,7 @@ def samples() -> Stats:
 
 def uploads(folder: Path, stats: Stats) -> dict[str, object]:
     """Push in turns to ours and to the bare route; see that nothing acknowledged was lost."""
-    ours, bare, memory = Tally(), Tally(), []
+    ours, bare, memory = PushCounts(), PushCounts(), []
     bare_code = Path(__file__).with_name("bare.py").read_text(encoding="utf-8")
     with child(SERVE, folder / "ours") as server, child(bare_code, folder / "bare") as other:
         hub = operator(server)
@@ -187,9 +189,9 @@ def pulls(folder: Path, stats: Stats) -> dict[str, object]:
                 _put(server.port, fleet, device, token, stats)
             readers[count] = (fleet, list(tokens.values())[-1])
         for count, (fleet, token) in readers.items():
-            told = decode(_get(server.port, fleet, token), projection=SHARED)
-            if told.total.count != count * stats.count:
-                raise SystemExit(f"the total of {count} devices is wrong: {told}")
+            pulled = decode(_get(server.port, fleet, token), projection=SHARED)
+            if pulled.total.count != count * stats.count:
+                raise SystemExit(f"the total of {count} devices is wrong: {pulled}")
         for _ in range(40):
             for count, (fleet, token) in readers.items():
                 start = time.perf_counter()
@@ -229,8 +231,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = {"uploads": uploads(Path(folder), stats), "pulls": pulls(Path(folder), stats)}
     print(json.dumps(found, indent=2))
-    told = found["uploads"]
-    if told["lost acknowledged writes"] or any(code >= "500" for code in told["answers"]):
+    pushed = found["uploads"]
+    if pushed["lost acknowledged writes"] or any(code >= "500" for code in pushed["answers"]):
         raise SystemExit("writes were lost or requests failed")
 
 

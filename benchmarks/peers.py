@@ -53,7 +53,7 @@ def both(learn: Callable[[Any], object], score: Callable[[Any], object], rows: l
 def single(
     way: str, learn: Callable[[Any], object], score: Callable[[Any], object], rows: list[Any]
 ) -> Iterator[TimedCall]:
-    """Give the jobs of one way that takes samples one by one."""
+    """Yield the jobs of a method that takes samples one by one."""
     k = len(rows)
     yield TimedCall(LEARN, way, partial(call_each, learn, rows), k)
     yield TimedCall(SCORE, way, partial(call_each, score, rows), k)
@@ -62,7 +62,7 @@ def single(
 
 
 def numpy_peers(stats: Stats, rows: Array) -> Iterator[TimedCall]:
-    """Give OS-ELM in NumPy, both ways, having learnt what is in stats."""
+    """Yield OS-ELM in NumPy in both styles, starting from stats."""
     first, hidden = stats.solve(), hidden_layer(stats.projection)
     published = PublishedElm(hidden, first.P, first.B)
     wide = list(rows[:, None, :])
@@ -77,7 +77,7 @@ def numpy_peers(stats: Stats, rows: Array) -> Iterator[TimedCall]:
 
 
 def torch_peer(rows: Array, n_hidden: int) -> Iterator[TimedCall]:
-    """Give one gradient step, and one prediction, of an autoencoder of the same size."""
+    """Yield one gradient step, and one prediction, of an autoencoder of the same size."""
     torch = import_module("torch")
     torch.set_num_threads(1)
     n = rows.shape[1]
@@ -103,7 +103,7 @@ def torch_peer(rows: Array, n_hidden: int) -> Iterator[TimedCall]:
 
 
 def river_peer(rows: Array) -> Iterator[TimedCall]:
-    """Give River's streaming detector, with the dicts it wants made beforehand."""
+    """Yield River's streaming detector, with its dicts made beforehand."""
     trees = import_module("river.anomaly").HalfSpaceTrees(seed=0)
     dicts = [dict(enumerate(map(float, x))) for x in rows * 0.5 + 0.5]
     for x in dicts * 2:  # the first window of 250 only fills the trees
@@ -112,19 +112,19 @@ def river_peer(rows: Array) -> Iterator[TimedCall]:
 
 
 def forest_peer(rows: Array) -> Iterator[TimedCall]:
-    """Give a forest that can score one row; it cannot learn one."""
+    """Yield a forest that can score one row; it cannot learn one."""
     forest = import_module("sklearn.ensemble").IsolationForest(random_state=0).fit(rows)
     yield TimedCall(SCORE, FOREST, lambda: forest.score_samples(rows[:1]))
 
 
 def pyod_peer(rows: Array) -> Iterator[TimedCall]:
-    """Give a linear detector that can score one row; it cannot learn one."""
+    """Yield a linear detector that can score one row; it cannot learn one."""
     pca = import_module("pyod.models.pca").PCA(n_components=8).fit(rows)
     yield TimedCall(SCORE, PYOD, lambda: pca.decision_function(rows[:1]))
 
 
 def packages(rows: Array, n_hidden: int) -> tuple[list[TimedCall], list[str]]:
-    """Give the peers that are installed, and a remark for each that is not."""
+    """Return the peers that are installed, and a remark for each that is not."""
     makers: dict[str, Callable[[], Iterator[TimedCall]]] = {
         TORCH: partial(torch_peer, rows, n_hidden),
         RIVER: partial(river_peer, rows),

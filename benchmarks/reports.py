@@ -1,7 +1,8 @@
 """What reports cost: pushes of contributions with and without 1 000 devices that report.
 
 In turns within one run: devices push as fast as they can, alone, then beside a fleet that reports
-as often as it was told to. Afterwards nobody pushes, and the server's time per report is taken.
+at the interval that the server asks for. Afterwards nothing is pushed, and the server's time per
+report is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.load import SERVE, Tally, child, enrolled, operator, samples, tu
 
 PUSHING = int(os.environ.get("EDGEMERGE_LOAD_DEVICES", "20"))
 REPORTING = 1000
-EVERY_S = 20.0  # as a fleet of this size is told
+EVERY_S = 20.0  # the interval for a fleet of this size
 LINES = 8  # connections
 TURNS = 3
 SECONDS = float(os.environ.get("EDGEMERGE_LOAD_SECONDS", "60"))

@@ -47,12 +47,12 @@ class Bar(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Say whether the promise is kept."""
+        """Whether the limit is met."""
         return self.value >= self.limit if self.reach else self.value <= self.limit
 
     @property
     def verdict(self) -> str:
-        """Say ok, or by which factor it is missed."""
+        """Return ok, or the factor by which the limit is missed."""
         far = self.limit / self.value if self.reach else self.value / self.limit
         return "ok" if self.met else f"missed by a factor of {far:.2f}"
 
@@ -65,18 +65,18 @@ def samples(n: int, k: int, seed: int = 0) -> Array:
     return np.clip(X, -1.0, 1.0)
 
 
-def taught(projection: Projection, X: Array, told: Stats | None = None) -> Detector:
-    """Give a detector that has learnt X."""
+def taught(projection: Projection, X: Array, others: Stats | None = None) -> Detector:
+    """Return a detector that has learnt X."""
     detector = Detector(projection)
     detector.learn(X)
-    if told is not None:
-        detector.adopt(told)
+    if others is not None:
+        detector.adopt(others)
     detector.score(X[0])
     return detector
 
 
 def ours(projection: Projection, X: Array) -> Iterator[TimedCall]:
-    """Give our own way to do every job."""
+    """Return our own way to do every job."""
     one, rows = taught(projection, X), list(X[:SINGLES])
     k = len(rows)
     yield TimedCall(jobs.LEARN, OURS, partial(call_each, one.learn, rows), k)
@@ -89,16 +89,20 @@ def ours(projection: Projection, X: Array) -> Iterator[TimedCall]:
     yield TimedCall(jobs.LEARN_ROWS, OURS, partial(block.learn, X), len(X))
     stream = taught(projection, X)
     yield TimedCall(jobs.PREQUENTIAL_ROWS, OURS, partial(stream.learn_and_score, X), len(X))
-    told = [Stats.of(projection, samples(projection.n_inputs, 500, s)) for s in range(MERGES)]
+    received = [Stats.of(projection, samples(projection.n_inputs, 500, s)) for s in range(MERGES)]
     four, five = taught(projection, X), taught(projection, X)
-    yield TimedCall(jobs.MERGE_LOSS, OURS, partial(merged, four, told, four.loss, X[0]), MERGES)
-    yield TimedCall(jobs.MERGE_SCORE, OURS, partial(merged, five, told, five.score, X[0]), MERGES)
+    yield TimedCall(jobs.MERGE_LOSS, OURS, partial(merged, four, received, four.loss, X[0]), MERGES)
+    yield TimedCall(
+        jobs.MERGE_SCORE, OURS, partial(merged, five, received, five.score, X[0]), MERGES
+    )
     yield TimedCall(jobs.SUM, OURS, fleet(projection).total)
 
 
-def merged(detector: Detector, told: list[Stats], ask: Callable[[Array], Any], x: Array) -> None:
+def merged(
+    detector: Detector, received: list[Stats], ask: Callable[[Array], Any], x: Array
+) -> None:
     """Adopt one contribution and answer once, for each in turn: the answer is counted too."""
-    for stats in told:
+    for stats in received:
         detector.adopt(stats)
         ask(x)
 
@@ -109,11 +113,11 @@ def contribution_bytes(projection: Projection) -> int:
 
 
 def fleet(projection: Projection) -> Ledger:
-    """Give a ledger with 1 000 contributions that do not fit the cache."""
+    """Return a ledger with 1 000 contributions that do not fit the cache."""
     ledger = Ledger(projection)
     distinct = min(DEVICES, MOST_BYTES // contribution_bytes(projection))
-    told = [Stats.of(projection, samples(projection.n_inputs, 2, s)) for s in range(distinct)]
-    for device, stats in zip(range(DEVICES), cycle(told), strict=False):
+    received = [Stats.of(projection, samples(projection.n_inputs, 2, s)) for s in range(distinct)]
+    for device, stats in zip(range(DEVICES), cycle(received), strict=False):
         ledger.put(Contribution(f"device-{device}", stats, revision=1))
     return ledger
 

@@ -30,7 +30,7 @@ COLOURS = {OURS: "#d1495b", PUBLISHED: "#30638e"}
 
 
 def base(times: Times, job: str) -> float:
-    """Give the time that a job's ratios are relative to: the published style, or the limit."""
+    """Return the time that a job's ratios are relative to: the published style, or the limit."""
     return times.get((job, PUBLISHED)) or times[job, RAM]
 
 

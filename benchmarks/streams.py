@@ -25,7 +25,7 @@ class StreamedBank:
         return self
 
     def score_samples(self, X: Array) -> Array:
-        """Give −score, as scikit-learn has it."""
+        """Return −score, as in scikit-learn."""
         return np.asarray(-self.bank.score(X))
 
 
@@ -52,7 +52,7 @@ class StreamedTrees:
         return self
 
     def score_samples(self, X: Array) -> Array:
-        """Give −score, as scikit-learn has it."""
+        """Return −score, as in scikit-learn."""
         return np.array([-self.trees.score_one(dict(enumerate(x.tolist()))) for x in X])
 
 
@@ -66,5 +66,5 @@ class ScoredLODA:
         return self
 
     def score_samples(self, X: Array) -> Array:
-        """Give −score, as scikit-learn has it."""
+        """Return −score, as in scikit-learn."""
         return np.asarray(-self.loda.decision_function(X))

@@ -80,7 +80,7 @@ class Recorder:
             calls[stack.pop()][1] = time.monotonic_ns()
 
     def _known(self, code: CodeType) -> tuple[int, int]:
-        """Give the number of a code object and where it begins; -1 if it does not count."""
+        """Return the number of a code object and where it begins; -1 if it does not count."""
         if not code.co_filename.startswith(self._folder):
             return -1, 0
         if code.co_name == "<module>":
@@ -120,7 +120,7 @@ def cost(out: str, *arguments: str) -> int:
 
 
 def library(out: str, kind: str, hidden: str, rows: str) -> int:
-    """Write down what the rows cost one by one in ways that end with the same knowledge."""
+    """Return the cost of learning rows one by one, in ways that end with the same sums."""
     import numpy as np  # noqa: PLC0415 - the other jobs need none
 
     import edgemerge  # noqa: PLC0415

@@ -49,9 +49,9 @@ def compare(folder: str, shared: Projection) -> None:
     chunks = chunks_of(folder)
     start = monotonic()
     many = by_workers(shared, chunks)
-    print(f"two workers, one killed: {told(many)}, {monotonic() - start:.1f} s")
+    print(f"two workers, one killed: {describe(many)}, {monotonic() - start:.1f} s")
     one = reduce(add, (part_of(shared, chunk) for chunk in chunks))
-    print(f"one process, in turn:    {told(one)}")
+    print(f"one process, in turn:    {describe(one)}")
     if many != one:
         raise SystemExit("NOT EQUAL: this is a bug, or a fault of the machine")
     print("equal to the last bit")
@@ -79,19 +79,19 @@ def by_workers(shared: Projection, chunks: list[Chunk]) -> Part:
 
 
 def memory(client: Client) -> float:
-    """Give the most that any worker has had so far, in MB."""
+    """Return the most that any worker has had so far, in MB."""
     found = client.run(peak_bytes, on_error="ignore")  # one may be dead just now
     return max((peak for _, peak in found.values()), default=0) / 1e6
 
 
 def once(act: Callable[[], None]) -> Callable[[], None]:
-    """Give a function that acts the first time it is called."""
+    """Return a function that acts the first time it is called."""
     left = [act]
     return lambda: left.pop()() if left else None
 
 
-def told(part: Part) -> str:
-    """Say what is in a part, and the start of its digest."""
+def describe(part: Part) -> str:
+    """Return what is in a part, and the start of its digest."""
     return f"{part.stats.count:,.0f} samples in {part.chunks} chunks, {part.stats.digest[:16]}"
 
 

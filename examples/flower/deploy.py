@@ -40,8 +40,8 @@ def deploy(folder: Path) -> None:
         must = {"min_nodes": PUMPS, "min_answers": PUMPS, "on_failure": "stop"}
         say("beginning a run")
         run = engine.submit(**must, rounds=1, out=str(folder / "out"))
-        status, said = engine.finish(run, RUN_S)
-    say(said)
+        status, log = engine.finish(run, RUN_S)
+    say(log)
     check(folder, states, status)
     say("the sum is what one process sees, to the last bit; so is what each adopted")
 

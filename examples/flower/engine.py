@@ -108,24 +108,24 @@ class Engine:
             sizes = {"num-supernodes": nodes, "client-resources-num-cpus": 1}
             options += ["--federation-config", settings(sizes)]
         words = self.flwr("run", str(app), "here", *options)
-        told = json.loads(words[words.index("{") :])
-        if not told.get("success"):
+        answer = json.loads(words[words.index("{") :])
+        if not answer.get("success"):
             raise SystemExit(f"the run does not begin: {words}")
-        return str(told["run-id"])
+        return str(answer["run-id"])
 
     def finish(self, run: str, timeout_s: float) -> tuple[str, str]:
-        """Wait until a run has ended; give its status, and what the ServerApp said.
+        """Wait until a run has ended; return its status and the log of the ServerApp.
 
         `flwr run --stream` alone would not do: it ends with 0 even if the run fails.
         """
         end_at = time.monotonic() + timeout_s
-        said, status = self.flwr("log", run, "here", "--stream", timeout_s=timeout_s), ""
+        log, status = self.flwr("log", run, "here", "--stream", timeout_s=timeout_s), ""
         while not status.startswith("finished"):
             if time.monotonic() > end_at:
-                raise SystemExit(f"run {run} is {status} after {timeout_s:g} s: {said}")
+                raise SystemExit(f"run {run} is {status} after {timeout_s:g} s: {log}")
             runs = json.loads(self.flwr("ls", "here", "--format", "json"))["runs"]
             status = next(each["status"] for each in runs if each["run-id"] == run)
-        return status, said
+        return status, log
 
     @property
     def _ca(self) -> Path:
@@ -190,7 +190,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def say(words: str) -> None:
-    """Say it now."""
+    """Print a line at once."""
     sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
 
@@ -201,7 +201,7 @@ def settings(values: dict[str, Any]) -> str:
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as here:
         here.bind((HOST, 0))
         return int(here.getsockname()[1])

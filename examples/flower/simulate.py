@@ -36,9 +36,9 @@ def main() -> None:
 def simulate(engine: Engine, nodes: int, out: Path) -> Stats:
     """Run the app once, say what came of it, and give the sum."""
     run = engine.submit(nodes=nodes, min_nodes=nodes, min_answers=nodes, out=str(out))
-    status, said = engine.finish(run, RUN_S)
+    status, log = engine.finish(run, RUN_S)
     if status != "finished:completed":
-        raise SystemExit(f"the run {status}: {said}")
+        raise SystemExit(f"the run {status}: {log}")
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     samples, devices, digest = result["samples"], len(result["devices"]), result["digest"]
     say(f"{samples:g} samples of {devices} devices, digest {digest[:16]}")
