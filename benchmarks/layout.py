@@ -19,9 +19,10 @@ run and exchanged before, so nothing is counted of starting up.
 
 - `one sample, whole way`: the agent follows a CSV file (`tail`) and the server runs beside it. A
   line is appended, scored, delivered and learnt; `edgemerge sync` makes the agent save, share,
-  push, pull and adopt; and a second line has its result, now merged. Counted from the first byte to the
-  second result in agent and server, files of both in one set; calls without those of an equally
-  long time in which nothing happens. Reports to the dashboard are off; `with reports` has them on.
+  push, pull and adopt; and a second line has its result, now merged. Counted from the first byte
+  to the second result in agent and server, files of both in one set; calls without those of an
+  equally long time in which nothing happens. Reports to the dashboard are off; `with reports` has
+  them on.
 - `one sample, agent`: two agents without exchange read 1 024 and 2 048 rows of a CSV file; the
   difference, in all threads, divided by the rows. Files that every sample crosses (1 024 calls or
   more), and files that any of them crosses.

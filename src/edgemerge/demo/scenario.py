@@ -114,7 +114,8 @@ def run_demo(
     """Run the demo; `done` is called at the end, while all processes still run."""
     began = time.monotonic()
     prepare_folder(folder)
-    devices, options = list(material.learn), {"limit": THRESHOLD, "inputs": material.inputs}
+    devices = list(material.learn)
+    options: dict[str, Any] = {"limit": THRESHOLD, "inputs": material.inputs}
     say(f"starting a server and {len(devices)} agents")
     with FleetProcesses(folder, material.projection, devices, **options) as fleet:
         with live_view(fleet, material.patterns, quiet=quiet) as view:

@@ -108,9 +108,9 @@ def averaged(people: Fleet, points: Sequence[int]) -> Rows:
     backprop.use_one_thread()
     parts, readings = people.network_inputs()
     rows: Rows = []
-    network, options = har_fleet.NETWORK, {"rounds": ROUNDS, "seed": people.seed}
+    network, seed = har_fleet.NETWORK, people.seed
     for count in (count for count in points if count <= len(parts)):
-        net = backprop.train_federated(network, parts[:count], **options)
+        net = backprop.train_federated(network, parts[:count], rounds=ROUNDS, seed=seed)
         rows.append(_row(AVERAGED, count, people.auc(backprop.losses(net, readings))))
     if len(parts) in points:
         net = backprop.train(CENTRAL_NETWORK, parts, people.seed)

@@ -123,7 +123,8 @@ def last_rounds(people: Fleet, share: float) -> list[int]:
     """Return how many rounds each device takes part in: all, or a random number if it leaves."""
     stay = remaining(people, share)
     rng = rng_for(people.seed, "leave", share)
-    return [ROUNDS] * stay + rng.integers(0, ROUNDS, len(people.names) - stay).tolist()
+    left = rng.integers(0, ROUNDS, len(people.names) - stay)
+    return [ROUNDS] * stay + [int(turn) for turn in left]
 
 
 def train_federated(parts: Sequence[Array], stay: Sequence[int], seed: int) -> nn.Module:

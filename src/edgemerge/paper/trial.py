@@ -41,7 +41,8 @@ class Trial:
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Iterate over all ordered pairs of patterns, including a pattern with itself."""
-        return product(range(len(self.data.patterns)), repeat=2)
+        patterns = range(len(self.data.patterns))
+        return product(patterns, patterns)
 
     def eval_set(self, a: int, b: int) -> EvalSet:
         """Return the evaluation set of a pair; the order of the two does not matter."""

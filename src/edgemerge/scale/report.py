@@ -87,9 +87,14 @@ def record(outcome: Outcome, *, interval_s: float = 3600.0, latency_s: float = 0
         interval_s: Time between two shares of a device, for its bytes in a day.
         latency_s: Latency of one link, for the time until a change reaches all devices.
     """
-    gathered = outcome.gathered
+    gathered, plan = outcome.gathered, outcome.plan
     return {
-        "sizes": size_record(outcome.plan),
+        "sizes": {
+            **asdict(plan),
+            "regions": plan.n_regions,
+            "sites": plan.n_sites,
+            "message_bytes": message_bytes(plan.n_inputs, plan.n_hidden),
+        },
         "stopped": outcome.stopped,
         "exact": outcome.exact,
         "checks": [check._asdict() for check in outcome.checks],
@@ -98,21 +103,11 @@ def record(outcome: Outcome, *, interval_s: float = 3600.0, latency_s: float = 0
         "speed": speed_record(outcome),
         "memory": {
             "peak_bytes": gathered.peak_bytes,
-            "stats_bytes": outcome.plan.memory(outcome.workers),
+            "stats_bytes": plan.memory(outcome.workers),
         },
         "tiers": tier_records(outcome),
-        "device_day": device_day_record(outcome.plan, interval_s),
+        "device_day": device_day_record(plan, interval_s),
         "change": change_record(outcome, latency_s),
-    }
-
-
-def size_record(plan: Plan) -> Record:
-    """Return the settings of the simulation."""
-    return {
-        **asdict(plan),
-        "regions": plan.n_regions,
-        "sites": plan.n_sites,
-        "message_bytes": message_bytes(plan.n_inputs, plan.n_hidden),
     }
 
 

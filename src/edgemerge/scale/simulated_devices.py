@@ -42,7 +42,7 @@ class SimulatedFleet:
     def contribution(self, device: int, revision: int) -> Contribution:
         """Return a device's contribution."""
         first, *rest = self.component_stats(device, revision)
-        return Contribution(device_name(device), sum(rest, first), revision)
+        return Contribution(f"device-{device:07}", sum(rest, first), revision)
 
     def flat(self, devices: IntArray, newest: IntArray) -> Stats:
         """Add up the stats of devices at their newest revisions, 0 for none.
@@ -52,11 +52,6 @@ class SimulatedFleet:
         received = zip(devices.tolist(), newest.tolist(), strict=True)
         parts = (self.component_stats(device, last) for device, last in received if last)
         return Stats.total(self.projection, chain.from_iterable(parts))
-
-
-def device_name(device: int) -> str:
-    """Return the name of a device."""
-    return f"device-{device:07}"
 
 
 def draw_samples(plan: Plan) -> NDArray[np.float64]:

@@ -109,8 +109,8 @@ class Plan:
     @cached_property
     def projection(self) -> Projection:
         """The hidden layer that all devices share."""
-        sizes = {"n_inputs": self.n_inputs, "n_hidden": self.n_hidden}
-        return Projection(**sizes, grid_bits=self.grid_bits, seed=self.seed)
+        n, N = self.n_inputs, self.n_hidden
+        return Projection(n_inputs=n, n_hidden=N, grid_bits=self.grid_bits, seed=self.seed)
 
     @cached_property
     def pools(self) -> SumPools:

@@ -150,7 +150,7 @@ def run_site(plan: Plan, site: int) -> SiteResult:
 def collect_site(plan: Plan, site: int) -> tuple[TreeNode, tuple[bytes, ...], MessageCounts]:
     """Let a site receive its devices' messages; return it, what it sends up, and the counts."""
     fleet, counts, sent = cached_fleet(plan), MessageCounts(), []
-    node = TreeNode(site_name(site), plan.projection, check_every=plan.check_every)
+    node = TreeNode(f"site-{site:06}", plan.projection, check_every=plan.check_every)
     devices = np.array(plan.devices_of(site))
     for wave in WAVES:
         for device, revision in arrivals(plan, devices, wave):
@@ -172,11 +172,6 @@ def flat_sum(plan: Plan, part: int, parts: int, devices: int) -> Stats:
     """Add up one of `parts` parts of the first devices: every n-th, so that no part is a site."""
     numbers = np.arange(part, devices, parts)[::-1]
     return cached_fleet(plan).flat(numbers, newest_revisions(plan, numbers))
-
-
-def site_name(site: int) -> str:
-    """Return the name of a site."""
-    return f"site-{site:06}"
 
 
 def receive_and_count(node: TreeNode, data: bytes, counts: MessageCounts) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from statistics import fmean
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -109,7 +110,7 @@ class Display:
         """Add the bar, if any, at zero."""
         self.say, self.forecast = say, Forecast(workers)
         self.progress = progress or Progress(disable=True)
-        start = {"jobs": "0/0", "left_s": None, "at_s": monotonic()}
+        start: dict[str, Any] = {"jobs": "0/0", "left_s": None, "at_s": monotonic()}
         self.task = self.progress.add_task("", total=1.0, **start)
 
     def jobs_added(self, jobs: Sequence[Job]) -> None:

@@ -7,6 +7,7 @@ import platform
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -261,21 +262,19 @@ def why_no_baselines(plan: Plan) -> str:
 
 def planned_jobs(result: Result, plan: Plan) -> Sequence[Job]:
     """Return the first jobs of a result, without running any."""
-    try:
-        result.run(replace(plan, spread=_capture_jobs))
-    except _JobsPlanned as wanted:
-        return wanted.jobs
-    return ()
+    planned: list[Job] = []
+
+    def capture(_work: JobFunction, jobs: Sequence[Job], _scope: Scope) -> NoReturn:
+        planned.extend(jobs)
+        raise _JobsPlanned
+
+    with suppress(_JobsPlanned):
+        result.run(replace(plan, spread=capture))
+    return planned
 
 
 class _JobsPlanned(Exception):
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        super().__init__()
-        self.jobs = jobs
-
-
-def _capture_jobs(_work: JobFunction, jobs: Sequence[Job], _scope: Scope) -> NoReturn:
-    raise _JobsPlanned(jobs)
+    """Ends a run once its jobs are known."""
 
 
 def _missing_data(result: Result, scope: Scope) -> SkippedResult | None:
