@@ -133,7 +133,7 @@ def _only(there: str, words: str = "is missing"):
 
 def test_jobs_are_foreseen_without_doing_any(context):
     assert planned_jobs(made_up, context.plan) == made_up.jobs(3)
-    assert planned_jobs(result("nothing"), context.plan) == ()
+    assert planned_jobs(result("nothing"), context.plan) == []
     assert not made_up.logged(context.plan.scope.folder)
 
 
