@@ -12,7 +12,7 @@ from edgemerge.moved import register
 
 if TYPE_CHECKING:
     from edgemerge.core.bank import Bank
-    from edgemerge.core.detector import Detector
+    from edgemerge.core.detector import Detector, Learner, Seen
     from edgemerge.core.errors import (
         CapacityError,
         DeniedError,
@@ -68,6 +68,7 @@ __all__ = [
     "FormatError",
     "HttpExchange",
     "KindError",
+    "Learner",
     "Ledger",
     "MemoryExchange",
     "Merged",
@@ -79,6 +80,7 @@ __all__ = [
     "RejectedError",
     "RidgeWarning",
     "SampleError",
+    "Seen",
     "Selection",
     "SettingError",
     "SolveError",
@@ -104,7 +106,7 @@ __all__ = [
 
 _NAMES = {
     "core.bank": ("Bank",),
-    "core.detector": ("Detector",),
+    "core.detector": ("Detector", "Learner", "Seen"),
     "core.errors": (
         "CapacityError",
         "DeniedError",

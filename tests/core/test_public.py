@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import edgemerge
 from edgemerge import Detector, FormatError, Projection, Stats, decode, encode, load, save
 from edgemerge.core import errors
+from edgemerge.exchange.protocol import Exchange
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
 ERRORS = [
@@ -16,15 +18,35 @@ ERRORS = [
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, Exception | Warning) and kind.__name__ == name
 ]
-OWN = ["Projection", "Stats", "decode", "elm", "encode", "explained_by", "group", "load", "save"]
+FUNCTIONS = [name for name in edgemerge.__all__ if inspect.isfunction(getattr(edgemerge, name))]
+CLASSES = [name for name in edgemerge.__all__ if name not in {*FUNCTIONS, *ERRORS}]
+PROTOCOLS = [name for name in CLASSES if getattr(getattr(edgemerge, name), "_is_protocol", False)]
+REMOTE = ["HttpExchange", "MqttExchange"]  # need a server: their examples are in the how-tos
+METHODS = [
+    f"{name}.{method}"
+    for name in CLASSES
+    for method, found in vars(getattr(edgemerge, name)).items()
+    if not method.startswith("_") and callable(getattr(found, "__func__", found))
+]
 
 
 def undocumented(thing: Any) -> list[str]:
-    """List the parameters of a function, or of a class's constructor, that `Args:` leaves out."""
-    text = "\n".join(filter(None, (thing.__doc__, getattr(thing.__init__, "__doc__", ""))))
+    """List the parameters of a function, or of a class's constructor, that `Args:` leaves out.
+
+    The protocol `Exchange` documents `push` and `pull` for every exchange.
+    """
+    protocol = vars(Exchange).get(thing.__name__) if "Exchange." in thing.__qualname__ else None
+    docs = (thing.__doc__, getattr(thing.__init__, "__doc__", ""), getattr(protocol, "__doc__", ""))
+    text = "\n".join(filter(None, docs))
     _, _, args = text.partition("Args:")
     names = set(re.findall(r"^\s+\*{0,2}(\w+)(?: \([^)]*\))?:", args, re.MULTILINE))
-    return [name for name in inspect.signature(thing).parameters if name not in names]
+    return [name for name in inspect.signature(thing).parameters if name not in {"self", *names}]
+
+
+def untyped(function: Any) -> list[str]:
+    """List the parameters of a function, and "return", that have no annotation."""
+    expected = [*inspect.signature(function).parameters, "return"]
+    return [n for n in expected if n != "self" and n not in inspect.get_annotations(function)]
 
 
 def test_undocumented_parameters_are_found():
@@ -48,13 +70,19 @@ def test_undocumented_parameters_are_found():
     assert undocumented(half) == ["y"]
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*sorted({*CLASSES} - {*PROTOCOLS}), *FUNCTIONS, *METHODS])
 def test_every_parameter_of_a_public_name_is_documented(name):
-    missing = undocumented(getattr(edgemerge, name))
+    missing = undocumented(attrgetter(name)(edgemerge))
     assert not missing, f"edgemerge.{name} does not say what {missing} mean: add them to `Args:`"
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *METHODS])
+def test_every_public_function_is_typed(name):
+    missing = untyped(attrgetter(name)(edgemerge))
+    assert not missing, f"edgemerge.{name} has no type for {missing}: annotate them"
+
+
+@pytest.mark.parametrize("name", sorted({*CLASSES, *FUNCTIONS} - {*REMOTE}))
 def test_every_public_name_has_an_example(name):
     assert ">>> " in getattr(edgemerge, name).__doc__
 
@@ -63,9 +91,8 @@ def test_every_error_is_public():
     assert set(ERRORS) <= set(edgemerge.__all__)
 
 
-def test_all_names_are_there_and_about_forty():
+def test_all_names_are_there():
     assert all(hasattr(edgemerge, name) for name in edgemerge.__all__)
-    assert 35 <= len(edgemerge.__all__) <= 45
     assert sorted(edgemerge.__all__) == sorted(edgemerge._MODULES)
 
 

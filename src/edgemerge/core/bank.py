@@ -181,7 +181,10 @@ class Bank:
         return float(found[0]) if given.ndim == 1 else found
 
     def closest(self, x: Samples) -> str:
-        """Return the name of the pattern that a sample (n,) belongs to.
+        """Return the name of the pattern that a sample belongs to.
+
+        Args:
+            x: The sample, (n,).
 
         Raises:
             UnknownError: There is no pattern yet.
@@ -206,7 +209,14 @@ class Bank:
         return self[self._closest(row)].explain(x)
 
     def drift(self, pattern: str) -> float:
-        """Return how far a pattern's recent samples lie from what was learnt, in its spreads."""
+        """Return how far a pattern's recent samples lie from what was learnt, in its spreads.
+
+        Args:
+            pattern: The name of the pattern.
+
+        Raises:
+            UnknownError: There is no such pattern.
+        """
         self[pattern]
         return self.patterns.instances[pattern].drift
 
@@ -256,7 +266,16 @@ class Bank:
         patterns.adopt_contributions(self.patterns, told)
 
     def rename(self, pattern: str, name: str) -> None:
-        """Return a pattern a name that says something; it is shared under that name from now on."""
+        """Rename a pattern; it is shared under the new name from now on.
+
+        Args:
+            pattern: Its name until now.
+            name: Its new name, 1 to 200 printable characters, which no other pattern has.
+
+        Raises:
+            UnknownError: There is no such pattern.
+            SettingError: The new name is not valid, or taken.
+        """
         self[pattern]
         must_be_name("pattern", name)
         if name in self.patterns.instances:

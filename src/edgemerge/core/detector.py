@@ -411,12 +411,17 @@ NORMAL = "normal"  # the pattern of a detector, and the first one of a bank
 class Seen:
     """One sample as a learner saw it: what `look` returns, and `learn` and `explain` take.
 
-    Attributes:
+    Args:
         projection: The projection that made the hidden values.
         row: The sample on the grid, (n,).
         hidden: Its hidden values, (N,).
         score: How unusual the sample is; 1 is typical, 4 means four times the usual squared error.
         pattern: The pattern that it belongs to; None if the bank has no pattern yet.
+        errors: What a detector computed on the way, for `learn`; None if it must look again.
+        version: What the detector had learnt then; `errors` are valid while that is the same.
+
+    >>> Detector(Projection(n_inputs=2, n_hidden=3)).look([0.1, 0.2]).score  # nothing learnt yet
+    1.0
     """
 
     projection: Projection
@@ -424,7 +429,7 @@ class Seen:
     hidden: Array
     score: float
     pattern: str | None = None
-    errors: Look | None = None  # of a detector, valid while its model has this version
+    errors: Look | None = None
     version: tuple[object, int] | None = None
 
 
@@ -455,27 +460,53 @@ class Learner(Protocol):
         ...
 
     def look(self, x: Samples) -> Seen:
-        """Project and score one sample (n,) without learning it."""
+        """Project and score one sample without learning it.
+
+        Args:
+            x: The sample, (n,).
+        """
         ...
 
     def learn(self, X: Samples | Seen) -> None:
-        """Learn what `look` returned, one sample (n,) or rows (k, n)."""
+        """Learn samples.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n).
+        """
         ...
 
     def score(self, X: Samples) -> float | Array:
-        """Return how unusual samples are: a float for one sample, (k,) for rows."""
+        """Return how unusual samples are: a float for one sample, (k,) for rows.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+        """
         ...
 
     def explain(self, x: Samples | Seen) -> Array:
-        """Return each input's share of the loss, (n,); 1 is usual for that input."""
+        """Return how much each input adds to the loss, (n,); 1 is usual for that input.
+
+        Args:
+            x: What `look` returned, or one sample (n,).
+        """
         ...
 
     def share(self, device: str, *, revision: int, incarnation: int = 0) -> list[Contribution]:
-        """Return what this device saw itself, one contribution per pattern."""
+        """Return what this device saw itself, one contribution per pattern.
+
+        Args:
+            device: The name of this device, the same each time.
+            revision: A number that grows from one contribution to the next; the newest wins.
+            incarnation: Which life of the device this is, 0 unless given.
+        """
         ...
 
     def adopt(self, merged: Merged | Stats) -> None:
-        """Replace what the others have seen."""
+        """Replace what the others have seen; adopting twice is the same as once.
+
+        Args:
+            merged: What an exchange returned, or the stats of one pattern.
+        """
         ...
 
 
@@ -758,7 +789,14 @@ class Detector:
         return np.empty(0) if len(self._waiting) else self.known.progress()
 
     def restore(self, progress: Array) -> None:
-        """Continue bit for bit from sums that were saved together with this `progress`."""
+        """Continue bit for bit from sums that were saved together with their `progress`.
+
+        Args:
+            progress: What `progress` returned; an empty array changes nothing.
+
+        Raises:
+            FormatError: It belongs to another projection.
+        """
         if len(progress):
             self.known.resume(progress)
 

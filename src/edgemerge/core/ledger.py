@@ -41,12 +41,15 @@ class Contribution:
         device: Name of the device, 1 to 200 printable characters, unique in the fleet.
         stats: The sums of the samples that this device saw itself.
         revision: Raise it with every share: a higher revision replaces a lower one.
-        pattern: Name of the pattern; "normal" for a detector that has only one.
-        incarnation: Raise it when a device starts again without its old state. Contributions of
-            both incarnations then count, since all their samples were seen.
+        pattern: Name of the pattern; "normal" (the default) for a detector that has only one.
+        incarnation: 0 by default. Raise it when a device starts again without its old state.
+            Contributions of both incarnations then count, since all their samples were seen.
 
     Raises:
         SettingError: A name is empty or too long, or a number is not in 0 to 2⁶³ − 1.
+
+    >>> Contribution("pump-3", Stats.empty(Projection(n_inputs=2, n_hidden=3)), revision=1)
+    Contribution(pump-3/normal, incarnation 0, revision 1, 0 samples)
     """
 
     device: str
@@ -81,7 +84,11 @@ class Contribution:
         return self.stats
 
     def keep_encoded(self, data: bytes) -> Self:
-        """Keep the bytes of the form "exact" that this was read from: `encode` returns them."""
+        """Keep the bytes that this was read from, so that `encode` returns them again.
+
+        Args:
+            data: The bytes, of the form "exact"; they are not checked.
+        """
         object.__setattr__(self, "encoded", data)
         return self
 
@@ -213,7 +220,11 @@ def everyone(*, without: str | Collection[str] = ()) -> Selection:
     """Select all contributions.
 
     Args:
-        without: One device, or several, to leave out, such as the one that adopts the sum.
+        without: One device, or several, to leave out, such as the one that adopts the sum; none
+            by default.
+
+    >>> everyone(without="pump-3")
+    Selection(without=('pump-3',))
     """
     return Selection(without=without)
 
@@ -223,6 +234,9 @@ def named(*devices: str) -> Selection:
 
     Args:
         devices: Their names; names that do not occur select nothing.
+
+    >>> named("pump-1", "pump-3")
+    Selection(devices=('pump-1', 'pump-3'))
     """
     return Selection(devices=devices)
 
@@ -232,6 +246,9 @@ def largest(k: int) -> Selection:
 
     Args:
         k: How many, at least 1.
+
+    >>> largest(3)
+    Selection(largest=3)
     """
     return Selection(largest=k)
 
@@ -243,6 +260,14 @@ def freshest(k: int, *, age: Mapping[Key, float] | None = None) -> Selection:
         k: How many, at least 1.
         age: Age of each contribution by key, in any unit; those without one count as oldest.
             Without `age` the highest incarnation and revision come first.
+
+    Raises:
+        SettingError: `k` is below 1.
+
+    >>> none = Stats.empty(Projection(n_inputs=2, n_hidden=3))
+    >>> notes = [Contribution("pump-1", none, revision=1), Contribution("pump-3", none, revision=2)]
+    >>> [note.device for note in freshest(1)(notes)]
+    ['pump-3']
     """
     if k < 1:
         raise SettingError(f"found k={k}, expected at least 1")
@@ -260,9 +285,17 @@ def fitting(
 
     Args:
         deadline_s: Time for everything, in seconds.
-        bytes_per_s: Speed of the link, above 0.
-        bytes_each: Size of every contribution, or of each by key.
-        solve_s: Time to keep for solving the sum, in seconds; 0 if it does not matter.
+        bytes_per_s: Speed of the link, in bytes a second, above 0.
+        bytes_each: Size of every contribution in bytes, or of each by key.
+        solve_s: Time to keep for solving the sum, in seconds; 0 (the default) keeps none.
+
+    Raises:
+        SettingError: `bytes_per_s` is not above 0, or `solve_s` is below 0.
+
+    >>> none = Stats.empty(Projection(n_inputs=2, n_hidden=3))
+    >>> notes = [Contribution(f"pump-{i}", none, revision=1) for i in range(5)]
+    >>> len(fitting(2.0, bytes_per_s=1000.0, bytes_each=600)(notes))
+    3
     """
     if not (bytes_per_s > 0.0 and solve_s >= 0.0):
         raise SettingError(
@@ -546,7 +579,11 @@ class Merged:
     encoded: bytes | None = field(default=None, init=False, repr=False)
 
     def keep_encoded(self, data: bytes) -> Self:
-        """Keep the bytes of the form "exact" that this was read from: `encode` returns them."""
+        """Keep the bytes that this was read from, so that `encode` returns them again.
+
+        Args:
+            data: The bytes, of the form "exact"; they are not checked.
+        """
         object.__setattr__(self, "encoded", data)
         return self
 

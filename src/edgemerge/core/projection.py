@@ -448,19 +448,35 @@ class Projection:
         return self.grid.one(values) if values.ndim == 1 else self.grid.rows(values)
 
     def to_one(self, x: Samples) -> Array:
-        """Return one sample (n,) on the grid; rows raise SampleError. See `to_grid`."""
+        """Return one sample on the grid, (n,).
+
+        Args:
+            x: One sample (n,), as for `to_grid`; rows raise SampleError.
+        """
         return self.grid.one(as_floats(match_names(x, self.names), self.n_inputs))
 
     def to_rows(self, X: Samples) -> Array:
-        """Return samples on the grid as rows (k, n), a single one as one row; see `to_grid`."""
+        """Return samples on the grid as rows, (k, n).
+
+        Args:
+            X: Rows (k, n), or one sample (n,), which becomes one row; as for `to_grid`.
+        """
         return self.to_grid(X).reshape(-1, self.n_inputs)
 
     def hidden(self, X: Samples) -> Array:
-        """Return the hidden values of samples: (k, N), or (N,) for one sample; see `to_grid`."""
+        """Return the hidden values of samples: (k, N), or (N,) for one sample.
+
+        Args:
+            X: One sample (n,) or rows (k, n), as for `to_grid`.
+        """
         return self.project(self.to_grid(X))
 
     def project(self, X: Array) -> Array:
-        """Return the hidden values of samples that are already on the grid."""
+        """Return the hidden values of samples that are already on the grid.
+
+        Args:
+            X: What `to_grid` returned, (n,) or (k, n); it is not checked.
+        """
         steps: Array = X.dot(self.A)
         steps += self._b
         steps *= 2.0**self.grid_bits
@@ -485,7 +501,11 @@ class Projection:
         )
 
     def must_equal(self, other: Projection) -> None:
-        """Raise MismatchError, naming both, unless `other` is the same projection."""
+        """Raise MismatchError, naming both, unless another projection is the same.
+
+        Args:
+            other: The projection to compare with, by fingerprint.
+        """
         if self is not other and self.fingerprint != other.fingerprint:
             raise MismatchError(
                 f"{other} does not fit {self}: every device must build the same Projection"

@@ -77,7 +77,19 @@ def _has_full_rank(L: Array) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The output layer B and the inverse P that belongs to it; `ridge` is the ρ in P."""
+    """The output layer, solved from sums: a sample's hidden values h give the output hB.
+
+    Use `solve`, or `Stats.solve`, rather than the constructor.
+
+    Args:
+        P: (U + ρI)⁻¹, (N, N).
+        B: The output layer, (N, m).
+        ridge: The ρ in P; 0 (the default) means none.
+
+    >>> readout = Readout.solve(np.array([[2.0]]), np.array([[1.0]]), ridge=0.5)
+    >>> readout, float(readout.B[0, 0])
+    (Readout(1 hidden, 1 outputs, ridge 0.5), 0.4)
+    """
 
     P: Array
     B: Array
@@ -85,13 +97,29 @@ class Readout:
 
     @classmethod
     def solve(cls, U: Array, V: Array, ridge: float) -> Self:
-        """Solve sums for the output layer by Cholesky."""
+        """Solve sums for the output layer by Cholesky.
+
+        Args:
+            U: The sum of hᵀh over the samples, (N, N).
+            V: The sum of hᵀt, (N, m).
+            ridge: ρ, added to the diagonal of U. If it is too small to solve, it is raised up to a
+                thousandfold, with a RidgeWarning. 0 adds nothing, and is never raised.
+
+        Raises:
+            SettingError: `ridge` is below 0.
+            SolveError: U does not determine a readout with this ridge.
+        """
         R, rho = inverse_factor(U, ridge)
         P = R.T @ R
         return cls(P, P @ V, rho)  # M3
 
     def step(self, h: Array, t: Array) -> Self:
-        """Add one sample without inverting anything: O(N² + Nm)."""
+        """Return the readout with one more sample, without inverting anything: O(N² + Nm).
+
+        Args:
+            h: The hidden values of the sample, (N,).
+            t: Its target, (m,).
+        """
         Ph = self.P @ h
         d = 1.0 / (1.0 + h @ Ph)
         P = self.P - d * np.outer(Ph, Ph)  # M4
@@ -99,7 +127,12 @@ class Readout:
         return type(self)(P, B, self.ridge)
 
     def chunk(self, H: Array, T: Array) -> Self:
-        """Add k samples at once by Woodbury, which inverts a k × k matrix."""
+        """Return the readout with k more samples, by Woodbury: inverts a k × k matrix.
+
+        Args:
+            H: The hidden values of the samples, (k, N).
+            T: Their targets, (k, m).
+        """
         G = self.P @ H.T
         R, _ = inverse_factor(H @ G, 1.0)
         W = G @ R.T
@@ -108,7 +141,7 @@ class Readout:
         return type(self)(P, B, self.ridge)
 
     def sums(self) -> tuple[Array, Array]:
-        """Go back from P and B to U and V, as the paper does; loses digits with every sample."""
+        """Return U and V, computed from P and B as in the paper; digits get lost on the way."""
         K = np.linalg.inv(self.P)
         U = K - self.ridge * np.eye(len(K))
         return U, K @ self.B  # M6

@@ -227,7 +227,12 @@ class Stats:
 
     @classmethod
     def empty(cls, projection: Projection, n_outputs: int | None = None) -> Self:
-        """Return sums of no samples, with `n_outputs` outputs (default: as many as inputs)."""
+        """Return the sums of no samples.
+
+        Args:
+            projection: The projection that all devices share.
+            n_outputs: The number of outputs; None (the default): as many as inputs.
+        """
         m = projection.n_inputs if n_outputs is None else n_outputs
         return cls.snapshot(projection, Sums(projection.n_hidden, m, projection.quantum))
 
@@ -262,13 +267,25 @@ class Stats:
         T: Array | None = None,
         weights: ArrayLike | None = None,
     ) -> Self:
-        """Return the sums of samples and targets that are already on the grid."""
+        """Return the sums of samples and targets that are already on the grid.
+
+        Args:
+            projection: The projection that all devices share.
+            X: What `Projection.to_rows` returned, (k, n).
+            T: Targets on the grid, (k, m); None (the default): the samples themselves.
+            weights: A weight of 0 or more for each row; None (the default): 1 each.
+        """
         w = None if weights is None else weights_of_rows(weights, len(X))
         return cls.snapshot(projection, sum_up(projection, X, X if T is None else T, w))
 
     @classmethod
     def snapshot(cls, projection: Projection, sums: Sums) -> Self:
-        """Return a copy of an accumulator's sums."""
+        """Return a copy of an accumulator's sums.
+
+        Args:
+            projection: The projection that gave the hidden values.
+            sums: The accumulator; it may go on afterwards.
+        """
         copies = (sums.full_U(), sums.V.copy(), sums.C.copy(), sums.S.copy())
         return cls(projection, *copies, sums.count)
 
@@ -355,7 +372,15 @@ class Stats:
         return sha256(self.projection.fingerprint.encode() + b"".join(parts)).hexdigest()
 
     def solve(self, ridge: float | None = None) -> Readout:
-        """Return the readout; without `ridge`, a small one is chosen that suits these sums."""
+        """Return the readout.
+
+        Args:
+            ridge: ρ, added to the diagonal of U; None (the default) chooses a small one that suits
+                these sums, 0 adds nothing.
+
+        Raises:
+            SolveError: There are too few independent samples for this ridge.
+        """
         return Readout.solve(self.U, self.V, self.ridge if ridge is None else ridge)
 
     @property
@@ -364,11 +389,19 @@ class Stats:
         return ridge_for(self.projection, float(np.trace(self.U)))
 
     def mean_loss(self, readout: Readout) -> float:
-        """Return the exact mean loss of these samples under any readout."""
+        """Return the exact mean loss of these samples under any readout.
+
+        Args:
+            readout: Of these sums or of others, with the same projection.
+        """
         return float(self.mean_losses(readout).mean())
 
     def mean_losses(self, readout: Readout) -> Array:
-        """Return the mean squared error of each output under any readout, (m,)."""
+        """Return the mean squared error of each output under any readout, (m,).
+
+        Args:
+            readout: Of these sums or of others, with the same projection.
+        """
         B = readout.B
         sums = self.S - np.einsum("ij,ij->j", B, 2.0 * self.V - self.U @ B)  # M10
         return np.asarray(np.maximum(sums, 0.0) / max(self.count, self.projection.quantum))
@@ -382,7 +415,12 @@ class Stats:
         return self._replace(U, V, C, S, self.count + sign * other.count)
 
     def must_be_compatible(self, projection: Projection, n_outputs: int) -> None:
-        """Raise MismatchError unless projection and number of outputs are these."""
+        """Raise MismatchError unless projection and number of outputs are these.
+
+        Args:
+            projection: The projection that is expected.
+            n_outputs: The number of outputs that is expected.
+        """
         projection.must_equal(self.projection)
         if len(self.C) != n_outputs:
             raise MismatchError(

@@ -71,7 +71,14 @@ class Threshold:
         return self._limit
 
     def update(self, value: float) -> bool:
-        """Take in the next value and return whether to raise the alarm."""
+        """Take in the next value and return whether to raise the alarm.
+
+        Args:
+            value: The score or loss of the next sample.
+
+        Raises:
+            SampleError: The value is NaN.
+        """
         if isnan(value):
             raise SampleError("found NaN, expected a score or loss: drop or repair such samples")
         self._votes.append(bool(value > self._limit))
@@ -82,7 +89,14 @@ class Threshold:
         return sum(self._votes) >= self._needed
 
     def rescale(self, factor: float) -> None:
-        """Multiply limit and window by the factor of `loss_shift`, for losses after a merge."""
+        """Multiply the limit and the window, for losses after a merge.
+
+        Args:
+            factor: What `loss_shift` returned, above 0.
+
+        Raises:
+            SettingError: The factor is not a finite number above 0.
+        """
         if not 0.0 < factor < inf:
             raise SettingError(f"found factor {factor}, expected a finite number above 0")
         self._recent *= factor

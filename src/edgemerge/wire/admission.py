@@ -341,11 +341,23 @@ def admit(
     form: str = "exact",
     n_outputs: int | None = None,
 ) -> None:
-    """Refuse a contribution that no device can have come by honestly, saying why.
+    """Raise RejectedError if a contribution cannot be sums of samples under this projection.
 
-    `last` is the one before it, of the same key; `devices` those allowed (None: all); `forgetting`
-    below 1 if the sender forgets, since its sums then need not grow; `form` the one it came in;
-    `n_outputs` for another target than the sample itself.
+    Args:
+        contribution: What arrived.
+        projection: The projection that all devices share.
+        last: The contribution of the same key that it replaces; None (the default) if it is the
+            first.
+        devices: The devices that may contribute; None (the default): all.
+        forgetting: The sender's setting, 1 by default. Below 1 its sums may shrink.
+        form: The form in which it was encoded, which says how far sums may be rounded: "exact"
+            (the default), "float32" or "root16".
+        n_outputs: The number of outputs, if the target is not the sample itself; None (the
+            default): as many as inputs.
+
+    Raises:
+        RejectedError: It failed a check; the message names the device and what is wrong.
+        MismatchError: `last` has another key.
 
     >>> from edgemerge.core.stats import Stats
     >>> shared = Projection(n_inputs=2, n_hidden=3)
