@@ -49,16 +49,19 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     Args:
         n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
         activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
-        random_state: Seed of the random weights. Estimators that merge need the same.
-        width: Spread of the random weights; 0 (the default) chooses it from the number of inputs.
+        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
+            same.
+        width: Half-width of the random weights; None (the default) chooses it from the activation
+            and the number of inputs.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
         high: Upper end likewise. Give both if estimators are to be merged.
-        ridge: Added to the diagonal where the readout is solved; None chooses it from the data.
+        ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
+            from the data.
         contamination: Share of the rows of a `fit` that `predict` calls outliers; "auto" (the
             default) means those that score above 4, and at least one in a hundred.
-        robust: Leave out outliers (the default): `fit`, and the first `partial_fit`, leave out the
-            8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` those
-            that score above 4. Set False if all rows are known to be normal.
+        robust: Whether to skip outliers, True by default: `fit`, and the first `partial_fit`, skip
+            the 8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` skips
+            those that score above 4. Set False if all rows are known to be normal.
 
     >>> X = np.random.default_rng(0).normal(0.0, 1.0, (500, 3))
     >>> OSELMDetector().fit(X).predict([[0.0, 0.0, 0.0], [9.0, -9.0, 9.0]])
@@ -68,7 +71,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     n_hidden: int = 128
     activation: Activation = "tanh"
     random_state: int = 0
-    width: float = 0.0
+    width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
     ridge: float | None = None
@@ -135,6 +138,20 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 
     Targets are rounded to about 1/4000 of their range, which is `y_low` to `y_high`.
 
+    Args:
+        n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
+            same.
+        width: Half-width of the random weights; None (the default) chooses it from the activation
+            and the number of inputs.
+        low: Lower end of the inputs' range; None (the default) takes it from the first rows.
+        high: Upper end likewise. Give both if estimators are to be merged.
+        y_low: Lower end of the targets' range; None (the default) takes it from the first rows.
+        y_high: Upper end likewise. Give both if estimators are to be merged.
+        ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
+            from the data.
+
     >>> X = np.linspace(-1.0, 1.0, 200)[:, None]
     >>> OSELMRegressor().fit(X, np.sin(3.0 * X[:, 0])).predict([[0.5]]).round(1)
     array([1.])
@@ -143,7 +160,7 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
     n_hidden: int = 128
     activation: Activation = "tanh"
     random_state: int = 0
-    width: float = 0.0
+    width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
     y_low: float | None = None
@@ -189,6 +206,18 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 class OSELMClassifier(ClassifierMixin, BaseEstimator):
     """Learns which class a row belongs to, as targets of 1 for its class and 0 for the others.
 
+    Args:
+        n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
+            same.
+        width: Half-width of the random weights; None (the default) chooses it from the activation
+            and the number of inputs.
+        low: Lower end of the inputs' range; None (the default) takes it from the first rows.
+        high: Upper end likewise. Give both if estimators are to be merged.
+        ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
+            from the data.
+
     >>> X = np.linspace(-1.0, 1.0, 200)[:, None]
     >>> OSELMClassifier().fit(X, np.abs(X[:, 0]) > 0.5).predict([[-0.9], [0.0], [0.9]])
     array([ True, False,  True])
@@ -197,7 +226,7 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
     n_hidden: int = 128
     activation: Activation = "tanh"
     random_state: int = 0
-    width: float = 0.0
+    width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
     ridge: float | None = None

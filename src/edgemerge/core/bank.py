@@ -66,7 +66,7 @@ class Bank:
             max_patterns: How many patterns the bank may find itself, 8 unless given; up to four
                 times as many are adopted. Each costs memory and time.
             reject_above: Do not learn samples that every pattern scores above this; 8 unless
-                given. None learns every sample, and then no new pattern is found.
+                given. None or math.inf learns every sample, and then no new pattern is found.
             ridge: ρ, added to the diagonal of U where P is solved; None (the default) chooses it
                 from the data.
             forgetting: After each new sample the older ones of its pattern weigh `forgetting`²

@@ -540,8 +540,8 @@ class Detector:
             forgetting: After each new sample the older ones weigh `forgetting`² times what they
                 did, from above 0 to 1. 1 (the default) keeps all; 0.999 follows slow drift.
             reject_above: Do not learn samples that score above this, once the detector is
-                `ready`. None (the default) learns every sample. Stay well above the scores of
-                normal samples (8 with few inputs), or their tail is cut off.
+                `ready`. None (the default) or math.inf learns every sample. Stay well above the
+                scores of normal samples (8 with few inputs), or their tail is cut off.
 
         Raises:
             SettingError: A setting is out of range.
