@@ -1,6 +1,8 @@
 """Laws of the projection: equal settings, equal numbers; samples and hidden values on the grid."""
 
 import pickle
+import re
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,12 +12,16 @@ from hypothesis import strategies as st
 from edgemerge import Projection
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.projection import (
+    ACTIVATIONS,
     MAX_ABS_INPUT,
     SPLITMIX_GAMMA,
+    Activation,
+    activation_rule,
     activation_table,
-    smooth_activation,
+    default_width,
     splitmix64,
 )
+from edgemerge.wire.admission import RELATIONS
 from tests.cases import projections, samples
 
 
@@ -58,11 +64,14 @@ def test_every_value_lies_on_its_grid_and_the_product_is_exact(projection, data)
 def test_hidden_values_follow_m1(projection, data):
     X = data.draw(samples(projection))
     Z = projection.grid.rows(X) @ projection.A + projection.b
-    plain = {"identity": lambda z: z, "relu": lambda z: np.maximum(z, 0.0)}
+    plain = {
+        "identity": lambda z: z,
+        "relu": lambda z: np.maximum(z, 0.0),
+        "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
+        "tanh": np.tanh,
+    }
     with np.errstate(over="ignore"):
-        slow = plain.get(
-            projection.activation, lambda z: smooth_activation(projection.activation, z)
-        )(Z)
+        slow = plain[projection.activation](Z)
     assert np.abs(projection.hidden(X) - slow).max(initial=0.0) <= projection.step
 
 
@@ -78,13 +87,31 @@ def test_equal_settings_are_equal_and_any_other_setting_is_not(projection):
     assert replace(projection, high=np.float64(projection.high) * 2 + 201.0) != projection
 
 
+def test_every_list_of_activations_has_all_of_them():
+    assert set(ACTIVATIONS) == set(get_args(Activation)) == set(RELATIONS)
+
+
+@pytest.mark.parametrize("use", [activation_rule, lambda name: default_width(name, 3)])
+@pytest.mark.parametrize("name", ["swish", "", None, []])
+def test_an_unknown_activation_is_refused_by_name(use, name):
+    with pytest.raises(SettingError, match=re.escape(f"found activation={name!r}, expected one")):
+        use(name)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_hidden_value_is_beyond_the_largest_of_its_activation(name):
+    z = np.linspace(-40.0, 40.0, 1001)
+    largest = np.abs(activation_rule(name).function(z)).max()
+    assert largest == (40.0 if activation_rule(name).largest == np.inf else 1.0)
+
+
 @pytest.mark.parametrize("name", ["sigmoid", "tanh"])
 @pytest.mark.parametrize("bits", range(4, 17))
 def test_no_entry_of_a_table_depends_on_whose_exp_is_used(name, bits):
     z = (
         np.arange(len(activation_table(name, bits))) - len(activation_table(name, bits)) // 2
     ) * 2.0**-bits
-    scaled = smooth_activation(name, z) * 2.0**bits
+    scaled = activation_rule(name).function(z) * 2.0**bits
     to_boundary = np.abs(scaled - np.floor(scaled) - 0.5)
     ulps = 2 * np.finfo(float).eps * 2.0**bits  # twice what exp, + and / can be off together
     assert to_boundary[z != 0.0].min() > ulps

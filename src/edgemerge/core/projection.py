@@ -9,13 +9,13 @@ one entry per grid point, so that every machine computes the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import ceil, inf, log2, sqrt
 from operator import index
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,23 +26,38 @@ from edgemerge.core.errors import KindError, MismatchError, SampleError, Setting
 Array = NDArray[np.float64]
 Samples = ArrayLike | Mapping[Any, Any]  # (n,) or (k, n); data frames, series, dicts bring names
 Activation = Literal["identity", "sigmoid", "tanh", "relu"]
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
 
-def smooth_activation(name: str, z: Array) -> Array:
-    """Return sigmoid or tanh in floating point, without rounding to the grid."""
-    return np.tanh(z) if name == "tanh" else 1.0 / (1.0 + np.exp(-z))
+class ActivationRule(NamedTuple):
+    """What there is to know of an activation; `wire.admission.RELATIONS` has one more entry."""
+
+    function: Callable[[Array], Array]  # in floating point, without rounding to the grid
+    largest: float  # |g(z)|; a bounded function is looked up in a table
+    width: float  # default half-width of the weights, times √(3/n)
+    ridge: float  # default ridge, times the mean of diag(U)
+
+
+ACTIVATIONS: dict[str, ActivationRule] = {
+    "identity": ActivationRule(lambda z: z, inf, 1.0, 1e-4),
+    "sigmoid": ActivationRule(lambda z: 1.0 / (1.0 + np.exp(-z)), 1.0, 3.0, 1e-2),
+    "tanh": ActivationRule(np.tanh, 1.0, 3.0, 1e-2),
+    "relu": ActivationRule(lambda z: np.maximum(z, 0.0), inf, 1.0, 1e-4),
+}
+
+
+def activation_rule(name: str) -> ActivationRule:
+    """Return the rule of an activation; raise SettingError if there is none of this name."""
+    if not (isinstance(name, str) and name in ACTIVATIONS):
+        raise SettingError(f"found activation={name!r}, expected one of {tuple(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 @lru_cache
 def activation_table(name: str, bits: int) -> Array:
-    """Return a smooth activation at every grid point from −edge to edge, where it becomes flat."""
+    """Return a bounded activation at every grid point from −edge to edge, where it becomes flat."""
     edge = int((bits + 3) * 2**bits)  # beyond it both functions round to their limits
     z = np.arange(-edge, edge + 1, dtype=np.float64) * 2.0**-bits
-    return np.rint(smooth_activation(name, z) * 2.0**bits) * 2.0**-bits
-
-
-ACTIVATION_BOUNDS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}  # range of hidden values
+    return np.rint(activation_rule(name).function(z) * 2.0**bits) * 2.0**-bits
 
 
 Words64 = NDArray[np.uint64]
@@ -245,9 +260,6 @@ def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
     return low - spare, high + spare
 
 
-DEFAULT_WIDTHS = {"identity": 1.0, "relu": 1.0, "sigmoid": 3.0, "tanh": 3.0}  # times √(3/n)
-
-
 def as_int(name: str, value: Any) -> int:
     """Return a whole number of any library as an int."""
     try:
@@ -263,20 +275,19 @@ def plain_range_end(end: Any) -> float | tuple[float, ...]:
 
 def default_width(activation: str, n_inputs: int) -> float:
     """Return the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
-    return float(
-        2.0 ** round(log2(DEFAULT_WIDTHS.get(activation, 1.0) * sqrt(3.0 / max(n_inputs, 1))))
-    )
+    spread = activation_rule(activation).width * sqrt(3.0 / max(n_inputs, 1))
+    return float(2.0 ** round(log2(spread)))
 
 
 def check_projection_settings(p: Any) -> None:
     """Raise SettingError for the first invalid setting."""
+    activation_rule(p.activation)
     low, high = np.asarray(p.low), np.asarray(p.high)
     shapes = {(), (p.n_inputs,)}
     for ok, found, expected in (
         (p.n_inputs >= 1, f"n_inputs={p.n_inputs}", "at least 1"),
         (1 <= p.n_hidden <= 65536, f"n_hidden={p.n_hidden}", "1 to 65536"),
         (0 <= p.seed < 2**64, f"seed={p.seed}", "0 to 2⁶⁴ − 1"),
-        (p.activation in ACTIVATIONS, f"activation={p.activation!r}", f"one of {ACTIVATIONS}"),
         (4 <= p.grid_bits <= 16, f"grid_bits={p.grid_bits}", "4 to 16"),
         (0.0 < p.width <= 1024.0, f"width={p.width}", "above 0, at most 1024"),
         (
@@ -429,6 +440,11 @@ class Projection:
         return self.quantum / 12.0
 
     @cached_property
+    def rule(self) -> ActivationRule:
+        """The rule of its activation."""
+        return activation_rule(self.activation)
+
+    @cached_property
     def grid(self) -> Grid:
         """The map from readings to grid values."""
         return Grid(self.n_inputs, self.low, self.high, self.grid_bits)
@@ -483,10 +499,8 @@ class Projection:
         np.rint(steps, out=steps)
         if self._table is not None:
             return self._table.take(steps.astype(np.intp), mode="clip")  # M1
-        if self.activation == "relu":
-            np.maximum(steps, 0.0, out=steps)
         steps *= self.step
-        return steps  # M1
+        return self.rule.function(steps)  # M1
 
     @cached_property
     def _b(self) -> Array:  # with a table, steps count from its start
@@ -494,11 +508,8 @@ class Projection:
 
     @cached_property
     def _table(self) -> Array | None:
-        return (
-            activation_table(self.activation, self.grid_bits)
-            if self.activation in ACTIVATION_BOUNDS
-            else None
-        )
+        bounded = self.rule.largest < inf
+        return activation_table(self.activation, self.grid_bits) if bounded else None
 
     def must_equal(self, other: Projection) -> None:
         """Raise MismatchError, naming both, unless another projection is the same.

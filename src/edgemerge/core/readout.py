@@ -23,12 +23,6 @@ from edgemerge.core.projection import Projection
 
 Array = NDArray[np.float64]
 
-RELATIVE_RIDGES = {
-    "identity": 1e-4,
-    "relu": 1e-4,
-    "sigmoid": 1e-2,
-    "tanh": 1e-2,
-}  # times the mean of diag(U)
 MAX_RIDGE_TRIES = 4  # each ridge is ten times the last
 
 
@@ -39,11 +33,7 @@ def ridge_for(projection: Projection, trace: float) -> float:
     times in a detector's life, and in between one-sample updates are exact.
     """
     N = projection.n_hidden
-    relative = (
-        RELATIVE_RIDGES[projection.activation] * 2.0 ** ceil(log2(trace / N))
-        if trace > 0.0
-        else 0.0
-    )
+    relative = projection.rule.ridge * 2.0 ** ceil(log2(trace / N)) if trace > 0.0 else 0.0
     return max(relative, N * projection.quantum)
 
 

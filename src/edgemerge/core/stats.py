@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.projection import ACTIVATION_BOUNDS, Projection, Samples
+from edgemerge.core.projection import Projection, Samples
 from edgemerge.core.readout import Readout, ridge_for
 
 Array = NDArray[np.float64]
@@ -442,7 +442,7 @@ class Capacity:
         N, step = projection.n_hidden, projection.step
         self._stretch = float(np.linalg.norm(projection.A))
         self._shift = float(np.linalg.norm(projection.b)) + step * sqrt(N)
-        self._most = float(N) if projection.activation in ACTIVATION_BOUNDS else inf
+        self._most = N * projection.rule.largest**2
 
     def load(self, x: Array) -> float:
         """Return a bound of what one sample (n,) adds."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import MismatchError, RejectedError, must_be
 from edgemerge.core.ledger import Contribution, Ledger
-from edgemerge.core.projection import ACTIVATION_BOUNDS, MAX_ABS_INPUT, Projection
+from edgemerge.core.projection import MAX_ABS_INPUT, Projection
 from edgemerge.core.stats import Stats, exact_limit
 
 Array = NDArray[np.float64]
@@ -80,17 +81,12 @@ def solve_lower(L: Array, V: Array) -> Array:
 
 
 def relation_excess(stats: Stats, rounding: Rounding) -> Array:
-    """Say by how much each sum is further from the relation than rounding explains; ≤ 0 is well."""
-    case = _Relation(stats, rounding)
-    if stats.projection.activation == "identity":
-        return case.identity()
-    return {"relu": case.relu, "tanh": case.tanh, "sigmoid": case.sigmoid}[
-        stats.projection.activation
-    ]()
+    """Return how far each sum exceeds what the relation and rounding allow, (N,); ≤ 0 passes."""
+    return RELATIONS[stats.projection.activation](_Relation(stats, rounding))
 
 
 class _Relation:
-    """The numbers that the four relations share; all (N,) unless said otherwise."""
+    """The numbers that the four relations share; all (N,) unless given."""
 
     def __init__(self, stats: Stats, rounding: Rounding) -> None:
         p, slack = stats.projection, rounding.slack
@@ -145,6 +141,13 @@ class _Relation:
         right = self.products() - 0.5 * z + self.step * self.count
         return np.asarray(left - right - 4.0 * self.blur - blur)
 
+
+RELATIONS: dict[str, Callable[[_Relation], Array]] = {
+    "identity": _Relation.identity,
+    "relu": _Relation.relu,
+    "tanh": _Relation.tanh,
+    "sigmoid": _Relation.sigmoid,
+}
 
 Problem = str | None  # what is wrong, or None
 
@@ -259,7 +262,7 @@ def check_hidden_range(case: Candidate) -> Problem:
     """No hidden value can be larger than the activation, or the input's range, allows."""
     p, r = case.projection, case.rounding
     reach = MAX_ABS_INPUT * np.abs(p.A).sum(0) + np.abs(p.b) + p.step
-    most = ACTIVATION_BOUNDS[p.activation][1] if p.activation in ACTIVATION_BOUNDS else reach
+    most = p.rule.largest if p.rule.largest < inf else reach
     limit = (case.stats.count + r.slack) * most**2 * (1.0 + r.value) + r.slack
     if (case.stats.U.diagonal() <= limit).all():
         return None
