@@ -6,15 +6,15 @@ it does not matter how they were grouped when they were handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core import patterns
-from edgemerge.core.detector import Detector, Seen
+from edgemerge.core.detector import Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.ledger import Contribution, Merged, must_be_name
 from edgemerge.core.patterns import Event, Patterns, maintain
@@ -133,12 +133,7 @@ class Bank:
             maintain(self.patterns)
             self.waiting, self._hidden = self.waiting[:0], None
 
-    @overload
-    def score(self, X: Sequence[float]) -> float: ...
-    @overload
-    def score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
-    @overload
-    def score(self, X: Samples) -> float | Array: ...
+    @one_or_rows
     def score(self, X: Samples) -> float | Array:
         """Return how unusual samples are; 1 is typical.
 
@@ -153,12 +148,7 @@ class Bank:
             return self._look(rows).score
         return self._scores(rows, self.projection.project(rows))
 
-    @overload
-    def learn_and_score(self, X: Sequence[float]) -> float: ...
-    @overload
-    def learn_and_score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
-    @overload
-    def learn_and_score(self, X: Samples) -> float | Array: ...
+    @one_or_rows
     def learn_and_score(self, X: Samples) -> float | Array:
         """Score each block of samples, then learn it.
 

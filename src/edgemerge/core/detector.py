@@ -9,10 +9,10 @@ come together are scored and learnt in blocks, each with the readout of the rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan, log, nan
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -433,6 +433,22 @@ class Seen:
     version: tuple[object, int] | None = None
 
 
+class OneOrRows(Protocol):
+    """The type of methods that return a float for one sample and (k,) for rows."""
+
+    @overload
+    def __call__(self, X: Sequence[float]) -> float: ...
+    @overload
+    def __call__(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
+    @overload
+    def __call__(self, X: Samples) -> float | Array: ...
+
+
+def one_or_rows(method: Callable[[Any, Samples], float | Array]) -> OneOrRows:
+    """Give a method the type `OneOrRows`; it is returned as it is."""
+    return cast(OneOrRows, method)
+
+
 class Learner(Protocol):
     """What `Detector` and `Bank` have in common: look, learn, explain, share, adopt.
 
@@ -661,12 +677,7 @@ class Detector:
             self._waiting.clear()
             learn_rows(self.known, rows)
 
-    @overload
-    def score(self, X: Sequence[float]) -> float: ...
-    @overload
-    def score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
-    @overload
-    def score(self, X: Samples) -> float | Array: ...
+    @one_or_rows
     def score(self, X: Samples) -> float | Array:
         """Return how unusual samples are; 1 is typical.
 
@@ -684,12 +695,7 @@ class Detector:
             return np.ones(len(rows))
         return np.asarray(self.known.judge(rows, self.projection.project(rows))[1])
 
-    @overload
-    def loss(self, X: Sequence[float]) -> float: ...
-    @overload
-    def loss(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
-    @overload
-    def loss(self, X: Samples) -> float | Array: ...
+    @one_or_rows
     def loss(self, X: Samples) -> float | Array:
         """Return the paper's loss, the mean squared error over the inputs.
 
@@ -705,12 +711,7 @@ class Detector:
         losses: float | Array = squares / self.projection.n_inputs  # M9
         return losses
 
-    @overload
-    def learn_and_score(self, X: Sequence[float]) -> float: ...
-    @overload
-    def learn_and_score(self, X: Sequence[Sequence[float]] | Sequence[Array]) -> Array: ...
-    @overload
-    def learn_and_score(self, X: Samples) -> float | Array: ...
+    @one_or_rows
     def learn_and_score(self, X: Samples) -> float | Array:
         """Score each sample, then learn it, before the next one is scored.
 

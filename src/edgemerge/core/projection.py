@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, ActivationRule] = {
 }
 
 
-def activation_rule(name: str) -> ActivationRule:
+def activation_rule(name: object) -> ActivationRule:
     """Return the rule of an activation; raise SettingError if there is none of this name."""
     if not (isinstance(name, str) and name in ACTIVATIONS):
         raise SettingError(f"found activation={name!r}, expected one of {tuple(ACTIVATIONS)}")
