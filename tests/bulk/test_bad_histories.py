@@ -41,7 +41,7 @@ def test_bad_rows_are_left_out_and_counted(tmp_path):
         in_npy(X, tmp_path / "a.npy"),
         in_parquet(X, tmp_path / "a.parquet"),
     ):
-        part = whole(chunks_of(path, chunk_bytes=999), bad_rows="leave out")
+        part = whole(chunks_of(path, chunk_bytes=999), bad_rows="skip")
         assert part.left_out == 3
         assert part.stats == Stats.of(SHARED, good)
 
@@ -54,7 +54,7 @@ LINES = ("1,2,3,4", "5,6,7,8", *EMPTY, "  ", "x", "1,2", "nan,1,2,3", "1,inf,2,3
 def test_which_rows_are_bad_does_not_depend_on_where_a_csv_is_cut(tmp_path_factory, lines, size):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_text("\n".join([",".join(NAMES), *lines]))
-    part = whole(chunks_of(path, chunk_bytes=size), bad_rows="leave out")
+    part = whole(chunks_of(path, chunk_bytes=size), bad_rows="skip")
     good = [line.split(",") for line in lines if line in LINES[:2]]
     assert part.left_out == len([line for line in lines if line not in EMPTY]) - len(good)
     assert part.stats == Stats.of(SHARED, np.array(good, float).reshape(-1, 4))
@@ -65,7 +65,7 @@ def test_lines_of_csv_that_are_no_samples_are_bad_rows(tmp_path, line):
     path = tmp_path / "a.csv"
     lines = ",".join(NAMES), "1,2,3,4", line, "5,6,7,8"
     path.write_text("\n".join(lines), encoding="latin-1")
-    part = whole(chunks_of(path), bad_rows="leave out")
+    part = whole(chunks_of(path), bad_rows="skip")
     assert part.left_out == 1
     assert part.stats == Stats.of(SHARED, [[1, 2, 3, 4], [5, 6, 7, 8]])
     with pytest.raises(SampleError, match=r"a\.csv, bytes 0 to \d+: row 2, column \d"):
@@ -192,5 +192,5 @@ def test_what_a_reader_gives_must_be_numbers(rows, words):
 
 
 def test_a_choice_that_is_none_is_refused():
-    with pytest.raises(SettingError, match=r"bad_rows='leave_out', expected one of \['refuse', "):
+    with pytest.raises(SettingError, match=r"bad_rows='leave_out', expected one of \['error', "):
         part_of(SHARED, 0, bad_rows="leave_out", read=lambda _c, _p: [FOUR])

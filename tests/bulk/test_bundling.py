@@ -34,12 +34,15 @@ def test_a_bundle_has_few_enough_chunks_to_be_named():
     assert str(bundles[2]) == f"small chunk {2 * MAX_BUNDLE}"
 
 
-def test_a_bundle_is_taken_apart_and_remembers_what_was_told():
+def test_a_bundle_is_taken_apart_and_remembers_what_was_reported():
     bundle = Bundle((1, 2))
-    assert list(bundle.apart(told=False)) == [Bundle((1,), alone=True), Bundle((2,), alone=True)]
-    (again,) = Bundle((1,), told=True).apart(told=False)
-    assert again == Bundle((1,), alone=True, told=True)
-    assert next(bundle.apart(told=True)).told
+    assert list(bundle.apart(reported=False)) == [
+        Bundle((1,), alone=True),
+        Bundle((2,), alone=True),
+    ]
+    (again,) = Bundle((1,), reported=True).apart(reported=False)
+    assert again == Bundle((1,), alone=True, reported=True)
+    assert next(bundle.apart(reported=True)).reported
 
 
 def test_what_has_no_size_is_by_itself():

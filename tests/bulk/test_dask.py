@@ -144,6 +144,14 @@ def test_a_bag_needs_nothing_but_parts_that_add(client):
 
 
 def test_choices_that_are_none_are_refused(client):
-    for choice in ({"bad_rows": "Refuse"}, {"bad_chunks": "leave_out"}, {"patience_s": 0.0}):
+    for choice in ({"bad_rows": "Skip"}, {"bad_chunks": "leave_out"}, {"stall_timeout_s": 0.0}):
         with pytest.raises(SettingError, match="expected"):
             summed_up(client, [0], read=readers.made_up, **choice)
+
+
+def test_former_words_and_names_still_work(client):
+    whole = summed_up(client, [0], read=readers.made_up)
+    former = {"bad_rows": "leave out", "bad_chunks": "refuse", "patience_s": 60.0}
+    assert summed_up(client, [0], read=readers.made_up, **former) == whole
+    with pytest.raises(SettingError, match="stall_timeout_s above 0"):
+        summed_up(client, [0], read=readers.made_up, patience_s=0.0)

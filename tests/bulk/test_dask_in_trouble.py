@@ -58,25 +58,25 @@ def test_a_bad_chunk_ends_the_work_and_names_chunk_and_worker(client, tmp_path):
     words = r"^worker tcp://127\.0\.0\.1:\d+: .*a\.npy, rows 300 to 400: row 22, column 2"
     with pytest.raises(SampleError, match=words):
         summed_up(client, chunks)
-    part = summed_up(client, chunks, bad_chunks="leave out")
+    part = summed_up(client, chunks, bad_chunks="skip")
     assert part.stats == Stats.of(SHARED, np.delete(X, range(300, 400), axis=0))
     ((name, reason),) = part.refused
     assert name == str(chunks[3])
     assert "row 22, column 2" in reason
     assert (part.chunks, part.left_out) == (4, 0)
-    rows = summed_up(client, chunks, bad_rows="leave out")
+    rows = summed_up(client, chunks, bad_rows="skip")
     assert rows.stats == Stats.of(SHARED, np.delete(X, 321, axis=0))
     assert (rows.chunks, rows.left_out, rows.refused) == (5, 1, ())
 
 
 @pytest.mark.long
 def test_a_chunk_that_never_ends_is_named_or_left_out(client):
-    choice = {"read": readers.stuck_at_5, "patience_s": 4.0}
+    choice = {"read": readers.stuck_at_5, "stall_timeout_s": 4.0}
     from edgemerge.dask import tasks
 
-    words = r"worker tcp://127\.0\.0\.1:\d+: 5: twice not done within 4 s: raise patience_s"
+    words = r"worker tcp://127\.0\.0\.1:\d+: 5: twice not done within 4 s: raise stall_timeout_s"
     done = []
-    part = summed_up(client, range(40), bad_chunks="leave out", advance=done.append, **choice)
+    part = summed_up(client, range(40), bad_chunks="skip", advance=done.append, **choice)
     assert part.stats == made_up(range(40), but=[5])
     ((name, reason),) = part.refused
     assert name == "5"
@@ -88,7 +88,7 @@ def test_a_chunk_that_never_ends_is_named_or_left_out(client):
 
 
 def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
-    part = summed_up(client, range(40), bad_chunks="leave out", read=readers.deadly_at_5)
+    part = summed_up(client, range(40), bad_chunks="skip", read=readers.deadly_at_5)
     assert part.stats == made_up(range(40), but=[5])
     ((name, reason),) = part.refused
     assert name == "5"
@@ -102,7 +102,7 @@ def test_a_small_chunk_that_ends_its_workers_takes_no_other_with_it(client, monk
     small = [readers.Small(number) for number in range(12)]
     done = []
     part = summed_up(
-        client, small, read=readers.deadly_small, bad_chunks="leave out", advance=done.append
+        client, small, read=readers.deadly_small, bad_chunks="skip", advance=done.append
     )
     assert part.stats == made_up(range(12), but=[5])
     assert [name for name, _ in part.refused] == ["small chunk 5"]
@@ -122,7 +122,7 @@ def test_a_worker_with_another_projection_is_named(client):
     client.run(other, 2, workers=[address])
     try:
         with pytest.raises(MismatchError, match=rf"^worker {address}: found Projection.*install"):
-            summed_up(client, range(40), read=readers.made_up, bad_chunks="leave out")
+            summed_up(client, range(40), read=readers.made_up, bad_chunks="skip")
     finally:
         client.run(other, 1, workers=[address])
     assert summed_up(client, range(40), read=readers.made_up).stats == made_up(range(40))
@@ -132,7 +132,7 @@ def test_an_error_that_is_not_ours_ends_the_work_with_advice(client):
     with pytest.raises(
         UnavailableError, match=r"^0: found ZeroDivisionError.*see `read`, and its file"
     ):
-        summed_up(client, [0], read=readers.broken, bad_chunks="leave out")
+        summed_up(client, [0], read=readers.broken, bad_chunks="skip")
 
 
 def test_a_cluster_that_has_gone_is_told():
@@ -166,7 +166,9 @@ def test_a_scheduler_that_answers_nothing_is_told():
 
         try:
             with pytest.raises(UnavailableError, match=r"^the scheduler cannot be reached: \w"):
-                summed_up(client, range(50), read=readers.slow, patience_s=2.0, advance=advance)
+                summed_up(
+                    client, range(50), read=readers.slow, stall_timeout_s=2.0, advance=advance
+                )
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -181,7 +183,7 @@ def test_a_cluster_without_workers_says_how_to_start_some():
             UnavailableError, match=r"no worker for 1 s: start some with `dask worker tcp://"
         ),
     ):
-        summed_up(client, range(3), read=readers.made_up, patience_s=1.0)
+        summed_up(client, range(3), read=readers.made_up, stall_timeout_s=1.0)
 
 
 def test_work_that_hangs_everywhere_comes_to_an_end():
@@ -191,7 +193,7 @@ def test_work_that_hangs_everywhere_comes_to_an_end():
         local_client(workers=1) as own,
         pytest.raises(UnavailableError, match=r"found (nothing done|no worker)"),
     ):
-        summed_up(own, range(50), read=readers.stuck, bad_chunks="leave out", patience_s=3.0)
+        summed_up(own, range(50), read=readers.stuck, bad_chunks="skip", stall_timeout_s=3.0)
 
 
 def test_a_worker_in_the_process_of_the_asker_is_not_ended():
@@ -201,4 +203,4 @@ def test_a_worker_in_the_process_of_the_asker_is_not_ended():
         Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=HERE) as here,
         pytest.raises(UnavailableError),
     ):
-        summed_up(here, [5], read=readers.napping_at_5, patience_s=0.2)
+        summed_up(here, [5], read=readers.napping_at_5, stall_timeout_s=0.2)

@@ -120,9 +120,17 @@ Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 def chunks_of(
     paths: Paths, *, columns: Sequence[str] = (), chunk_bytes: int = CHUNK_BYTES
 ) -> list[Chunk]:
-    """Split files into chunks of about `chunk_bytes`; glob patterns and folders are expanded.
+    """Split files into chunks.
 
-    A file that is named twice counts once. `columns` are names or numbers from 1.
+    Args:
+        paths: Files, folders or glob patterns, one or several; a file named twice counts once.
+        columns: The columns to read, by name or by number from 1; none (the default) reads those
+            that the projection names, else all.
+        chunk_bytes: The size of a chunk in bytes, about; 64 MiB by default. Lower it if workers
+            run out of memory.
+
+    Raises:
+        SampleError: A file is missing or has another format.
     """
     if chunk_bytes < 1:
         raise SettingError(f"found chunk_bytes={chunk_bytes}, expected at least 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,8 @@ from edgemerge.core.stats import Stats
 Array = NDArray[np.float64]
 Read = Callable[[Any, Projection], Iterable[ArrayLike]]  # the samples of a chunk, some at a time
 
-BadRows = Literal["refuse", "leave out"]
+OnBadData = Literal["error", "skip"]
+FORMER_WORDS = {"refuse": "error", "leave out": "skip"}  # still accepted
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +75,27 @@ def _counted(count: float, what: str) -> str:
 
 
 def part_of(
-    projection: Projection, chunk: Any, *, bad_rows: BadRows = "refuse", read: Read = read_chunk
+    projection: Projection, chunk: Any, *, bad_rows: OnBadData = "error", read: Read = read_chunk
 ) -> Part:
     """Read a chunk and sum it up, a few rows at a time.
 
-    A row with a missing or infinite value is refused, with the whole chunk, or left out.
-    `read(chunk, projection)` may be your own: it gives samples (k, n), some at a time.
+    Args:
+        projection: The projection that all devices share.
+        chunk: One of `chunks_of`, or whatever `read` takes.
+        bad_rows: What to do with a row that has a missing or infinite value: "error" (the
+            default) raises SampleError, "skip" skips and counts it.
+        read: `read(chunk, projection)` yields samples (k, n), some at a time; by default it reads
+            the chunks of `chunks_of`.
+
+    Raises:
+        SampleError: The chunk cannot be read, or has a bad row.
     """
-    check_choice("bad_rows", bad_rows, get_args(BadRows))
+    on_bad_row = bad_data_choice("bad_rows", bad_rows)
     sums, seen, left_out = Stats.empty(projection), 0, 0
     try:
         for X in read(chunk, projection):
             rows = _as_rows(X)
-            good = _usable_rows(rows, seen, bad_rows)
+            good = _usable_rows(rows, seen, on_bad_row)
             seen, left_out = seen + len(rows), left_out + len(rows) - len(good)
             sums += Stats.of(projection, good)
     except EdgemergeError as error:
@@ -96,10 +105,12 @@ def part_of(
     return Part(sums, left_out=left_out)
 
 
-def check_choice(name: str, found: object, choices: tuple[str, ...]) -> None:
-    """Raise unless a value is one of the choices."""
-    if found not in choices:
-        raise SettingError(f"found {name}={found!r}, expected one of {list(choices)}")
+def bad_data_choice(name: str, found: str) -> OnBadData:
+    """Return what to do with bad data, in the words of today; raise SettingError for others."""
+    word = FORMER_WORDS.get(found, found)
+    if word not in get_args(OnBadData):
+        raise SettingError(f"found {name}={found!r}, expected one of {list(get_args(OnBadData))}")
+    return cast(OnBadData, word)
 
 
 def _as_rows(X: ArrayLike) -> NDArray[Any]:
@@ -114,13 +125,13 @@ def _as_rows(X: ArrayLike) -> NDArray[Any]:
     return rows
 
 
-def _usable_rows(rows: NDArray[Any], seen: int, bad_rows: BadRows) -> NDArray[Any]:
+def _usable_rows(rows: NDArray[Any], seen: int, on_bad_row: OnBadData) -> NDArray[Any]:
     good = finite_rows(rows)
-    if len(good) < len(rows) and bad_rows == "refuse":
+    if len(good) < len(rows) and on_bad_row == "error":
         row, column = np.argwhere(~np.isfinite(rows))[0]
         found = "no number" if np.isnan(rows[row, column]) else rows[row, column]
         raise SampleError(
             f"row {seen + row + 1}, column {column + 1} of those used: found {found}, expected a "
-            "finite number: choose other columns, or have such rows left out (--bad-rows skip)"
+            "finite number: choose other columns, or skip such rows (--bad-rows skip)"
         )
     return good

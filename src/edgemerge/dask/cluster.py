@@ -12,7 +12,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 
 from edgemerge.core.errors import EdgemergeError, SampleError, UnavailableError
 
-# Dask shows pages of its own: nobody else shall see them, at any free port.
+# Dask serves pages of its own: on loopback only, at any free port.
 DASHBOARD_ADDRESS = "127.0.0.1:0"
 # Dask looks once, this long after a death, whether the worker is back. A worker that is just then
 # being started again, because it died again, would be given up for good.
@@ -23,7 +23,11 @@ MALLOC_TOP_PAD = 2**26
 
 @contextmanager
 def local_client(workers: int) -> Iterator[Client]:
-    """Start workers, one process with one thread each, and yield a client."""
+    """Start workers on this machine, and yield a client; stop them at the end.
+
+    Args:
+        workers: How many, each a process with one thread.
+    """
     settings = {
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
         "distributed.nanny.pre-spawn-environ.MALLOC_TOP_PAD_": MALLOC_TOP_PAD,
@@ -74,10 +78,10 @@ def workers_of(client: Client, futures: Iterable[Future[Any]]) -> dict[Future[An
     return {future: at[future.key] for future in futures if future.key in at}
 
 
-def stall_message(patience_s: float, client: Client) -> str:
+def stall_message(timeout_s: float, client: Client) -> str:
     """Return the message for a cluster that makes no progress."""
-    workers = ", ".join(client.nthreads(callback_timeout=patience_s))
+    workers = ", ".join(client.nthreads(callback_timeout=timeout_s))
     if not workers:
         there = client.scheduler_info()["address"]
-        return f"found no worker for {patience_s:g} s: start some with `dask worker {there}`"
-    return f"found nothing done within {patience_s:g} s by workers {workers}: see their logs"
+        return f"found no worker for {timeout_s:g} s: start some with `dask worker {there}`"
+    return f"found nothing done within {timeout_s:g} s by workers {workers}: see their logs"

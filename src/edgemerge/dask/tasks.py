@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add
-from typing import Any, Literal
+from typing import Any
 
 from dask.delayed import delayed
 from distributed import Worker, get_worker
 
 from edgemerge.bulk.chunk import CHUNK_BYTES
-from edgemerge.bulk.part import BadRows, Part, Read, part_of
+from edgemerge.bulk.part import OnBadData, Part, Read, part_of
 from edgemerge.core.errors import MismatchError, SampleError
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -28,22 +28,22 @@ class Bundle:
     """Chunks that one task sums up.
 
     `alone`: a single chunk that is retried, after a bundle with it failed.
-    `told`: its progress was already reported, and its result was lost since.
+    `reported`: its progress was already reported, and its result was lost since.
     """
 
     chunks: tuple[Any, ...]
     alone: bool = False
-    told: bool = False
+    reported: bool = False
 
     def __str__(self) -> str:
         """Return the first chunk and how many more, for messages."""
         more = f" and {len(self.chunks) - 1} more" if len(self.chunks) > 1 else ""
         return f"{self.chunks[0]}{more}"
 
-    def apart(self, *, told: bool) -> Iterator[Bundle]:
+    def apart(self, *, reported: bool) -> Iterator[Bundle]:
         """Yield each chunk as a bundle of its own, to retry it."""
-        told = told or self.told
-        return (Bundle((chunk,), alone=True, told=told) for chunk in self.chunks)
+        reported = reported or self.reported
+        return (Bundle((chunk,), alone=True, reported=reported) for chunk in self.chunks)
 
 
 def make_bundles(chunks: Iterable[Any]) -> Iterator[Bundle]:
@@ -51,8 +51,8 @@ def make_bundles(chunks: Iterable[Any]) -> Iterator[Bundle]:
     held: list[Any] = []
     size = 0
     for chunk in chunks:
-        told = getattr(chunk, "bytes", None)
-        more = told if isinstance(told, int) else CHUNK_BYTES
+        known = getattr(chunk, "bytes", None)
+        more = known if isinstance(known, int) else CHUNK_BYTES
         if held and (size + more > CHUNK_BYTES or len(held) == MAX_BUNDLE):
             yield Bundle(tuple(held))
             held, size = [], 0
@@ -62,17 +62,14 @@ def make_bundles(chunks: Iterable[Any]) -> Iterator[Bundle]:
         yield Bundle(tuple(held))
 
 
-BadChunks = Literal["refuse", "leave out"]
-
-
 @dataclass(frozen=True)
 class SumTask:
     """Sum up chunks on a worker, with the client's projection and settings."""
 
     settings: str  # of the projection
     fingerprint: str
-    bad_rows: BadRows
-    bad_chunks: BadChunks
+    bad_rows: OnBadData
+    bad_chunks: OnBadData
     read: Read
 
     def __call__(self, bundle: Bundle) -> Part:
@@ -90,7 +87,7 @@ class SumTask:
             return part_of(projection, chunk, bad_rows=self.bad_rows, read=self.read)
         except SampleError as error:
             words = f"worker {get_worker().address}: {error}"
-            if self.bad_chunks == "leave out":
+            if self.bad_chunks == "skip":
                 return Part.without(projection, chunk, words)
             raise SampleError(words) from error
 
@@ -115,7 +112,10 @@ async def exit_worker(dask_worker: Worker) -> None:
 def delayed_stats(projection: Projection, collection: Any) -> Any:
     """Return the stats of a Dask array or data frame, lazily: call `compute()` on any scheduler.
 
-    Columns of a data frame are those that the projection names, else all.
+    Args:
+        projection: The projection that all devices share.
+        collection: A Dask array (k, n), or a data frame, of which the columns are used that the
+            projection names, else all.
     """
     shared = delayed(projection)
     level = [delayed(partition_stats)(shared, each) for each in _partitions(collection)]

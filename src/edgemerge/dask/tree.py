@@ -11,19 +11,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from queue import Empty, Queue
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from distributed import Client, Future, KilledWorker
 
 from edgemerge.bulk.chunk import read_chunk
-from edgemerge.bulk.part import BadRows, Part, Read, check_choice
+from edgemerge.bulk.part import OnBadData, Part, Read, bad_data_choice
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.projection import Projection
 from edgemerge.dask.cluster import future_error, stall_message, workers_of
 from edgemerge.dask.tasks import (
     FAN_IN,
-    BadChunks,
     Bundle,
     SumTask,
     add_parts,
@@ -42,27 +41,43 @@ def summed_up(
     projection: Projection,
     chunks: Iterable[Any],
     *,
-    bad_rows: BadRows = "refuse",
-    bad_chunks: BadChunks = "refuse",
+    bad_rows: OnBadData = "error",
+    bad_chunks: OnBadData = "error",
     read: Read = read_chunk,
-    patience_s: float = STALL_TIMEOUT_S,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
     advance: Callable[[Any], None] | None = None,
+    patience_s: float | None = None,
 ) -> Part:
     """Sum up all chunks on the workers of a cluster; a few of them are in memory at a time.
 
-    A bad row or chunk ends the work, or is left out and counted. `advance` is called with each
-    chunk that is done. If nothing is done for `patience_s`, the workers that are at it are ended;
-    a chunk at which that happens twice, or of which workers die again and again, counts as bad.
+    Args:
+        client: A client of the cluster, not asynchronous.
+        projection: The projection that all devices share.
+        chunks: What `chunks_of` returned, or whatever `read` takes.
+        bad_rows: What to do with a row that has a missing or infinite value: "error" (the
+            default) ends the work, "skip" skips and counts it.
+        bad_chunks: What to do with a chunk that cannot be summed up, likewise; skipped chunks are
+            listed. A chunk is bad, too, if workers die of it again and again, or stall twice.
+        read: `read(chunk, projection)` yields samples (k, n), some at a time; by default it reads
+            the chunks of `chunks_of`.
+        stall_timeout_s: If no chunk is done for so long, in seconds, restart the workers that are
+            busy; 600 by default. Raise it if a chunk takes longer.
+        advance: Called with each chunk that is done, to show progress; None (the default): nothing.
+        patience_s: Former name of `stall_timeout_s`.
+
+    Raises:
+        SampleError: A chunk is bad, and `bad_chunks` is "error".
+        UnavailableError: The scheduler cannot be reached, or no worker makes progress.
     """
-    check_choice("bad_chunks", bad_chunks, get_args(BadChunks))
-    check_choice("bad_rows", bad_rows, get_args(BadRows))
-    if client.asynchronous or not patience_s > 0.0:
-        raise SettingError("expected a client that is not asynchronous, and patience_s above 0")
-    leaf = SumTask(
-        projection_to_text(projection), projection.fingerprint, bad_rows, bad_chunks, read
-    )
+    timeout_s = stall_timeout_s if patience_s is None else patience_s
+    on_bad = bad_data_choice("bad_rows", bad_rows), bad_data_choice("bad_chunks", bad_chunks)
+    if client.asynchronous or not timeout_s > 0.0:
+        raise SettingError(
+            "expected a client that is not asynchronous, and stall_timeout_s above 0"
+        )
+    leaf = SumTask(projection_to_text(projection), projection.fingerprint, *on_bad, read)
     tree = ReductionTree(client, projection, leaf)
-    tree.patience_s, tree.advance = patience_s, advance or tree.advance
+    tree.stall_timeout_s, tree.advance = timeout_s, advance or tree.advance
     try:
         return tree.sum_all(make_bundles(chunks))
     except EdgemergeError:  # of which some are OSErrors too
@@ -99,7 +114,7 @@ class ReductionTree:
     def __init__(self, client: Client, projection: Projection, leaf: SumTask) -> None:
         """Start with no parts."""
         self._client, self._projection, self._leaf = client, projection, leaf
-        self.patience_s = STALL_TIMEOUT_S
+        self.stall_timeout_s = STALL_TIMEOUT_S
         self.advance: Callable[[Any], None] = lambda _chunk: None
         self._waiting: Iterator[Bundle] = iter(())
         self._suspects: deque[Bundle] = deque()  # one of them may kill workers
@@ -147,7 +162,7 @@ class ReductionTree:
         return bool(self._in_flight)
 
     def _threads(self) -> int:
-        return sum(self._client.nthreads(callback_timeout=self.patience_s).values())
+        return sum(self._client.nthreads(callback_timeout=self.stall_timeout_s).values())
 
     def _submit(self, branch: Subtree, call: Callable[..., Part], *given: Any) -> None:
         key = f"{'add' if branch.level else 'sum_up'}-{uuid4().hex}"
@@ -158,7 +173,7 @@ class ReductionTree:
 
     def _next(self) -> Future[Part] | None:
         try:
-            future = self._done.get(timeout=self.patience_s)
+            future = self._done.get(timeout=self.stall_timeout_s)
         except Empty:
             self._give_up()
             return None
@@ -172,7 +187,7 @@ class ReductionTree:
             return
         branch = self._in_flight.pop(future)
         if future.status != "finished":
-            self._handle_failure(future, branch, told=branch.level > 0)
+            self._handle_failure(future, branch, reported=branch.level > 0)
             return
         self._stalls = 0
         if branch.level < self._height:
@@ -182,7 +197,7 @@ class ReductionTree:
 
     def _store_part(self, future: Future[Part], branch: Subtree) -> None:
         if branch.level == 0:
-            self._tell(branch.bundles[0])
+            self._report(branch.bundles[0])
         shelf = self._levels[branch.level]
         shelf[future] = branch
         if len(shelf) == FAN_IN:
@@ -198,21 +213,21 @@ class ReductionTree:
 
     def _fetch_part(self, future: Future[Part], branch: Subtree) -> None:
         try:
-            future.exception(timeout=self.patience_s)  # waits: its worker may have died since
+            future.exception(timeout=self.stall_timeout_s)  # waits: its worker may have died since
             if future.status == "finished":
-                self._total += future.result(timeout=self.patience_s)
+                self._total += future.result(timeout=self.stall_timeout_s)
                 return
         except TimeoutError as error:
-            raise UnavailableError(stall_message(self.patience_s, self._client)) from error
+            raise UnavailableError(stall_message(self.stall_timeout_s, self._client)) from error
         except KilledWorker:  # it was lost on its way home, and others died of it
             pass
-        self._handle_failure(future, branch, told=True)
+        self._handle_failure(future, branch, reported=True)
 
-    def _tell(self, bundle: Bundle) -> None:
-        for chunk in () if bundle.told else bundle.chunks:
+    def _report(self, bundle: Bundle) -> None:
+        for chunk in () if bundle.reported else bundle.chunks:
             self.advance(chunk)
 
-    def _handle_failure(self, future: Future[Part], branch: Subtree, *, told: bool) -> None:
+    def _handle_failure(self, future: Future[Part], branch: Subtree, *, reported: bool) -> None:
         """Retry chunks if workers died of one of them; raise any other error."""
         reason = future_error(future, ", ".join(map(str, branch.bundles)))
         killed = future.status == "error" and isinstance(future.exception(), KilledWorker)
@@ -220,19 +235,19 @@ class ReductionTree:
         if not killed:
             raise reason
         for bundle in branch.bundles:
-            self._retry_alone_or_drop(bundle, reason, told=told)
+            self._retry_alone_or_drop(bundle, reason, reported=reported)
 
     def _retry_alone_or_drop(
-        self, bundle: Bundle, reason: EdgemergeError, *, told: bool = False
+        self, bundle: Bundle, reason: EdgemergeError, *, reported: bool = False
     ) -> None:
         """Skip a chunk, unless another one may be the cause."""
         if not bundle.alone:
-            self._suspects.extend(bundle.apart(told=told))
-        elif self._leaf.bad_chunks == "refuse":
+            self._suspects.extend(bundle.apart(reported=reported))
+        elif self._leaf.bad_chunks == "error":
             raise reason
         else:
             self._total += Part.without(self._projection, bundle.chunks[0], str(reason))
-            self._tell(bundle)
+            self._report(bundle)
 
     def _give_up(self) -> None:
         """Restart the workers that make no progress; others take over their tasks."""
@@ -240,14 +255,14 @@ class ReductionTree:
         self._threads()  # raises if the scheduler is gone
         stuck = workers_of(self._client, self._in_flight)
         if not stuck or self._stalls > MAX_STALLS:
-            raise UnavailableError(stall_message(self.patience_s, self._client))
+            raise UnavailableError(stall_message(self.stall_timeout_s, self._client))
         late = {future: at for future, at in stuck.items() if self._in_flight[future].level == 0}
         self._cancel(list(late))
         workers = sorted(set(stuck.values()))
         self._client.run(exit_worker, workers=workers, wait=False, on_error="ignore")
         for future, worker in late.items():
             (bundle,) = self._in_flight.pop(future).bundles
-            words = f"worker {worker}: {bundle}: twice not done within {self.patience_s:g} s"
+            words = f"worker {worker}: {bundle}: twice not done within {self.stall_timeout_s:g} s"
             self._retry_alone_or_drop(
-                bundle, UnavailableError(f"{words}: raise patience_s if it takes longer")
+                bundle, UnavailableError(f"{words}: raise stall_timeout_s if it takes longer")
             )
