@@ -69,12 +69,14 @@ def test_of_runs_at_the_same_time_each_gives_what_was_remembered(config):
     assert all(each == found[0] for each in found)
 
 
-def test_the_memory_of_an_agent_is_left_to_the_agent(tmp_path):
+def test_the_state_of_an_agent_is_left_to_the_agent(tmp_path):
     pump = Detector(SHARED)
     pump.learn(rows(1))
     state = tmp_path / "agent.state"
     state.write_bytes(state_to_bytes(AgentState("a", 1, pump)))
-    with pytest.raises(EdgemergeError, match="is the memory of an agent, which nobody else may"):
+    with pytest.raises(
+        EdgemergeError, match="is the state of an agent, which no other program may"
+    ):
         given(NodeConfig("a", state=state))
 
 

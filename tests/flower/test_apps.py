@@ -94,7 +94,7 @@ def test_sums_that_fall_are_refused_only_if_asked(tmp_path):
     run(partitions(1), settings)
     other = NearGrid({10: client_app(lambda _number, _parts: rows(5))}, {10: {"partition-id": 0}})
     with pytest.raises(EdgemergeError, match="since its last revision: without forgetting"):
-        run(other, settings | {"growing": True})
+        run(other, settings | {"no-forgetting": True})
     assert run(other, settings).total == Stats.of(SHARED, rows(5))
 
 

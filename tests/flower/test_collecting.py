@@ -150,7 +150,7 @@ def test_sums_that_fall_are_refused_if_asked():
     ledger = Ledger(SHARED)
     taken(ledger, answer(1, note("a", 1)))
     fallen = answer(1, note("a", 2, revision=2))
-    assert "since its last revision" in taken(ledger, fallen, growing=True)[1].words
+    assert "since its last revision" in taken(ledger, fallen, no_forgetting=True)[1].words
     assert taken(ledger, fallen)[1].state == ACCEPTED
 
 

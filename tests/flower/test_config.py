@@ -17,7 +17,7 @@ def test_a_run_has_defaults():
 
 def test_a_run_says_how_it_goes():
     said = {"rounds": 3, "min-nodes": 4, "min-answers": 2, "timeout-s": 5, "on-failure": "stop"}
-    said |= {"devices": "a, b,", "growing": True, "ledger": "l.safetensors", "out": "out"}
+    said |= {"devices": "a, b,", "no-forgetting": True, "ledger": "l.safetensors", "out": "out"}
     assert ServerConfig.of(said) == ServerConfig(
         3,
         4,
@@ -25,7 +25,7 @@ def test_a_run_says_how_it_goes():
         5.0,
         "stop",
         ("a", "b"),
-        growing=True,
+        no_forgetting=True,
         ledger=Path("l.safetensors"),
         out=Path("out"),
     )
@@ -43,6 +43,7 @@ def test_a_run_says_how_it_goes():
         ({"on-failure": "halt"}, "found on-failure = 'halt', expected one of go-on, stop"),
         ({"devices": 3}, "found devices = 3, expected text in quotes"),
         ({"devices": "a\n,b\x00"}, "found device 'b"),
+        ({"no-forgetting": "no"}, "found no-forgetting = 'no', expected true or false"),
         ({"growing": "no"}, "found growing = 'no', expected true or false"),
     ],
 )
@@ -52,13 +53,19 @@ def test_a_wrong_setting_of_a_run_is_told(said, words):
     assert words in str(error.value)
 
 
+def test_former_names_of_settings_still_work():
+    assert ServerConfig.of({"growing": True}) == ServerConfig(no_forgetting=True)
+    node, run = {"device": "a", "told": "others"}, {"merged-file": ""}
+    assert NodeConfig.of(node, run) == NodeConfig("a", merged_file=Path("others"))
+
+
 def test_a_node_comes_first_and_the_run_second():
     node = {"device": "pump 3", "state": "/var/{device}.safetensors", "incarnation": 2}
-    run = {"device": "x", "data": "", "gate": 4, "told": "told/{device}.safetensors"}
+    run = {"device": "x", "data": "", "gate": 4, "merged-file": "others/{device}.safetensors"}
     assert NodeConfig.of(node, run) == NodeConfig(
         "pump 3",
         state=Path("/var/pump%203.safetensors"),
-        told=Path("told/pump%203.safetensors"),
+        merged_file=Path("others/pump%203.safetensors"),
         incarnation=2,
         gate=4.0,
     )

@@ -162,9 +162,9 @@ def test_a_bank_adopts_patterns(tmp_path):
 
 
 def test_the_answer_is_kept_in_a_file_if_asked(tmp_path):
-    config = NodeConfig("a", told=tmp_path / "told")
+    config = NodeConfig("a", merged_file=tmp_path / "others")
     assert adopt(config, told(note("b", 2))) == {"kept": 1, "others": 40.0}
-    assert load(tmp_path / "told").total == Stats.of(SHARED, rows(2))
+    assert load(tmp_path / "others").total == Stats.of(SHARED, rows(2))
     assert adopt(NodeConfig("a"), told(note("b", 2)))["kept"] == 0
 
 

@@ -6,7 +6,7 @@ from tests.services.missing import left_out
 
 
 def test_flower_and_its_simulation_are_installed():
-    for module in ("flwr", "ray"):
-        if find_spec(module) is None:
-            how = "make flower"
-            left_out(f"Flower ({module})", how)
+    missing = [module for module in ("flwr", "ray") if find_spec(module) is None]
+    for module in missing:
+        left_out(f"Flower ({module})", "make flower")
+    assert not missing

@@ -78,7 +78,7 @@ class AdmissionRules:
     """What an answer must be to count."""
 
     devices: Collection[str] | None = None  # those that may contribute; None: all
-    growing: bool = False  # sums never fall: nobody forgets or moves samples between patterns
+    no_forgetting: bool = False  # refuse sums that fall: no device forgets, or has a bank
     limit: int = MAX_BYTES  # bytes of one contribution
 
 
@@ -92,9 +92,9 @@ class RoundResult(NamedTuple):
 def accept_replies(
     ledger: Ledger, heard: Iterable[NodeReply], rules: AdmissionRules
 ) -> RoundResult:
-    """Put into the ledger whatever may be; say of every node what became of it.
+    """Put valid replies into the ledger; return them, and the status of every node.
 
-    If a device answers from two nodes, its newest revision counts and the other is named.
+    If a device answers from two nodes, its newest revision counts and the other is reported.
     """
     opened = [_read_reply(each, ledger.projection, rules.limit) for each in heard]
     standings = [each for each in opened if isinstance(each, NodeStatus)]
@@ -111,7 +111,7 @@ def accept_replies(
 
 
 def _read_reply(heard: NodeReply, projection: Projection, limit: int) -> DeviceReply | NodeStatus:
-    """Read what a node sent; whatever is wrong with it becomes words."""
+    """Read what a node sent; an error becomes a status with the reason."""
     if heard.problem:
         return NodeStatus(heard.node, "", FAILED, one_safe_line(heard.problem))
     device = ""
@@ -131,7 +131,7 @@ def _read_reply(heard: NodeReply, projection: Projection, limit: int) -> DeviceR
 
 
 def one_safe_line(words: str) -> str:
-    """Give what a node says in one line of bounded length, which no other line can hide in."""
+    """Return a node's text as one printable line of at most about MAX_TEXT characters."""
     line = " ".join(words.split())
     plain = "".join(letter if letter.isprintable() else "?" for letter in line)
     half = MAX_TEXT // 2  # the reason stands at the beginning, or at the end of a traceback
@@ -215,7 +215,7 @@ def _removed_patterns(
 def _admit_newer(
     note: Contribution, last: Contribution | None, projection: Projection, rules: AdmissionRules
 ) -> bool:
-    before = last if rules.growing else None
+    before = last if rules.no_forgetting else None
     admit(note, projection=projection, last=before, devices=rules.devices)
     return must_be_current(note, last)
 
@@ -223,10 +223,10 @@ def _admit_newer(
 def sums_of_others(
     ledger: Ledger, answers: Iterable[DeviceReply]
 ) -> Iterator[tuple[DeviceReply, Merged]]:
-    """Say for each answer what to tell: one sum for a detector, one for each pattern for a bank.
+    """Yield each answer with what the others have seen: one sum, or one per pattern for a bank.
 
-    The sum of the others is the sum of all less one's own: sums are exact, so that this is the
-    same as adding the others up, in a time that grows with the devices and not with their square.
+    The sum of the others is the sum of all minus the device's own. Sums are exact, so this equals
+    adding the others up, in a time that grows with the devices and not with their square.
     """
     notes = [note for note in ledger if note.stats.count]
     whole = MergedPart.of(notes, ledger.projection)
@@ -285,7 +285,7 @@ class RunResult:
         self.not_adopted = {}
 
     def plain(self) -> dict[str, Any]:
-        """Give everything as plain JSON."""
+        """Return everything as plain JSON."""
         total = self._sum()
         return {
             "ended": self.ended,
@@ -299,7 +299,7 @@ class RunResult:
         }
 
     def table(self) -> str:
-        """Give the last round and the sum as lines for the log."""
+        """Return the last round and the sum as lines for the log."""
         rows = [("NODE", "DEVICE", "STATE", "SAMPLES", "")]
         rows += [
             (str(s.node), s.device or "?", s.state, f"{s.samples:g}", self._words(s))
@@ -334,7 +334,7 @@ class RunResult:
         return "; ".join(filter(None, words))
 
     def _sum(self) -> Stats | None:
-        """Give the sum; None if it would not be exact, which `ended` then says."""
+        """Return the sum, or None if it would not be exact; `ended` has the reason then."""
         try:
             return self.total
         except CapacityError:

@@ -27,6 +27,7 @@ from edgemerge.flower.device import (
 from edgemerge.flower.fields import (
     ADOPT,
     CONTRIBUTE,
+    MERGED,
     Fields,
     bytes_field,
     check_format,
@@ -39,11 +40,15 @@ Task = Callable[[NodeConfig, Fields], Fields]
 
 
 def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = time) -> ClientApp:
-    """Make the app of a node: what it has seen is in its `state`, in its `data`, or in `samples`.
+    """Return the app of a node, which contributes what it has seen and adopts what others saw.
 
-    `samples(partition, partitions)` gives the rows of a part of what there is. Settings of the
-    node, or of the run where it has none: `device`, `state`, `data`, `told`, `incarnation`,
-    `gate`.
+    Settings of the node, or of the run where it has none: `device`, `state`, `data`,
+    `merged-file`, `incarnation`, `gate`.
+
+    Args:
+        samples: `samples(partition, partitions)` returns the rows (k, n) of a partition, for nodes
+            with neither `state` nor `data`; None (the default) if there are no such nodes.
+        clock: Returns the time in seconds, from which revisions are made; `time.time` by default.
     """
 
     def contribute(message: Message, context: Context) -> Message:
@@ -55,7 +60,7 @@ def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = t
 
     def adopt(message: Message, context: Context) -> Message:
         return _reply_to(
-            message, context, lambda config, it: device.adopt(config, bytes_field(it, "told"))
+            message, context, lambda config, it: device.adopt(config, bytes_field(it, MERGED))
         )
 
     app = ClientApp()
@@ -65,19 +70,19 @@ def client_app(samples: Samples | None = None, *, clock: Callable[[], float] = t
 
 
 class RunHistory:
-    """Keeps what left in Flower's own state of a node, for as long as the run goes on."""
+    """Keeps the release history in Flower's state of a node, until the run ends."""
 
     def __init__(self, state: RecordDict) -> None:
-        """Keep it under our name."""
+        """Use our record in the state of a node."""
         self._state = state
 
     def recall(self) -> ReleaseHistory:
-        """Give what is remembered of this run."""
+        """Return the release history of this run."""
         record: Any = self._state.get(RECORD)
         return ReleaseHistory() if record is None else decode_history(record["past"])
 
     def remember(self, past: ReleaseHistory) -> None:
-        """Keep it."""
+        """Store it."""
         self._state[RECORD] = ConfigRecord({"past": encode_history(past)})
 
 

@@ -26,7 +26,7 @@ PATH_FIELDS = ("device", "partition")  # what a path may name in braces
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How a run goes; the defaults of what its settings do not say."""
+    """The settings of a run, with their defaults."""
 
     rounds: int = 1
     min_nodes: int = 1  # that are waited for before the first is asked
@@ -34,7 +34,7 @@ class ServerConfig:
     timeout_s: float = 60.0  # for each wait
     on_failure: str = CONTINUE
     devices: tuple[str, ...] | None = None
-    growing: bool = False
+    no_forgetting: bool = False  # refuse sums that fall: no device forgets, or has a bank
     ledger: Path | None = None  # kept from run to run
     out: Path | None = None  # the folder of the result
 
@@ -51,7 +51,7 @@ class ServerConfig:
             timeout_s=_seconds(config, "timeout-s", cls.timeout_s),
             on_failure=_choice(config, "on-failure", (CONTINUE, STOP)),
             devices=names or None,
-            growing=_flag(config, "growing"),
+            no_forgetting=_flag(config, _given_name(config, "no-forgetting", former="growing")),
             ledger=_path(config, "ledger"),
             out=_path(config, "out"),
         )
@@ -64,7 +64,7 @@ class NodeConfig:
     device: str
     state: Path | None = None  # a file of `save`: a detector, bank, stats or contribution
     data: Path | None = None  # samples: .npy or .csv
-    told: Path | None = None  # where the answer is kept besides
+    merged_file: Path | None = None  # where to save what others have seen, too
     incarnation: int = 0
     gate: float = 2.0  # times N: the least fresh samples of a release
     partition: int | None = None
@@ -72,7 +72,7 @@ class NodeConfig:
 
     @property
     def file(self) -> Path | None:
-        """The file beside which it is kept what left; for samples that nobody guards, none."""
+        """The file beside which the release history is kept; None for data without a gate."""
         return self.state or (self.data if self.gate else None)
 
     @classmethod
@@ -82,16 +82,19 @@ class NodeConfig:
         partition = _optional_int(config, "partition-id")
         device = _device(config, partition)
         places = {"device": device, "partition": partition}
-        found = {name: _path(config, name, places) for name in ("state", "data", "told")}
-        if found["state"] and found["data"]:
+        state, data = (_path(config, name, places) for name in ("state", "data"))
+        if state and data:
             raise SettingError("found both `state` and `data`, expected one of both")
+        merged_file = _given_name(config, "merged-file", former="told")
         return cls(
             device=device,
+            state=state,
+            data=data,
+            merged_file=_path(config, merged_file, places),
             incarnation=_int(config, "incarnation", cls.incarnation, least=0),
             gate=_number(config, "gate", cls.gate),
             partition=partition,
             partitions=_optional_int(config, "num-partitions"),
-            **found,
         )
 
 
@@ -105,6 +108,11 @@ def _device(config: Config, partition: int | None) -> str:
     name = name or f"device-{partition}"
     must_be_name("device", name)
     return name
+
+
+def _given_name(config: Config, name: str, *, former: str) -> str:
+    """Return the former name of a setting if only that is given."""
+    return former if config.get(former) and not config.get(name) else name
 
 
 def _text(config: Config, name: str) -> str:
@@ -184,7 +192,7 @@ RANGE_SETTINGS = ("low", "high")  # one number, or one for each input with comma
 
 
 def projection_from_settings(config: Mapping[str, Any]) -> Projection:
-    """Take the projection in the file that `projection` names, else build it from the settings."""
+    """Return the projection in the file `projection`, or build it from the settings."""
     if path := config.get("projection"):
         thing: Any = load(str(path))
         found: Projection = getattr(getattr(thing, "stats", thing), "projection", thing)

@@ -90,14 +90,14 @@ def _csv_rows(reader: CsvRows, lines: Iterable[str]) -> Iterator[Array]:
             yield row.values
 
 
-MS_PER_S = 1000  # in a second
+MS_PER_S = 1000
 
 
 class PatternProgress(NamedTuple):
     """How far a pattern has come, as its file tells it."""
 
     life: str  # the same while samples only enter
-    entered: int  # how many there are, as far as that can be told; more only if samples entered
+    entered: int  # samples, as far as the file shows; rises only if samples entered
 
 
 class PatternState(NamedTuple):
@@ -128,7 +128,7 @@ class Release(NamedTuple):
 def release(
     past: ReleaseHistory, patterns: Mapping[str, PatternState], least: float, revision: int
 ) -> Release:
-    """Let out what the gate lets out; a revision that something new leaves under is at hand.
+    """Return what the gate releases; anything new is released under `revision`.
 
     With `least` 0 there is no gate.
     """
@@ -148,12 +148,12 @@ def release(
 
 
 def next_revision(past: ReleaseHistory, now: float) -> int:
-    """Give the next revision at a time in seconds."""
+    """Return the next revision at a time in seconds."""
     return max(past.revision + 1, int(now * MS_PER_S))
 
 
 def _updated_gate(past: ReleaseHistory, patterns: Mapping[str, PatternState]) -> Gate:
-    """Let the gate go on from the last look: lives are told apart by being the same object."""
+    """Return the gate as of the last look, updated; it compares lives by identity (`is`)."""
     then = {name: PatternSamples(object(), mark.entered, 0.0) for name, mark in past.marks.items()}
     gate = Gate.of(past.gate, then)
     gate.look({name: _gate_entry(name, each, past, then) for name, each in patterns.items()})
@@ -166,9 +166,7 @@ def _gate_entry(
     mark, last, count = pattern.mark, past.marks.get(name), pattern.stats.count
     if last is not None and last.life == mark.life and last.entered <= mark.entered:
         return PatternSamples(then[name].life, mark.entered, count)
-    return PatternSamples(
-        object(), 0, count
-    )  # of a life that began since, nobody knows what entered it
+    return PatternSamples(object(), 0, count)  # a new life: what entered it is unknown
 
 
 LOCK_TIMEOUT_S = 10.0  # to wait for others that read or write the same folder
@@ -176,22 +174,22 @@ JSON_FIELDS = ("incarnation", "revision", "marks", "gate")
 
 
 class HistoryStore(Protocol):
-    """Where a device keeps what left it."""
+    """Where a device keeps its release history."""
 
     def recall(self) -> ReleaseHistory:
-        """Give what is remembered; the empty past if there is none."""
+        """Return the history; an empty one if there is none."""
         ...
 
     def remember(self, past: ReleaseHistory) -> None:
-        """Keep it, before anything leaves."""
+        """Store it, before anything leaves."""
         ...
 
 
 class HistoryFile:
-    """Keeps it in a file beside the state, so that it survives restarts."""
+    """Keeps the release history in a file beside the state, so that it survives restarts."""
 
     def __init__(self, state: Path) -> None:
-        """Keep it under the name of the state with `.release` behind."""
+        """Use the name of the state with `.release` appended."""
         self._path = state.with_name(f"{state.name}.release")
 
     def recall(self) -> ReleaseHistory:
@@ -212,7 +210,7 @@ class HistoryFile:
 
 @contextmanager
 def lock_folder_of(path: Path | None) -> Iterator[None]:
-    """Keep other runs, and whoever else locks its folder, away from a file."""
+    """Lock the folder of a file against other runs; without a file do nothing."""
     if path is None:
         yield
         return
@@ -221,7 +219,7 @@ def lock_folder_of(path: Path | None) -> Iterator[None]:
 
 
 def encode_history(past: ReleaseHistory) -> bytes:
-    """Write all of it down."""
+    """Return the history as bytes."""
     plain = {name: getattr(past, name) for name in JSON_FIELDS} | {"left": list(past.left)}
     sums = {str(i): encode(stats) for i, stats in enumerate(past.left.values())}
     tensors = {name: np.frombuffer(data, np.int8) for name, data in sums.items()}
@@ -229,7 +227,7 @@ def encode_history(past: ReleaseHistory) -> bytes:
 
 
 def decode_history(data: bytes) -> ReleaseHistory:
-    """Read it back; anything else is a FormatError."""
+    """Return the history that `encode_history` wrote, or raise FormatError."""
     words, tensors = unpack(data, MAX_FILE_BYTES)
     try:
         plain = json.loads(words["past"])
@@ -246,7 +244,7 @@ MAX_TRIES = 5  # to adopt between two writes of another program
 MOVING_EVENTS = ("new", "split", "joined", "retired")  # events that say where samples are now
 FORGETTING_ADVICE = (
     "a detector that forgets does not say how many samples are new: use a bank, which does, or "
-    "gate = 0 if they are nobody's secret"
+    "gate = 0 if they are not confidential"
 )
 
 
@@ -260,13 +258,13 @@ class DeviceStats(NamedTuple):
 
 
 def from_stats(stats: Stats, pattern: str = DEFAULT_PATTERN) -> DeviceStats:
-    """Give sums that nothing more is known of: samples have entered if their count rises."""
+    """Return sums alone as a device's stats; a rising count means that samples entered."""
     mark = PatternProgress("", int(stats.count))
     return DeviceStats({pattern: PatternState(stats, mark)} if stats.count else {})
 
 
 def read_device_stats(path: Path, device: str, incarnation: int) -> DeviceStats:
-    """Give what is in the file of a detector, bank, stats or contribution; it is only read."""
+    """Return what the file of a detector, bank, stats or contribution holds; do not change it."""
     _refuse_agent_state(path)
     found = load(path)
     if isinstance(found, Stats):
@@ -284,17 +282,17 @@ def read_device_stats(path: Path, device: str, incarnation: int) -> DeviceStats:
     )
 
 
-def adopt_into_file(path: Path, told: Merged) -> bool:
-    """Let the detector or bank in a file adopt; say whether there is one.
+def adopt_into_file(path: Path, merged: Merged) -> bool:
+    """Let the detector or bank in a file adopt; return False if the file holds something else.
 
-    What another program writes meanwhile is not lost: then it begins again from that.
+    If another program writes the file meanwhile, start again from what it wrote.
     """
     for _ in range(MAX_TRIES):
         before = _file_version(path)
         found = load(path)
         if not isinstance(found, Detector | Bank):
             return False
-        found.adopt(told)
+        found.adopt(merged)
         data = to_bytes(found)
         if _file_version(path) == before:
             write_atomically(data, path)
@@ -315,7 +313,7 @@ def _from_detector(found: Detector) -> DeviceStats:
 
 
 def _from_bank(found: Bank) -> DeviceStats:
-    """Give its patterns; samples that wait for their block are not in them yet."""
+    """Return the bank's patterns; buffered samples are not in them yet."""
     own = own_stats(found)
     marks = {id(found[name]): _bank_progress(found, name) for name in found}
     patterns = {
@@ -325,7 +323,7 @@ def _from_bank(found: Bank) -> DeviceStats:
 
 
 def _bank_progress(bank: Bank, name: str) -> PatternProgress:
-    """Tell lives apart by the last thing that moved samples; at first it sifts them, twice."""
+    """Return a life named after the last event that moved samples, or the stage of warming up."""
     state = bank.patterns
     moves = (e for e in state.events if e.kind in MOVING_EVENTS and name in (e.pattern, e.other))
     life = f"{state.settled:d}{state.sifted:d}"
@@ -346,8 +344,8 @@ def _refuse_agent_state(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC:
             raise SettingError(
-                f"{path} is the memory of an agent, which nobody else may change: let the agent "
-                "share, or name a file that `edgemerge learn` made"
+                f"{path} is the state of an agent, which no other program may change: let the "
+                "agent share, or name a file that `edgemerge learn` made"
             )
 
 
@@ -363,9 +361,9 @@ def contribute(
     memory: HistoryStore,
     clock: Callable[[], float],
 ) -> Fields:
-    """Give the fields of what may leave this device, and why the rest is held back.
+    """Return the fields of what may leave this device, and why the rest is held back.
 
-    A release is remembered before it leaves: if the answer is lost, the next one repeats it.
+    A release is recorded before it leaves: if the answer is lost, the next one repeats it.
     """
     given = _device_stats(config, projection, samples)
     for pattern in given.patterns.values():
@@ -389,18 +387,18 @@ def contribute(
 
 
 def adopt(config: NodeConfig, data: bytes) -> Fields:
-    """Take what was told: into the state, if there is one that learns, and into a file if asked."""
-    told = decode(data)
-    if not isinstance(told, Merged):
-        raise FormatError(f"found {type(told).__name__}, expected what the others have seen")
-    if any(origin[:2] == (config.device, config.incarnation) for origin in told.origins):
+    """Adopt what the others have seen into the state, if it is a learner, and save it if asked."""
+    merged = decode(data)
+    if not isinstance(merged, Merged):
+        raise FormatError(f"found {type(merged).__name__}, expected what the others have seen")
+    if any(origin[:2] == (config.device, config.incarnation) for origin in merged.origins):
         raise RejectedError(f"found what {config.device} saw itself among what others saw")
     with lock_folder_of(config.state):
-        kept = config.state is not None and adopt_into_file(config.state, told)
-    if config.told is not None:
-        save(told, config.told)
-    samples = sum(part.stats.count for part in told.parts)
-    return {"kept": int(kept or config.told is not None), "others": samples}
+        kept = config.state is not None and adopt_into_file(config.state, merged)
+    if config.merged_file is not None:
+        save(merged, config.merged_file)
+    samples = sum(part.stats.count for part in merged.parts)
+    return {"kept": int(kept or config.merged_file is not None), "others": samples}
 
 
 def _device_stats(
@@ -436,6 +434,6 @@ def _release_history(
     if any(stats.projection != projection for stats in past.left.values()):
         raise SettingError(
             f"{config.device} gave what it has seen under another projection before: raise its "
-            "`incarnation`, or set gate = 0 for samples in a file that are nobody's secret"
+            "`incarnation`, or set gate = 0 for samples in a file that are not confidential"
         )
     return past

@@ -11,15 +11,16 @@ Fields = dict[str, Any]
 
 FORMAT = 1
 CONTRIBUTE, ADOPT = "contribute", "adopt"  # what a node is asked to do
+MERGED = "told"  # the field with what the others have seen; the name is part of format 1
 
 
 def with_format(**values: Any) -> Fields:
-    """Give the fields of a message, with the number of their format."""
+    """Return the fields of a message, with the number of their format."""
     return {"format": FORMAT, **values}
 
 
 def check_format(fields: Mapping[str, Any]) -> None:
-    """Refuse fields of another program, or of another version of this one."""
+    """Raise FormatError for fields of another program or version."""
     if fields.get("format") != FORMAT:
         raise FormatError(
             f"found format {fields.get('format')!r:.40}, expected {FORMAT}: "
@@ -28,12 +29,12 @@ def check_format(fields: Mapping[str, Any]) -> None:
 
 
 def text_field(fields: Mapping[str, Any], name: str) -> str:
-    """Give a field that is text; "" if it is not there."""
+    """Return a text field; "" if it is missing."""
     return str(_typed_field(fields, name, str, ""))
 
 
 def int_field(fields: Mapping[str, Any], name: str) -> int:
-    """Give a field that is a whole number; 0 if it is not there."""
+    """Return a field with a whole number of 0 or more; 0 if it is missing."""
     value = _typed_field(fields, name, int, 0)
     if not 0 <= value < 2**63:
         raise FormatError(f"found {name} {value}, expected 0 to 2⁶³ − 1")
@@ -41,12 +42,12 @@ def int_field(fields: Mapping[str, Any], name: str) -> int:
 
 
 def bytes_field(fields: Mapping[str, Any], name: str) -> bytes:
-    """Give a field that is bytes."""
+    """Return a field of bytes; empty if it is missing."""
     return bytes(_typed_field(fields, name, bytes, b""))
 
 
 def bytes_list_field(fields: Mapping[str, Any], name: str) -> list[bytes]:
-    """Give a field that is a list of bytes; none if it is not there."""
+    """Return a field with a list of bytes; empty if it is missing."""
     value = _typed_field(fields, name, list, [])
     if not all(type(each) is bytes for each in value):
         raise FormatError(f"found a list of other things in {name}, expected one of bytes")

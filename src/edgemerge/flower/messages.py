@@ -22,7 +22,7 @@ def reply(message: Message, fields: Fields) -> Message:
 
 
 def fields_of(message: Message) -> Fields:
-    """Give the fields of a message, as whoever sent it wrote them."""
+    """Return the fields of a message; they are not checked."""
     record = message.content.get(RECORD)
     if not isinstance(record, ConfigRecord):
         found = ", ".join(map(str, message.content)) or "none"

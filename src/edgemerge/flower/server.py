@@ -37,7 +37,7 @@ from edgemerge.flower.aggregate import (
     sums_of_others,
 )
 from edgemerge.flower.config import STOP, ServerConfig, projection_from_settings
-from edgemerge.flower.fields import ADOPT, CONTRIBUTE, Fields, text_field, with_format
+from edgemerge.flower.fields import ADOPT, CONTRIBUTE, MERGED, Fields, text_field, with_format
 from edgemerge.flower.messages import fields_of, request
 from edgemerge.wire.codec import encode
 
@@ -59,7 +59,7 @@ class Timing(NamedTuple):
 def request_all(
     grid: Grid, task: str, fields: Iterable[tuple[int, Fields]], timing: Timing
 ) -> list[NodeReply]:
-    """Ask each node, and give what came of it, in the order of the nodes."""
+    """Send each node its request; return the replies in the order of the nodes."""
     asked: dict[str, int] = {}
     heard: dict[int, NodeReply] = {}
     for node, each in fields:  # one at a time: then one is in memory, and no request is too large
@@ -78,7 +78,7 @@ def request_all(
 
 
 def wait_for_nodes(grid: Grid, least: int, timing: Timing) -> list[int]:
-    """Wait until so many nodes are there, and give all that are."""
+    """Wait until at least so many nodes are connected; return all of them."""
     for _ in _poll_times(timing):
         found = sorted(grid.get_node_ids())
         if len(found) >= least:
@@ -120,7 +120,7 @@ def _node_reply(node: int, message: Message) -> NodeReply:
 
 
 def server_app() -> ServerApp:
-    """Make the app of the server; its settings are those of the run."""
+    """Return the app of the server; its settings are those of the run."""
 
     def main(grid: Grid, context: Context) -> None:
         run(grid, context.run_config)
@@ -131,7 +131,7 @@ def server_app() -> ServerApp:
 
 
 def run(grid: Grid, settings: Any) -> RunResult:
-    """Go through all rounds and say what came of it; what ends it early is raised at the end."""
+    """Run all rounds and return the result; an error is raised after the result is written."""
     config = ServerConfig.of(settings)
     result = RunResult(_open_ledger(config, projection_from_settings(settings)))
     if config.out is not None:
@@ -153,12 +153,12 @@ def _round(grid: Grid, config: ServerConfig, result: RunResult) -> None:
     shared = with_format(projection=encode(ledger.projection))
     nodes = wait_for_nodes(grid, config.min_nodes, timing)
     heard = request_all(grid, CONTRIBUTE, ((node, shared) for node in nodes), timing)
-    taken = accept_replies(ledger, heard, AdmissionRules(config.devices, config.growing))
+    taken = accept_replies(ledger, heard, AdmissionRules(config.devices, config.no_forgetting))
     result.took(taken.standings)
     _check_enough(taken, result, config)
     _save_ledger(ledger, config)
-    told = request_all(grid, ADOPT, _adopt_requests(ledger, taken.answers), timing)
-    result.not_adopted = {each.node: words for each in told if (words := _refusal(each))}
+    replies = request_all(grid, ADOPT, _adopt_requests(ledger, taken.answers), timing)
+    result.not_adopted = {each.node: words for each in replies if (words := _refusal(each))}
 
 
 def _open_ledger(config: ServerConfig, projection: Projection) -> Ledger:
@@ -174,7 +174,7 @@ def _open_ledger(config: ServerConfig, projection: Projection) -> Ledger:
 
 
 def _save_ledger(ledger: Ledger, config: ServerConfig) -> None:
-    """Keep the ledger, with what another run has put there meanwhile, if its sum is exact."""
+    """Save the ledger, with what another run has saved meanwhile, if the sum is exact."""
     if config.ledger is None:
         return
     with folder_lock(config.ledger.parent, config.timeout_s):
@@ -190,8 +190,8 @@ def _load_ledger(path: Path) -> Ledger:
 
 
 def _adopt_requests(ledger: Ledger, answers: list[DeviceReply]) -> Iterator[tuple[int, Fields]]:
-    for answer, told in sums_of_others(ledger, answers):
-        yield answer.node, with_format(told=encode(told))
+    for answer, merged in sums_of_others(ledger, answers):
+        yield answer.node, with_format(**{MERGED: encode(merged)})
 
 
 def _refusal(heard: NodeReply) -> str:
@@ -206,10 +206,10 @@ def _check_enough(taken: RoundResult, result: RunResult, config: ServerConfig) -
     if len(taken.answers) < config.min_answers:
         raise UnavailableError(
             f"found {len(taken.answers)} answers that count, expected {config.min_answers} or "
-            f"more by min-answers, so nobody was told anything. {failed}"
+            f"more by min-answers, so no device adopts anything. {failed}"
         )
     if failed and config.on_failure == STOP:
-        raise RejectedError(f"stopped by on-failure, so nobody was told anything. {failed}")
+        raise RejectedError(f"stopped by on-failure, so no device adopts anything. {failed}")
 
 
 def _log_result(result: RunResult, config: ServerConfig) -> None:
