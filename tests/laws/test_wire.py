@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import CapacityError, FormatError
+from edgemerge.core.errors import CapacityError, FormatError, RejectedError
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -105,12 +105,21 @@ def test_the_square_root_form_keeps_three_digits_and_what_is_left(stats):
     assert encode(found) == encode(decode(encode(stats, "root16")))
 
 
+def objection(note, **options):
+    """Return why a contribution is refused, or None if it is admitted."""
+    try:
+        admit(note, projection=note.stats.projection, **options)
+    except RejectedError as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.slow
 @examples(200)
 @given(st.one_of(sums(), sums(forgetting=True)), st.sampled_from(FORMS))
 def test_whatever_a_device_can_honestly_have_seen_is_admitted(stats, form):
     note = decode(encode(Contribution("pump", stats, 1), form))
-    admit(note, projection=stats.projection, form=form)
+    assert objection(note, form=form) is None
 
 
 def fits(projection, *seeds):
@@ -128,7 +137,8 @@ def test_a_device_that_goes_on_learning_is_admitted_again(projection, seed, late
     last = decode(encode(pump.share("pump", revision=1)[0], form))
     pump.learn(rows(projection, later))
     note = decode(encode(pump.share("pump", revision=2)[0], form))
-    admit(note, projection=projection, last=last, form=form)
+    assert objection(note, last=last, form=form) is None
+    assert "revision 1 after 2" in objection(last, last=note, form=form)
 
 
 NOTE = Contribution(

@@ -1,10 +1,10 @@
-"""The release gate: nothing leaves whose difference to what left before covers too few samples.
+"""The release gate: a pattern is released again only after enough new samples.
 
-Whoever sees two releases sees their difference, and from the sums of a few samples the samples
-themselves can be recovered. So a pattern is released only after enough fresh samples: those that
-it has learnt since its last release. Patterns part and join, and samples move between them; then
-fresh counts from the move, and all that changed is released together, or samples would be counted
-twice. A pattern whose samples never were in any release is all fresh.
+Two releases of a pattern reveal their difference, and samples can be recovered from the sums of a
+few of them. So a release must cover enough fresh samples: those learnt since the last one. When
+patterns split or join, samples move between them. Fresh samples then count from the move, and all
+patterns that changed are released together; otherwise samples would be counted twice. If none of a
+pattern's samples was ever released, all of them are fresh.
 """
 
 from __future__ import annotations
@@ -16,25 +16,38 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class PatternSamples:
-    """A pattern as its learner has it now; it has the same `life` while samples only enter it."""
+    """The samples of a pattern now.
+
+    Args:
+        life: Stays the same object until the pattern splits or joins.
+        learnt: The samples learnt in this life.
+        count: The samples in its sums; forgotten ones count less.
+    """
 
     life: object
-    learnt: int  # samples, in this life
-    count: float  # samples, as they weigh now
+    learnt: int
+    count: float
 
 
 @dataclass(frozen=True)
 class ReleaseTrack:
-    """What the gate remembers of a pattern."""
+    """What the gate records of a pattern.
 
-    fresh: int = 0  # samples since its last release, or since samples moved
+    Args:
+        fresh: The samples learnt since its last release, or since samples moved.
+        count: The samples in its sums; forgotten ones count less.
+        moved: Whether it may hold samples that another pattern released.
+        released: Whether it was released, so that the exchange has a contribution of its name.
+    """
+
+    fresh: int = 0
     count: float = 0.0
-    moved: bool = False  # samples that were released may be in it that were not before
-    released: bool = False  # the exchange has something under its name
+    moved: bool = False
+    released: bool = False
 
     @property
     def covered(self) -> int:
-        """The samples that a release would cover, forgotten ones for less."""
+        """The fresh samples that a release would cover; forgotten ones count less."""
         return min(self.fresh, int(self.count))
 
     @property
@@ -43,12 +56,18 @@ class ReleaseTrack:
         return not (self.moved or self.released)
 
 
-Seen, Track = PatternSamples, ReleaseTrack  # their names in pickles written before 0.2
+Seen, Track = PatternSamples, ReleaseTrack  # their former names, in old pickles
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What may be released now, what is taken back with it, and what is held back and why."""
+    """What to release now.
+
+    Args:
+        released: The patterns to release.
+        withdrawn: Patterns that no longer exist, whose contributions to withdraw with them.
+        held: The patterns that are held back, each with the reason.
+    """
 
     released: tuple[str, ...] = ()
     withdrawn: tuple[str, ...] = ()
@@ -56,7 +75,7 @@ class Decision:
 
 
 class Gate:
-    """Follows patterns from release to release; `state` and `Gate.of` let it survive.
+    """Decides which patterns may be released; `state` and `Gate.of` save and restore it.
 
     >>> gate = Gate()
     >>> gate.look({"normal": PatternSamples("a", 100, 100.0)})
@@ -68,14 +87,19 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        """Know no pattern."""
+        """Start without patterns."""
         self.tracks: dict[str, ReleaseTrack] = {}
-        self.gone: set[str] = set()  # released once, and no pattern any more
+        self.gone: set[str] = set()  # released once, and no longer a pattern
         self._last: dict[str, PatternSamples] = {}
 
     @classmethod
     def of(cls, state: Mapping[str, Any], patterns: Mapping[str, PatternSamples]) -> Gate:
-        """Go on from what `state` gave, with the patterns as they were then."""
+        """Return the gate that `state` saved.
+
+        Args:
+            state: What `state` returned.
+            patterns: The patterns as they were then, by name.
+        """
         gate = cls()
         gate.tracks = {name: ReleaseTrack(*entry) for name, entry in state["tracks"].items()}
         gate.gone = set(state["gone"])
@@ -83,25 +107,35 @@ class Gate:
         return gate
 
     def state(self) -> dict[str, Any]:
-        """Give all that must survive, as plain JSON."""
+        """Return all that must be saved, as plain JSON."""
         entries = {n: [t.fresh, t.count, t.moved, t.released] for n, t in self.tracks.items()}
         return {"tracks": entries, "gone": sorted(self.gone)}
 
     def look(self, patterns: Mapping[str, PatternSamples]) -> None:
-        """Take note of what has become of the patterns since the last look."""
-        new = {name for name, seen in patterns.items() if not self._goes_on(name, seen)}
+        """Update the tracks with the patterns as they are now.
+
+        Args:
+            patterns: All patterns with samples of this device, by name.
+        """
+        new = {name for name, seen in patterns.items() if not self._continues(name, seen)}
         ended = {name for name in self.tracks if name in new or name not in patterns}
         moving = any(not self.tracks[name].clean for name in ended)
         self.gone |= {n for n in ended if n not in patterns and self.tracks[n].released}
         self.tracks = {
-            name: self._begun(name, seen, moving) if name in new else self._grown(name, seen)
+            name: self._new_track(name, seen, moving)
+            if name in new
+            else self._updated_track(name, seen)
             for name, seen in patterns.items()
         }
         self.gone -= set(patterns)
         self._last = dict(patterns)
 
     def decide(self, least: float) -> Decision:
-        """Say what may leave when each release has to cover at least so many samples."""
+        """Return what may be released now.
+
+        Args:
+            least: The fresh samples that each release must cover.
+        """
         moved = [name for name, track in self.tracks.items() if track.moved]
         short = [n for n in moved if self.tracks[n].covered < least]
         ready = [
@@ -109,30 +143,34 @@ class Gate:
             for name, track in self.tracks.items()
             if (not short if track.moved else track.covered >= max(least, 1))
         ]
-        held = [self._words(name, least, short) for name in self.tracks if name not in ready]
+        held = [self._reason(name, least, short) for name in self.tracks if name not in ready]
         withdrawn = sorted(self.gone) if ready and not short else []
         return Decision(tuple(ready), tuple(withdrawn), tuple(filter(None, held)))
 
     def record_release(self, decision: Decision) -> None:
-        """Count afresh from a release, once it is sure to happen."""
+        """Count fresh samples from this release on; call it once the release is certain.
+
+        Args:
+            decision: What `decide` returned.
+        """
         for name in decision.released:
             self.tracks[name] = ReleaseTrack(0, self.tracks[name].count, moved=False, released=True)
         self.gone -= set(decision.withdrawn)
 
-    def _goes_on(self, name: str, seen: PatternSamples) -> bool:
+    def _continues(self, name: str, seen: PatternSamples) -> bool:
         return name in self.tracks and self._last[name].life is seen.life
 
-    def _grown(self, name: str, seen: PatternSamples) -> ReleaseTrack:
+    def _updated_track(self, name: str, seen: PatternSamples) -> ReleaseTrack:
         track = self.tracks[name]
         fresh = track.fresh + seen.learnt - self._last[name].learnt
         return replace(track, fresh=fresh, count=seen.count)
 
-    def _begun(self, name: str, seen: PatternSamples, moving: bool) -> ReleaseTrack:  # noqa: FBT001 - private
+    def _new_track(self, name: str, seen: PatternSamples, moving: bool) -> ReleaseTrack:  # noqa: FBT001 - private
         known = name in self.gone or (name in self.tracks and self.tracks[name].released)
         fresh = seen.learnt if moving else int(seen.count)
         return ReleaseTrack(fresh, seen.count, moved=moving or known, released=known)
 
-    def _words(self, name: str, least: float, short: list[str]) -> str:
+    def _reason(self, name: str, least: float, short: list[str]) -> str:
         track = self.tracks[name]
         if track.covered < least:
             return f"{name}: {track.covered} of {least:.0f} samples"

@@ -2,13 +2,14 @@
 
 U (N, N), V (N, m), C (m,), S (m,). Each check returns None or says what is wrong.
 
-True sums of bad samples pass: the list of devices, and dropping one, help against those. So may a
-count (of tanh or relu) or an S that is too large, but in range: it makes its sender's score small.
+True sums of bad samples pass; against those there are the list of allowed devices, and dropping a
+device. A count (with tanh or relu) or an S that is too large, but in range, may pass, too; it makes
+the scores of that sender's samples small.
 
 Rounding. Every sum is below 2⁵³ quanta, so one operation of float64 on it errs by half a quantum at
-most. A sample that is weighed or faded meets eight at most: weighing (2), summing (1) and, twice,
-scaling and rounding (2) and adding (1 of these is exact). Its error fades with it, so that a sum of
-count c is off by at most 4(c + 1) quanta; without weights or forgetting it is not off at all.
+most. A sample that is weighed or faded goes through eight at most: weighing (2), summing (1) and,
+twice, scaling and rounding (2) and adding (1 of these is exact). Its error fades with it, so a sum
+of count c is off by at most 4(c + 1) quanta; without weights or forgetting it is exact.
 
 Relation. z = xA + b is rounded to the grid, by e with |e| ≤ step/2, before the activation. Hence,
 for each hidden value i, Σ h_i z_i = (VA)_ii + g_i b_i + Σ h_i e_i with g = Σ h, |g_i| ≤
@@ -37,16 +38,16 @@ from edgemerge.core.stats import Stats, exact_limit
 
 Array = NDArray[np.float64]
 
-UNIT_ROUNDOFF = 2.0**-53  # what one operation of float64 may err by, relative
-# Relative to √(U_ii U_jj): of U, V, S as one Gram matrix, and of each as a value. In float32 both
-# are 2⁻²⁴ and a little more; root16 sends a Gram matrix whatever its rounding, of 2 · 2⁻¹¹ and a
-# little more where small numbers lose digits.
+UNIT_ROUNDOFF = 2.0**-53  # relative error of one operation of float64
+# Tolerances relative to √(U_ii U_jj): of U, V, S as one Gram matrix, and of each as a value. In
+# float32 both errors are a little above 2⁻²⁴. What root16 decodes is a Gram matrix however it was
+# rounded; its values err by a little more than 2 · 2⁻¹¹, where small numbers lose digits.
 FORM_TOLERANCES = {"exact": (0.0, 0.0), "float32": (2.0**-23, 2.0**-23), "root16": (0.0, 2.0**-9)}
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What an entry of the sums may be off by: `slack`, plus a part relative to its bound."""
+    """How far an entry of the sums may be off: `slack`, plus a part relative to its bound."""
 
     slack: float
     gram: float
@@ -54,16 +55,17 @@ class Rounding:
 
     @classmethod
     def of(cls, stats: Stats, form: str = "exact") -> Rounding:
-        """Give the rounding of sums that arrived in this form."""
+        """Return the rounding of sums that arrived in this form."""
         slack = 4.0 * stats.projection.quantum * (stats.count + 1.0)
-        lift = 2.0 * (stats.projection.n_hidden + 1) if form == "root16" else 1  # see `forms`
+        # root16 lifts the diagonal: see `_smallest_lift` in the codec
+        lift = 2.0 * (stats.projection.n_hidden + 1) if form == "root16" else 1.0
         return cls(lift * slack, *FORM_TOLERANCES[form])
 
 
 def cholesky_within_rounding(
     U: Array, scale: Array, size: int, slack: float, relative: float
 ) -> Array | None:
-    """Give L, lower triangular, with LLᵀ = U lifted by its rounding, or None if U is indefinite.
+    """Return L, lower triangular, with LLᵀ = U + rounding, or None if that is indefinite.
 
     A symmetric error with entries up to s + r√(d_i d_j) moves no eigenvalue by more than `size`
     times as much (scaled by d). Cholesky and a triangular solve add 4(N + 2) units to r.
@@ -76,7 +78,7 @@ def cholesky_within_rounding(
 
 
 def solve_lower(L: Array, V: Array) -> Array:
-    """Give L⁻¹V."""
+    """Return L⁻¹V."""
     return np.asarray(blas.dtrsm(1.0, L, V.T, side=1, lower=1, trans_a=1).T)
 
 
@@ -109,13 +111,13 @@ class _Relation:
         return np.asarray(np.sqrt(self.count) * self.root)
 
     def mean(self) -> tuple[Array, Array]:
-        """Give Σz = AᵀC + count·b, and how far rounding may have moved it."""
+        """Return Σz = AᵀC + count·b, and how far rounding may have moved it."""
         z = self.stats.C @ self.A + self.stats.count * self.b
         blur = self.slack * (self.total + 1.0) + 0.5 * self.step * self.count
         return z, blur + self.value * np.sqrt(self.count) * self.reach
 
     def products(self) -> Array:
-        """Give (VA)_ii."""
+        """Return (VA)_ii."""
         return np.asarray(np.einsum("ij,ji->i", self.stats.V, self.A))
 
     def identity(self) -> Array:
@@ -154,9 +156,9 @@ Problem = str | None  # what is wrong, or None
 
 @dataclass(frozen=True)
 class Candidate:
-    """One contribution and what it is held against."""
+    """One contribution and what it is checked against; see `admit`."""
 
-    note: Contribution
+    contribution: Contribution
     projection: Projection
     last: Contribution | None
     devices: Collection[str] | None
@@ -166,12 +168,12 @@ class Candidate:
 
     @property
     def stats(self) -> Stats:
-        """The sums in question."""
-        return self.note.stats
+        """The sums to check."""
+        return self.contribution.stats
 
     @cached_property
     def rounding(self) -> Rounding:
-        """What these sums may be off by."""
+        """How far these sums may be off."""
         return Rounding.of(self.stats, self.form)
 
     @cached_property
@@ -185,7 +187,7 @@ class Candidate:
 
 def check_device(case: Candidate) -> Problem:
     """Only devices on the list may contribute."""
-    if case.devices is None or case.note.device in case.devices:
+    if case.devices is None or case.contribution.device in case.devices:
         return None
     return f"found a device that is not on the list of {len(case.devices)}: add it there first"
 
@@ -222,15 +224,15 @@ def check_numbers(case: Candidate) -> Problem:
 
 
 def check_revision(case: Candidate) -> Problem:
-    """The revision must rise; the very same contribution again does no harm."""
-    if case.last is None or Ledger.check(case.note, case.last) in ("newer", "same"):
+    """The revision must rise, unless the same contribution comes again."""
+    if case.last is None or Ledger.check(case.contribution, case.last) in ("newer", "same"):
         return None
-    found, known = case.note.revision, case.last.revision
-    return f"found revision {found} after {known}: it is late, or somebody else uses its name"
+    found, known = case.contribution.revision, case.last.revision
+    return f"found revision {found} after {known}: it is late, or another device uses its name"
 
 
 def check_growth(case: Candidate) -> Problem:
-    """Without forgetting, what is new must be sums of samples too."""
+    """Without forgetting, the difference to the last contribution must be sums of samples too."""
     if case.last is None or case.forgetting != 1.0:
         return None
     new, old = case.stats, case.last.stats
@@ -309,7 +311,7 @@ def check_explained_share(case: Candidate) -> Problem:
 
 
 def check_relation(case: Candidate) -> Problem:
-    """V must follow from U as hidden values follow from samples; see `relation`."""
+    """U and V must satisfy the relation of the activation; see the module's docstring."""
     if case.n_outputs or (relation_excess(case.stats, case.rounding) <= 0.0).all():
         return None
     return (
