@@ -237,7 +237,7 @@ def _pattern(name: str, detector: Detector, used: int) -> JsonObject:
     return {
         "pattern": printable(name, MAX_NAME_CHARS),
         "own": rounded(detector.own_count),
-        "told": rounded(detector.known.told),
+        "told": rounded(detector.known.others_count),
         "used": used,
     }
 

@@ -243,17 +243,17 @@ class Bank:
             MismatchError: They were made with another projection.
         """
         if isinstance(merged, Stats):
-            told = [Contribution(OTHERS, merged, revision=0)] if merged.count else []
+            adopted = [Contribution(OTHERS, merged, revision=0)] if merged.count else []
         elif isinstance(merged, Merged):
-            told = merged.contributions
+            adopted = merged.contributions
         else:
-            told = [merged] if isinstance(merged, Contribution) else list(merged)
-        for contribution in told:
+            adopted = [merged] if isinstance(merged, Contribution) else list(merged)
+        for contribution in adopted:
             must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
             contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
         if not isinstance(merged, Merged):
             self.catch_up()
-        patterns.adopt_contributions(self.patterns, told)
+        patterns.adopt_contributions(self.patterns, adopted)
 
     def rename(self, pattern: str, name: str) -> None:
         """Rename a pattern; it is shared under the new name from now on.

@@ -54,14 +54,14 @@ class Model:
         self._trace = 0.0
 
     @property
-    def told(self) -> float:
+    def others_count(self) -> float:
         """The number of samples that others have seen."""
         return self.others.count if self.others else 0.0
 
     @property
     def count(self) -> float:
         """The number of samples known, own and others', as they weigh now."""
-        return (self.own.count + self.told) * self.frame
+        return (self.own.count + self.others_count) * self.frame
 
     @property
     def refresh_interval(self) -> int:
@@ -74,7 +74,7 @@ class Model:
         """Whether P is at hand, so that following it is cheaper than solving it again."""
         return self._cache is not None
 
-    def tell(self, others: Stats) -> None:
+    def adopt(self, others: Stats) -> None:
         """Replace the sums of others, which must fit together with our own."""
         others.must_be_compatible(self.projection, self.projection.n_inputs)
         must_fit(self.own.largest() * self.frame + others.largest, self.own.quantum)
@@ -171,8 +171,8 @@ class Model:
     def level(self) -> Level:
         """Return the level of loss that is usual now."""
         fit, cache, n = self.fit(), self.cache(), self.projection.n_inputs
-        weight = self.own.count + self.told
-        count = effective_count(self.own.count * self.frame, self.told, self.fade)
+        weight = self.own.count + self.others_count
+        count = effective_count(self.own.count * self.frame, self.others_count, self.fade)
         return Level(fit.loss(cache.ridge) / n, cache.freedom, weight, count, self.floor)
 
     def look(self, X: Array, H: Array) -> Look:
@@ -370,8 +370,8 @@ def _levels(known: Model, seen: Preview, fits: Fit) -> Level:
     return Level(
         fits.loss(cache.ridge)[:-1] / known.projection.n_inputs,
         len(seen.W) - cache.ridge * trace,
-        own + known.told,
-        effective_count(own * frames, known.told, known.fade),
+        own + known.others_count,
+        effective_count(own * frames, known.others_count, known.fade),
         known.floor,
         np.maximum,
     )
@@ -779,7 +779,7 @@ class Detector:
         stats = merged.total if isinstance(merged, Merged) else merged
         must_be(stats, Stats, "give the stats of a contribution, or the total of a ledger")
         self._waiting.clear()
-        self.known.tell(stats)
+        self.known.adopt(stats)
 
     def progress(self) -> Array:
         """Return P as updated since it was last solved, for `restore`; empty if it is not solved.
@@ -803,8 +803,8 @@ class Detector:
 
     def __repr__(self) -> str:
         """Show what is known."""
-        told = self.known.told
-        return f"Detector({self.count - told:g} samples of its own, {told:g} of others)"
+        others = self.known.others_count
+        return f"Detector({self.count - others:g} samples of its own, {others:g} of others)"
 
     def _look(self, row: Array, h: Array) -> Seen:
         if not self.known.count:

@@ -56,7 +56,7 @@ class UnavailableError(EdgemergeError, ConnectionError):
         self.retry_s = retry_s
 
 
-AwayError = UnavailableError  # its name in pickles written before 0.2
+AwayError = UnavailableError  # its former name, in old pickles
 
 
 class DeniedError(EdgemergeError, PermissionError):

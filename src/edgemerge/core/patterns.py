@@ -61,7 +61,7 @@ class RingBuffer:
         self.seen = 0
 
     def push(self, X: Array) -> None:
-        """Put in rows; the oldest make room."""
+        """Add rows; they replace the oldest."""
         X = X[-self.capacity :]
         places = (self.seen + np.arange(len(X))) % self.capacity
         self._rows[places] = X
@@ -120,9 +120,8 @@ def _principal_direction(centred: Array) -> Array:
         vector: Array = np.linalg.eigh(centred.T @ centred)[1][:, -1]
     else:
         vector = np.linalg.eigh(centred @ centred.T)[1][:, -1] @ centred
-    return np.asarray(
-        vector * np.sign(vector[np.argmax(np.abs(vector))])
-    )  # one of the two signs, always
+    # of the two signs always the same
+    return np.asarray(vector * np.sign(vector[np.argmax(np.abs(vector))]))
 
 
 OUTLIER_SHARE = 0.08  # of the samples that are left out: costs little where all are good
@@ -187,7 +186,7 @@ class Pattern:
         """The mean of all samples known, (n,)."""
         known = self.detector.known
         C = known.own.C if known.others is None else known.own.C + known.others.C
-        return C / max(known.own.count + known.told, known.projection.quantum)  # M10
+        return C / max(known.own.count + known.others_count, known.projection.quantum)  # M10
 
     def score(self, X: Array, H: Array) -> Array:
         """Score rows whose hidden values are at hand, (k,)."""
@@ -289,7 +288,7 @@ class Patterns:
         self.outsiders.push(X[odd])
 
     def _homes(self, X: Array, H: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Say to which pattern each row goes, and which rows go to none."""
+        """Return the pattern of each row, and which rows belong to none."""
         nearest = self.nearest(X)
         if not self.settled or self.reject_above == inf:  # then no score is needed
             return nearest, np.zeros(len(X), np.bool_)
@@ -472,14 +471,14 @@ MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourse
 
 def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution]) -> None:
     """Replace what peers have seen."""
-    told = _group_to_limit(list(contributions), MAX_ADOPTED_PER_OWN * patterns.most)
+    groups = _group_to_limit(list(contributions), MAX_ADOPTED_PER_OWN * patterns.most)
     nothing = Stats.empty(patterns.projection)
     for name, instance in list(patterns.instances.items()):
         instance.detector.adopt(nothing)
         if not instance.detector.known.own.count:
             del patterns.instances[name]
     ours = {name: Profile.of(i.detector.own) for name, i in patterns.instances.items()}
-    for found in told:
+    for found in groups:
         match = best_match(ours, Profile.of(found.stats), SAME_FACTOR, distance)
         if match is None:
             first = found.members[0]
@@ -487,12 +486,12 @@ def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution
             patterns.add(match, nothing, np.empty((0, patterns.projection.n_inputs)))
         detector = patterns.instances[match].detector
         detector.adopt(detector.others + found.stats)
-    patterns.settled = patterns.settled or bool(told)
+    patterns.settled = patterns.settled or bool(groups)
 
 
 def _group_to_limit(contributions: list[Contribution], most: int) -> list[Group]:
-    factor, told = SAME_FACTOR, group(contributions, factor=SAME_FACTOR)
-    while len(told) > most:
+    factor, groups = SAME_FACTOR, group(contributions, factor=SAME_FACTOR)
+    while len(groups) > most:
         factor *= FACTOR_GROWTH
-        told = group(contributions, factor=factor)
-    return told
+        groups = group(contributions, factor=factor)
+    return groups

@@ -167,9 +167,8 @@ class Grid:
                 np.multiply(rows[i : i + some], self._gain, out=part)
                 part += self._shift
                 np.rint(part, out=part)
-                if (
-                    not np.vdot(part, part) < self._far**2
-                ):  # one test for NaN, infinity and far values
+                # one test for NaN, infinity and far values
+                if not np.vdot(part, part) < self._far**2:
                     self._refuse_unless_finite(values)
                     np.clip(part, -self._far, self._far, out=part)
                 part *= self.step
@@ -254,9 +253,8 @@ def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
         raise SampleError("found no samples or NaN, expected at least one sample of finite numbers")
     low, high = rows.min(0), rows.max(0)
     spare = margin * (high - low)
-    spare += np.where(
-        high - low > MIN_INPUT_RANGE, 0.0, np.maximum(1.0, np.abs(low))
-    )  # a constant input
+    # a constant input has no range: take one of its own size
+    spare += np.where(high - low > MIN_INPUT_RANGE, 0.0, np.maximum(1.0, np.abs(low)))
     return low - spare, high + spare
 
 

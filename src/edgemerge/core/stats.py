@@ -305,9 +305,8 @@ class Stats:
         for part in parts:
             part.must_be_compatible(projection, len(whole.C))
             sums.merge(*part.arrays, part.count)
-        must_fit(
-            sums.largest(), projection.quantum
-        )  # squares only grow, so checking the end is enough
+        # squares only grow, so checking the end is enough
+        must_fit(sums.largest(), projection.quantum)
         return cls.snapshot(projection, sums)
 
     def sums(self) -> Sums:

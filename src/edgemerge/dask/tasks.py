@@ -14,7 +14,7 @@ from dask.delayed import delayed
 from distributed import Worker, get_worker
 
 from edgemerge.bulk.chunk import CHUNK_BYTES
-from edgemerge.bulk.part import OnBadData, Part, Read, part_of
+from edgemerge.bulk.part import OnBadData, Part, Read, bad_data_choice, part_of
 from edgemerge.core.errors import MismatchError, SampleError
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -87,7 +87,7 @@ class SumTask:
             return part_of(projection, chunk, bad_rows=self.bad_rows, read=self.read)
         except SampleError as error:
             words = f"worker {get_worker().address}: {error}"
-            if self.bad_chunks == "skip":
+            if bad_data_choice("bad_chunks", self.bad_chunks) == "skip":
                 return Part.without(projection, chunk, words)
             raise SampleError(words) from error
 

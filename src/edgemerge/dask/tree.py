@@ -145,8 +145,8 @@ class ReductionTree:
     def _send(self) -> bool:
         """Keep every thread busy with one bundle, and the next ones queued.
 
-        In the end all comes home, and doubtful chunks are done one by one, with nobody about whom
-        they could harm. False: there is nothing left to do.
+        In the end all parts are fetched. Then suspect chunks are retried one by one, so that a
+        worker that dies takes no other result with it. Return False if nothing is left to do.
         """
         if self._looks == 0:  # workers come and go: count again after a round
             self._room = BUNDLES_PER_THREAD * max(1, self._threads())
