@@ -36,11 +36,15 @@ EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
 
 @dataclass(frozen=True)
 class Event:
-    """A change of a pattern, at a time counted in samples.
+    """A change of a pattern.
 
-    new: samples that no pattern explained form one. split: in two, `other` is the new part.
-    moved: recent samples lie elsewhere than what was learnt. gone: not seen for long. joined:
-    `other` was added to it. retired: removed to make room.
+    Args:
+        kind: "new": samples that no pattern explained form one. "split": in two, `other` is the
+            new part. "moved": recent samples lie elsewhere than what was learnt. "gone": not seen
+            for long. "joined": `other` was added to it. "retired": removed to make room.
+        pattern: The name of the pattern.
+        at: When, counted in samples that the bank has seen.
+        other: The second pattern of a split or a join; else "".
     """
 
     kind: EventKind
@@ -255,7 +259,7 @@ class Patterns:
         names = (stem if k == 1 else f"{stem}-{k}" for k in range(1, len(self.instances) + 2))
         return next(name for name in names if name not in self.instances)
 
-    def tell(self, kind: EventKind, pattern: str, other: str = "") -> None:
+    def record(self, kind: EventKind, pattern: str, other: str = "") -> None:
         """Record an event."""
         self.events.append(Event(kind, pattern, self.clock, other))
 
@@ -315,7 +319,7 @@ def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
         return
     child = patterns.free_name(name)
     _replace_by_two(patterns, name, child, *parts)
-    patterns.tell("split", name, child)
+    patterns.record("split", name, child)
     for each in (name, child):
         split_pattern(patterns, each, patterns.instances[each])
 
@@ -323,9 +327,8 @@ def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
 def unexplained_loss(projection: Projection, rows: Array) -> tuple[float, float]:
     """Return the loss that no readout of this size explains, and how many residuals tell it."""
     level = Profile.of(Stats.of_rows(projection, rows)).level
-    return float(level.loss / level.residual_share), float(
-        level.count * level.residual_share
-    ) * rows.shape[1]
+    share = level.residual_share
+    return float(level.loss / share), float(level.count * share) * rows.shape[1]
 
 
 def _better_split(projection: Projection, rows: Array) -> tuple[Array, Array] | None:
@@ -338,10 +341,8 @@ def _better_split(projection: Projection, rows: Array) -> tuple[Array, Array] | 
         return None
     whole, residuals = unexplained_loss(projection, rows)
     sure = MIN_SPLIT_SIGMAS * sqrt(2.0 / residuals)  # the standard error of a variance
-    gain = (
-        1.0
-        - (unexplained_loss(projection, first)[0] + unexplained_loss(projection, other)[0]) / whole
-    )
+    apart = unexplained_loss(projection, first)[0] + unexplained_loss(projection, other)[0]
+    gain = 1.0 - apart / whole
     return (first, other) if gain > max(MIN_SPLIT_GAIN, sure) else None
 
 
@@ -410,7 +411,7 @@ def _find_new_pattern(patterns: Patterns) -> None:
         return
     name = patterns.free_name(NORMAL)
     patterns.add(name, Stats.of_rows(patterns.projection, rows), rows)
-    patterns.tell("new", name)
+    patterns.record("new", name)
     patterns.odd.clear()
     patterns.outsiders.clear()
 
@@ -441,7 +442,7 @@ def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
         both = patterns.add(a, kept.detector.own + gone.detector.own, rows)
         both.detector.adopt(kept.detector.others + gone.detector.others)
         both.considered = both.ring.seen
-        patterns.tell("joined", a, b)
+        patterns.record("joined", a, b)
 
 
 def _retire(patterns: Patterns) -> None:
@@ -449,19 +450,19 @@ def _retire(patterns: Patterns) -> None:
     name, oldest = min(patterns.instances.items(), key=lambda item: item[1].used_at)
     if oldest.gone:
         del patterns.instances[name]
-        patterns.tell("retired", name)
+        patterns.record("retired", name)
 
 
 def _report_drift_and_absence(patterns: Patterns, name: str, instance: Pattern) -> None:
     if not instance.moved and instance.drift > DRIFT_MOVED:
         instance.moved = True
-        patterns.tell("moved", name)
+        patterns.record("moved", name)
     elif instance.drift < DRIFT_BACK:
         instance.moved = False
     idle = patterns.clock - instance.used_at
     if not instance.gone and idle > IDLE_SAMPLES_PER_HIDDEN * patterns.projection.n_hidden:
         instance.gone = True
-        patterns.tell("gone", name)
+        patterns.record("gone", name)
 
 
 FACTOR_GROWTH = 1.5  # by which that factor grows while a fleet has too many patterns

@@ -364,15 +364,11 @@ class Projection:
 
     def __post_init__(self) -> None:
         """Convert the settings to plain values and check them."""
-        plain: dict[str, Any] = {
-            name: as_int(name, getattr(self, name)) for name in INTEGER_SETTINGS
-        }
+        plain: dict[str, Any] = {n: as_int(n, getattr(self, n)) for n in INTEGER_SETTINGS}
         plain |= {"low": plain_range_end(self.low), "high": plain_range_end(self.high)}
         if self.names is not None:
             plain["names"] = tuple(map(str, self.names))
-        plain["width"] = float(self.width or 0.0) or default_width(
-            self.activation, plain["n_inputs"]
-        )
+        plain["width"] = float(self.width or default_width(self.activation, plain["n_inputs"]))
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         check_projection_settings(self)

@@ -39,7 +39,15 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Sums with their readout and level, solved once for several comparisons."""
+    """Sums with their readout and level, solved once for several comparisons.
+
+    Use `Profile.of` rather than the constructor.
+
+    Args:
+        stats: The sums.
+        readout: Their readout.
+        level: The usual loss under it.
+    """
 
     stats: Stats
     readout: Readout
@@ -75,7 +83,9 @@ def level_of(stats: Stats, readout: Readout) -> Level:
 def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
     """Return the mean loss of b's data under a's readout, as a multiple of b's usual loss.
 
-    If b has too few samples for a reliable level, a's level is used.
+    Args:
+        a: The sums whose readout explains, or their profile if it is used several times.
+        b: The sums of the data. If they have too few samples for a reliable level, a's is used.
 
     >>> from edgemerge.core.projection import Projection
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
@@ -92,12 +102,23 @@ def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
 
 
 def alike(a: Stats | Profile, b: Stats | Profile, factor: float = SIMILAR_FACTOR) -> bool:
-    """Return whether each explains the other's data within a factor of the usual loss."""
+    """Return whether each explains the other's data within a factor of the usual loss.
+
+    Args:
+        a: Sums, or their profile if it is used several times.
+        b: Sums, likewise.
+        factor: The largest loss, as a multiple of the usual one; 2.5 by default.
+    """
     return distance(a, b) <= factor
 
 
 def distance(a: Stats | Profile, b: Stats | Profile) -> float:
-    """Return the larger of the two loss ratios: the worse of the two directions."""
+    """Return the larger of the two loss ratios: the worse of the two directions.
+
+    Args:
+        a: Sums, or their profile if it is used several times.
+        b: Sums, likewise.
+    """
     mine, theirs = Profile.of(a), Profile.of(b)
     return max(loss_ratio(mine, theirs), loss_ratio(theirs, mine))
 
@@ -212,7 +233,12 @@ def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Group:
-    """Similar contributions and their exact sum."""
+    """Similar contributions and their exact sum.
+
+    Args:
+        members: The contributions, in the order of their keys.
+        stats: Their sum.
+    """
 
     members: tuple[Contribution, ...]
     stats: Stats

@@ -156,7 +156,10 @@ class Threshold:
 def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
     """Return the factor by which a merge multiplies the loss of fresh samples like these.
 
-    `stats` are the device's own, which both readouts were solved from; no sample is needed.
+    Args:
+        stats: The device's own, which both readouts were solved from; no sample is needed.
+        before: The readout before the merge.
+        after: The readout after it.
     """
     return fresh_loss(stats, after) / fresh_loss(stats, before)
 

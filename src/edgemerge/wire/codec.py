@@ -608,30 +608,20 @@ def decode(
     >>> decode(encode(shared), Projection)
     Projection(2 inputs, 3 hidden, tanh, seed 0, 12 bits, 97a88168)
     """
-    return decode_with_form(data, kind, limit=limit, projection=projection)[0]
+    value, _ = decode_with_form(data, limit=limit, projection=projection)
+    found: Value | V = must_be_kind(value, kind)
+    return found
 
 
-@overload
 def decode_with_form(
-    data: bytes, kind: None = None, *, limit: int = ..., projection: Projection | None = ...
-) -> tuple[Value, str]: ...
-@overload
-def decode_with_form(
-    data: bytes, kind: type[V], *, limit: int = ..., projection: Projection | None = ...
-) -> tuple[V, str]: ...
-def decode_with_form(
-    data: bytes,
-    kind: type[V] | None = None,
-    *,
-    limit: int = MAX_BYTES,
-    projection: Projection | None = None,
-) -> tuple[Value | V, str]:
+    data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None
+) -> tuple[Value, str]:
     """Return a value and the form that it was written in, which `admit` needs; see `decode`."""
     must_be(data, bytes, "read the file or message as bytes")
     payload = unpack_payload(data, limit=limit, projection=projection)
     value = from_payload(payload)
     must_be_canonical(to_payload(value, payload.form), data)
-    return must_be_kind(value, kind), payload.form
+    return value, payload.form
 
 
 def must_be_kind(value: Any, kind: type | None) -> Any:
@@ -645,7 +635,13 @@ def must_be_kind(value: Any, kind: type | None) -> Any:
 
 
 def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | None = None) -> str:
-    """Return the form that a value was written in, which `admit` needs."""
+    """Return the form that a value was written in, which `admit` needs.
+
+    Args:
+        data: The bytes of the value.
+        limit: The most bytes to accept, 64 MiB by default.
+        projection: A projection that exists already; see `decode`.
+    """
     return decode_with_form(data, limit=limit, projection=projection)[1]
 
 
