@@ -119,7 +119,7 @@ class Pump:
             {
                 "pattern": name,
                 "own": float(self.bank[name].known.own.count),
-                "told": float(self.bank[name].known.told),
+                "told": float(self.bank[name].known.others_count),
                 "used": used[name],
             }
             for name in self.bank

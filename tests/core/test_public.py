@@ -3,6 +3,7 @@
 import inspect
 import re
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,17 @@ METHODS = [
     for name in CLASSES
     for method, found in vars(getattr(edgemerge, name)).items()
     if not method.startswith("_") and callable(getattr(found, "__func__", found))
+]
+
+
+PAGES = Path(edgemerge.__file__).parents[2] / "docs" / "reference"
+LISTED = [
+    f"{module}:{name}"
+    for page in sorted(PAGES.glob("*.md"))
+    for module, names in re.findall(
+        r"automodule:: (\S+)\n +:members: (.+)", page.read_text(encoding="utf-8")
+    )
+    for name in names.split(", ")
 ]
 
 
@@ -74,6 +86,13 @@ def test_undocumented_parameters_are_found():
 def test_every_parameter_of_a_public_name_is_documented(name):
     missing = undocumented(attrgetter(name)(edgemerge))
     assert not missing, f"edgemerge.{name} does not say what {missing} mean: add them to `Args:`"
+
+
+@pytest.mark.parametrize("where", LISTED)
+def test_every_parameter_on_the_reference_pages_is_documented(where):
+    module, _, name = where.partition(":")
+    missing = undocumented(getattr(pytest.importorskip(module), name))
+    assert not missing, f"{where} does not say what {missing} mean: add them to `Args:`"
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *METHODS])

@@ -23,11 +23,17 @@ Unit = Literal["bytes", "rows", "row groups"]
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A part of a file, from `start` up to `stop`; small enough to send to a worker.
+    """A part of a file, small enough to send to a worker; `chunks_of` makes them.
 
-    Lines of a CSV belong to the chunk in which they begin. `bytes` says how large it is, for
-    showing how far the work has come. Without `columns` all are read, or those that the
-    projection names.
+    Args:
+        path: The file.
+        unit: What `start` and `stop` count, such as "rows" or "bytes". A line of a CSV belongs to
+            the chunk in which it begins.
+        start: Where the chunk starts.
+        stop: Where it ends, exclusive.
+        bytes: Its size in bytes, to show progress.
+        columns: The columns to read, by name or by number from 1; none (the default) reads those
+            that the projection names, else all.
 
     >>> print(Chunk(path="pump.npy", unit="rows", start=0, stop=5000, bytes=40000))
     pump.npy, rows 0 to 5,000

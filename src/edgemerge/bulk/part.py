@@ -23,9 +23,13 @@ FORMER_WORDS = {"refuse": "error", "leave out": "skip"}  # still accepted
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The sum of `chunks` chunks, without `left_out` rows and the `refused` chunks.
+    """The sum of some chunks; parts add.
 
-    Each refused chunk has its name and the reason.
+    Args:
+        stats: The sum.
+        chunks: The number of chunks in it, 1 by default.
+        left_out: The number of bad rows that were skipped, 0 by default.
+        refused: The chunks that were skipped, each with its name and the reason; none by default.
     """
 
     stats: Stats
