@@ -27,7 +27,7 @@ class Chunk:
 
     Args:
         path: The file.
-        unit: What `start` and `stop` count, such as "rows" or "bytes". A line of a CSV belongs to
+        unit: What `start` and `stop` count: "bytes", "rows" or "row groups". A CSV line belongs to
             the chunk in which it begins.
         start: Where the chunk starts.
         stop: Where it ends, exclusive.
