@@ -19,7 +19,9 @@ import pytest
 from rich.console import Console
 
 from edgemerge.agent.control import send_command
+from edgemerge.cli.demo import STOP_SIGNALS
 from edgemerge.core.errors import SettingError
+from edgemerge.daemon import interrupt_on_signals
 from edgemerge.demo import scenario
 from edgemerge.demo.datasets import (
     BAND_HZ,
@@ -41,7 +43,6 @@ from edgemerge.demo.scenario import (
     SAMPLES_PER_FAULT,
     LiveView,
     feed_forever,
-    interrupted_by_signals,
     prepare_folder,
     readings,
     run_demo,
@@ -384,7 +385,7 @@ def test_every_agent_is_fed_until_it_is_time_to_stop_and_memory_has_a_bound(mate
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_ends_it_as_ctrl_c_does(number):
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+    with pytest.raises(KeyboardInterrupt), interrupt_on_signals(*STOP_SIGNALS):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
 

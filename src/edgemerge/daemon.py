@@ -26,16 +26,44 @@ def notify(state: str) -> None:
         there.sendall(state.encode())
 
 
-def stop_on_signals(stop: Event) -> None:
-    """Set the event on SIGTERM or SIGINT; a second signal ends the program at once."""
+@contextmanager
+def handle_signals(handler: Any, *numbers: int) -> Iterator[None]:
+    """Handle these signals with `handler` in this block; restore the handlers at its end."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
-    def ask(number: int, _frame: object) -> None:
+
+@contextmanager
+def stop_on_signals(stop: Event) -> Iterator[list[int]]:
+    """Set the event on SIGTERM or SIGINT; a second signal ends the program at once.
+
+    Yields the list of signals received, which grows while the block runs.
+    """
+    received: list[int] = []
+
+    def receive(number: int, _frame: object) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
+        received.append(number)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+    with handle_signals(receive, signal.SIGTERM, signal.SIGINT):
+        yield received
+
+
+@contextmanager
+def interrupt_on_signals(*numbers: int) -> Iterator[None]:
+    """Treat these signals as Ctrl-C: raise KeyboardInterrupt with the signal's number."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    with handle_signals(interrupt, *numbers):
+        yield
 
 
 class TextFormatter(logging.Formatter):
@@ -83,8 +111,5 @@ def ignore_interrupts() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with handle_signals(signal.SIG_IGN, signal.SIGINT):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)

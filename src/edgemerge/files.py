@@ -193,3 +193,18 @@ def read_secret(
     if not text.strip() or len(text.encode()) > MAX_SECRET_BYTES or not text.isprintable():
         raise SettingError(f"found no {name} in {path}, expected one line of text")
     return text
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """Read a token from its file.
+
+    Args:
+        path: A file with the token on one line.
+
+    Raises:
+        SettingError: The file cannot be read, or does not hold one token.
+    """
+    token = read_secret(path, "token")
+    if " " in token:
+        raise SettingError(f"found spaces in the token in {path}, expected one token: replace it")
+    return token

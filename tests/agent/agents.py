@@ -137,7 +137,7 @@ if __name__ == "__main__":
     told = Listener(sys.argv[2])
     said = read_config(sys.argv[1], environment=os.environ, overrides=sys.argv[3:])
     stop = Event()
-    stop_on_signals(stop)
-    code = run(said, stop=stop, sinks=[told])
+    with stop_on_signals(stop):
+        code = run(said, stop=stop, sinks=[told])
     told.close()
     sys.exit(code)

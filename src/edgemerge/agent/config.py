@@ -18,6 +18,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from edgemerge.agent.rows import MAX_LINE_BYTES
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.files import load
@@ -299,7 +300,7 @@ class ProjectionConfig:
     activation: Activation = "tanh"
     low: Number = -1.0
     high: Number = 1.0
-    width: float = 0.0
+    width: float | None = None
     grid_bits: int = 12
     names: tuple[str, ...] | None = None
 
@@ -317,7 +318,7 @@ class SourceConfig:
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
     rate_hz: float | None = positive(None)
     start: Literal["beginning", "end"] = "beginning"
-    max_line_bytes: int = positive(65536, was="longest_line")
+    max_line_bytes: int = positive(MAX_LINE_BYTES, was="longest_line")
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
     topic: str | None = None

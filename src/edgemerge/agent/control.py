@@ -18,7 +18,7 @@ from edgemerge.core.errors import SettingError, UnavailableError
 
 SOCKET_NAME = "control"
 MAX_PATH_BYTES = 100  # bytes; systems allow 104 to 108
-MAX_LINE_BYTES = 2**22
+MAX_COMMAND_BYTES = 2**22
 MAX_CLIENTS = 8  # conversations
 MAX_QUEUED = 16  # commands
 POLL_S = 0.2
@@ -97,7 +97,7 @@ class ControlSocket:
         try:
             with there, there.makefile("rb") as lines:
                 there.settimeout(IDLE_TIMEOUT_S)
-                while line := lines.readline(MAX_LINE_BYTES + 1):
+                while line := lines.readline(MAX_COMMAND_BYTES + 1):
                     _send_json(there, self._answer(line))
         except OSError as error:
             logger.debug("a conversation ended", extra={"values": {"why": error}})
@@ -105,8 +105,8 @@ class ControlSocket:
             self._room.release()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
-        if len(line) > MAX_LINE_BYTES:
-            return {"error": f"found a line of more than {MAX_LINE_BYTES} bytes"}
+        if len(line) > MAX_COMMAND_BYTES:
+            return {"error": f"found a line of more than {MAX_COMMAND_BYTES} bytes"}
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -143,7 +143,7 @@ def send_command(
                 there.connect(address)
             _send_json(there, asked)
             with there.makefile("rb") as lines:
-                line = lines.readline(MAX_LINE_BYTES)
+                line = lines.readline(MAX_COMMAND_BYTES)
         except TimeoutError as error:
             raise UnavailableError(f"the agent did not answer within {timeout_s:g} s") from error
         except OSError as error:

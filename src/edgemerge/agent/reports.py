@@ -21,7 +21,7 @@ from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
 from edgemerge.core.detector import NORMAL, Detector
 from edgemerge.core.errors import DeniedError, EdgemergeError, UnavailableError, UnknownError
-from edgemerge.exchange.client import ReportAnswer, was_not_sent
+from edgemerge.exchange.client import MAX_NAME_CHARS, ReportAnswer, was_not_sent
 
 MAX_POINTS = 240  # scores that wait
 MAX_ALARMS = 20
@@ -124,7 +124,7 @@ def _put_in_slot(kept: deque[TimedVerdict], judged: TimedVerdict, *, same: bool)
         kept[-1] = judged
 
 
-MAX_NAME_CHARS, MAX_TEXT_CHARS = 200, 500  # characters
+MAX_TEXT_CHARS = 500
 MAX_PATTERNS = 64
 MAX_REASONS = 8
 MAX_ORIGINS = 2000

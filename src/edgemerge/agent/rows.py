@@ -1,6 +1,8 @@
 """Text rows as readings: lines of bounded length, parsed as CSV or JSON.
 
 A row that cannot be parsed raises `BadRow` with the reason; `RowReader` skips, counts and logs it.
+The commands on files have another reader (`cli/samples.py`), since its rules differ: there a bad
+row is an error, a header is a line without any number, and a batch of rows is parsed at once.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from edgemerge.core.threshold import Threshold
 from edgemerge.daemon import notify
 from edgemerge.exchange.client import ReportClient, ServerClient
 from edgemerge.exchange.protocol import Exchange
-from edgemerge.files import read_secret
+from edgemerge.files import read_token
 from edgemerge.wire.codec import encode
 
 
@@ -251,14 +251,6 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise SettingError(f'found exchange.listen = "{text}", expected "host:port"')
     return host.strip("[]"), int(port)
-
-
-def read_token(path: Path) -> str:
-    """Read a token from its file."""
-    token = read_secret(path, "token")
-    if " " in token:
-        raise SettingError(f"found spaces in the token in {path}, expected one token: replace it")
-    return token
 
 
 def _broker(said: SourceConfig | SinkConfig) -> Any:

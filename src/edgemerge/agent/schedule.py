@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from edgemerge.exchange.connection import MAX_RETRY_AFTER_S
+
 SYNC_FIRST_DELAY_S, SYNC_MAX_DELAY_S = 2.0, 900.0  # after a failed exchange
 REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S = 2.0, 60.0  # after a failed report
 REPORT_MIN_GAP_S = 1.0  # between two reports, however urgent
-MAX_RETRY_AFTER_S = 3600.0
 MAX_DOUBLINGS = 60  # keeps 2.0**failures finite
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs, option
-from edgemerge.cli.options import ca_option, read_token, server_connection
+from edgemerge.cli.options import ca_option, read_own_token, server_connection
 from edgemerge.cli.output import format_value, json_option, print_fields, print_json, progress
 
 
@@ -53,8 +53,8 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         settings.log.level, form=JsonFormatter if settings.log.format == "json" else TextFormatter
     )
     stop = Event()
-    stop_on_signals(stop)
-    raise SystemExit(run(settings, stop=stop))
+    with stop_on_signals(stop):
+        raise SystemExit(run(settings, stop=stop))
 
 
 def config_as_json(config: Any) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def enrol(
 
 
 def _read_invitation(path: str) -> str:
-    found = sys.stdin.read(4096).strip() if path == "-" else read_token(Path(path))
+    found = sys.stdin.read(4096).strip() if path == "-" else read_own_token(Path(path))
     if not found:
         raise CommandError(
             "found no invitation on standard input: `edgemerge fleet invite` prints one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ OUTPUT_FILES = {
     "States of the agents": "*/agent.state",
     "Logs": "*.log",
 }
+# A closed terminal sends SIGHUP, which Windows does not have.
+STOP_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 @click.command(epilog=example("edgemerge demo --no-keep --out demo"))
@@ -60,7 +63,8 @@ def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -
     dashboard, and writes a figure to the folder.
     """
     needs("server", "fastapi")
-    from edgemerge.demo.scenario import interrupted_by_signals, run_demo
+    from edgemerge.daemon import interrupt_on_signals
+    from edgemerge.demo.scenario import run_demo
 
     shown = load_dataset(data, seed)
     stays = sys.stdout.isatty() and not as_json if keep is None else keep
@@ -73,7 +77,7 @@ def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -
         else:
             remark("\nStopping everything, the dashboard too: --keep keeps it running.")
 
-    with interrupted_by_signals():
+    with interrupt_on_signals(*STOP_SIGNALS):
         run_demo(shown, seed, out / "fleet", say=remark, done=done, quiet=as_json)
 
 

@@ -145,9 +145,14 @@ class LazyGroup(click.Group):
             raise
         except (EdgemergeError, OSError) as error:
             raise CommandError(one_line(error), exit_code(error)) from error
-        except KeyboardInterrupt as stopped:
-            click.echo("Stopped.", err=True)
-            raise SystemExit(128 + next(iter(stopped.args), SIGINT)) from None
+        except KeyboardInterrupt as interrupt:
+            raise stopped(interrupt) from None
+
+
+def stopped(interrupt: KeyboardInterrupt, words: str = "Stopped.") -> SystemExit:
+    """Print that a signal stopped the command; return the exit with its exit code."""
+    click.echo(words, err=True)
+    return SystemExit(128 + next(iter(interrupt.args), SIGINT))
 
 
 class Option(click.Option):

@@ -222,7 +222,7 @@ def server_options(command: Command) -> Command:
 @contextmanager
 def operator_connection(*, server: str, token_file: Path, ca_file: Path | None) -> Iterator[Any]:
     """Connect to a server with the token in a file."""
-    with server_connection(server, read_token(token_file), ca_file) as hub:
+    with server_connection(server, read_own_token(token_file), ca_file) as hub:
         yield hub
 
 
@@ -239,11 +239,11 @@ def server_connection(server: str, token: str | None, ca_file: Path | None) -> I
         hub.close()
 
 
-def read_token(path: Path) -> str:
+def read_own_token(path: Path) -> str:
     """Read the token in a file; print a warning if other users can read it."""
-    from edgemerge.files import read_secret
+    from edgemerge.files import read_token
 
-    token = read_secret(path, "token")
+    token = read_token(path)
     if readable_by_others(path):
         remark(f"Warning: {path} can be read by other users: chmod 600 {path}")
     return token

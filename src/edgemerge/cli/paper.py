@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, missing_package, option
+from edgemerge.cli.group import (
+    CommandError,
+    ExitCode,
+    LazyGroup,
+    example,
+    missing_package,
+    option,
+    stopped,
+)
 from edgemerge.cli.output import json_option, print_json, print_table, remark
 
 RESULTS = {
@@ -201,21 +209,13 @@ def check_installed(*modules: str) -> None:
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
     """Exit in order on Ctrl-C and SIGTERM, and say how to continue."""
-    code = 128 + signal.SIGINT
+    from edgemerge.daemon import interrupt_on_signals
 
-    def terminated(*_: object) -> None:
-        nonlocal code
-        code = 128 + signal.SIGTERM
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, terminated)
     try:
-        yield
-    except KeyboardInterrupt:
-        remark(STOPPED)
-        raise SystemExit(code) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        with interrupt_on_signals(SIGTERM):
+            yield
+    except KeyboardInterrupt as interrupt:
+        raise stopped(interrupt, STOPPED) from None
 
 
 FETCHABLE = ("har", "mnist")

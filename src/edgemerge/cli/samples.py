@@ -16,7 +16,7 @@ from edgemerge.cli.output import progress
 from edgemerge.core.errors import SampleError
 
 READ_BYTES = 65_536  # at most per read
-MAX_LINE_BYTES = 2**20
+MAX_LINE_BYTES = 2**20  # as in `edgemerge.bulk.csv_file`, which needs pyarrow
 UTF8_BOM = b"\xef\xbb\xbf"  # some programs write it at the start of a file
 
 CSV_PATH = click.Path(dir_okay=False, allow_dash=True)

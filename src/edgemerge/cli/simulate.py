@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import click
@@ -86,6 +85,7 @@ def simulate(
     to region to the top, then compared with other ways to add them. The exit code is 1 if they are
     not equal to the last bit. Ctrl-C prints the results so far.
     """
+    from edgemerge.daemon import stop_on_signals
     from edgemerge.scale import Plan, record
     from edgemerge.scale import simulate as run
     from edgemerge.scale.simulation import total_work
@@ -97,8 +97,9 @@ def simulate(
         f"{plan.devices:,} devices in {plan.n_sites:,} sites and {plan.n_regions:,} regions; "
         f"{worker_count(count)}, at most {format_bytes(plan.memory(count))} for sums."
     )
-    with stop_signals() as received, progress("Adding up", total_work(plan)) as advance:
-        outcome = run(plan, workers=count, advance=advance, stop=lambda: bool(received))
+    stop = Event()
+    with stop_on_signals(stop) as received, progress("Adding up", total_work(plan)) as advance:
+        outcome = run(plan, workers=count, advance=advance, stop=stop.is_set)
     print_record(record(outcome, interval_s=interval_s, latency_s=latency_s), as_json=as_json)
     if not outcome.exact:
         remark(INEXACT)
@@ -106,24 +107,6 @@ def simulate(
     if outcome.stopped:
         remark(STOPPED)
         raise SystemExit(128 + received[0])
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, so that the work ends in order; a second one exits at once."""
-    received: list[int] = []
-
-    def receive(number: int, _frame: object) -> None:
-        if received:
-            raise SystemExit(128 + number)
-        received.append(number)
-
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def print_record(found: dict[str, Any], *, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,6 @@ from math import log2
 from pathlib import Path
 from statistics import fmean
 from threading import Event
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,9 +198,6 @@ SAMPLE_INTERVAL_S = 0.5  # as long as the windows of the pumps
 SAMPLES_BETWEEN_FAULTS = (30, 90)  # samples between two faults
 SAMPLES_PER_FAULT = (10, 24)  # samples of a fault
 MAX_KEPT_SCORES = 1000  # per agent
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
 
 
 def feed_forever(fleet: FleetProcesses, material: DemoData, *, seed: int, stop: Event) -> None:
@@ -236,18 +231,3 @@ def _normal_rows(material: DemoData, rng: np.random.Generator) -> dict[str, Arra
 
 def _random_row(rows: Array, rng: np.random.Generator) -> Array:
     return rows[[rng.integers(len(rows))]]
-
-
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C."""
-
-    def interrupt(number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt(number)
-
-    before = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -47,7 +47,7 @@ from edgemerge.exchange.connection import (
 )
 from edgemerge.exchange.protocol import merge
 from edgemerge.exchange.storage import LogOnce, must_be_current, read_contribution, topic_suffix
-from edgemerge.files import read_secret
+from edgemerge.files import read_token
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import encode
 
@@ -398,4 +398,4 @@ def _shared_token(token: str | None, file: str | os.PathLike[str] | None) -> str
         raise SettingError(
             "found no token or two, expected token or token_file: all peers share it"
         )
-    return token if token is not None else read_secret(str(file))
+    return token if token is not None else read_token(str(file))
