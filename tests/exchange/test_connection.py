@@ -237,7 +237,7 @@ def test_the_token_is_in_no_error_repr_or_log(caplog):
         assert SECRET not in str(failed(server, DeniedError, "you sent"))
         with connection(server) as there:
             assert SECRET not in repr(there)
-            assert SECRET not in there.ask("GET", "/").words
+            assert SECRET not in there.ask("GET", "/").error_text
     with pytest.raises(SettingError) as refused:
         Connection("http://127.0.0.1:1", SECRET + "\r\nX: y")
     assert SECRET not in str(refused.value)
@@ -277,7 +277,7 @@ def test_a_refusal_before_the_body_was_read_is_heard():
 
     with scripted(refuse) as server, connection(server) as there:
         server._request = lambda sock: sock.recv(100)
-        assert there.ask("PUT", "/", body=bytes(40_000_000)).words == "too large"
+        assert there.ask("PUT", "/", body=bytes(40_000_000)).error_text == "too large"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb"])

@@ -1,7 +1,6 @@
 """Client of the server's HTTP API: fleets, devices, choices and audit; and a device's reports.
 
-A report is sent once and never retried here. Of its answer only two numbers are used, each within
-its bounds.
+A report is sent once and never retried here. Numbers in its answer are limited to sensible ranges.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 from socket import gaierror
 from typing import Any, NamedTuple
@@ -20,12 +20,19 @@ from edgemerge.exchange.connection import Connection, Query, Reply, url_path
 from edgemerge.wire.codec import decode, encode
 
 BINARY_HEADERS = {"Content-Type": "application/octet-stream"}
+JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class ServerClient:
-    """A server of fleets, as its operator sees it; `token` is the operator's, or an invitation.
+    """The HTTP API for operators, and for devices that enrol.
 
-    Every call raises `AwayError`, `DeniedError`, `UnknownError` or `RejectedError`.
+    Every method raises `UnavailableError`, `DeniedError`, `UnknownError` or `RejectedError`.
+
+    Args:
+        url: Address of the server, http:// or https://.
+        token: The operator's token, or an invitation to enrol with.
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: How long to wait for each answer, in seconds.
     """
 
     def __init__(
@@ -36,7 +43,7 @@ class ServerClient:
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
     ) -> None:
-        """Remember where the server is; nothing is sent yet."""
+        """Send nothing yet."""
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
 
     def create_fleet(
@@ -48,26 +55,30 @@ class ServerClient:
         least: int = 1,
         growing: bool = False,
     ) -> bool:
-        """Create a fleet; False if the very same is there.
+        """Create a fleet; return False if it exists with the same settings.
 
-        `reads` is what its devices may see of each other: "totals" or "contributions"; `least`
-        the least number of devices in a sum that is told; `growing` says that nobody forgets.
+        Args:
+            fleet: Name of the fleet.
+            projection: What all devices share.
+            reads: What devices may read of each other: "totals" or "contributions".
+            least: The least number of devices in a sum that is served.
+            growing: Whether devices never forget, so that sums that decrease are rejected.
         """
         query: Query = {"reads": reads, "least": least, "growing": str(growing).lower()}
-        sent = encode(projection)
-        reply = self._ask("PUT", "fleets", fleet, query=query, body=sent, headers=BINARY_HEADERS)
+        body = encode(projection)
+        reply = self._ask("PUT", "fleets", fleet, query=query, body=body, headers=BINARY_HEADERS)
         return reply.status == 201
 
     def fleets(self) -> list[dict[str, Any]]:
-        """All fleets that the token may see."""
+        """Return all fleets that the token may see."""
         return _list(self._ask("GET", "fleets"))
 
     def fleet(self, name: str) -> dict[str, Any]:
-        """What is known about one fleet."""
+        """Return the settings and counts of one fleet."""
         return _dict(self._ask("GET", "fleets", name))
 
     def projection(self, name: str) -> Projection:
-        """The projection that a fleet has agreed on."""
+        """Return the projection of a fleet."""
         return read_projection(self._ask("GET", "fleets", name, "projection"), name)
 
     def delete_fleet(self, name: str) -> None:
@@ -77,31 +88,30 @@ class ServerClient:
     def invite(
         self, fleet: str, device: str | None = None, *, valid_s: int = 86400
     ) -> dict[str, Any]:
-        """Make a token with which one device (this one, or any) can enrol once."""
-        wanted = {"device": device, "valid_s": valid_s}
-        return _dict(self._post(wanted, "fleets", fleet, "invitations"))
+        """Create an invitation, with which one device (this one, or any) can enrol once."""
+        body = {"device": device, "valid_s": valid_s}
+        return _dict(self._post(body, "fleets", fleet, "invitations"))
 
     def enrol(self, fleet: str, device: str) -> dict[str, Any]:
-        """Turn an invitation into the device's own token, which is shown this once."""
+        """Use an invitation; return the device's own token, which is not shown again."""
         return _dict(self._post({"device": device}, "fleets", fleet, "devices"))
 
     def devices(self, fleet: str) -> list[dict[str, Any]]:
-        """The devices that have enrolled."""
+        """Return the enrolled devices."""
         return _list(self._ask("GET", "fleets", fleet, "devices"))
 
     def revoke(self, fleet: str, device: str) -> None:
-        """Let a device's token work no more; what it contributed stays until it is dropped."""
+        """Revoke a device's token; its contributions stay until they are dropped."""
         self._ask("DELETE", "fleets", fleet, "devices", device)
 
     def contributions(self, fleet: str) -> dict[str, Any]:
-        """Which contributions are there, without their numbers."""
+        """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))
 
     def drop(self, fleet: str, device: str) -> int:
-        """Forget all that a device contributed; say how many contributions that were."""
-        dropped = _dict(self._ask("DELETE", "fleets", fleet, "contributions", device)).get(
-            "dropped"
-        )
+        """Delete all contributions of a device; return their number."""
+        reply = self._ask("DELETE", "fleets", fleet, "contributions", device)
+        dropped = _dict(reply).get("dropped")
         if type(dropped) is not int:
             raise RejectedError(
                 f"found dropped={dropped!r}, expected a number: is this the server?"
@@ -109,56 +119,56 @@ class ServerClient:
         return dropped
 
     def choices(self, fleet: str) -> list[dict[str, Any]]:
-        """What operators chose about who is told what, newest first."""
+        """Return the operators' choices (who adopts from whom), newest first."""
         return _list(self._ask("GET", "fleets", fleet, "choices"))
 
     def adopt(self, fleet: str, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
-        """Let targets be told of these sources only, from now on."""
+        """Choose that the targets adopt from these sources only, from now on."""
         chosen = {"kind": "adopt", "sources": list(sources), "targets": list(targets)}
         return _dict(self._post(chosen, "fleets", fleet, "choices"))
 
     def exclude(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
-        """Exclude one contribution, with its newer revisions, from all merges."""
+        """Exclude one contribution and its newer revisions from all merges."""
         key = {"device": device, "incarnation": incarnation, "pattern": pattern}
         return _dict(self._post({"kind": "exclude", **key}, "fleets", fleet, "choices"))
 
     def undo(self, fleet: str, number: int) -> dict[str, Any]:
-        """Undo a choice, as if it had never been; twice is once."""
+        """Undo a choice; undoing it twice has no further effect."""
         return _dict(self._ask("DELETE", "fleets", fleet, "choices", str(number)))
 
     def preview(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """What being told of these sources only would do to each pattern of the targets."""
+        """Return what adopting from these sources only would do to each pattern of the targets."""
         chosen = {"sources": list(sources), "targets": list(targets)}
         return _list(self._post(chosen, "fleets", fleet, "preview"))
 
     def similarity(self, fleet: str, devices: Sequence[str] | None = None) -> dict[str, Any]:
-        """How well each device's readout explains the data of each other, in groups."""
+        """Return how well each device's readout explains the data of each other, in groups."""
         return _dict(self._ask("GET", "fleets", fleet, "similarity", query={"device": devices}))
 
     def audit(self, fleet: str | None = None, after: int = 0, limit: int = 100) -> dict[str, Any]:
-        """What has happened, of one fleet or all, after an entry's number."""
+        """Return entries of the audit log after a number, of one fleet or all."""
         query: Query = {"fleet": fleet, "after": after, "limit": limit}
         return _dict(self._ask("GET", "audit", query=query))
 
     def sign_in_link(self) -> dict[str, Any]:
-        """Make a link that opens the dashboard, once; give its `url_path` and when it `expires`."""
+        """Create a link that signs in to the dashboard once; return its `path` and `expires`."""
         found = _dict(self._post({}, "sign-in-links"))
         if not re.fullmatch(r"/ui/sign-in\?link=[\w-]{1,200}", str(found.get("path")), re.ASCII):
             raise RejectedError(f"found path={found.get('path')!r}, expected /ui/sign-in?link=…")
         return found
 
     def status(self) -> dict[str, Any]:
-        """How the server is."""
+        """Return the status of the server."""
         return _dict(self._ask("GET", "status"))
 
     def close(self) -> None:
-        """Close the connection; asking again opens it again."""
+        """Close the connection; the next call opens it again."""
         self._connection.close()
 
     def __repr__(self) -> str:
-        """Show where it is."""
+        """Show the address."""
         return f"Hub({self._connection.url})"
 
     def _ask(
@@ -169,18 +179,16 @@ class ServerClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        asked = self._connection.ask(
-            method, url_path(*segments), query=query, body=body, headers=headers
-        )
-        return asked.must_be(200, 201, 204)
+        path = url_path(*segments)
+        reply = self._connection.ask(method, path, query=query, body=body, headers=headers)
+        return reply.must_be(200, 201, 204)
 
     def _post(self, value: Mapping[str, Any], *segments: str) -> Reply:
-        body, headers = json.dumps(value).encode(), {"Content-Type": "application/json"}
-        return self._ask("POST", *segments, body=body, headers=headers)
+        return self._ask("POST", *segments, body=json.dumps(value).encode(), headers=JSON_HEADERS)
 
 
 def read_projection(reply: Reply, fleet: str) -> Projection:
-    """Read what a fleet has agreed on."""
+    """Decode a reply with the projection of a fleet."""
     try:
         found = decode(reply.must_be(200).body)
     except FormatError as error:
@@ -204,19 +212,15 @@ def _list(reply: Reply) -> list[dict[str, Any]]:
     return found
 
 
-MAX_REPORT_BYTES = 65_536  # bytes of a report; the server takes no more
-MAX_ANSWER_BYTES = 4096  # bytes of an answer
-MAX_DESIRED_BYTES = 2**18  # bytes of a desired-state document
+MAX_REPORT_BYTES = 65_536  # the server accepts no more
+MAX_ANSWER_BYTES = 4096
+MAX_DESIRED_BYTES = 2**18  # of a desired-state document
 DESIRED_FORMAT = 1
 MAX_NAME_CHARS = 200
 KEY_PARTS = 3  # device, incarnation and pattern
 REPORT_TIMEOUT_S = 2.0
-MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = (
-    0.2,
-    3600.0,
-)  # between two reports, whatever the server says
-JSON_HEADERS = {"Content-Type": "application/json"}
-TRIM_DIVISOR = 10  # of what does not fit, a tenth is left out at a time
+MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = 0.2, 3600.0  # whatever the server asks for
+TRIM_DIVISOR = 10  # a tenth of a list is removed at a time until the report fits
 
 
 class ReportAnswer(NamedTuple):
@@ -235,7 +239,7 @@ class DesiredState(NamedTuple):
     """What the operator wants of a device, as of one revision.
 
     `devices` are those whose contributions to adopt, None for all. `excluded` are contributions to
-    leave out, as (device, incarnation, pattern); only their number where the fleet tells totals.
+    leave out, as (device, incarnation, pattern); only their number where devices read totals only.
     """
 
     revision: int
@@ -283,7 +287,16 @@ def _is_key(found: object) -> bool:
 
 
 class ReportClient:
-    """Where a device's reports go, over a connection of its own."""
+    """Sends a device's reports to the server, and fetches its desired state.
+
+    Args:
+        url: Address of the server, http:// or https://.
+        fleet: Name of the fleet.
+        device: Name of this device.
+        token: The device's token.
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: How long to wait for each answer, in seconds.
+    """
 
     def __init__(
         self,
@@ -295,33 +308,40 @@ class ReportClient:
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = REPORT_TIMEOUT_S,
     ) -> None:
-        """Remember where the server is; nothing is sent yet."""
+        """Send nothing yet."""
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
         self._path = url_path("fleets", fleet, "devices", device, "report")
         self._desired_path = url_path("fleets", fleet, "devices", device, "desired")
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
-        """Send a report, with so much in it as the server takes; give the answer.
+        """Send a report, trimmed to `MAX_REPORT_BYTES`; return the answer.
 
-        Raises `UnavailableError`, `DeniedError`, `UnknownError` (a server that knows no reports) or
-        `RejectedError`.
+        Raises:
+            UnavailableError: The server cannot be reached now.
+            DeniedError: The token is not valid for this device.
+            UnknownError: The server does not support reports.
+            RejectedError: The server refused the report, or its answer is not valid.
         """
-        body = encode_report(report)
         reply = self._connection.ask(
             "POST",
             self._path,
-            body=body,
+            body=encode_report(report),
             headers=JSON_HEADERS,
             limit=MAX_ANSWER_BYTES,
             allow_loss=True,
         )
-        return _read_answer(reply.must_be(200))
+        answer = _dict(reply.must_be(200))
+        choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
+        return ReportAnswer(_interval(answer.get("every_s")), choice, desired)
 
     def desired(self, known: int | None = None) -> DesiredState | None:
         """Fetch the desired state of this device; None if its revision is still `known`.
 
-        Raises `UnavailableError`, `DeniedError`, `UnknownError` (a server that has no desired
-        states) or `RejectedError`.
+        Raises:
+            UnavailableError: The server cannot be reached now.
+            DeniedError: The token is not valid for this device.
+            UnknownError: The server has no desired state for it.
+            RejectedError: The document is not valid.
         """
         headers = {} if known is None else {"If-None-Match": f'"{known}"'}
         reply = self._connection.ask(
@@ -332,16 +352,16 @@ class ReportClient:
         return parse_desired(reply.json())
 
     def close(self) -> None:
-        """Close the connection; sending again opens it again."""
+        """Close the connection; the next call opens it again."""
         self._connection.close()
 
     def __repr__(self) -> str:
-        """Show where it leads."""
+        """Show the address."""
         return f"Reports({self._connection.url}{self._path})"
 
 
 def encode_report(report: dict[str, Any], largest: int = MAX_REPORT_BYTES) -> bytes:
-    """Write a report as JSON; of what is too much, origins go first, then the oldest of the rest.
+    """Encode a report as JSON; if it is too large, remove origins first, then the oldest entries.
 
     >>> encode_report({"sent": 1.0, "points": [{"at": 0.0}, {"at": 1.0}]}, largest=35)
     b'{"sent":1.0,"points":[{"at":1.0}]}'
@@ -349,25 +369,20 @@ def encode_report(report: dict[str, Any], largest: int = MAX_REPORT_BYTES) -> by
     report = dict(report)
     if report.get("merge"):
         report["merge"] = dict(report["merge"])
-    while len(body := _json(report)) > largest and _trim(report):
+    dump = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    while len(body := dump(report).encode()) > largest and _trim(report):
         pass
     return body
 
 
 def was_not_sent(error: EdgemergeError) -> bool:
-    """Say whether a report that failed so cannot have reached the server."""
-    found = error.__cause__
-    return isinstance(error, UnavailableError) and isinstance(
-        found, ConnectionRefusedError | gaierror
-    )
-
-
-def _json(report: dict[str, Any]) -> bytes:
-    return json.dumps(report, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    """Return whether a report that failed with this error cannot have reached the server."""
+    refused = isinstance(error.__cause__, ConnectionRefusedError | gaierror)
+    return isinstance(error, UnavailableError) and refused
 
 
 def _trim(report: dict[str, Any]) -> bool:
-    """Leave some out; say whether there was something."""
+    """Remove some entries; return whether there were any."""
     merge = report.get("merge") or {}
     if origins := merge.get("origins"):
         merge["origins"] = origins[: -_trim_count(origins)]
@@ -383,16 +398,8 @@ def _trim_count(things: list[Any]) -> int:
     return max(1, len(things) // TRIM_DIVISOR)
 
 
-def _read_answer(reply: Reply) -> ReportAnswer:
-    found = reply.json()
-    if not isinstance(found, dict):
-        raise RejectedError("found an answer that is no JSON object: is this the server?")
-    numbers = (_number(found.get(name)) for name in ("choice", "desired"))
-    return ReportAnswer(_interval(found.get("every_s")), *numbers)
-
-
 def _interval(found: Any) -> float | None:
-    """Give the interval within its bounds; None if it is no time.
+    """Return the interval, limited to its range; None if it is not a positive number.
 
     >>> [_interval(found) for found in (5, 0.001, 1e99, float("nan"), -1.0, "5", True)]
     [5.0, 0.2, 3600.0, None, None, None, None]

@@ -1,7 +1,7 @@
-"""An HTTP connection with the standard library: every wait and size bounded, the token kept secret.
+"""HTTP client connection (standard library): bounded waits and sizes, the token kept secret.
 
-The other side may be slow, broken or hostile: its words are cut short, its replies limited, and no
-error, log line or `repr` shows the token.
+The server may be slow, broken or hostile: its error messages are cut short, its replies limited in
+size, and no error, log line or `repr` shows the token.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 
-MAX_WAITS = 30  # so many times the limit of one wait is the limit of all
+MAX_WAITS = 30  # the timeout of a whole request, as a multiple of that of one wait
 
 
 class Deadline:
-    """A limit for each wait, and for all from now on."""
+    """The timeout of each wait, and of all waits together from now on."""
 
     def __init__(self, timeout_s: float) -> None:
         """Start counting."""
@@ -42,7 +42,7 @@ class Deadline:
         self._end = monotonic() + MAX_WAITS * timeout_s
 
     def left(self) -> float:
-        """How long the next wait may take; an error if there is no time left."""
+        """Return the timeout of the next wait; raise TimeoutError if no time is left."""
         left = min(self.wait_timeout_s, self._end - monotonic())
         if left <= 0.0:
             raise TimeoutError("the other side is too slow")
@@ -50,29 +50,29 @@ class Deadline:
 
 
 class DeadlineReader(io.RawIOBase):
-    """What a socket receives, read within the time: drop by drop does not take for ever."""
+    """Reads from a socket until a deadline, however slowly the bytes arrive."""
 
     def __init__(self, sock: socket, timing: Deadline) -> None:
-        """Read from a socket, which stays open when this is closed."""
+        """Read from a socket; closing this does not close the socket."""
         self._sock, self._timing = sock, timing
         self._file: Any = sock.makefile("rb", buffering=0)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Give it as the file that `http.client` asks a socket for."""
+        """Return a buffered file, as `http.client` expects of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Wait for the next bytes, no longer than there is time."""
+        """Wait for the next bytes, at most until the deadline."""
         self._sock.settimeout(self._timing.left())
         found: int | None = self._file.readinto(buffer)
         return found
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._file.close()
         super().close()
 
@@ -84,22 +84,22 @@ MAX_RETRY_AFTER_S = 3600.0
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back; the names of headers are in lower case."""
+    """A reply; header names are in lower case."""
 
     status: int
     headers: dict[str, str] = field(repr=False)
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """Read the body as JSON."""
+        """Parse the body as JSON; raise RejectedError if it is not."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
             raise RejectedError("found a reply that is not JSON: is this the server?") from error
 
     @property
-    def words(self) -> str:
-        """What the other side says went wrong: at most 300 printable characters."""
+    def error_text(self) -> str:
+        """The server's error message: at most 300 printable characters."""
         try:
             found = json.loads(self.body)["error"]
         except (ValueError, RecursionError, KeyError, TypeError):
@@ -108,31 +108,30 @@ class Reply:
 
     @property
     def retry_s(self) -> float | None:
-        """When to try again, if the other side says so; at most an hour."""
+        """The Retry-After header in seconds, at most an hour; None without one."""
         text = self.headers.get("retry-after", "")
         plain = text.isascii() and text.isdigit() and len(text) < 10
         return min(float(text), MAX_RETRY_AFTER_S) if plain else None
 
     def must_be(self, *statuses: int) -> Reply:
-        """Give itself if it went well, else an error with the words of the other side."""
+        """Return itself if it has one of these statuses; else raise RejectedError."""
         if self.status in statuses:
             return self
-        raise RejectedError(f"refused with status {self.status}: {self.words}")
+        raise RejectedError(f"refused with status {self.status}: {self.error_text}")
 
-    def judged(self, asked: str) -> Reply:
-        """Give itself, or the error that its status stands for whatever was asked."""
-        told = f"{asked}: status {self.status}: {self.words}"
+    def raise_for_status(self, request: str) -> None:
+        """Raise the error of a status that means the same for every request."""
+        message = f"{request}: status {self.status}: {self.error_text}"
         if self.status >= 500 or self.status == 429:
-            raise UnavailableError(told, self.retry_s)
+            raise UnavailableError(message, self.retry_s)
         if self.status in (401, 403):
-            raise DeniedError(told)
+            raise DeniedError(message)
         if self.status == 404:
-            raise UnknownError(told)
-        return self
+            raise UnknownError(message)
 
 
 def read_reply(response: HTTPResponse, limit: int) -> Reply:
-    """Read a reply to its end; of an error only the beginning."""
+    """Read a whole reply; of an error only the first `MAX_ERROR_BYTES`."""
     failed = response.status >= 400
     limit = MAX_ERROR_BYTES if failed else limit
     expected, body = response.length, bytearray()
@@ -148,8 +147,8 @@ def read_reply(response: HTTPResponse, limit: int) -> Reply:
     return Reply(response.status, headers, bytes(body[:limit]))
 
 
-MAX_REPLY_BYTES = 2**26  # bytes of a reply
-# Below what servers and routers allow: a connection left alone longer is made afresh.
+MAX_REPLY_BYTES = 2**26
+# Below the idle timeouts of servers and routers: after a longer pause, connect again.
 MAX_IDLE_S = 4.0
 IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE")
 Query = Mapping[str, str | int | Sequence[str] | None]
@@ -158,9 +157,18 @@ logger = logging.getLogger(__name__)
 
 
 class Connection:
-    """One kept-alive connection, for any number of threads; one asks at a time.
+    """A keep-alive connection; several threads may use it, one request at a time.
 
-    It may be closed in between, by either side: what is safe to repeat is asked once more then.
+    If the server closed it meanwhile, idempotent requests are sent once more.
+
+    Args:
+        url: Address of the server, http:// or https://.
+        token: Sent as bearer token; None: none is sent.
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: Timeout of each wait, in seconds; a whole request may take 30 times as long.
+
+    Raises:
+        SettingError: The URL, token or certificates are not valid.
     """
 
     def __init__(
@@ -171,7 +179,7 @@ class Connection:
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
     ) -> None:
-        """Remember where to; nothing is sent yet. `ca_file` says whose certificates count."""
+        """Send nothing yet."""
         self._https, self.host, self._port, self._base = _split_url(url)
         self.url, self.timeout_s = url, timeout_s
         self._headers = {} if token is None else authorization_header(token)
@@ -181,7 +189,7 @@ class Connection:
         self._lock = Lock()
         if token and not self._https and not is_loopback(self.host):
             logger.warning(
-                "the token goes over plain http, for all to read", extra=_log_values(url)
+                "the token goes over plain http, for all to read", extra={"values": {"url": url}}
             )
 
     def ask(
@@ -195,61 +203,72 @@ class Connection:
         limit: int = MAX_REPLY_BYTES,
         allow_loss: bool = False,
     ) -> Reply:
-        """Send a request and give the reply.
+        """Send a request and return the reply.
 
-        What must not be repeated has a connection of its own, unless it may be lost as well.
+        Args:
+            method: The HTTP method. Requests that are not idempotent get a new connection.
+            path: Path below the URL, with a leading slash.
+            query: Parameters; those that are None are left out.
+            body: Content to send.
+            headers: More headers.
+            limit: The most bytes of a reply to accept.
+            allow_loss: Whether the request may get lost, so that a POST may use an open connection.
 
-        Raises `UnavailableError` if there is none in time, or it says 5xx or 429; `DeniedError` for
-        401 and 403, `UnknownError` for 404. Everything else is for the caller to judge. One wait
-        takes `timeout_s` at most, all of them thirty times that.
+        Raises:
+            UnavailableError: No reply in time, or status 5xx or 429.
+            DeniedError: Status 401 or 403.
+            UnknownError: Status 404.
         """
-        target = self._base + path + _query_string(query or {})
-        sent = {"Content-Length": str(len(body))} if body is not None else {}
-        given = {**self._headers, **sent, **(headers or {})}
-        request = _Request(method, target, body, given, allow_loss=allow_loss)
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        target = self._base + path + ("?" + urlencode(given, doseq=True) if given else "")
+        length = {"Content-Length": str(len(body))} if body is not None else {}
+        sent = {**self._headers, **length, **(headers or {})}
+        request = _Request(method, target, body, sent, allow_loss=allow_loss)
         with self._lock:
             try:
-                reply = self._asked(request, limit)
+                reply = self._send(request, limit)
             except (OSError, HTTPException, UnicodeError) as error:
                 self._close()
                 raise UnavailableError(f"{self.url} cannot be reached: {_reason(error)}") from error
             except BaseException:
                 self._close()
                 raise
-        return self._redacted(reply).judged(f"{method} {self.url}{path}")
+        reply = self._redacted(reply)
+        reply.raise_for_status(f"{method} {self.url}{path}")
+        return reply
 
     def close(self) -> None:
-        """Close it; asking again opens it again."""
+        """Close it; the next request opens it again."""
         with self._lock:
             self._close()
 
     def __del__(self) -> None:
-        """Close it with whoever held it."""
+        """Close it when it is no longer used."""
         if getattr(self, "_open", None) is not None:
             self._close()
 
     def __repr__(self) -> str:
-        """Show where it leads."""
+        """Show the URL."""
         return f"Connection({self.url})"
 
-    def _asked(self, request: _Request, limit: int) -> Reply:
+    def _send(self, request: _Request, limit: int) -> Reply:
         repeatable = request.method in IDEMPOTENT
-        alone = not (repeatable or request.allow_loss)
-        if alone or monotonic() - self._used > MAX_IDLE_S:
+        needs_new = not (repeatable or request.allow_loss)
+        if needs_new or monotonic() - self._used > MAX_IDLE_S:
             self._close()
         kept = self._open is not None
         try:
-            return self._once(request, limit)
-        except ConnectionError:  # also that of a connection closed before a reply
+            return self._send_once(request, limit)
+        except ConnectionError:  # also if it was closed before a reply
             self._close()
             if not (kept and repeatable):
                 raise
-        return self._once(request, limit)
+        return self._send_once(request, limit)
 
-    def _once(self, request: _Request, limit: int) -> Reply:
+    def _send_once(self, request: _Request, limit: int) -> Reply:
         timing = Deadline(self.timeout_s)
         connection = self._open = self._open or self._new()
-        connection.response_class = partial(_response, timing)  # type: ignore[assignment]  # makes one
+        connection.response_class = partial(_response, timing)  # type: ignore[assignment]  # returns one
         if connection.sock is not None:
             connection.sock.settimeout(self.timeout_s)
         try:
@@ -267,7 +286,7 @@ class Connection:
         return reply
 
     def _redacted(self, reply: Reply) -> Reply:
-        """An error that repeats our token shall not carry it into a log."""
+        """Remove our token from an error message that repeats it, so that no log shows it."""
         token = self._headers.get("Authorization", "").removeprefix("Bearer ").encode()
         echoed = reply.status >= 400 and token and token in reply.body
         return replace(reply, body=reply.body.replace(token, b"...")) if echoed else reply
@@ -284,7 +303,7 @@ class Connection:
 
 
 def url_path(*segments: str | int) -> str:
-    """Write names as an address, each percent-encoded.
+    """Return the path of these segments, each percent-encoded.
 
     >>> url_path("fleets", "pumps", "contributions", "pump-3", 0, "idle, warm")
     '/fleets/pumps/contributions/pump-3/0/idle%2C%20warm'
@@ -298,14 +317,14 @@ def url_path(*segments: str | int) -> str:
 
 
 def authorization_header(token: str) -> dict[str, str]:
-    """Write the header that shows a token."""
+    """Return the header with a bearer token."""
     if not (token and token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("found a token with spaces or other signs, expected one line of ASCII")
     return {"Authorization": f"Bearer {token}"}
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this very machine."""
+    """Return whether a host is this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -343,17 +362,12 @@ def _tls_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
         raise SettingError(f"found no certificates in {ca_file}: {_reason(error)}") from error
 
 
-def _query_string(query: Query) -> str:
-    given = {key: value for key, value in query.items() if value is not None}
-    return "?" + urlencode(given, doseq=True) if given else ""
-
-
 def _response(timing: Deadline, sock: socket, **rest: Any) -> HTTPResponse:
     return HTTPResponse(cast("socket", DeadlineReader(sock, timing)), **rest)
 
 
 def _blocks(body: bytes, timing: Deadline) -> Iterator[bytes]:
-    """Give a body in pieces, each with its own time: a slow line is not a dead one."""
+    """Yield a body in blocks, each with its own timeout, so that a slow link is not cut off."""
     for start in range(0, len(body), BLOCK_BYTES):
         timing.left()
         yield body[start : start + BLOCK_BYTES]
@@ -370,7 +384,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "the connection was closed"
     return f"what came back is not HTTP ({type(error).__name__})"
-
-
-def _log_values(url: str) -> dict[str, dict[str, str]]:
-    return {"values": {"url": url}}

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from threading import Lock
@@ -35,7 +34,7 @@ from edgemerge.wire.codec import MAX_BYTES, encode
 def folder_lock(folder: Path, timeout_s: float) -> Iterator[None]:
     """Lock a folder against other processes that use this lock; wait at most `timeout_s`.
 
-    Windows and file systems without locks keep nobody out.
+    On Windows and on file systems without locks it does nothing.
     """
     if os.name == "nt":
         yield
@@ -59,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class FolderExchange:
-    """A folder of contributions. Whoever may write to the folder may replace any of its files.
+    """A folder of contributions. Every user who may write to it may replace any of its files.
 
     Files that are damaged, incomplete or of another exchange are skipped, and logged once each.
 
@@ -91,7 +90,7 @@ class FolderExchange:
         admit(contribution, projection=self.projection)
         path = self.path / file_name(contribution.key)
         with self._reaching(), self._lock, folder_lock(self.path, self.timeout_s):
-            if not must_be_current(contribution, self._known(path)):
+            if not must_be_current(contribution, self._read(path)):
                 return False
             for left in self.path.glob(f".{path.name}.*"):  # of a write that lost power
                 left.unlink(missing_ok=True)
@@ -101,15 +100,15 @@ class FolderExchange:
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
         with self._reaching():
-            notes = (self._known(path) for path in self._files())
-            wanted = selection.matching(note for note in notes if note)  # keep no others in memory
-        return merge(wanted, self.projection, selection, grouped=grouped)
+            found = filter(None, map(self._read, self._files()))
+            selected = selection.matching(found)  # keep no others in memory
+        return merge(selected, self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""
 
     def __repr__(self) -> str:
-        """Show where it is."""
+        """Show the path."""
         return f"FolderExchange({self.path})"
 
     def _files(self) -> list[Path]:
@@ -123,14 +122,19 @@ class FolderExchange:
             )
         return [self.path / name for name in names]
 
-    def _known(self, path: Path) -> Contribution | None:
+    def _read(self, path: Path) -> Contribution | None:
         """Return the contribution in a file; None if there is no valid one."""
+
+        def expected(found: Contribution) -> str:
+            name = file_name(found.key)
+            return "" if path.name.lower() == name else f"it in a file named {name}"
+
         try:
-            return read_contribution(_read_file(path), self.projection, partial(_misplaced, path))
+            return read_contribution(_read_bytes(path), self.projection, expected)
         except FileNotFoundError:
             return None
         except (EdgemergeError, PermissionError) as error:
-            self._log.say(path.name, error)
+            self._log.warn(path.name, error)
             return None
 
     @contextmanager
@@ -147,12 +151,7 @@ class FolderExchange:
             ) from error
 
 
-def _misplaced(path: Path, note: Contribution) -> str:
-    name = file_name(note.key)
-    return "" if path.name.lower() == name else f"it in a file named {name}"
-
-
-def _read_file(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if not S_ISREG(path.stat().st_mode):
         raise RejectedError("found something that is not a plain file")
     with path.open("rb") as file:

@@ -73,7 +73,7 @@ class HttpExchange:
             "PUT", where, body=encode(contribution), headers=BINARY_HEADERS
         )
         if reply.status == 409:
-            raise StaleError(f"{contribution.device}: {reply.words}", _newest_revision(reply))
+            raise StaleError(f"{contribution.device}: {reply.error_text}", _newest_revision(reply))
         return reply.must_be(200, 201).status == 201
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:

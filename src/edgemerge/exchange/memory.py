@@ -42,5 +42,5 @@ class MemoryExchange:
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
         with self._lock:
-            notes = list(self._ledger)
-        return merge(notes, self.projection, selection, grouped=grouped)
+            contributions = list(self._ledger)
+        return merge(contributions, self.projection, selection, grouped=grouped)

@@ -154,7 +154,12 @@ class BrokerSession:
         self._marker = ""
         self._found: dict[str, bytes] = {}
         self._bytes = 0
-        self._client = self._make_client()
+        self._client = client = broker.client()
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_subscribe = self._on_subscribe
+        client.on_publish = self._on_publish
+        client.on_message = self._on_message
 
     def enter(self) -> None:
         """Connect; raise UnavailableError or DeniedError if that fails."""
@@ -214,18 +219,9 @@ class BrokerSession:
             cap = f"if that happens again, it caps the size of packets below {len(payload)} bytes"
             raise UnavailableError(f"{error}; {cap}: raise that, or exchange over HTTP") from error
 
-    def _make_client(self) -> Client:
-        client = self.broker.client()
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
-        client.on_subscribe = self._on_subscribe
-        client.on_publish = self._on_publish
-        client.on_message = self._on_message
-        return client
-
     def _on_connect(self, _c: Any, _u: Any, _f: Any, code: ReasonCode, given: Any) -> None:
         with self._changed:
-            self._entered = self._went_well(code)
+            self._entered = self._is_success(code)
             self.largest = getattr(given, "MaximumPacketSize", None)
             self._changed.notify_all()
 
@@ -236,15 +232,12 @@ class BrokerSession:
 
     def _on_subscribe(self, _c: Any, _u: Any, mid: int, codes: Any, _given: Any) -> None:
         with self._changed:
-            if all(map(self._went_well, codes)):
+            if all(map(self._is_success, codes)):
                 self._acknowledged.add(mid)
             self._changed.notify_all()
 
-    def _on_publish(self, _c: Any, _u: Any, mid: int, code: ReasonCode, _given: Any) -> None:
-        with self._changed:
-            if self._went_well(code):
-                self._acknowledged.add(mid)
-            self._changed.notify_all()
+    def _on_publish(self, _c: Any, _u: Any, mid: int, code: ReasonCode, given: Any) -> None:
+        self._on_subscribe(_c, _u, mid, [code], given)
 
     def _on_message(self, _c: Any, _u: Any, message: MQTTMessage) -> None:
         with self._changed:
@@ -267,29 +260,29 @@ class BrokerSession:
         if self._failed is None:
             self._found[message.topic] = bytes(message.payload)
 
-    def _went_well(self, code: ReasonCode) -> bool:
+    def _is_success(self, code: ReasonCode) -> bool:
         if code.is_failure and self._failed is None:
             kind: type[EdgemergeError] = RejectedError if self._entered else UnavailableError
             kind = DeniedError if code.value in DENIED_CODES else kind
             self._failed = kind(f"{self.broker} refused: {code}")
         return not code.is_failure
 
-    def _acknowledge(self, mid: int | None, words: str) -> None:
-        self._wait(lambda: mid in self._acknowledged, words)
+    def _acknowledge(self, mid: int | None, problem: str) -> None:
+        self._wait(lambda: mid in self._acknowledged, problem)
 
-    def _wait(self, done: Callable[[], bool], words: str) -> None:
+    def _wait(self, done: Callable[[], bool], problem: str) -> None:
         with self._changed:
             self._changed.wait_for(lambda: done() or self._failed, self.timeout_s)
-            self._check("" if done() else words)
+            self._check("" if done() else problem)
 
-    def _progress(self, done: Callable[[], bool], words: str) -> None:
+    def _progress(self, done: Callable[[], bool], problem: str) -> None:
         """Wait as long as messages arrive."""
         timing = Deadline(self.timeout_s)
         with suppress(TimeoutError):
             while not (done() or self._failed) and self._more(timing.left()):
                 pass
         with self._changed:
-            self._check("" if done() else f"{words}: may this user write and read there?")
+            self._check("" if done() else f"{problem}: may this user write and read there?")
 
     def _more(self, wait_s: float) -> bool:
         with self._changed:
@@ -335,7 +328,7 @@ class MqttExchange:
 
     `<prefix>/<fleet>/<first 16 of the fingerprint>/contribution/<device>/<incarnation>/<pattern>`,
     with names percent-encoded. Messages that are not contributions are skipped, and logged once
-    each. Whoever may write to these topics may replace any contribution.
+    each. Every user who may write to these topics may replace any contribution.
 
     Args:
         host: Name or address of the broker.
@@ -370,7 +363,10 @@ class MqttExchange:
         version: int = 5,
     ) -> None:
         """Send nothing yet."""
-        _check_prefix(prefix)
+        if not all(prefix.split("/")) or set(prefix) & set("+#$") or not prefix.isprintable():
+            raise SettingError(
+                f"found prefix {prefix!r}, expected a topic without + # $ and empty levels"
+            )
         self.projection = projection
         self.broker = Broker(
             host,
@@ -413,8 +409,8 @@ class MqttExchange:
             return Merged(self.projection)
         with self.broker.session(self._size) as session:
             found = session.gather(filters, self._marker)
-        notes = (self._note(where, payload) for where, payload in sorted(found.items()))
-        return merge(filter(None, notes), self.projection, selection, grouped=grouped)
+        read = (self._read(where, payload) for where, payload in sorted(found.items()))
+        return merge(filter(None, read), self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
         """Do nothing: no connection stays open between calls."""
@@ -437,25 +433,17 @@ class MqttExchange:
 
     def _known(self, session: BrokerSession, where: str) -> Contribution | None:
         found = session.gather([where], self._marker).get(where)
-        return None if found is None else self._note(where, found)
+        return None if found is None else self._read(where, found)
 
-    def _note(self, where: str, payload: bytes) -> Contribution | None:
+    def _read(self, where: str, payload: bytes) -> Contribution | None:
         """Return the contribution in a message; None if there is no valid one."""
 
-        def expected(note: Contribution) -> str:
-            last = topic_suffix(note.key)
+        def expected(found: Contribution) -> str:
+            last = topic_suffix(found.key)
             return "" if where == self._topic(last) else f"it under {last}"
 
         try:
             return read_contribution(payload, self.projection, expected)
         except EdgemergeError as error:
-            self._log.say(where, error)
+            self._log.warn(where, error)
             return None
-
-
-def _check_prefix(prefix: str) -> None:
-    levels = prefix.split("/")
-    if not all(levels) or set(prefix) & set("+#$") or not prefix.isprintable():
-        raise SettingError(
-            f"found prefix {prefix!r}, expected a topic without + # $ and empty levels"
-        )

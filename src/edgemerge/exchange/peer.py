@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
 from threading import BoundedSemaphore, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgemerge.core.errors import (
     DeniedError,
@@ -65,70 +65,44 @@ def contribution_path(key: Key) -> str:
     return f"{LIST_PATH}/{topic_suffix(key)}"
 
 
-class ServedContribution(NamedTuple):
-    """One contribution that is served."""
+class ContributionServer(ThreadingHTTPServer):
+    """An HTTP server of contributions, in its own thread."""
 
-    device: str
-    incarnation: int
-    pattern: str
-    revision: int
-    data: bytes
-
-    @property
-    def path(self) -> str:
-        """The path to fetch it from."""
-        return contribution_path((self.device, self.incarnation, self.pattern))
-
-
-class ContributionServer:
-    """An HTTP server in its own thread."""
-
-    def __init__(
-        self,
-        offers: Callable[[], list[ServedContribution]],
-        token: str,
-        listen: tuple[str, int],
-        timeout_s: float,
-    ) -> None:
-        """Start to listen."""
-        try:
-            self._server = _Server(offers, token, listen, timeout_s)
-        except OSError as error:
-            raise SettingError(
-                f"cannot listen on {listen[0]}:{listen[1]} ({error.strerror}): choose another"
-            ) from error
-        self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The address to reach it at."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 2 * MAX_CONNECTIONS
 
     def __init__(
         self,
-        offers: Callable[[], list[ServedContribution]],
+        contributions: Callable[[], list[Contribution]],
         token: str,
         listen: tuple[str, int],
         timeout_s: float,
     ) -> None:
-        self.offers, self.timeout_s = offers, timeout_s
+        """Start to listen."""
+        self.contributions, self.timeout_s = contributions, timeout_s
         self.expected = authorization_header(token)["Authorization"].encode()
         self._room = BoundedSemaphore(MAX_CONNECTIONS)
         self.address_family = AF_INET6 if ":" in listen[0] else AF_INET
-        super().__init__(listen, _Handler)
+        try:
+            super().__init__(listen, _Handler)
+        except OSError as error:
+            raise SettingError(
+                f"cannot listen on {listen[0]}:{listen[1]} ({error.strerror}): choose another"
+            ) from error
+        self._thread = Thread(target=self.serve_forever, args=(POLL_S,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address to reach it at."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
     def server_bind(self) -> None:
         """Bind without asking a name server for the name of this host."""
@@ -158,7 +132,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: ContributionServer
     server_version, sys_version = "edgemerge", ""
 
     def setup(self) -> None:
@@ -174,15 +148,14 @@ class _Handler(BaseHTTPRequestHandler):
         if not compare_digest(given, self.server.expected):
             self._send(401, b'{"error": "the token is missing or wrong"}')
             return
-        offers = self.server.offers()
+        served = {contribution_path(each.key): each for each in self.server.contributions()}
         if self.path == LIST_PATH:
-            self._send(200, json.dumps([offer[:4] for offer in offers]).encode())
-            return
-        data = next((offer.data for offer in offers if offer.path == self.path), None)
-        if data is None:
-            self._send(404, b'{"error": "no such contribution"}')
+            listed = [(*each.key, each.revision) for each in served.values()]
+            self._send(200, json.dumps(listed).encode())
+        elif self.path in served:
+            self._send(200, encode(served[self.path]), kind="application/octet-stream")
         else:
-            self._send(200, data, kind="application/octet-stream")
+            self._send(404, b'{"error": "no such contribution"}')
 
     def _send(self, status: int, body: bytes, *, kind: str = "application/json") -> None:
         self.send_response(status)
@@ -251,16 +224,20 @@ class PeerExchange:
                 "found no address to listen on, expected a host and a port for peers"
             )
         self.projection = projection
-        token = _shared_token(token, token_file)
+        if (token is None) == (token_file is None):
+            raise SettingError(
+                "found no token or two, expected token or token_file: all peers share it"
+            )
+        secret = token if token is not None else read_token(str(token_file))
         self._own: dict[Key, Contribution] = {}
         self._lock = Lock()
-        self._connect = partial(Connection, token=token, timeout_s=timeout_s)
+        self._connect = partial(Connection, token=secret, timeout_s=timeout_s)
         self._peers: list[_Peer] = []
         self._log = LogOnce(logger, "a peer could not be asked")
         self._contradictions = LogOnce(logger, "contradicting contributions")
         for url in peers:
             self.meet(url)
-        self._server = ContributionServer(self._served, token, listen, timeout_s)
+        self._server = ContributionServer(self._served, secret, listen, timeout_s)
 
     @property
     def url(self) -> str:
@@ -287,20 +264,20 @@ class PeerExchange:
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Fetch what is new from every peer; return the sum of the selected contributions."""
         peers = self._peers
-        errors = [error for peer in peers if (error := self._asked(peer)) is not None]
+        errors = [error for peer in peers if (error := self._fetch_from(peer)) is not None]
         found: dict[Key, Contribution] = {}
         for peer in peers:
-            for key, note in peer.known.items():
-                if self._check(note, found.get(key)) == "newer":
-                    found[key] = note
+            for key, contribution in peer.known.items():
+                if self._check(contribution, found.get(key)) == "newer":
+                    found[key] = contribution
         if errors and len(errors) == len(peers) and not found:
             denied = all(isinstance(error, DeniedError) for error in errors)
             kind: type[EdgemergeError] = DeniedError if denied else UnavailableError
             raise kind(f"no peer could be asked: {errors[0]}") from errors[0]
         with self._lock:
             own = dict(self._own)
-        for key, note in own.items():
-            self._check(note, found.get(key))
+        for key, contribution in own.items():
+            self._check(contribution, found.get(key))
         return merge((found | own).values(), self.projection, selection, grouped=grouped)
 
     def close(self) -> None:
@@ -313,28 +290,27 @@ class PeerExchange:
         """Show the address and the number of peers."""
         return f"PeerExchange({self.url}, {len(self._peers)} peers)"
 
-    def _served(self) -> list[ServedContribution]:
+    def _served(self) -> list[Contribution]:
         with self._lock:
-            notes = list(self._own.values())
-        return [ServedContribution(*note.key, note.revision, encode(note)) for note in notes]
+            return list(self._own.values())
 
-    def _check(self, note: Contribution, known: Contribution | None) -> Freshness:
-        freshness = Ledger.check(note, known)
+    def _check(self, found: Contribution, known: Contribution | None) -> Freshness:
+        freshness = Ledger.check(found, known)
         if freshness == "contradicting":
             error = RejectedError(
-                f"{note.device} has revision {note.revision} of {note.pattern} twice with "
+                f"{found.device} has revision {found.revision} of {found.pattern} twice with "
                 "different numbers: give each device its own name"
             )
-            self._contradictions.say(str(note.key), error)
+            self._contradictions.warn(str(found.key), error)
         return freshness
 
-    def _asked(self, peer: _Peer) -> EdgemergeError | None:
+    def _fetch_from(self, peer: _Peer) -> EdgemergeError | None:
         try:
-            peer.ask(self.projection)
+            peer.fetch(self.projection)
         except EdgemergeError as error:
-            self._log.say(peer.connection.url, error)
+            self._log.warn(peer.connection.url, error)
             return error
-        self._log.well(peer.connection.url)
+        self._log.clear(peer.connection.url)
         return None
 
 
@@ -347,16 +323,16 @@ class _Peer:
         self._log = LogOnce(logger, f"skipped a contribution served by {connection.url}")
         self._lock = Lock()
 
-    def ask(self, projection: Projection) -> None:
+    def fetch(self, projection: Projection) -> None:
         """Fetch what is new; skip what is not valid."""
         with self._lock:
             for key, revision in self._list():
                 known = self.known.get(key)
                 if known and known.revision >= revision:  # the list has no content to check
                     continue
-                note = self._fetch(key, projection)
-                if note and (known or len(self.known) < MAX_CONTRIBUTIONS):
-                    self.known = self.known | {key: note}
+                found = self._fetch(key, projection)
+                if found and (known or len(self.known) < MAX_CONTRIBUTIONS):
+                    self.known = self.known | {key: found}
 
     def _list(self) -> list[tuple[Key, int]]:
         reply = self.connection.ask("GET", LIST_PATH, limit=MAX_LIST_BYTES).must_be(200)
@@ -373,10 +349,10 @@ class _Peer:
             return read_contribution(
                 reply.body,
                 projection,
-                lambda note: "" if note.key == key else f"the contribution {key}",
+                lambda found: "" if found.key == key else f"the contribution {key}",
             )
         except EdgemergeError as error:
-            self._log.say(str(key), error)
+            self._log.warn(str(key), error)
             return None
 
 
@@ -391,11 +367,3 @@ def _parse_entry(entry: Any) -> tuple[Key, int]:
     must_be_name("device", device)
     must_be_name("pattern", pattern)
     return (device, incarnation, pattern), revision
-
-
-def _shared_token(token: str | None, file: str | os.PathLike[str] | None) -> str:
-    if (token is None) == (file is None):
-        raise SettingError(
-            "found no token or two, expected token or token_file: all peers share it"
-        )
-    return token if token is not None else read_token(str(file))

@@ -54,7 +54,7 @@ def merge(
         selection: Which of them to sum up.
         grouped: One sum for each pattern instead of one in all.
     """
-    chosen = [note for note in selection(contributions) if note.samples > 0]
+    chosen = [each for each in selection(contributions) if each.samples > 0]
     if grouped:
         parts = [MergedPart.of(found.members, projection) for found in group(chosen)]
     else:

@@ -71,14 +71,13 @@ def read_contribution(
     Raises:
         EdgemergeError: The bytes are no valid contribution, or stored in the wrong place.
     """
-    note, form = decode_with_form(data, projection=projection)
-    if not isinstance(note, Contribution):
-        raise RejectedError(f"found {type(note).__name__}, expected Contribution")
-    place = expected(note)
-    if place:
-        raise RejectedError(f"found {note}, expected {place}")
-    admit(note, projection=projection, form=form)
-    return note
+    found, form = decode_with_form(data, projection=projection)
+    if not isinstance(found, Contribution):
+        raise RejectedError(f"found {type(found).__name__}, expected Contribution")
+    if place := expected(found):
+        raise RejectedError(f"found {found}, expected {place}")
+    admit(found, projection=projection, form=form)
+    return found
 
 
 def must_be_current(contribution: Contribution, known: Contribution | None) -> bool:
@@ -107,21 +106,21 @@ MAX_REMEMBERED = 1000  # names
 class LogOnce:
     """Logs a problem with something once, and again only when the problem changes."""
 
-    def __init__(self, logger: Logger, words: str) -> None:
-        """Log these words as a warning, with name and reason as values."""
-        self._logger, self._words = logger, words
-        self._said: dict[str, str] = {}
+    def __init__(self, logger: Logger, message: str) -> None:
+        """Log this message as a warning, with name and reason as values."""
+        self._logger, self._message = logger, message
+        self._logged: dict[str, str] = {}
 
-    def say(self, name: str, error: Exception) -> None:
+    def warn(self, name: str, error: Exception) -> None:
         """Log it, unless it was the last thing logged about this name."""
         why = str(error)[:300]
-        if self._said.get(name) == why:
+        if self._logged.get(name) == why:
             return
-        if len(self._said) >= MAX_REMEMBERED:
-            self._said.clear()
-        self._said[name] = why
-        self._logger.warning(self._words, extra={"values": {"name": name[:300], "why": why}})
+        if len(self._logged) >= MAX_REMEMBERED:
+            self._logged.clear()
+        self._logged[name] = why
+        self._logger.warning(self._message, extra={"values": {"name": name[:300], "why": why}})
 
-    def well(self, name: str) -> None:
+    def clear(self, name: str) -> None:
         """Forget what was logged about this name: log the next problem again."""
-        self._said.pop(name, None)
+        self._logged.pop(name, None)
