@@ -27,8 +27,8 @@ class Desk:
     """What a reporting needs of an agent; the test sends, answers and moves the clock."""
 
     learner: object
-    said: ReportConfig = field(default_factory=ReportConfig)
-    told: bytes = encode(Merged(P))
+    config: ReportConfig = field(default_factory=ReportConfig)
+    merged: bytes = encode(Merged(P))
     now: float = 0.0
     busy: bool = False
     last: float | None = None
@@ -40,10 +40,10 @@ class Desk:
     wall_s: float = NOON
 
     def __post_init__(self):
-        self.memory = AgentState("pump-1", 1000, self.learner, told=self.told)
+        self.memory = AgentState("pump-1", 1000, self.learner, merged=self.merged)
         self.sharing = SharingPolicy(self.memory, gate=0.0, max_shift=1e9)
         clocks = Clocks(lambda: self.wall_s + self.now, lambda: self.now)
-        self.reporting = DeviceReporter(self.memory, self, self, self.said, clocks=clocks)
+        self.reporting = DeviceReporter(self.memory, self, self, self.config, clocks=clocks)
 
     @property
     def shift(self):

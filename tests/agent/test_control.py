@@ -80,9 +80,9 @@ def test_no_command_holds_detection_up_for_long(agent):
 def test_who_connects_and_says_nothing_makes_way(agent, monkeypatch):
     monkeypatch.setattr("edgemerge.agent.control.IDLE_TIMEOUT_S", 0.2)
     with ExitStack() as silent:
-        for _ in range(MAX_CLIENTS):
-            silent.enter_context(_connected(agent.state))
+        clients = [silent.enter_context(_connected(agent.state)) for _ in range(MAX_CLIENTS)]
         wait_until(lambda: _answers(agent))
+        assert [client.recv(1) for client in clients] == [b""] * MAX_CLIENTS  # disconnected
 
 
 def test_a_clock_before_1970_gives_an_incarnation_that_can_be_shared(tmp_path):

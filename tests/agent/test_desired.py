@@ -8,7 +8,7 @@ from edgemerge import Detector
 from edgemerge.agent.background import ReportOutcome, ReportSender
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
-from edgemerge.core.errors import RejectedError, UnavailableError, UnknownError
+from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
 from edgemerge.exchange.client import DesiredState, ReportAnswer, ReportClient, parse_desired
 from tests.agent.reporting_desk import AWAY, OK, Desk, P
 from tests.exchange.scripted import reply, scripted
@@ -58,13 +58,29 @@ def test_it_is_fetched_when_its_revision_differs_from_the_one_held():
     assert server.asked == [7, 42]
 
 
-def test_one_that_is_missing_or_unreadable_is_asked_for_once_and_the_choice_is_followed():
-    for error in (UnknownError("404"), RejectedError("what?")):
-        server = Transport(error=error)
-        sender = ReportSender(server, None)
-        for _ in range(2):
-            assert sender.send({}) == ReportOutcome(ReportAnswer(1.0, 42, 42))
-        assert server.asked == [None]
+@pytest.mark.parametrize(
+    ("error", "retry_s"),
+    [(DeniedError("403"), 600.0), (UnknownError("404"), 3600.0), (RejectedError("what?"), 3600.0)],
+)
+def test_one_that_is_denied_missing_or_unreadable_is_fetched_again_later(error, retry_s):
+    server, now = Transport(error=error), [0.0]
+    sender = ReportSender(server, None, lambda: now[0])
+    for now[0] in (0.0, 1.0, retry_s - 1.0):
+        assert sender.send({}) == ReportOutcome(ReportAnswer(1.0, 42, 42))  # the choice is followed
+    assert len(server.asked) == 1
+    for now[0] in (retry_s, retry_s + 1.0):
+        sender.send({})
+    assert len(server.asked) == 2
+    server.error, now[0] = None, 2.0 * retry_s
+    assert sender.send({}).desired == DesiredState(42)
+
+
+def test_a_new_revision_is_fetched_at_once_whatever_became_of_the_one_before():
+    server = Transport(error=DeniedError("403"))
+    sender = ReportSender(server, None, lambda: 0.0)
+    sender.send({})
+    server.revision, server.error = 43, None
+    assert sender.send({}).desired == DesiredState(43)
 
 
 def test_one_that_cannot_be_fetched_now_is_fetched_before_anything_is_followed():

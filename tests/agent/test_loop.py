@@ -226,7 +226,8 @@ def test_a_long_path_to_the_state_folder_does_no_harm(tmp_path):
         assert send_command(config.state, "status", ASK_S)["device"] == "pump-1"
 
 
-def test_commands_that_come_by_a_sink_are_carried_out(tmp_path):
+def test_commands_that_come_by_a_sink_are_carried_out(tmp_path, caplog):
+    caplog.set_level("INFO")
     write_rows(tmp_path / "pump-1.csv", stream(130))
     config = configured(tmp_path, *TAIL)
     with Running(config) as agent:
@@ -237,6 +238,9 @@ def test_commands_that_come_by_a_sink_are_carried_out(tmp_path):
         wait_until(lambda: len(agent.listener.verdicts) == 130)
         words.append("sync")
         wait_until(lambda: exchange.pull(Selection()).total.count == 130)
+    answers = [each.values for each in caplog.records if each.message == "a command was run"]
+    assert answers[0]["error"].startswith("found the command 'dance', known are status, sync")
+    assert [found["exchange"] for found in answers[1:]] == ["ok", "ok"]
 
 
 class Hanging:

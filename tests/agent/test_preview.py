@@ -34,7 +34,7 @@ def sharing(thing, rows=200, **options):
     learner = thing
     for x in stream(rows):
         learner.learn(x)
-    memory = AgentState("pump-1", 1, learner, told=encode(Merged(P)))
+    memory = AgentState("pump-1", 1, learner, merged=encode(Merged(P)))
     return SharingPolicy(memory, gate=2.0, **{"max_shift": 2.0, **options})
 
 
@@ -45,9 +45,9 @@ def scores(subject):
 def test_a_merge_that_would_spoil_our_level_is_refused(caplog):
     subject = sharing(Detector(P))
     before = scores(subject)
-    assert not subject.hear(spoiling())
+    assert not subject.receive(spoiling())
     assert subject.preview.shift > 2.0
-    assert "sync.max_shift is 2" in subject.said
+    assert "sync.max_shift is 2" in subject.message
     assert "refused what others saw" in caplog.text
     assert scores(subject) == before
     assert subject.memory.learner.others.count == 0
@@ -55,19 +55,19 @@ def test_a_merge_that_would_spoil_our_level_is_refused(caplog):
 
 def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
     subject = sharing(Detector(P))
-    subject.hear(spoiling())
+    subject.receive(spoiling())
     looked = []
     monkeypatch.setattr(MergePreview, "of", lambda *given: looked.append(given))
-    assert not subject.hear(spoiling())
+    assert not subject.receive(spoiling())
     assert looked == []
-    assert "refused" in subject.said
+    assert "refused" in subject.message
     monkeypatch.undo()
-    assert subject.hear(like())
+    assert subject.receive(like())
 
 
 def test_the_limit_is_what_decides():
     subject = sharing(Detector(P), max_shift=1e6)
-    assert subject.hear(spoiling())
+    assert subject.receive(spoiling())
     assert subject.memory.learner.others.count == 4000
 
 
@@ -82,7 +82,7 @@ def test_the_preview_tells_what_adopting_does(kind):
     assert 0.5 < preview.shift < 2.0
     own = own_stats(learner)
     readouts = {name: learner[name].readout for name in own_stats(learner)} if kind is Bank else {}
-    subject.hear(like())
+    subject.receive(like())
     for name, old in readouts.items():
         after = own[name].mean_loss(learner[name].readout)
         assert preview.patterns[name] == pytest.approx(after / own[name].mean_loss(old), rel=0.2)
@@ -90,16 +90,16 @@ def test_the_preview_tells_what_adopting_does(kind):
 
 def test_a_device_that_has_seen_little_has_no_level_to_lose():
     subject = sharing(Detector(P), rows=5)
-    assert subject.hear(spoiling())
+    assert subject.receive(spoiling())
     assert subject.preview.shift == 1.0
 
 
 @pytest.mark.parametrize("kind", [Detector, Bank])
 def test_undoing_a_merge_restores_every_bit(kind):
     subject = sharing(kind(P), max_shift=1e9)
-    subject.hear(like())
+    subject.receive(like())
     first = scores(subject)
-    subject.hear(told(stream(300, seed=6), stream(100, seed=8, place=0.7)))
+    subject.receive(told(stream(300, seed=6), stream(100, seed=8, place=0.7)))
     assert scores(subject) != first
     again = state_from_bytes(state_to_bytes(subject.memory))
     subject = SharingPolicy(again, gate=2.0, max_shift=2.0)  # it is undone after a restart
@@ -112,43 +112,43 @@ def test_the_first_merge_can_be_undone_too():
     subject = sharing(Detector(P))
     subject.memory.learner.adopt(Merged(P))  # settles it
     before = scores(subject)
-    subject.hear(like())
+    subject.receive(like())
     subject.undo()
     assert scores(subject) == before
 
 
 def test_what_was_undone_is_not_adopted_again_unless_it_changes():
     subject = sharing(Detector(P))
-    subject.hear(like())
+    subject.receive(like())
     subject.undo()
-    assert not subject.hear(like())
-    assert "it was undone" in subject.said
-    assert subject.hear(told(stream(401, seed=5)))
+    assert not subject.receive(like())
+    assert "it was undone" in subject.message
+    assert subject.receive(told(stream(401, seed=5)))
 
 
 def test_what_is_known_already_is_not_adopted_again():
     subject = sharing(Detector(P))
-    assert subject.hear(like())
-    assert not subject.hear(like())
-    assert subject.said == "nothing new"
+    assert subject.receive(like())
+    assert not subject.receive(like())
+    assert subject.message == "nothing new"
 
 
 def test_what_does_not_fit_is_refused_and_nothing_else_happens():
     other = shared(hidden=9)
     strange = Merged(other, (MergedPart.of([Contribution("x", Stats.of(other, TRY), 1)], other),))
     subject = sharing(Detector(P))
-    assert not subject.hear(strange)
-    assert "same Projection" in subject.said
+    assert not subject.receive(strange)
+    assert "same Projection" in subject.message
 
 
 def test_a_refusal_does_not_outlive_a_restart_because_the_limit_may_be_another_now():
     subject = sharing(Detector(P))
-    subject.hear(spoiling())
-    subject.memory.mark_rejected(like(), "it was undone")
+    subject.receive(spoiling())
+    subject.memory.reject(like(), "it was undone")
     again = SharingPolicy(state_from_bytes(state_to_bytes(subject.memory)), gate=2.0, max_shift=1e9)
-    assert again.hear(spoiling())
-    assert not again.hear(like())
-    assert "it was undone" in again.said
+    assert again.receive(spoiling())
+    assert not again.receive(like())
+    assert "it was undone" in again.message
 
 
 def test_what_is_held_back_is_logged(caplog):

@@ -28,7 +28,7 @@ def told(*seeds):
 
 
 def memory(thing=Detector):
-    return AgentState("pump-1", 1000, thing(P), told=encode(Merged(P)))
+    return AgentState("pump-1", 1000, thing(P), merged=encode(Merged(P)))
 
 
 class Refusing:
@@ -46,17 +46,17 @@ class Refusing:
         return told(1)
 
 
-ERRAND = ExchangeJob((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Selection())
+JOB = ExchangeJob((Contribution("pump-1", Stats.of(P, stream(50)), revision=1),), Selection())
 
 
 def test_who_is_refused_is_told_all_the_same():
-    outcome = run_exchange(Refusing(), ERRAND)
-    assert outcome.told == told(1)
+    outcome = run_exchange(Refusing(), JOB)
+    assert outcome.merged == told(1)
     assert (outcome.pushed, str(outcome.error)) == (0, "pump-1 cannot be true")
 
 
 def test_a_refusal_is_not_hidden_by_what_goes_wrong_behind_it():
-    outcome = run_exchange(Refusing(UnavailableError("gone")), ERRAND)
+    outcome = run_exchange(Refusing(UnavailableError("gone")), JOB)
     assert isinstance(outcome.error, RejectedError)
 
 
@@ -100,9 +100,9 @@ def test_a_merge_before_a_new_life_cannot_be_undone_in_it():
     sharing = SharingPolicy(made, gate=2.0, max_shift=1e9)
     for x in stream(50):
         made.learner.learn(x)
-    assert sharing.hear(told(1))
+    assert sharing.receive(told(1))
     sharing.start_new_incarnation(lambda: 5.0)
-    assert sharing.hear(told(1))  # it is news to the new life
+    assert sharing.receive(told(1))  # it is news to the new life
     assert "nothing to undo" in sharing.undo()
     assert made.learner.others == told(1).total
 

@@ -34,8 +34,8 @@ def remembered(kind=Bank):
     peer = Merged(P, (MergedPart.of([Contribution("peer", Stats.of(P, stream(90, 3)), 4)], P),))
     memory = AgentState("pump-1", 1234, learner, revision=3, index=130, alarms=2, skipped=1)
     memory.position, memory.features = {"offset": 17, "names": ["a", "ü"]}, {"rows": [[0.1, 2.0]]}
-    memory.told, memory.before = encode(peer), b""
-    memory.mark_rejected(peer, "it was undone")
+    memory.merged, memory.before = encode(peer), b""
+    memory.reject(peer, "it was undone")
     assert release(memory, 16).released
     memory.threshold = {"recent": [0.1], "seen": 1, "votes": [True]}
     return memory
@@ -47,7 +47,7 @@ def test_a_memory_comes_back_as_it_was(kind):
     data = state_to_bytes(memory)
     again = state_from_bytes(data)
     assert state_to_bytes(again) == data
-    for name in ("device", "incarnation", "revision", "index", "position", "features", "told"):
+    for name in ("device", "incarnation", "revision", "index", "position", "features", "merged"):
         assert getattr(again, name) == getattr(memory, name), name
     assert again.before == b""
     assert again.contributions() == memory.contributions()

@@ -52,7 +52,7 @@ class Device:
 
     def __init__(self, exchange, memory=None, *, gate=2.0, **choice):
         learner = Detector(P)
-        self.memory = memory or AgentState("pump-1", 1000, learner, told=encode(Merged(P)))
+        self.memory = memory or AgentState("pump-1", 1000, learner, merged=encode(Merged(P)))
         self.now, self.saved, self.can_save = 0.0, [], True
         self.sharing = SharingPolicy(self.memory, gate=gate, max_shift=1e9)
         self.syncing = Synchronizer(

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
+from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from edgemerge.agent.interfaces import Reading, Source
+from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, error_kind
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -29,6 +31,7 @@ from edgemerge.failpoints import failpoint
 
 MAX_READ_AHEAD = 256  # readings
 POLL_S = 0.2
+UNREADABLE_RETRY_S = 3600.0  # until a desired state that was not valid is fetched again
 
 
 class ReadAhead:
@@ -164,7 +167,7 @@ class ExchangeOutcome:
     """How many contributions were pushed, what was pulled, and the error if any."""
 
     pushed: int = 0
-    told: Merged | None = None
+    merged: Merged | None = None
     error: EdgemergeError | None = None
     gate: float | None = None
 
@@ -179,35 +182,35 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
     )
 
 
-def run_exchange(exchange: Exchange, errand: ExchangeJob) -> ExchangeOutcome:
+def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     """Push, then pull; an error is part of the outcome."""
     pushed, refused = 0, None
     try:
-        for i, note in enumerate(errand.push):
-            _push(exchange, note, errand.push[i + 1 :])
+        for i, contribution in enumerate(job.push):
+            _push(exchange, contribution, job.push[i + 1 :])
             pushed += 1
-    except StaleError as error:
-        return ExchangeOutcome(pushed, error=error)
     except RejectedError as error:
+        if isinstance(error, StaleError):
+            return ExchangeOutcome(pushed, error=error)
         refused = error  # for good: later contributions must not arrive without this one
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=error)
     try:
-        gate = errand.rule() if errand.rule else None
-        told = exchange.pull(errand.pull, grouped=errand.grouped) if errand.pull else None
+        gate = job.rule() if job.rule else None
+        merged = exchange.pull(job.pull, grouped=job.grouped) if job.pull else None
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
-    return ExchangeOutcome(pushed, told, refused, gate)
+    return ExchangeOutcome(pushed, merged, refused, gate)
 
 
-def _push(exchange: Exchange, note: Contribution, later: Sequence[Contribution]) -> None:
+def _push(exchange: Exchange, contribution: Contribution, later: Sequence[Contribution]) -> None:
     """Push one contribution; a stale one is fine if a later one of ours arrived before."""
     failpoint("agent-before-push")
     try:
-        exchange.push(note)
+        exchange.push(contribution)
     except StaleError as error:
-        followed = any(each.key == note.key for each in later)
-        if not (followed and error.newest > note.revision):  # else a later push replaces it
+        replaced = any(each.key == contribution.key for each in later)
+        if not (replaced and error.newest > contribution.revision):
             raise
     failpoint("agent-after-push")
 
@@ -236,7 +239,7 @@ class ReportTransport(Protocol):
 class ReportOutcome(NamedTuple):
     """The answer to a report, or the error; and a desired state that is new, if it was fetched."""
 
-    heard: ReportAnswer = ReportAnswer()
+    answer: ReportAnswer = ReportAnswer()
     error: EdgemergeError | None = None
     desired: DesiredState | None = None
 
@@ -254,12 +257,22 @@ def report_worker(
 
 
 class ReportSender:
-    """Sends reports, and fetches the desired state when an answer names another revision of it."""
+    """Sends reports, and fetches the desired state when an answer names another revision of it.
 
-    def __init__(self, transport: ReportTransport, known: int | None) -> None:
+    A revision that is denied, missing or cannot be read is fetched again after a while (10 minutes
+    if denied, else an hour): permissions, proxies and agents get repaired without a new revision.
+    """
+
+    def __init__(
+        self,
+        transport: ReportTransport,
+        known: int | None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         """Send through `transport`; `known` is the revision of the desired state held."""
-        self._transport, self._known = transport, known
-        self._unreadable: int | None = None  # the revision that this agent cannot read
+        self._transport, self._known, self._clock = transport, known, clock
+        self._failed: int | None = None  # the revision that could not be read
+        self._retry_at = 0.0  # when to fetch that one again
 
     def send(self, report: dict[str, Any]) -> ReportOutcome:
         """Send a report; an error is part of the outcome."""
@@ -274,15 +287,19 @@ class ReportSender:
             return ReportOutcome(ReportAnswer(answer.every_s))
 
     def _fetch(self, revision: int | None) -> DesiredState | None:
-        if revision is None or revision in (self._known, self._unreadable):
+        if revision is None or revision == self._known:
+            return None
+        if revision == self._failed and self._clock() < self._retry_at:
             return None
         try:
             found = self._transport.desired(self._known)
         except UnavailableError:
             raise
         except EdgemergeError as error:
-            self._unreadable = revision
-            logger.warning("the desired state was not read", extra={"values": {"why": error}})
+            retry_s = LASTING_ERROR_DELAYS_S.get(error_kind(error), UNREADABLE_RETRY_S)
+            self._failed, self._retry_at = revision, self._clock() + retry_s
+            values = {"why": error, "retry_s": retry_s}
+            logger.warning("the desired state was not read", extra={"values": values})
             return None
         self._known = revision if found is None else found.revision
         return found

@@ -1,7 +1,7 @@
-"""Reports to the server: which verdicts to include, what a report says, when it is sent.
+"""Reports to the server: which verdicts to include, what a report contains, when it is sent.
 
 Everything but the sending runs in the loop's thread and takes microseconds. A report that was sent
-and not answered is dropped, except what is held of others: that is repeated until it is answered.
+and not answered is dropped, except the description of the merged sum: it is repeated.
 Times come from a monotonic clock; a report gives them as time of day.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
 from edgemerge.agent.background import ReportOutcome, Worker
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.schedule import ReportSchedule
+from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, ReportSchedule, error_kind
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
 from edgemerge.core.detector import NORMAL, Detector
-from edgemerge.core.errors import DeniedError, EdgemergeError, UnavailableError, UnknownError
+from edgemerge.core.errors import EdgemergeError, UnavailableError, UnknownError
 from edgemerge.exchange.client import MAX_NAME_CHARS, ReportAnswer, was_not_sent
 
 MAX_POINTS = 240  # scores that wait
@@ -28,7 +28,7 @@ MAX_ALARMS = 20
 RECENT_VERDICTS = 1000  # verdicts among which patterns are counted
 SLOTS_PER_REPORT = 10  # points between two reports
 MIN_SLOT_S, MAX_SLOT_S = 0.1, 15.0  # of a slot
-ALARM_SLOT_S = 1.0  # of a slot of alarms: an alarm that lasts is told of once a second
+ALARM_SLOT_S = 1.0  # of a slot of alarms: an alarm that lasts is reported once a second
 
 
 class TimedVerdict(NamedTuple):
@@ -54,7 +54,7 @@ class ReportBuffer:
     """Keeps the most important verdict of each time slot; when full, the oldest is dropped."""
 
     def __init__(self) -> None:
-        """Have nothing to tell."""
+        """Start empty."""
         self._points: deque[TimedVerdict] = deque(maxlen=MAX_POINTS)
         self._alarms: deque[TimedVerdict] = deque(maxlen=MAX_ALARMS)
         self._slot_s = MIN_SLOT_S
@@ -139,12 +139,20 @@ def describe_status(
     memory: AgentState, points: ReportBuffer, status: Mapping[str, Any], synced: float | None
 ) -> JsonObject:
     """Return the status part of a report."""
-    patterns = _patterns(memory, points)
+    single = isinstance(memory.learner, Detector)
+    patterns = [
+        {
+            "pattern": printable(name, MAX_NAME_CHARS),
+            "own": rounded(each.own_count),
+            "told": rounded(each.known.others_count),
+            "used": points.used(None if single else name),
+        }
+        for name, each in memory.learner.detectors.items()
+    ]
     found = {name: status[name] for name in STATUS_COUNTS}
     found["learnt"] = sum(each["own"] for each in patterns)
-    found["pattern"] = (
-        None if points.newest is None else pattern_name(memory, points.newest.pattern)
-    )
+    newest = points.newest
+    found["pattern"] = None if newest is None else pattern_name(memory, newest.pattern)
     patterns.sort(key=lambda each: each["own"] + each["told"], reverse=True)
     found["patterns"] = [each for each in patterns if each["pattern"]][:MAX_PATTERNS]
     found |= {
@@ -156,14 +164,20 @@ def describe_status(
 
 def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
     """Describe the merged sum held. This decodes it, so call it only when it has changed."""
-    told = memory.decode_merged(memory.told)
-    origins = told.origins
+    merged = memory.decode_merged(memory.merged)
+    origins = [
+        each._replace(
+            device=printable(each.device, MAX_NAME_CHARS),
+            pattern=printable(each.pattern, MAX_NAME_CHARS),
+        )
+        for each in merged.origins[:MAX_ORIGINS]
+    ]
     return {
-        "digest": merged_digest(memory.told),
-        "samples": rounded(sum(part.stats.count for part in told.parts)),
-        "devices": len({origin.device for origin in origins}),
+        "digest": merged_digest(memory.merged),
+        "samples": rounded(sum(part.stats.count for part in merged.parts)),
+        "devices": len({origin.device for origin in merged.origins}),
         "shift": None if shift is None else rounded(shift),
-        "origins": _origins(origin._asdict() for origin in origins[:MAX_ORIGINS]),
+        "origins": [each._asdict() for each in origins if each.device and each.pattern],
     }
 
 
@@ -225,41 +239,7 @@ def timestamp(at: float) -> float:
     return round(min(max(0.0, at), MAX_TIMESTAMP - 1.0), 3)
 
 
-def _patterns(memory: AgentState, points: ReportBuffer) -> list[JsonObject]:
-    single = isinstance(memory.learner, Detector)
-    return [
-        _pattern(name, each, points.used(None if single else name))
-        for name, each in memory.learner.detectors.items()
-    ]
-
-
-def _pattern(name: str, detector: Detector, used: int) -> JsonObject:
-    return {
-        "pattern": printable(name, MAX_NAME_CHARS),
-        "own": rounded(detector.own_count),
-        "told": rounded(detector.known.others_count),
-        "used": used,
-    }
-
-
-def _origins(origins: Iterable[JsonObject]) -> list[JsonObject]:
-    """Cut names; an origin without one that can be shown is left out."""
-    cut = [
-        {
-            **each,
-            "device": printable(each["device"], MAX_NAME_CHARS),
-            "pattern": printable(each["pattern"], MAX_NAME_CHARS),
-        }
-        for each in origins
-    ]
-    return [each for each in cut if each["device"] and each["pattern"]]
-
-
-LASTING_ERROR_DELAYS_S: dict[type[EdgemergeError], float] = {  # until it may be worth another try
-    DeniedError: 600.0,  # the server does not let us
-    UnknownError: 3600.0,  # it is an older one, that knows no reports
-}
-FOLLOW_RETRY_S = 60.0  # until an exchange that the operator's choice asks for is tried again
+FOLLOW_RETRY_S = 60.0  # until an exchange for the operator's choice is tried again
 FINAL_REPORT_TIMEOUT_S = 0.9  # for the last report
 
 logger = logging.getLogger(__name__)
@@ -284,8 +264,8 @@ class DeviceReporter:
         self._config, self._clocks = config, clocks
         self._points, self._schedule = ReportBuffer(), ReportSchedule(config.every_s, memory.device)
         self._points.space(config.every_s)
-        self._held: bytes | None = None  # what was told, when we last looked
-        self._merge: tuple[float, dict[str, Any]] | None = None  # not heard by the server yet
+        self._held: bytes | None = None  # the merged sum when we last looked
+        self._merge: tuple[float, dict[str, Any]] | None = None  # not received by the server yet
         self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
         self._trouble: type[EdgemergeError] | None = None
         self._sends_desired = False  # whether the last answer named a desired state
@@ -322,7 +302,7 @@ class DeviceReporter:
 
     def _look(self) -> None:
         """Describe the merged sum if it has changed since the last call."""
-        held, first = self._memory.told, self._held is None
+        held, first = self._memory.merged, self._held is None
         if held is self._held:
             return
         self._held = held
@@ -364,20 +344,20 @@ class DeviceReporter:
             self._memory.desired = outcome.desired.plain()
             logger.info("new desired state", extra={"values": self._memory.desired})
         if outcome.error is None:
-            self._went_well(outcome.heard)
+            self._handle_answer(outcome.answer)
             if merge is self._merge:
                 self._merge = None
         else:
             self._failed(outcome.error, taken)
         self._points.space(self._schedule.every_s)
 
-    def _went_well(self, heard: ReportAnswer) -> None:
-        self._schedule.succeeded(self._clocks.steady(), heard.every_s)
+    def _handle_answer(self, answer: ReportAnswer) -> None:
+        self._schedule.succeeded(self._clocks.steady(), answer.every_s)
         if self._trouble is not None:
             self._trouble = None
             logger.info("the server takes reports again")
-        self._sends_desired = heard.desired is not None
-        wanted = heard.choice if heard.desired is None else heard.desired
+        self._sends_desired = answer.desired is not None
+        wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
 
@@ -385,19 +365,13 @@ class DeviceReporter:
         if was_not_sent(error):
             self._points.requeue(taken)
         self._sends_desired = False  # it may be an older server now
-        now = self._clocks.steady()
-        if _error_kind(error) in LASTING_ERROR_DELAYS_S:
-            self._schedule.pause(now, LASTING_ERROR_DELAYS_S[_error_kind(error)])
+        now, kind = self._clocks.steady(), error_kind(error)
+        if kind in LASTING_ERROR_DELAYS_S:
+            self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])
         else:
-            self._schedule.failed(
-                now, error.retry_s if isinstance(error, UnavailableError) else None
-            )
-        self._log_trouble(error)
-
-    def _log_trouble(self, error: EdgemergeError) -> None:
-        """Log an error when it begins or its kind changes."""
-        kind = _error_kind(error)
-        if self._trouble is kind:
+            retry_s = error.retry_s if isinstance(error, UnavailableError) else None
+            self._schedule.failed(now, retry_s)
+        if self._trouble is kind:  # log it only when it begins or its kind changes
             return
         self._trouble = kind
         values = {"values": {"why": error}}
@@ -407,7 +381,7 @@ class DeviceReporter:
             logger.warning("a report did not reach the server", extra=values)
 
     def _follow(self, revision: int) -> None:
-        """Exchange when the operator's wishes changed; retry after a while if that fails."""
+        """Exchange when the operator's choices changed; retry after a while if that fails."""
         now = self._clocks.steady()
         followed = self._memory.followed if self._sends_desired else self._followed
         if revision == followed or self._syncing is None or now < self._follow_due:
@@ -420,10 +394,3 @@ class DeviceReporter:
             self._followed, self._follow_due = revision, 0.0
             if self._sends_desired:
                 self._memory.followed = revision
-
-
-def _error_kind(error: EdgemergeError) -> type[EdgemergeError]:
-    """Return the class of errors that last; `EdgemergeError` for all others."""
-    return next(
-        (kind for kind in LASTING_ERROR_DELAYS_S if isinstance(error, kind)), EdgemergeError
-    )

@@ -316,7 +316,7 @@ def new_state(config: Config, projection: Projection, clock: Callable[[], float]
     """Return the empty state of a new incarnation."""
     learner = make_learner(config, projection)
     now = max(0, int(clock() * MS_PER_S))
-    memory = AgentState(config.device, now, learner, told=encode(Merged(projection)))
+    memory = AgentState(config.device, now, learner, merged=encode(Merged(projection)))
     values = {"device": memory.device, "incarnation": memory.incarnation}
     logger.info("a new incarnation begins", extra={"values": values})
     return memory

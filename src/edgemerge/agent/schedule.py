@@ -6,12 +6,23 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from edgemerge.core.errors import DeniedError, EdgemergeError, UnknownError
 from edgemerge.exchange.connection import MAX_RETRY_AFTER_S
 
 SYNC_FIRST_DELAY_S, SYNC_MAX_DELAY_S = 2.0, 900.0  # after a failed exchange
 REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S = 2.0, 60.0  # after a failed report
 REPORT_MIN_GAP_S = 1.0  # between two reports, however urgent
 MAX_DOUBLINGS = 60  # keeps 2.0**failures finite
+LASTING_ERROR_DELAYS_S: dict[type[EdgemergeError], float] = {  # a retry soon is useless
+    DeniedError: 600.0,
+    UnknownError: 3600.0,  # an older server without this route
+}
+
+
+def error_kind(error: EdgemergeError) -> type[EdgemergeError]:
+    """Return the class of an error that lasts; `EdgemergeError` for all others."""
+    kinds = (kind for kind in LASTING_ERROR_DELAYS_S if isinstance(error, kind))
+    return next(kinds, EdgemergeError)
 
 
 @dataclass

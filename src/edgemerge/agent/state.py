@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ MAX_STATE_BYTES = 2**30  # bytes
 REFUSED_PREFIX = "it was refused"
 MAX_REJECTED = 8  # refused or undone sums whose digests are kept
 PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
-PART_FIELDS = ("position", "features", "threshold", "shunned")
+PART_FIELDS = ("position", "features", "threshold")
 OPTIONAL_FIELDS = ("desired", "followed")  # missing in states of older versions
 
 
@@ -61,9 +62,9 @@ class AgentState:
     threshold: Any = None
     gate: Gate = field(default_factory=Gate)
     pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
-    told: bytes = b""  # the Merged that was adopted last; empty if there was none
+    merged: bytes = b""  # the Merged that was adopted last; empty if there was none
     before: bytes | None = None  # the one before that, for undo
-    shunned: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
+    rejected: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
     desired: Any = None  # the newest desired-state document of the server, as plain JSON
     followed: int = 0  # the revision of it that was last acted upon
 
@@ -76,28 +77,23 @@ class AgentState:
         """Decode a Merged; no bytes mean an empty one."""
         if not data:
             return Merged(self.projection)
-        told = decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
-        return told.keep_encoded(data)
+        merged = decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
+        return merged.keep_encoded(data)
 
     def contributions(self) -> tuple[Contribution, ...]:
         """Decode the pending contributions."""
-        return tuple(
-            decode(d, Contribution, limit=MAX_STATE_BYTES, projection=self.projection).keep_encoded(
-                d
-            )
-            for d in self.pending
-        )
+        read = partial(decode, kind=Contribution, limit=MAX_STATE_BYTES, projection=self.projection)
+        return tuple(read(data).keep_encoded(data) for data in self.pending)
 
-    def mark_rejected(self, told: Merged, why: str) -> None:
+    def reject(self, merged: Merged, why: str) -> None:
         """Remember not to adopt this sum again, and why."""
-        self.shunned[merged_digest(encode(told))] = why
-        self.shunned = dict(list(self.shunned.items())[-MAX_REJECTED:])
+        self.rejected[merged_digest(encode(merged))] = why
+        self.rejected = dict(list(self.rejected.items())[-MAX_REJECTED:])
 
     def clear_refusals(self) -> None:
         """Forget refusals, so that these sums are checked again; undone ones stay rejected."""
-        self.shunned = {
-            k: why for k, why in self.shunned.items() if not why.startswith(REFUSED_PREFIX)
-        }
+        kept = {k: why for k, why in self.rejected.items() if not why.startswith(REFUSED_PREFIX)}
+        self.rejected = kept
 
 
 def merged_digest(data: bytes) -> str:
@@ -112,12 +108,13 @@ def state_to_bytes(memory: AgentState) -> bytes:
         name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
     }
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
+    plain["shunned"] = memory.rejected
     learner = memory.learner
     tensors: Tensors = {
         "plain": _array(json.dumps(plain).encode()),
         "learner": _array(to_bytes(learner)),
         "progress": learner.progress() if isinstance(learner, Detector) else np.empty(0),
-        "told": _array(memory.told),
+        "told": _array(memory.merged),
         "before": _array(memory.before or b""),
     }
     tensors |= {f"pending.{i}": _array(data) for i, data in enumerate(memory.pending)}
@@ -152,9 +149,9 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
         learner.learn(learner.look(row))
     fields = {name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
     fields |= {name: plain[name] for name in OPTIONAL_FIELDS if name in plain}
-    memory = AgentState(learner=learner, **fields)
+    memory = AgentState(learner=learner, rejected=plain["shunned"], **fields)
     memory.gate = Gate.of(plain["gate"], census(learner))
-    memory.told = tensors["told"].tobytes()
+    memory.merged = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None
     pending = [name for name in tensors if name.startswith("pending.")]
     memory.pending = [tensors[name].tobytes() for name in pending]

@@ -45,11 +45,11 @@ class MergePreview:
     devices: int = 0
 
     @classmethod
-    def of(cls, learner: Detector | Bank, told: Merged) -> MergePreview:
+    def of(cls, learner: Detector | Bank, merged: Merged) -> MergePreview:
         """Compute it from the sums alone, M10; nothing is adopted."""
-        shifts = level_shifts(learner, told)
-        samples = sum(part.stats.count for part in told.parts)
-        devices = {origin.device for origin in told.origins}
+        shifts = level_shifts(learner, merged)
+        samples = sum(part.stats.count for part in merged.parts)
+        devices = {origin.device for origin in merged.origins}
         return cls(max(shifts.values(), default=1.0), shifts, samples, len(devices))
 
     def refusal(self, max_shift: float) -> str:
@@ -65,9 +65,8 @@ class MergePreview:
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         patterns = {name: float(f"{shift:.6g}") for name, shift in self.patterns.items()}
-        shift = float(f"{self.shift:.6g}")
-        rest = {"samples": self.samples, "devices": self.devices}
-        return {"shift": shift, "patterns": patterns, **rest}
+        found = {"shift": float(f"{self.shift:.6g}"), "patterns": patterns}
+        return found | {"samples": self.samples, "devices": self.devices}
 
 
 def release(memory: AgentState, least: float) -> Decision:
@@ -84,7 +83,8 @@ def release(memory: AgentState, least: float) -> Decision:
     for step in (dict.fromkeys(first, nothing), {name: own[name] for name in then}):
         memory.revision += bool(step)
         memory.pending += [
-            encode(_contribution(memory, name, stats)) for name, stats in step.items()
+            encode(Contribution(memory.device, each, memory.revision, name, memory.incarnation))
+            for name, each in step.items()
         ]
     memory.gate.record_release(decision)
     return decision
@@ -101,10 +101,6 @@ def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]
     mixed = [name for name in known if gate.tracks[name].moved]
     new = [name for name in decision.released if name not in known]
     return [*decision.withdrawn, *(mixed if len(mixed) > 1 else [])], [*known, *new]
-
-
-def _contribution(memory: AgentState, pattern: str, stats: Stats) -> Contribution:
-    return Contribution(memory.device, stats, memory.revision, pattern, memory.incarnation)
 
 
 logger = logging.getLogger(__name__)
@@ -126,7 +122,7 @@ class SharingPolicy:
         self.decision = Decision()
         self.preview: MergePreview | None = None
         self.shift: float | None = None  # by what is held, if it was adopted since the start
-        self.said = "nothing was told yet"
+        self.message = "nothing was told yet"  # about the last merge
 
     def release(self) -> int:
         """Queue what may be released; return the number of contributions that wait."""
@@ -140,22 +136,30 @@ class SharingPolicy:
             logger.info("a release is on its way", extra={"values": values})
         return len(self.memory.pending)
 
-    def hear(self, told: Merged) -> bool:
+    def receive(self, merged: Merged) -> bool:
         """Adopt a merged sum unless it is known, refused or undone; return whether it did."""
-        data = encode(told)
-        known = self.memory.shunned.get(merged_digest(data))
-        if data == self.memory.told or known:
-            self.said = f"not adopted: {known}" if known else "nothing new"
+        memory, data = self.memory, encode(merged)
+        known = memory.rejected.get(merged_digest(data))
+        if data == memory.merged or known:
+            self.message = f"not adopted: {known}" if known else "nothing new"
             return False
+        preview, refusal = None, ""
         try:
-            self.preview = MergePreview.of(self.memory.learner, told)
-            refusal = self.preview.refusal(self._max_shift)
+            preview = self.preview = MergePreview.of(memory.learner, merged)
+            refusal = preview.refusal(self._max_shift)
         except EdgemergeError as error:
             refusal = str(error)
-        if refusal:
-            return self._refuse(told, refusal)
+        if preview is None or refusal:
+            memory.reject(merged, f"{REFUSED_PREFIX}: {refusal}")
+            self.message = f"not adopted: {REFUSED_PREFIX}: {refusal}"
+            logger.warning("refused what others saw", extra={"values": {"why": refusal}})
+            return False
         failpoint("agent-before-adopt")
-        self._adopt(told, data)
+        memory.learner.adopt(merged)
+        memory.before, memory.merged = memory.merged or None, data
+        self.shift = preview.shift
+        self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        logger.info("adopted what others saw", extra={"values": preview.plain()})
         failpoint("agent-after-adopt")
         return True
 
@@ -164,23 +168,23 @@ class SharingPolicy:
         memory = self.memory
         if memory.before is None:
             return "there is nothing to undo: only the last merge can be undone, and once"
-        memory.mark_rejected(memory.decode_merged(memory.told), "it was undone")
+        memory.reject(memory.decode_merged(memory.merged), "it was undone")
         memory.learner.adopt(memory.decode_merged(memory.before))
-        memory.told, memory.before = memory.before, None
+        memory.merged, memory.before = memory.before, None
         self.shift = None
-        self.said = "the last merge was undone"
-        logger.info(self.said)
-        return self.said
+        self.message = "the last merge was undone"
+        logger.info(self.message)
+        return self.message
 
     def start_new_incarnation(self, clock: Callable[[], float]) -> None:
         """Begin a new incarnation: this is an old copy of a state that has gone on elsewhere."""
         memory = self.memory
         old = memory.incarnation
-        told = memory.decode_merged(memory.told)
-        memory.learner = start_new_incarnation(memory.learner, told)
+        merged = memory.decode_merged(memory.merged)
+        memory.learner = start_new_incarnation(memory.learner, merged)
         memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
         memory.revision, memory.pending, memory.gate = 0, [], Gate()
-        memory.told, memory.before = b"", None
+        memory.merged, memory.before = b"", None
         self.shift = None
         values = {"incarnation": memory.incarnation, "before": old}
         logger.warning(
@@ -194,26 +198,9 @@ class SharingPolicy:
         return {
             "pending": len(self.memory.pending),
             "held_back": list(self.decision.held),
-            "told": self.said,
+            "told": self.message,
             "preview": None if self.preview is None else self.preview.plain(),
         }
-
-    def _adopt(self, told: Merged, data: bytes) -> None:
-        memory = self.memory
-        memory.learner.adopt(told)
-        came_from_nobody = not memory.told
-        memory.before = None if came_from_nobody else memory.told
-        memory.told = data
-        self.shift = self.preview.shift if self.preview else None
-        found = self.preview.plain() if self.preview else {}
-        self.said = f"adopted {found.get('samples', 0):g} samples of {found.get('devices')} devices"
-        logger.info("adopted what others saw", extra={"values": found})
-
-    def _refuse(self, told: Merged, why: str) -> bool:
-        self.memory.mark_rejected(told, f"{REFUSED_PREFIX}: {why}")
-        self.said = f"not adopted: {REFUSED_PREFIX}: {why}"
-        logger.warning("refused what others saw", extra={"values": {"why": why}})
-        return False
 
 
 AnswerCallback = Callable[[dict[str, Any]], None]
@@ -284,9 +271,9 @@ class Synchronizer:
 
     def undo(self) -> str:
         """Undo the last merge."""
-        words = self._sharing.undo()
+        message = self._sharing.undo()
         self._save()
-        return words
+        return message
 
     def close(self, timeout_s: float) -> None:
         """Wait no longer than that for the worker."""
@@ -328,15 +315,16 @@ class Synchronizer:
         self._pushed += outcome.pushed
         if outcome.gate is not None:
             self._sharing.gate = outcome.gate
-        if outcome.told is not None:
-            self._sharing.hear(outcome.told)
+        if outcome.merged is not None:
+            self._sharing.receive(outcome.merged)
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)
             self._start()
             return
         if outcome.error is None:
-            self._went_well()
+            self.last, self.state = self._clocks.wall(), "ok"
+            self._schedule.succeeded(self._clocks.steady())
         else:
             self._failed(outcome.error)
         self._save()
@@ -345,27 +333,20 @@ class Synchronizer:
         else:
             self._answer()
 
-    def _went_well(self) -> None:
-        self.last, self.state = self._clocks.wall(), "ok"
-        self._schedule.succeeded(self._clocks.steady())
-
     def _failed(self, error: EdgemergeError) -> None:
         if isinstance(error, RejectedError):
             self._sharing.memory.pending.clear()
-        self.state = self._words(error)
+        if not isinstance(error, UnavailableError):
+            self.state = f"{'denied' if isinstance(error, DeniedError) else 'refused'}: {error}"
+        elif not self.state.startswith("away"):
+            self.state = f"away since {_iso_time(self._clocks.wall())}: {error}"
         retry_s = error.retry_s if isinstance(error, UnavailableError) else None
         self._schedule.failed(self._clocks.steady(), retry_s, hopeless=is_permanent(error))
         logger.warning("the exchange failed", extra={"values": {"why": error}})
 
-    def _words(self, error: EdgemergeError) -> str:
-        if isinstance(error, UnavailableError):
-            since = _iso_time(self._clocks.wall())
-            return self.state if self.state.startswith("away") else f"away since {since}: {error}"
-        return f"{'denied' if isinstance(error, DeniedError) else 'refused'}: {error}"
-
     def _answer(self) -> None:
-        followers, self._callbacks = self._callbacks, []
-        for answer in followers:
+        callbacks, self._callbacks = self._callbacks, []
+        for answer in callbacks:
             answer({"pushed": self._pushed, **self.plain()})
 
 

@@ -132,7 +132,7 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     words = ("device", "incarnation", "revision", "alarms", "skipped")
-    merged = memory.decode_merged(memory.told)
+    merged = memory.decode_merged(memory.merged)
     found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
     found |= {"scored": memory.index, "pending": len(memory.pending)}
     found["received_from"] = sorted({origin.device for origin in merged.origins})
