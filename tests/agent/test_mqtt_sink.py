@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_commands_are_taken_but_not_nonsense_nor_retained_ones(mosquitto, sinkin
 def test_only_so_many_commands_wait(sinking):
     sink = sinking(free_port())
     for _ in range(100):
-        sink._command("sync")
+        sink._on_message(SimpleNamespace(topic="cmd", payload=b"sync", retain=False))
     assert sink.commands() == ["sync"] * 16
 
 

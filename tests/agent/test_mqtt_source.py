@@ -60,7 +60,7 @@ class Message:
 def test_when_too_many_messages_wait_the_oldest_is_dropped():
     source = MqttSource(agent_broker(port=free_port()), "in", PayloadRows(), room=3)
     for i in range(10):
-        source._hear(Message(b"%d" % i))
+        source._enqueue(Message(b"%d" % i))
     assert source.dropped == 7
     stop, found = Event(), []
     for reading in source.read(stop):

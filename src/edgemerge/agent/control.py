@@ -19,7 +19,7 @@ from edgemerge.core.errors import SettingError, UnavailableError
 SOCKET_NAME = "control"
 MAX_PATH_BYTES = 100  # bytes; systems allow 104 to 108
 MAX_COMMAND_BYTES = 2**22
-MAX_CLIENTS = 8  # conversations
+MAX_CLIENTS = 8
 MAX_QUEUED = 16  # commands
 POLL_S = 0.2
 IDLE_TIMEOUT_S = 10.0  # idle timeout of control-socket clients
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Request:
-    """A command with its arguments; it is answered once."""
+    """A command with its arguments; it gets one answer."""
 
     command: dict[str, Any]
     _answers: SimpleQueue[dict[str, Any]] = field(default_factory=SimpleQueue)
@@ -86,21 +86,21 @@ class ControlSocket:
     def _listen(self) -> None:
         while not self._stop.is_set():
             with suppress(TimeoutError):
-                there, _ = self._socket.accept()
+                client, _ = self._socket.accept()
                 if self._room.acquire(blocking=False):
-                    Thread(target=self._talk, args=(there,), daemon=True).start()
+                    Thread(target=self._talk, args=(client,), daemon=True).start()
                 else:
-                    with there, suppress(OSError):  # the client may be gone
-                        _send_json(there, {"error": f"{MAX_CLIENTS} others are asking: try again"})
+                    with client, suppress(OSError):  # the client may be gone
+                        _send_json(client, {"error": f"{MAX_CLIENTS} others are asking: try again"})
 
-    def _talk(self, there: socket.socket) -> None:
+    def _talk(self, client: socket.socket) -> None:
         try:
-            with there, there.makefile("rb") as lines:
-                there.settimeout(IDLE_TIMEOUT_S)
+            with client, client.makefile("rb") as lines:
+                client.settimeout(IDLE_TIMEOUT_S)
                 while line := lines.readline(MAX_COMMAND_BYTES + 1):
-                    _send_json(there, self._answer(line))
+                    _send_json(client, self._answer(line))
         except OSError as error:
-            logger.debug("a conversation ended", extra={"values": {"why": error}})
+            logger.debug("a client was disconnected", extra={"values": {"why": error}})
         finally:
             self._room.release()
 
@@ -136,13 +136,13 @@ def send_command(
         SettingError: The agent refused the command; the message has its reason.
     """
     asked = {"command": command} if isinstance(command, str) else command
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
-        there.settimeout(timeout_s)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
         try:
             with _address(Path(state_folder)) as address:
-                there.connect(address)
-            _send_json(there, asked)
-            with there.makefile("rb") as lines:
+                client.connect(address)
+            _send_json(client, asked)
+            with client.makefile("rb") as lines:
                 line = lines.readline(MAX_COMMAND_BYTES)
         except TimeoutError as error:
             raise UnavailableError(f"the agent did not answer within {timeout_s:g} s") from error
@@ -158,8 +158,8 @@ def send_command(
     return found
 
 
-def _send_json(there: socket.socket, thing: dict[str, Any]) -> None:
-    there.sendall(json.dumps(thing).encode() + b"\n")
+def _send_json(client: socket.socket, thing: dict[str, Any]) -> None:
+    client.sendall(json.dumps(thing).encode() + b"\n")
 
 
 @contextmanager

@@ -37,11 +37,11 @@ class Raw:
         return values
 
     def state(self) -> Any:
-        """Return nothing: there is nothing to go on from."""
+        """Return None: there is no state."""
         return None
 
     def resume(self, state: Any) -> None:
-        """Go on from nothing."""
+        """Do nothing: there is no state."""
 
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ class WindowTransform(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what decides, as plain JSON."""
+        """Return the settings that determine the samples, as plain JSON."""
         ...
 
     def labels(self) -> tuple[str, ...]:
-        """Name what comes out of each channel."""
+        """Name the values of each channel."""
         ...
 
     def of(self, window: Array) -> Array:
@@ -65,7 +65,7 @@ class WindowTransform(Protocol):
 
 
 class SlidingWindow:
-    """Gives a sample for the first `length` readings, then again after every `step` of them."""
+    """Makes a sample of the first `length` readings, then again after every `step` of them."""
 
     def __init__(self, kind: WindowTransform, length: int, step: int | None = None) -> None:
         """Start with an empty window; without a step, windows lie side by side."""
@@ -88,7 +88,7 @@ class SlidingWindow:
         return tuple(f"{channel} {label}" for channel in readings for label in self._kind.labels())
 
     def push(self, values: Array) -> Array | None:
-        """Take in a reading (k,); give a sample when a window is complete."""
+        """Add a reading (k,); return a sample when a window is complete."""
         values = np.array(values, dtype=np.float64)
         if values.ndim != 1 or (self._recent and values.shape != self._recent[-1].shape):
             raise SampleError(
@@ -107,7 +107,7 @@ class SlidingWindow:
         return {"settings": self._settings(), "missing": self._missing, "readings": rows}
 
     def resume(self, state: Any) -> None:
-        """Go on from there; with other settings than then, begin a new window."""
+        """Restore a saved state; if the settings have changed, start a new window."""
         if state is None or state["settings"] != self._settings():
             logger.warning("a window is begun anew: the features have other settings than before")
             return
@@ -150,7 +150,7 @@ class Statistics:
     """The chosen statistics of each channel, in the order in which they were chosen."""
 
     def __init__(self, statistics: Sequence[str] = ("mean", "std", "min", "max")) -> None:
-        """Refuse those that nobody knows."""
+        """Check the names."""
         unknown = [name for name in statistics if name not in STATISTICS]
         if unknown or not statistics:
             raise SettingError(
@@ -161,11 +161,11 @@ class Statistics:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what decides, as plain JSON."""
+        """Return the settings that determine the samples, as plain JSON."""
         return {"kind": "window", "statistics": self._names}
 
     def labels(self) -> tuple[str, ...]:
-        """Name what comes out of each channel."""
+        """Name the values of each channel."""
         return self._names
 
     def of(self, window: Array) -> Array:
@@ -193,7 +193,7 @@ class Spectrum:
         low_hz: float = 0.0,
         high_hz: float | None = None,
     ) -> None:
-        """Refuse bands that no bin falls into."""
+        """Raise SettingError if a band has no bin."""
         high_hz = rate_hz / 2.0 if high_hz is None else high_hz
         if not 0.0 <= low_hz < high_hz <= rate_hz / 2.0:
             raise SettingError(
@@ -210,7 +210,7 @@ class Spectrum:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what decides, as plain JSON."""
+        """Return the settings that determine the samples, as plain JSON."""
         ends = {"low_hz": self._low_hz, "high_hz": self._high_hz}
         return {"kind": "spectrum", "bands": self._bands, "rate_hz": self._rate_hz} | ends
 
@@ -253,7 +253,7 @@ class Transitions:
     """
 
     def __init__(self, *, states: int = 15, low: float = 0.0, high: float = 150.0) -> None:
-        """Refuse what leaves no levels."""
+        """Raise SettingError if there are no levels."""
         if states < 2 or not low < high:
             raise SettingError(
                 f"found {states} states from {low:g} to {high:g}, "
@@ -263,13 +263,9 @@ class Transitions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what decides, as plain JSON."""
-        return {
-            "kind": "transitions",
-            "states": self._states,
-            "low": self._low,
-            "high": self._high,
-        }
+        """Return the settings that determine the samples, as plain JSON."""
+        ends = {"low": self._low, "high": self._high}
+        return {"kind": "transitions", "states": self._states} | ends
 
     def labels(self) -> tuple[str, ...]:
         """Name each entry by the level before and the level after, row by row."""

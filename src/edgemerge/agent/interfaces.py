@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reading:
-    """What the sensors said at one time, (k,); `position` is where to go on after it.
+    """What the sensors measured at one time, (k,); `position` is where to resume after it.
 
     The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
     names are those of the values, where the source knows them.
@@ -51,7 +51,7 @@ class Source(Protocol):
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return readings from a position on, until there are no more or `stop` is set.
 
-        Whoever waits for more looks at `stop` at least five times a second.
+        A source that waits for more checks `stop` at least five times a second.
         """
         ...
 
@@ -60,20 +60,20 @@ class Features(Protocol):
     """Turns readings into samples."""
 
     def push(self, values: Array) -> Array | None:
-        """Take in a reading (k,); give a sample (n,) when one is complete."""
+        """Add a reading (k,); return a sample (n,) when one is complete."""
         ...
 
     def state(self) -> Any:
-        """Return what is needed to go on, as plain JSON."""
+        """Return what `resume` needs, as plain JSON."""
         ...
 
     def resume(self, state: Any) -> None:
-        """Go on from there."""
+        """Restore a saved state."""
         ...
 
 
 class Sink(Protocol):
-    """Where verdicts go. Trouble outside is logged and counted; it never stops detection."""
+    """Where verdicts go. Errors are logged and counted; they never stop detection."""
 
     def verdict(self, verdict: Verdict) -> None:
         """Deliver a verdict without waiting for the network."""

@@ -41,13 +41,13 @@ agent_broker = partial(Broker, timeout_s=CONNECT_TIMEOUT_S, version=4)
 
 @dataclass
 class BrokerConnection:
-    """Keeps a connection up; all the callbacks run in its thread, `tick` at least every 50 ms."""
+    """Keeps a connection up; the callbacks run in its thread, `on_tick` at least every 50 ms."""
 
     broker: Broker
-    greet: Callable[[Client], None]
-    tick: Callable[[Client], None] = lambda _: None
-    hear: Callable[[MQTTMessage], None] = lambda _: None
-    last: Callable[[Client], None] = lambda _: None
+    on_connect: Callable[[Client], object]
+    on_tick: Callable[[Client], None] = lambda _: None
+    on_message: Callable[[MQTTMessage], None] = lambda _: None
+    on_close: Callable[[Client], None] = lambda _: None
     will: tuple[str, bytes] | None = None
     connected: bool = False
     _stop: Event = field(default_factory=Event)
@@ -60,7 +60,7 @@ class BrokerConnection:
         self._thread.start()
 
     def close(self, timeout_s: float = 2.5) -> None:
-        """Call `last` for the final messages, then disconnect."""
+        """Call `on_close` for the final messages, then disconnect."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -73,57 +73,50 @@ class BrokerConnection:
             self._stop.wait(backoff.next())
 
     def _once(self) -> bool:
-        """Connect and stay so for as long as it lasts; return whether it was up at all."""
-        client = self._prepared()
-        try:
-            client.connect(self.broker.host, self.broker.port, keepalive=KEEPALIVE_S)
-            was_up = self._serve(client)
-        except (OSError, ValueError) as error:
-            self._tell("the broker is away", str(error))
-            return False
-        finally:
-            self.connected = False
-        self._tell("the connection to the broker has ended", "")
-        return was_up
-
-    def _prepared(self) -> Client:
+        """Connect and serve until the connection ends; return whether it was up at all."""
         client = self.broker.client()
         if self.will is not None:
             client.will_set(self.will[0], self.will[1], qos=1, retain=True)
         client.on_connect = self._on_connect
-        client.on_message = lambda _client, _data, message: self.hear(message)
-        return client
+        client.on_message = lambda _client, _data, message: self.on_message(message)
+        try:
+            client.connect(self.broker.host, self.broker.port, keepalive=KEEPALIVE_S)
+            was_up = self._serve(client)
+        except (OSError, ValueError) as error:
+            self._log("the broker is away", str(error))
+            return False
+        finally:
+            self.connected = False
+        self._log("the connection to the broker has ended")
+        return was_up
 
     def _serve(self, client: Client) -> bool:
         was_up = False
         while client.loop(NETWORK_POLL_S) == MQTTErrorCode.MQTT_ERR_SUCCESS:
             was_up = was_up or self.connected
             if self.connected:
-                self.tick(client)
+                self.on_tick(client)
             if self._stop.is_set():
-                self._leave(client)
+                if self.connected:
+                    self.on_close(client)
+                client.disconnect()
+                client.loop(NETWORK_POLL_S)
                 break
         return was_up
-
-    def _leave(self, client: Client) -> None:
-        if self.connected:
-            self.last(client)
-        client.disconnect()
-        client.loop(NETWORK_POLL_S)
 
     def _on_connect(
         self, client: Client, _data: Any, _flags: ConnectFlags, reason: Any, _properties: Any
     ) -> None:
         if reason.is_failure:
-            self._tell("the broker does not let us in", str(reason))
+            self._log("the broker does not let us in", str(reason))
             return
         self.connected = True
-        self._tell("connected to the broker", "")
-        self.greet(client)
+        self._log("connected to the broker")
+        self.on_connect(client)
 
-    def _tell(self, words: str, why: str) -> None:
-        values = {"host": self.broker.host, "port": self.broker.port, "why": why}
-        logger.info(words, extra={"values": {k: v for k, v in values.items() if v != ""}})
+    def _log(self, message: str, why: str = "") -> None:
+        values = {"host": self.broker.host, "port": self.broker.port}
+        logger.info(message, extra={"values": values | ({"why": why} if why else {})})
 
 
 QUEUE_POLL_S = 0.2
@@ -150,12 +143,16 @@ class MqttSource:
 
     @property
     def skipped(self) -> int:
-        """The messages that were no rows."""
+        """The number of messages that could not be parsed."""
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
         """Return readings until `stop` is set."""
-        link = BrokerConnection(self._broker, greet=self._subscribe, hear=self._hear)
+        link = BrokerConnection(
+            self._broker,
+            on_connect=lambda client: client.subscribe(self._topic, self._qos),
+            on_message=self._enqueue,
+        )
         link.open()
         try:
             while not stop.is_set():
@@ -168,21 +165,15 @@ class MqttSource:
         finally:
             link.close()
 
-    def _subscribe(self, client: Client) -> None:
-        client.subscribe(self._topic, self._qos)
-
-    def _hear(self, message: MQTTMessage) -> None:
+    def _enqueue(self, message: MQTTMessage) -> None:
         if message.retain:
-            return  # said long ago, and maybe heard before
+            return  # old, and maybe read before
         fits = len(message.payload) <= self._longest
         if self._waiting.full():
-            self._drop()
-        self._waiting.put_nowait(bytes(message.payload) if fits else None)  # nobody else puts
-
-    def _drop(self) -> None:
-        with suppress(Empty):  # somebody read it just now
-            self._waiting.get_nowait()
-            self.dropped += 1
+            with suppress(Empty):  # it was read just now
+                self._waiting.get_nowait()
+                self.dropped += 1
+        self._waiting.put_nowait(bytes(message.payload) if fits else None)  # the only one to put
 
 
 HOME_ASSISTANT_STATUS = "homeassistant/status"
@@ -210,32 +201,24 @@ class Topics:
 
 def discovery_message(topics: Topics, version: str) -> tuple[str, dict[str, Any]]:
     """Return the topic and the message by which Home Assistant learns of the device."""
-    up = {"availability": [{"topic": topics["status"], "value_template": "{{ value_json.state }}"}]}
+    online = [{"topic": topics["status"], "value_template": "{{ value_json.state }}"}]
     components: dict[str, dict[str, Any]] = {
         "score": {
             "p": "sensor",
-            "name": "Score",
-            "state_topic": topics["score"],
             "state_class": "measurement",
             "value_template": "{{ value_json.score }}",
-        }
-        | up,
+            "availability": online,
+        },
         "alarm": {
             "p": "binary_sensor",
-            "name": "Alarm",
             "device_class": "problem",
-            "state_topic": topics["alarm"],
             "value_template": "{{ 'ON' if value_json.alarm else 'OFF' }}",
-        }
-        | up,
-        "status": {
-            "p": "sensor",
-            "name": "Status",
-            "state_topic": topics["status"],
-            "value_template": "{{ value_json.state }}",
+            "availability": online,
         },
+        "status": {"p": "sensor", "value_template": "{{ value_json.state }}"},
     }
     for name, component in components.items():
+        component |= {"name": name.title(), "state_topic": topics[name]}
         component["unique_id"] = f"{topics.id}_{name}"
     return f"homeassistant/device/{topics.id}/config", {
         "dev": {"ids": topics.id, "name": topics.device},
@@ -246,14 +229,14 @@ def discovery_message(topics: Topics, version: str) -> tuple[str, dict[str, Any]
 
 COMMANDS = ("sync", "undo", "save")
 MAX_QUEUED_COMMANDS = 16  # commands that may wait
-FINAL_SEND_TIMEOUT_S = 1.5  # for what is left to say at the end
+FINAL_SEND_TIMEOUT_S = 1.5  # for what is left to send at the end
 
 
 class MqttSink:
-    """Tells `status` and `alarm` (retained, at least once) and the newest `score` now and then.
+    """Publishes `status` and `alarm` (retained, at least once) and the newest `score` at intervals.
 
-    An alarm is told when it begins and when it ends, and at the first verdict. While the broker is
-    away, those wait on disk, the newest 1000 of them; of scores only the newest is kept.
+    An alarm is published when it begins and when it ends, and at the first verdict. While the
+    broker is away, the newest 1000 wait on disk; of scores only the newest is kept.
     """
 
     def __init__(
@@ -271,7 +254,7 @@ class MqttSink:
         self._gap_s, self._clock, self._discovered = 1.0 / scores_per_s, clock, discovered
         self._alarm: bool | None = None
         self._score: Verdict | None = None  # the newest
-        self._told: Verdict | None = None  # the newest that was told
+        self._published: Verdict | None = None  # the last score that was published
         self._score_sent: MQTTMessageInfo | None = None
         self._score_due = -1e300
         self._status: dict[str, Any] = {}
@@ -279,7 +262,9 @@ class MqttSink:
         self._sent: tuple[MQTTMessageInfo, str | None] | None = None
         self._commands: deque[str] = deque()
         will = (topics["status"], to_json_line({"state": "offline"}).encode())
-        self._link = BrokerConnection(broker, self._greet, self._tick, self._hear, self._last, will)
+        self._link = BrokerConnection(
+            broker, self._on_connect, self._on_tick, self._on_message, self._on_close, will
+        )
         self._link.open()
 
     @property
@@ -312,70 +297,70 @@ class MqttSink:
         """Send what waits within a second or two, then the status offline."""
         self._link.close(timeout_s=FINAL_SEND_TIMEOUT_S + 1.0)
 
-    def _greet(self, client: Client) -> None:
+    def _on_connect(self, client: Client) -> None:
         self._sent = self._score_sent = None
         self._due |= {"status", "discovery"} if self._discovered else {"status"}
         client.subscribe(self._topics["cmd"], qos=1)
         if self._discovered:
             client.subscribe(HOME_ASSISTANT_STATUS, qos=1)
 
-    def _hear(self, message: MQTTMessage) -> None:
-        words = bytes(message.payload[:100]).decode(errors="replace").strip()
+    def _on_message(self, message: MQTTMessage) -> None:
+        text = bytes(message.payload[:100]).decode(errors="replace").strip()
         if message.topic == HOME_ASSISTANT_STATUS:
-            if words == "online":
+            if text == "online":
                 self._due |= {"discovery", "status"}
-        elif not message.retain:  # what somebody once left there would be done at every connection
-            self._command(words)
-
-    def _command(self, words: str) -> None:
-        if words in COMMANDS and len(self._commands) < MAX_QUEUED_COMMANDS:
-            self._commands.append(words)
+        elif message.retain:
+            return  # a retained command would run at every connection
+        elif text in COMMANDS and len(self._commands) < MAX_QUEUED_COMMANDS:
+            self._commands.append(text)
         else:
-            why = "too many wait" if words in COMMANDS else f"known are {', '.join(COMMANDS)}"
-            values = {"command": words, "why": why}
+            why = "too many wait" if text in COMMANDS else f"known are {', '.join(COMMANDS)}"
+            values = {"command": text, "why": why}
             logger.warning("a command was not taken", extra={"values": values})
 
-    def _tick(self, client: Client) -> None:
-        """Send what is due, each after the one before has left, so that nothing piles up."""
+    def _on_tick(self, client: Client) -> None:
+        """Send what is due, one message at a time, so that nothing queues up in the client."""
         if self._sent is not None and _is_sent(self._sent[0]):
             if self._sent[1] is not None:
                 self._spool.done(self._sent[1])
             self._sent = None
         if self._sent is None:
             self._sent = self._next(client)
-        self._tick_score(client)
+        self._publish_score(client)
 
-    def _tick_score(self, client: Client) -> None:
+    def _publish_score(self, client: Client) -> None:
         newest, now = self._score, self._clock()
-        if newest is None or newest is self._told or now < self._score_due:
+        if newest is None or newest is self._published or now < self._score_due:
             return
         if self._score_sent is None or _is_sent(self._score_sent):
-            told = verdict_to_dict(newest)
-            del told["why"]  # flat, for programs that draw curves
-            self._score_sent = client.publish(self._topics["score"], to_json_line(told), qos=0)
-            self._told, self._score_due = newest, now + self._gap_s
+            score = verdict_to_dict(newest)
+            del score["why"]  # flat, for programs that draw curves
+            self._score_sent = client.publish(self._topics["score"], to_json_line(score), qos=0)
+            self._published, self._score_due = newest, now + self._gap_s
 
     def _next(self, client: Client) -> tuple[MQTTMessageInfo, str | None] | None:
+        alarm = None
         if "discovery" in self._due:
             self._due.discard("discovery")
-            topic, told = discovery_message(self._topics, version("edgemerge"))
-            return client.publish(topic, to_json_line(told), qos=1, retain=True), None
-        if "status" in self._due:
+            topic, found = discovery_message(self._topics, version("edgemerge"))
+            payload = to_json_line(found)
+        elif "status" in self._due:
             self._due.discard("status")
-            told = self._status | {"state": "online"}
-            return client.publish(
-                self._topics["status"], to_json_line(told), qos=1, retain=True
-            ), None
-        alarm = self._spool.first()
-        if alarm is None:
+            topic, payload = (
+                self._topics["status"],
+                to_json_line(self._status | {"state": "online"}),
+            )
+        elif (alarm := self._spool.first()) is not None:
+            topic, payload = self._topics["alarm"], alarm
+        else:
             return None
-        return client.publish(self._topics["alarm"], alarm, qos=1, retain=True), alarm
+        return client.publish(topic, payload, qos=1, retain=True), alarm
 
-    def _last(self, client: Client) -> None:
+    def _on_close(self, client: Client) -> None:
         end = self._clock() + FINAL_SEND_TIMEOUT_S
         self._score_due = -1e300
         while self._clock() < end:
-            self._tick(client)
+            self._on_tick(client)
             if self._sent is None and not self._spool:
                 break
             client.loop(NETWORK_POLL_S)

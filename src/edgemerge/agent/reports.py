@@ -140,7 +140,7 @@ def describe_status(
 ) -> JsonObject:
     """Return the status part of a report."""
     single = isinstance(memory.learner, Detector)
-    patterns = [
+    patterns: list[JsonObject] = [
         {
             "pattern": printable(name, MAX_NAME_CHARS),
             "own": rounded(each.own_count),

@@ -28,7 +28,7 @@ class BadRow(ValueError):
 
 
 class Row(NamedTuple):
-    """What one line said: the values (k,), the time if it has one, and the names if it has them."""
+    """One line: the values (k,), the time if it has one, and the names if it has them."""
 
     values: Array
     at: float | None
@@ -36,20 +36,20 @@ class Row(NamedTuple):
 
 
 class RowFormat(Protocol):
-    """How lines are read; `header` is what the first line taught, None before that."""
+    """Parses lines; `header` has the names found in the first line, None before that."""
 
     header: tuple[str, ...] | None
 
     def begin(self) -> None:
-        """Say that the next line is the first one of a file."""
+        """Expect the first line of a file."""
         ...
 
-    def go_on(self, header: tuple[str, ...] | None) -> None:
-        """Say that the next line comes after others, which taught this header."""
+    def resume(self, header: tuple[str, ...] | None) -> None:
+        """Expect a later line of a file with this header."""
         ...
 
     def row(self, line: str) -> Row | None:
-        """Read a line; None if it holds no row, such as a header."""
+        """Parse a line; None if it holds no row, such as a header."""
         ...
 
 
@@ -89,11 +89,11 @@ class CsvRows:
         self._first = True
 
     def begin(self) -> None:
-        """Say that the next line is the first one of a file."""
+        """Expect the first line of a file."""
         self._first = True
 
-    def go_on(self, header: tuple[str, ...] | None) -> None:
-        """Say that the next line comes after others, which taught this header."""
+    def resume(self, header: tuple[str, ...] | None) -> None:
+        """Expect a later line of a file with this header."""
         self.header, self._first = header, False
 
     def row(self, line: str) -> Row | None:
@@ -160,10 +160,10 @@ class JsonRows:
         self._columns, self._time, self._width = tuple(columns), time, width
 
     def begin(self) -> None:
-        """Say that the next line is the first one of a file, which changes nothing."""
+        """Do nothing: the first line is like any other."""
 
-    def go_on(self, header: tuple[str, ...] | None) -> None:
-        """Say that the next line comes after others, which taught this header."""
+    def resume(self, header: tuple[str, ...] | None) -> None:
+        """Expect a later line of a file with this header."""
         self.header = header
 
     def row(self, line: str) -> Row | None:
@@ -182,7 +182,7 @@ class JsonRows:
         names = tuple(map(str, chosen)) if isinstance(found, dict) else None
         row = Row(_parse_values(values, len(self._columns) or self._width), at, names)
         if isinstance(found, dict) and self.header is None and not self._columns:
-            self.header = tuple(found)  # only once it has proved to be a good row
+            self.header = tuple(found)  # only from a valid row
         return row
 
     def _chosen(self, found: dict[str, Any] | list[Any]) -> Sequence[Column]:
@@ -195,7 +195,7 @@ class JsonRows:
 
 
 class PayloadRows:
-    """JSON where a text begins like it, else numbers with commas between and no header."""
+    """JSON if a payload begins like it, else CSV without a header."""
 
     def __init__(
         self,
@@ -210,13 +210,13 @@ class PayloadRows:
         self._csv = CsvRows(columns, time=time, width=width, header=False)
 
     def begin(self) -> None:
-        """Say that the next text is the first one, which changes nothing."""
+        """Do nothing: messages have no order."""
 
-    def go_on(self, header: tuple[str, ...] | None) -> None:
-        """Say that the next text comes after others, which changes nothing."""
+    def resume(self, header: tuple[str, ...] | None) -> None:
+        """Do nothing: messages have no order."""
 
     def row(self, line: str) -> Row | None:
-        """Read a text; None if it is empty."""
+        """Parse a payload; None if it is empty."""
         return self._json.row(line) if line.lstrip()[:1] in ("{", "[") else self._csv.row(line)
 
 
@@ -252,7 +252,7 @@ def _number_or_none(found: Any) -> float | None:
 
 
 def _parse_time(found: Any) -> float:
-    """Read unix seconds or ISO 8601; without a zone it is UTC.
+    """Parse unix seconds or ISO 8601; without a zone it is UTC.
 
     >>> [_parse_time(t) for t in ("1970-01-01T00:01:00Z", "60", "1970-01-01 01:01+01:00")]
     [60.0, 60.0, 60.0]
@@ -296,9 +296,14 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
         """Return the lines that this chunk completes."""
-        for part in _split_lines(chunk):
+        *complete, rest = chunk.split(b"\n")  # a carriage return alone ends no line
+        for part in (*(line + b"\n" for line in complete), rest):
             self._read += len(part)
-            self._keep(part)
+            if self._too_long or len(self._rest) + len(part) > self._longest + 2:
+                self._too_long = True
+                self._rest.clear()
+            else:
+                self._rest += part
             if part.endswith(b"\n"):
                 yield self.rest()
 
@@ -309,22 +314,9 @@ class LineSplitter:
         self._too_long = False
         return Line(text, self._read)
 
-    def _keep(self, part: bytes) -> None:
-        if self._too_long or len(self._rest) + len(part) > self._longest + 2:
-            self._too_long = True
-            self._rest.clear()
-        else:
-            self._rest += part
-
-
-def _split_lines(chunk: bytes) -> list[bytes]:
-    """Cut after each line feed only: a carriage return alone ends no line."""
-    *complete, rest = chunk.split(b"\n")
-    return [*(part + b"\n" for part in complete), rest]
-
 
 class RowReader:
-    """Reads lines as rows; what is no row is counted in `skipped` and told now and then."""
+    """Parses lines; those that are no rows are counted in `skipped` and logged once a minute."""
 
     def __init__(self, form: RowFormat, clock: Callable[[], float] = monotonic) -> None:
         """Read lines of this form."""
@@ -345,7 +337,7 @@ class RowReader:
         return None
 
     def skip(self, why: str) -> None:
-        """Count a line that is no row; say so, but not for each of many."""
+        """Count a line that is no row; log it unless one was logged within the last minute."""
         self.skipped += 1
         now = self._clock()
         if now >= self._quiet_until:

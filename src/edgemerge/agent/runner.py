@@ -8,17 +8,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from threading import Event
 from typing import Any, Protocol, cast
 
 from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker
 from edgemerge.agent.config import Config, ExchangeConfig, FeaturesConfig, SinkConfig, SourceConfig
 from edgemerge.agent.control import ControlSocket
-from edgemerge.agent.features import Raw, SlidingWindow, Spectrum, Statistics, Transitions
+from edgemerge.agent.features import (
+    Raw,
+    SlidingWindow,
+    Spectrum,
+    Statistics,
+    Transitions,
+    WindowTransform,
+)
 from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.loop import Agent, Loop
@@ -37,6 +44,9 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.threshold import Threshold
 from edgemerge.daemon import notify
 from edgemerge.exchange.client import ReportClient, ServerClient
+from edgemerge.exchange.folder import FolderExchange
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_token
 from edgemerge.wire.codec import encode
@@ -56,43 +66,43 @@ class NamedFeatures(Features, Protocol):
 
 def make_source(config: Config, projection: Projection | None = None) -> Source:
     """Make the source; raw readings without `columns` are found by the projection's names."""
-    said, columns, width = config.source, config.source.columns, None
+    settings, columns, width = config.source, config.source.columns, None
     shared = projection or config.projection
     if shared is not None:
         width = shared.n_inputs // _features(config.features).n_outputs(1)
         if config.features.kind == "raw":
             columns = columns or tuple(shared.names or ())
-    source = _source(said, _row_format(said, columns, width))
-    return source if said.rate_hz is None else RateLimitedSource(source, said.rate_hz)
+    source = _source(settings, _row_format(settings, columns, width))
+    return source if settings.rate_hz is None else RateLimitedSource(source, settings.rate_hz)
 
 
-def _row_format(said: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
-    if said.kind == "mqtt":
-        return PayloadRows(columns, time=said.time, width=width)
-    if said.kind == "jsonl" or (said.kind != "csv" and said.format == "jsonl"):
-        return JsonRows(columns, time=said.time, width=width)
-    header = True if said.header is None and _has_named_columns(said, columns) else said.header
-    return CsvRows(columns, time=said.time, header=header, delimiter=said.delimiter, width=width)
+def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
+    kind = settings.kind
+    options: dict[str, Any] = {"time": settings.time, "width": width}
+    if kind == "mqtt":
+        return PayloadRows(columns, **options)
+    if kind == "jsonl" or (kind != "csv" and settings.format == "jsonl"):
+        return JsonRows(columns, **options)
+    header = settings.header
+    if header is None and kind == "csv":  # columns with names need a header
+        named = [c for c in (*columns, settings.time) if isinstance(c, str) and not c.isdecimal()]
+        header = True if named else None
+    return CsvRows(columns, header=header, delimiter=settings.delimiter, **options)
 
 
-def _has_named_columns(said: SourceConfig, columns: Sequence[Column]) -> bool:
-    """Return whether columns are named, so that the first line of the file must be a header."""
-    chosen = (*columns, said.time)
-    return said.kind == "csv" and any(isinstance(c, str) and not c.isdecimal() for c in chosen)
-
-
-def _source(said: SourceConfig, form: RowFormat) -> Source:
-    if said.kind == "stdin":
-        return StdinSource(form, longest=said.max_line_bytes)
-    if said.kind == "mqtt":
+def _source(settings: SourceConfig, form: RowFormat) -> Source:
+    longest = settings.max_line_bytes
+    if settings.kind == "stdin":
+        return StdinSource(form, longest=longest)
+    if settings.kind == "mqtt":
         mqtt = import_module("edgemerge.agent.mqtt")
-        topic = _required("source", said, "topic")
-        options = {"qos": said.qos, "room": said.queue, "longest": said.max_line_bytes}
-        return cast("Source", mqtt.MqttSource(_broker(said), topic, form, **options))
-    path = _required("source", said, "path")
-    if said.kind == "tail":
-        return TailSource(path, form, longest=said.max_line_bytes, at_end=said.start == "end")
-    return FileSource(path, form, longest=said.max_line_bytes)
+        topic = _required("source", settings, "topic")
+        options = {"qos": settings.qos, "room": settings.queue, "longest": longest}
+        return cast("Source", mqtt.MqttSource(_broker(settings), topic, form, **options))
+    path = _required("source", settings, "path")
+    if settings.kind == "tail":
+        return TailSource(path, form, longest=longest, at_end=settings.start == "end")
+    return FileSource(path, form, longest=longest)
 
 
 def make_features(config: Config, projection: Projection | None = None) -> NamedFeatures:
@@ -111,22 +121,23 @@ def make_features(config: Config, projection: Projection | None = None) -> Named
     return features
 
 
-def _features(said: FeaturesConfig) -> NamedFeatures:
-    if said.kind == "raw":
+def _features(settings: FeaturesConfig) -> NamedFeatures:
+    transform: WindowTransform
+    if settings.kind == "raw":
         return Raw()
-    if said.kind == "window":
-        return SlidingWindow(Statistics(said.statistics), said.length, said.step)
-    if said.kind == "transitions":
-        table = Transitions(states=said.states, low=said.low, high=said.high)
-        return SlidingWindow(table, said.length, said.step)
-    spectrum = Spectrum(
-        length=said.length,
-        rate_hz=_required("features", said, "rate_hz"),
-        bands=said.bands,
-        low_hz=said.low_hz,
-        high_hz=said.high_hz,
-    )
-    return SlidingWindow(spectrum, said.length, said.step)
+    if settings.kind == "window":
+        transform = Statistics(settings.statistics)
+    elif settings.kind == "transitions":
+        transform = Transitions(states=settings.states, low=settings.low, high=settings.high)
+    else:
+        transform = Spectrum(
+            length=settings.length,
+            rate_hz=_required("features", settings, "rate_hz"),
+            bands=settings.bands,
+            low_hz=settings.low_hz,
+            high_hz=settings.high_hz,
+        )
+    return SlidingWindow(transform, settings.length, settings.step)
 
 
 def input_names(
@@ -148,52 +159,44 @@ def input_names(
 
 def make_learner(config: Config, projection: Projection) -> Detector | Bank:
     """Make the detector or bank, which has learnt nothing yet."""
-    said = config.learner
-    options: dict[str, Any] = {"ridge": said.ridge, "forgetting": said.forgetting}
-    if said.reject_above is not None:
-        options["reject_above"] = None if said.reject_above == "never" else said.reject_above
-    if said.kind == "detector":
+    settings = config.learner
+    options: dict[str, Any] = {"ridge": settings.ridge, "forgetting": settings.forgetting}
+    if settings.reject_above is not None:
+        never = settings.reject_above == "never"
+        options["reject_above"] = None if never else settings.reject_above
+    if settings.kind == "detector":
         return Detector(projection, **options)
-    return Bank(projection, max_patterns=said.max_patterns, **options)
+    return Bank(projection, max_patterns=settings.max_patterns, **options)
 
 
 def make_threshold(config: Config) -> Threshold:
     """Make the threshold."""
-    said = config.threshold
-    return Threshold(
-        limit=said.limit,
-        quantile=said.quantile,
-        sigmas=said.sigmas,
-        window=said.window,
-        votes=(said.votes[0], said.votes[1]),
-    )
+    return Threshold(**asdict(config.threshold))
 
 
 def make_sinks(config: Config) -> list[Sink]:
-    """Make the sinks; should one fail, those made before it are closed again."""
-    sinks: list[Sink] = []
-    try:
-        for number, said in enumerate(config.sinks):
-            sinks.append(_sink(config, said, number))
-    except Exception:
-        for sink in sinks:
-            sink.close()
-        raise
-    return sinks
+    """Make the sinks; if one fails, those made before it are closed again."""
+    with ExitStack() as made:
+        sinks = []
+        for number, settings in enumerate(config.sinks):
+            sinks.append(_sink(config, settings, number))
+            made.callback(sinks[-1].close)
+        made.pop_all()
+        return sinks
 
 
-def _sink(config: Config, said: SinkConfig, number: int) -> Sink:
-    if said.kind == "mqtt":
+def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
+    if settings.kind == "mqtt":
         mqtt = import_module("edgemerge.agent.mqtt")
-        topics = mqtt.Topics(said.prefix, said.site, config.device)
+        topics = mqtt.Topics(settings.prefix, settings.site, config.device)
         spool = config.state / f"alarms-{number}.jsonl"
-        options = {"scores_per_s": said.scores_per_s, "discovered": said.discovery}
-        return cast("Sink", mqtt.MqttSink(_broker(said), topics, spool, **options))
+        options = {"scores_per_s": settings.scores_per_s, "discovered": settings.discovery}
+        return cast("Sink", mqtt.MqttSink(_broker(settings), topics, spool, **options))
     name = f"sinks.{number}"
-    path = _required(name, said, "path")
+    path = _required(name, settings, "path")
     try:
-        if said.kind == "file":
-            return RotatingFileSink(path, largest=said.max_bytes, keep=said.keep)
+        if settings.kind == "file":
+            return RotatingFileSink(path, largest=settings.max_bytes, keep=settings.keep)
         return JsonLinesSink(path)
     except OSError as error:
         raise SettingError(f"{name}.path {path}: {error.strerror}") from error
@@ -201,44 +204,42 @@ def _sink(config: Config, said: SinkConfig, number: int) -> Sink:
 
 def make_exchange(config: Config, projection: Projection | None) -> Exchange | None:
     """Make the exchange, or None; without a projection, that of HTTP asks the fleet for it."""
-    said, options = config.exchange, dict[str, Any]()
-    if said.kind == "none":
+    settings, required = config.exchange, partial(_required, "exchange", config.exchange)
+    if settings.kind == "none":
         return None
-    if said.kind == "http":
-        must = [_required("exchange", said, name) for name in ("url", "fleet")]
-        token = read_token(_required("exchange", said, "token_file"))
-        options = {"projection": projection, "ca_file": _path_text(said.ca_file)}
-        return _exchange("http", "HttpExchange", *must, token, **options)
+    if settings.kind == "http":
+        url, fleet, token = _server_access(settings)
+        return HttpExchange(url, fleet, token, projection=projection, ca_file=settings.ca_file)
     if projection is None:
-        raise SettingError(f'exchange.kind = "{said.kind}" needs [projection]: say it there')
-    if said.kind == "folder":
-        return _exchange(
-            "folder", "FolderExchange", _required("exchange", said, "path"), projection
-        )
-    if said.kind == "mqtt":
-        options = {name: getattr(said, name) for name in ("prefix", "username")}
-        files = {name: getattr(said, name) for name in ("password_file", "ca_file")}
-        options |= {"fleet": _required("exchange", said, "fleet"), "projection": projection}
-        return _exchange("mqtt", "MqttExchange", said.host, said.port, **options, **files)
-    listen = _address(_required("exchange", said, "listen"))
-    token = read_token(_required("exchange", said, "token_file"))
-    options = {"listen": listen, "peers": list(said.peers), "token": token}
-    return _exchange("peer", "PeerExchange", projection, **options)
+        raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: say it there')
+    if settings.kind == "folder":
+        return FolderExchange(required("path"), projection)
+    if settings.kind == "mqtt":
+        names = ("prefix", "username", "password_file", "ca_file")
+        options = {name: getattr(settings, name) for name in names}
+        options |= {"fleet": required("fleet"), "projection": projection}
+        mqtt = import_module("edgemerge.exchange.mqtt")
+        return cast("Exchange", mqtt.MqttExchange(settings.host, settings.port, **options))
+    return PeerExchange(
+        projection,
+        listen=_address(required("listen")),
+        peers=settings.peers,
+        token=read_token(required("token_file")),
+    )
 
 
 def make_reports(config: Config) -> ReportClient | None:
-    """Make what reports go through, or None: they go to a server, and may be turned off."""
-    said = config.exchange
-    if said.kind != "http" or not config.report.every_s:
+    """Make the client for reports, or None: they go to a server, and can be turned off."""
+    if config.exchange.kind != "http" or not config.report.every_s:
         return None
-    url, fleet = (_required("exchange", said, name) for name in ("url", "fleet"))
-    token = read_token(_required("exchange", said, "token_file"))
-    return ReportClient(url, fleet, config.device, token, ca_file=_path_text(said.ca_file))
+    url, fleet, token = _server_access(config.exchange)
+    return ReportClient(url, fleet, config.device, token, ca_file=config.exchange.ca_file)
 
 
-def _exchange(module: str, name: str, *values: Any, **options: Any) -> Exchange:
-    make = getattr(import_module(f"edgemerge.exchange.{module}"), name)
-    return cast("Exchange", make(*values, **options))
+def _server_access(settings: ExchangeConfig) -> tuple[str, str, str]:
+    """Return the server's URL, the fleet and the token."""
+    url, fleet, file = (_required("exchange", settings, n) for n in ("url", "fleet", "token_file"))
+    return url, fleet, read_token(file)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -253,27 +254,22 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _broker(said: SourceConfig | SinkConfig) -> Any:
+def _broker(settings: SourceConfig | SinkConfig) -> Any:
     mqtt = import_module("edgemerge.agent.mqtt")
-    return mqtt.agent_broker(said.host, said.port, said.username, said.password_file, said.ca_file)
+    names = ("host", "port", "username", "password_file", "ca_file")
+    return mqtt.agent_broker(*(getattr(settings, name) for name in names))
 
 
-def _required(table: str, said: Any, name: str) -> Any:
-    """Return a setting that this kind cannot do without."""
-    found = getattr(said, name)
+def _required(table: str, settings: Any, name: str) -> Any:
+    """Return a setting that this kind needs."""
+    found = getattr(settings, name)
     if found is None:
-        raise SettingError(f'{table}.kind = "{said.kind}" needs {table}.{name}: say it')
+        raise SettingError(f'{table}.kind = "{settings.kind}" needs {table}.{name}: say it')
     return found
 
 
-def _path_text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-GATE_TOTALS, GATE_CONTRIBUTIONS = (
-    2.0,
-    16.0,
-)  # times N samples; the second where peers see each contribution
+# Times N samples; the second where peers see each contribution.
+GATE_TOTALS, GATE_CONTRIBUTIONS = 2.0, 16.0
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 
 
@@ -323,9 +319,9 @@ def new_state(config: Config, projection: Projection, clock: Callable[[], float]
 
 
 def check_state(memory: AgentState, config: Config) -> None:
-    """Refuse the state of another device or another kind of learner; tell of other settings."""
-    thing = memory.learner
-    kind = "detector" if isinstance(thing, Detector) else "bank"
+    """Refuse the state of another device or kind of learner; warn of changed settings."""
+    learner = memory.learner
+    kind = "detector" if isinstance(learner, Detector) else "bank"
     for word, found, expected in (
         ("device", memory.device, config.device),
         ("learner.kind", kind, config.learner.kind),
@@ -335,17 +331,13 @@ def check_state(memory: AgentState, config: Config) -> None:
                 f"{config.state} holds the state of {word} {found!r}, and the configuration says "
                 f"{expected!r}: change it back, or choose another state folder"
             )
-    wanted = make_learner(config, memory.projection)
-    changed = [
-        name
-        for name in _learner_options(thing)
-        if _learner_options(thing)[name] != _learner_options(wanted)[name]
-    ]
+    kept, wanted = (
+        _learner_options(learner),
+        _learner_options(make_learner(config, memory.projection)),
+    )
+    changed = [name for name in kept if kept[name] != wanted[name]]
     if changed:
-        values = {
-            "changed": changed,
-            "kept": {name: _learner_options(thing)[name] for name in changed},
-        }
+        values = {"changed": changed, "kept": {name: kept[name] for name in changed}}
         logger.warning(
             "settings of [learner] have changed: what was learnt keeps the ones it began with",
             extra={"values": values},
@@ -367,23 +359,18 @@ def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | No
     return GATE_CONTRIBUTIONS, None
 
 
-def _fetch_gate(said: ExchangeConfig) -> float:
-    ca_file = None if said.ca_file is None else str(said.ca_file)
-    if said.url is None or said.fleet is None or said.token_file is None:
-        raise SettingError("exchange.url, fleet and token_file must be set")
-    hub = ServerClient(said.url, read_token(said.token_file), ca_file=ca_file)
-    try:
-        reads = hub.fleet(said.fleet).get("reads")
-    finally:
-        hub.close()
+def _fetch_gate(settings: ExchangeConfig) -> float:
+    url, fleet, token = _server_access(settings)
+    with closing(ServerClient(url, token, ca_file=settings.ca_file)) as server:
+        reads = server.fleet(fleet).get("reads")
     if reads not in ("totals", "contributions"):
         raise RejectedError(f"found reads={reads!r}, expected totals or contributions")
     return GATE_TOTALS if reads == "totals" else GATE_CONTRIBUTIONS
 
 
-def _learner_options(thing: Detector | Bank) -> dict[str, object]:
+def _learner_options(learner: Detector | Bank) -> dict[str, object]:
     names = ("ridge", "forgetting", "reject_above", "max_patterns")
-    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+    return {name: getattr(learner, name) for name in names if hasattr(learner, name)}
 
 
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
@@ -438,7 +425,10 @@ def _build_agent(
 ) -> Agent:
     source = make_source(config, memory.projection)
     features, threshold = make_features(config, memory.projection), make_threshold(config)
-    _resume_parts(memory, features, threshold)
+    if memory.features is not None:
+        features.resume(memory.features)
+    if memory.threshold is not None and not threshold.resume(memory.threshold):
+        logger.warning("[threshold] has changed: the limit is learnt again")
     names = partial(input_names, config, memory.projection)
     keeper = StateSaver(folder, memory, features, threshold, config.save, steady=clocks.steady)
     judge = Judge(memory, features, threshold, names, clocks.wall)
@@ -449,8 +439,10 @@ def _build_agent(
     if exchange is not None:
         syncing = _build_sync(config, memory, exchange, keeper, clocks)
         ends.callback(syncing.close, CLOSE_TIMEOUT_S)
-    reporting = _build_reporter(config, memory, syncing, clocks)
-    if reporting is not None:
+    reporting, reports = None, make_reports(config)
+    if reports is not None:
+        worker = report_worker(reports, memory.desired and int(memory.desired["revision"]))
+        reporting = DeviceReporter(memory, syncing, worker, config.report, clocks=clocks)
         ends.callback(reporting.close)
     inbox = ReadAhead(source, memory.position)
     ends.callback(inbox.close)
@@ -460,43 +452,17 @@ def _build_agent(
 def _build_sync(
     config: Config, memory: AgentState, exchange: Exchange, keeper: StateSaver, clocks: Clocks
 ) -> Synchronizer:
-    said = config.sync
     gate, rule = release_gate(config)
-    sharing = SharingPolicy(memory, gate=gate, max_shift=said.max_shift)
-    schedule = SyncSchedule(said.every_s, said.jitter, config.device)
-    return Synchronizer(
-        sharing,
-        exchange_worker(exchange),
-        schedule,
-        said,
-        save=keeper.save,
-        clocks=clocks,
-        rule=rule,
-    )
-
-
-def _build_reporter(
-    config: Config, memory: AgentState, syncing: Synchronizer | None, clocks: Clocks
-) -> DeviceReporter | None:
-    reports = make_reports(config)
-    if reports is None:
-        return None
-    known = None if memory.desired is None else int(memory.desired["revision"])
-    worker = report_worker(reports, known)
-    return DeviceReporter(memory, syncing, worker, config.report, clocks=clocks)
-
-
-def _resume_parts(memory: AgentState, features: Features, threshold: Threshold) -> None:
-    if memory.features is not None:
-        features.resume(memory.features)
-    if memory.threshold is not None and not threshold.resume(memory.threshold):
-        logger.warning("[threshold] has changed: the limit is learnt again")
+    sharing = SharingPolicy(memory, gate=gate, max_shift=config.sync.max_shift)
+    schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
+    worker, save = exchange_worker(exchange), keeper.save
+    return Synchronizer(sharing, worker, schedule, config.sync, save=save, clocks=clocks, rule=rule)
 
 
 def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
     control = ControlSocket(config.state)
     ends.callback(control.close)
-    agent.keeper.save()  # if it cannot, it says so, and detection goes on
+    agent.keeper.save()  # a failure is logged, and detection goes on
     notify("READY=1")
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
     Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)

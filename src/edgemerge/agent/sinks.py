@@ -82,18 +82,18 @@ class BackgroundWriter:
     def __init__(
         self, write: Callable[[memoryview], int], failed: Callable[[OSError], None]
     ) -> None:
-        """Start the thread; `write` takes some bytes and gives their number, or raises OSError."""
+        """Start the thread; `write` returns how many bytes it wrote, or raises OSError."""
         self._write, self._failed = write, failed
         self._changed = Condition()
         self._waiting: deque[bytes] = deque()
         self._pieces = 0  # written so far
         self._stalled = self._closed = False
         self.left_out = 0
-        self._thread = Thread(target=self._work, name="outlet", daemon=True)
+        self._thread = Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        """Send a line; it is left out if there is no room and nobody reads."""
+        """Queue a line; it is dropped if the queue is full and the reader stalls."""
         with self._changed:
             if self._stalled and not self._waiting:
                 self._stalled = False
@@ -105,7 +105,7 @@ class BackgroundWriter:
                 self.left_out += 1
 
     def close(self) -> bool:
-        """Let what waits leave, as long as somebody reads it; return whether all of it has left."""
+        """Write what waits as long as it is read; return whether all of it was written."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class BackgroundWriter:
         return not self._thread.is_alive()
 
     def _has_room(self) -> bool:
-        """Wait for room while bytes leave; when none do, say that nobody reads."""
+        """Wait for room while bytes are written; when none are, the reader has stalled."""
         seen = -1
         while seen != self._pieces:
             seen = self._pieces
@@ -142,7 +142,7 @@ class BackgroundWriter:
                 self._failed(error)
 
     def _next(self) -> memoryview:
-        """Wait for lines; give all that wait, or nothing when there will be no more."""
+        """Wait for lines; return all that wait, or nothing when there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             lines = b"".join(self._waiting)
@@ -163,10 +163,12 @@ class JsonLinesSink:
         self._path, self._file = path, _open_output(path)
         self._is_ours = self._file is not sys.stdout
         self._silent, self.failed = False, 0
-        self._file.flush()  # what was said there before comes first
+        self._file.flush()  # what was written before comes first
         place = _blocking_descriptor(self._file)
-        self._outlet = (
-            None if place is None else BackgroundWriter(partial(_write_some, place), self._trouble)
+        self._writer = (
+            None
+            if place is None
+            else BackgroundWriter(partial(_write_some, place), self._handle_error)
         )
 
     def verdict(self, verdict: Verdict) -> None:
@@ -174,14 +176,14 @@ class JsonLinesSink:
         if self._silent:
             return
         line = to_json_line(verdict_to_dict(verdict)) + "\n"
-        if self._outlet is not None:
-            self._outlet.put(line.encode())
+        if self._writer is not None:
+            self._writer.put(line.encode())
             return
         try:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            self._trouble(error)
+            self._handle_error(error)
 
     def status(self, status: dict[str, Any]) -> None:
         """Do nothing: only verdicts are written here."""
@@ -189,33 +191,30 @@ class JsonLinesSink:
     def close(self) -> None:
         """Close the file; standard output and a pipe that blocks stay open."""
         self._silent = True
-        if self._outlet is not None and not self._outlet.close():
+        if self._writer is not None and not self._writer.close():
             return
         if self._is_ours:
             try:
                 self._file.close()
             except OSError as error:
-                self._trouble(error)
+                self._handle_error(error)
 
-    def _trouble(self, error: OSError) -> None:
+    def _handle_error(self, error: OSError) -> None:
         values = {"path": str(self._path), "why": error.strerror}
         if isinstance(error, BrokenPipeError):
             logger.info("nobody reads the verdicts any more", extra={"values": values})
-            self._stop_writing()
+            self._silent = True
+            if not self._is_ours:  # or Python complains at the end that it cannot be flushed
+                with Path(os.devnull).open("wb") as nowhere:
+                    os.dup2(nowhere.fileno(), self._file.fileno())
             return
         self.failed += 1
         if self.failed == 1:
             logger.warning("verdicts cannot be written", extra={"values": values})
 
-    def _stop_writing(self) -> None:
-        self._silent = True
-        if not self._is_ours:  # or Python complains at the end that it cannot be flushed
-            with Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), self._file.fileno())
-
 
 def _open_output(path: Path) -> TextIO:
-    """Open a file to add to it, or give standard output, if it was not closed from the start."""
+    """Open a file to append to, or return standard output, unless it was closed at the start."""
     if str(path) == "-":
         if sys.stdout is not None:
             return sys.stdout
@@ -225,7 +224,7 @@ def _open_output(path: Path) -> TextIO:
 
 
 def _write_some(place: int, piece: memoryview) -> int:
-    """Write some bytes, when there is room for any: another process may have it not wait."""
+    """Write some bytes; wait for room even if another process made the pipe non-blocking."""
     while True:
         try:
             return os.write(place, piece)
@@ -234,7 +233,7 @@ def _write_some(place: int, piece: memoryview) -> int:
 
 
 def _blocking_descriptor(file: TextIO) -> int | None:
-    """Return the descriptor of a pipe, a terminal or a line; None for a file, or for memory."""
+    """Return the descriptor of a pipe, terminal or socket; None for a file, or for memory."""
     try:
         found = file.fileno()
     except UnsupportedOperation:
@@ -301,7 +300,7 @@ class DiskQueue:
     """A queue that survives kill -9; what was sent just before a kill may be sent again."""
 
     def __init__(self, path: Path, room: int = MAX_SPOOLED) -> None:
-        """Go on with what waits in the file."""
+        """Load the messages that wait in the file."""
         self._path, self._lock = path, Lock()
         self._waiting: deque[str] = deque(_read_messages(path), maxlen=room)
         self._written = len(self._waiting)
@@ -313,7 +312,7 @@ class DiskQueue:
         return len(self._waiting)
 
     def add(self, message: str) -> None:
-        """Put a message without line ends behind the others; the oldest makes way if need be."""
+        """Append a message without line ends; if there is no room, the oldest is dropped."""
         with self._lock:
             self.dropped += len(self._waiting) == self._waiting.maxlen
             self._waiting.append(message)

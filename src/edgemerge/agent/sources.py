@@ -37,7 +37,7 @@ class TrackedFile:
         self._at(0)
 
     def _at(self, offset: int) -> None:
-        """Begin at an offset, knowing what lies at the head of the file before it."""
+        """Start at an offset, and read what is before it of the first `HEAD_BYTES`."""
         self._head = self._first_bytes(min(offset, HEAD_BYTES))
         self._file.seek(offset)
         self._splitter = LineSplitter(offset, self._longest)
@@ -61,12 +61,17 @@ class TrackedFile:
         self._at(start + self._file.read(size - start).rfind(b"\n") + 1)
 
     def position(self, end: int, header: tuple[str, ...] | None) -> dict[str, Any]:
-        """Return what is needed to go on behind a line, as plain JSON."""
+        """Return the position after a line, as plain JSON."""
         names = None if header is None else list(header)
-        return {"offset": end, "inode": self._inode, "head": self._mark(end), "header": names}
+        return {
+            "offset": end,
+            "inode": self._inode,
+            "head": self._head_digest(end),
+            "header": names,
+        }
 
-    def go_on(self, position: Any, *, copied: bool = True) -> bool:
-        """Go to a position, if it is one of this file; `copied` says that a copy will do."""
+    def resume(self, position: Any, *, copied: bool = True) -> bool:
+        """Go to a position, if it is one of this file or, with `copied`, of a copy of it."""
         offset = position["offset"]
         same = self._inode == position["inode"]
         if not same and not (copied and offset >= HEAD_BYTES):
@@ -74,7 +79,7 @@ class TrackedFile:
         if os.fstat(self._file.fileno()).st_size < offset:
             return False
         self._at(offset)
-        if self._mark(offset) == position["head"]:
+        if self._head_digest(offset) == position["head"]:
             return True
         self._at(0)
         return False
@@ -97,10 +102,10 @@ class TrackedFile:
         return found.st_ino != self._inode
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         self._file.close()
 
-    def _mark(self, end: int) -> str:
+    def _head_digest(self, end: int) -> str:
         return sha256(self._head[:end]).hexdigest()[:16]
 
     def _first_bytes(self, count: int) -> bytes:
@@ -111,10 +116,10 @@ class TrackedFile:
 def find_rotated(path: Path, position: Any, longest: int = MAX_LINE_BYTES) -> TrackedFile | None:
     """Find the file of a position beside its path, where rotation moved it (path.1 and so on)."""
     for beside in sorted(path.parent.glob(f"{escape(path.name)}?*")):
-        with suppress(OSError):  # another one is no matter, and it may be gone again
+        with suppress(OSError):  # it may be gone again
             if beside.stat().st_ino == position["inode"]:
                 file = TrackedFile(beside, longest)
-                if file.go_on(position, copied=False):
+                if file.resume(position, copied=False):
                     return file
                 file.close()
     return None
@@ -135,7 +140,7 @@ class FileSource:
 
     @property
     def skipped(self) -> int:
-        """The lines that were no rows."""
+        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
@@ -151,7 +156,7 @@ class FileSource:
 
 
 class TailSource:
-    """The rows of a file that grows; a new file in its place, or a cut one, is begun anew.
+    """The rows of a file that grows; a new or truncated file is read from its start.
 
     A row counts once its line is complete. Of a file that was moved away, what is left is read
     first; after a restart it is looked for beside the path, as path.1 and the like.
@@ -166,7 +171,7 @@ class TailSource:
 
     @property
     def skipped(self) -> int:
-        """The lines that were no rows."""
+        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
@@ -175,12 +180,14 @@ class TailSource:
         while not stop.is_set():
             file = self._open(position)
             if file is None:
-                at_end = False  # what appears later is new, all of it
+                at_end = False  # a file that appears later is new
                 stop.wait(POLL_S)
                 continue
             with closing(file):
                 if at_end:
-                    self._pass_over(file)
+                    if (first := next(file.lines(), None)) is not None:
+                        self._reader.row(first.text)  # the header
+                    file.seek_last_line()
                 yield from self._follow(file, stop)
             position, at_end = None, False
             self._reader.form.begin()
@@ -193,7 +200,7 @@ class TailSource:
             file = None
         if position is None:
             return file
-        if file is None or not file.go_on(position, copied=False):
+        if file is None or not file.resume(position, copied=False):
             rotated = find_rotated(self._path, position, self._longest)
             if rotated is not None and file is not None:
                 file.close()
@@ -202,41 +209,31 @@ class TailSource:
             _start_format(self._reader.form, file, position)
         return file
 
-    def _pass_over(self, file: TrackedFile) -> None:
-        """Leave out what is there, but for the header."""
-        first = next(file.lines(), None)
-        if first is not None:
-            self._reader.row(first.text)
-        file.seek_last_line()
-
     def _follow(self, file: TrackedFile, stop: Event) -> Iterator[Reading]:
-        """Return what is there and what is added, until the file is cut or another in its place."""
+        """Yield what is there and what is added, until the file is truncated or replaced."""
         moved = False
         while not stop.is_set():
             if file.is_truncated():
                 logger.info("the file was cut", extra={"values": {"path": self._path}})
                 return
             yield from _readings(file.lines(), file, self._reader, stop)
-            if moved:  # and what was still written to it before is read now
-                return self._leave(file)
+            if moved:  # what was still written to it before is read now
+                logger.info("another file is in its place", extra={"values": {"path": self._path}})
+                if file.rest().text != b"":
+                    self._reader.skip("the last line of a file that was moved away is not complete")
+                return
             moved = file.is_replaced(self._path)
             if not moved:
                 stop.wait(POLL_S)
 
-    def _leave(self, file: TrackedFile) -> None:
-        logger.info("another file is in its place", extra={"values": {"path": self._path}})
-        rest = file.rest()
-        if rest.text != b"":
-            self._reader.skip("the last line of a file that was moved away is not complete")
-
 
 def _start_format(form: RowFormat, file: TrackedFile, position: Any) -> None:
-    """Let the form know where in the file it begins."""
+    """Tell the format where in the file reading starts."""
     if position is None:
         form.begin()
-    elif file.go_on(position):
+    elif file.resume(position):
         names = position["header"]
-        form.go_on(None if names is None else tuple(names))
+        form.resume(None if names is None else tuple(names))
     else:
         logger.warning("the file is another one than before: it is read from its start")
         form.begin()
@@ -267,7 +264,7 @@ class StdinSource:
 
     @property
     def skipped(self) -> int:
-        """The lines that were no rows."""
+        """The number of lines that could not be parsed."""
         return self._reader.skipped
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,11 @@ class AgentState:
 
     def contributions(self) -> tuple[Contribution, ...]:
         """Decode the pending contributions."""
-        read = partial(decode, kind=Contribution, limit=MAX_STATE_BYTES, projection=self.projection)
-        return tuple(read(data).keep_encoded(data) for data in self.pending)
+        limit, shared = MAX_STATE_BYTES, self.projection
+        return tuple(
+            decode(data, Contribution, limit=limit, projection=shared).keep_encoded(data)
+            for data in self.pending
+        )
 
     def reject(self, merged: Merged, why: str) -> None:
         """Remember not to adopt this sum again, and why."""
