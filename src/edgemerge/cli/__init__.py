@@ -5,23 +5,12 @@ from __future__ import annotations
 import click
 
 from edgemerge import __version__
-from edgemerge.cli.group import (
-    EXIT_CODE_HELP,
-    LazyGroup,
-    current_name,
-    example,
-    limit_blas_threads,
-)
+from edgemerge.cli.group import EXIT_CODE_HELP, LazyGroup, current_name, example, limit_blas_threads
 
 SECTIONS = {
-    "With files": {
-        "learn": "edgemerge.cli.files",
-        "bulk": "edgemerge.cli.files",
-        "score": "edgemerge.cli.files",
-        "share": "edgemerge.cli.files",
-        "merge": "edgemerge.cli.files",
-        "show": "edgemerge.cli.files",
-    },
+    "With files": dict.fromkeys(
+        ("learn", "bulk", "score", "share", "merge", "show"), "edgemerge.cli.files"
+    ),
     "Over a network": {
         "serve": "edgemerge.cli.serve",
         "fleet": "edgemerge.cli.fleet",
@@ -42,10 +31,7 @@ SECTIONS = {
 @click.group(
     cls=LazyGroup,
     sections=SECTIONS,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": current_name,
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": current_name},
     epilog=f"{example('edgemerge demo')}\n\n{EXIT_CODE_HELP}",
 )
 @click.version_option(__version__, prog_name="edgemerge", message="%(prog)s %(version)s")

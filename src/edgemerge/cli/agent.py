@@ -207,8 +207,8 @@ def enrol(
     from edgemerge.files import write_atomically
 
     _check_writable(token_file, force=force)
-    with server_connection(url, _read_invitation(invitation_file), ca_file) as hub:
-        found = hub.enrol(fleet, device)
+    with server_connection(url, _read_invitation(invitation_file), ca_file) as client:
+        found = client.enrol(fleet, device)
     write_atomically(f"{found.pop('token')}\n".encode(), token_file)
     found["token_file"] = str(token_file)
     print_json(found) if as_json else print_fields(found)

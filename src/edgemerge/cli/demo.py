@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -113,11 +113,8 @@ def print_outcome(outcome: Any, out: Path, *, as_json: bool) -> None:
 
 def print_dashboard_link(fleet: Any) -> None:
     """Print the dashboard's address, and a link that signs in once."""
-    hub = fleet.operator
-    try:
-        link = hub.sign_in_link()["path"]
-    finally:
-        hub.close()
+    with closing(fleet.operator) as client:
+        link = client.sign_in_link()["path"]
     remark(
         f"\nDashboard: {fleet.url}/ui/\n"
         f"Sign in with this link, once, within ten minutes: {fleet.url}{link}"

@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from ctypes import CDLL
 from importlib import metadata
 from pathlib import Path
@@ -285,16 +285,11 @@ def check_server(url: str, ca_file: Path | None) -> Iterator[Finding]:
 
     advice = "start it with `edgemerge serve`, or give its address as http://host:port"
     try:
-        there = Connection(
-            url, ca_file=str(ca_file) if ca_file else None, timeout_s=SERVER_TIMEOUT_S
-        )
-        try:
-            there.ask("GET", "/healthz").must_be(200)
-            yield _check_server_version(url, there.ask("GET", "/openapi.json").must_be(200).json())
-            there.ask("GET", "/readyz").must_be(200)
+        with closing(Connection(url, ca_file=ca_file, timeout_s=SERVER_TIMEOUT_S)) as server:
+            server.ask("GET", "/healthz").must_be(200)
+            yield _check_server_version(url, server.ask("GET", "/openapi.json").must_be(200).json())
+            server.ask("GET", "/readyz").must_be(200)
             yield Finding("ok", "server ready", "accepts contributions")
-        finally:
-            there.close()
     except EdgemergeError as error:
         yield Finding("fail", "server", one_line(error), advice)
     if urlsplit(url).scheme == "http" and urlsplit(url).hostname not in ("127.0.0.1", "localhost"):

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from time import monotonic
@@ -16,9 +17,10 @@ from urllib.parse import quote
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs, one_line, option
-from edgemerge.cli.options import build_projection, projection_options
+from edgemerge.cli.options import FILE, build_projection, projection_options
 from edgemerge.cli.output import (
     format_value,
+    headings,
     json_option,
     print_fields,
     print_json,
@@ -65,7 +67,7 @@ def sample_counts(learner: Any) -> dict[str, float]:
         "edgemerge learn pump.bank tuesday.csv",
     )
 )
-@click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("learner_file", type=FILE)
 @click.argument("samples", type=CSV_PATH)
 @columns_option
 @click.option("--new", type=click.Choice(["bank", "detector"]), help="Create an empty learner.")
@@ -166,7 +168,7 @@ def bad_data_option(name: str, what: str) -> Callable[[Any], Any]:
 @click.command(
     epilog=example("edgemerge bulk pump.detector history/ --projection pump.bank --bad-rows skip")
 )
-@click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("learner_file", type=FILE)
 @click.argument("samples", nargs=-1, required=True)
 @columns_option
 @projection_options
@@ -286,7 +288,7 @@ MAX_EXPLAINED = 3  # inputs named for an alarm
 
 
 @click.command(epilog=example("edgemerge score pump.bank today.csv --threshold 4 --explain"))
-@click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("learner_file", type=FILE)
 @click.argument("samples", type=CSV_PATH)
 @columns_option
 @option(
@@ -316,7 +318,7 @@ def score(
     """
     learner = load_learner(learner_file)
     total = alarms = 0
-    write = _json_line if as_json else _csv_writer(explain=explain)
+    write = partial(json.dumps, ensure_ascii=False) if as_json else _csv_writer(explain=explain)
     names = learner.projection.names or ()
     words = None if sys.stdout.isatty() else "scoring"  # a bar would mix with the results
     with open_csv(samples, words, columns=columns, expected=names) as rows:
@@ -346,10 +348,6 @@ def _explanation(learner: Any, x: Any, names: list[str]) -> list[dict[str, Any]]
     return [{"input": names[i], "times": round(float(shares[i]), 2)} for i in most]
 
 
-def _json_line(result: dict[str, Any]) -> str:
-    return json.dumps(result, ensure_ascii=False)
-
-
 def _csv_writer(*, explain: bool) -> Callable[[dict[str, Any]], str]:
     def write(result: dict[str, Any]) -> str:
         line = StringIO()
@@ -367,13 +365,13 @@ def _csv_writer(*, explain: bool) -> Callable[[dict[str, Any]], str]:
 
 # With fewer samples per hidden value, single samples can be reconstructed from the sums.
 MIN_SAMPLES_PER_HIDDEN = 2
-SHARE_COLUMNS = {"file": "FILE", "pattern": "PATTERN", "samples": "SAMPLES", "bytes": "BYTES"}
+SHARE_COLUMNS = headings("file", "pattern", "samples", "bytes")
 
 
 @click.command(
     epilog=example("edgemerge share pump.bank --device pump-3 --revision 1 --out shared/")
 )
-@click.argument("learner_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("learner_file", type=FILE)
 @click.option("--device", required=True, help="Name of this device.")
 @click.option(
     "--revision", type=int, required=True, help="Number of this share; raise it every time."
@@ -414,48 +412,46 @@ def share(
     from edgemerge.files import write_atomically
     from edgemerge.wire.codec import encode
 
-    notes = _contributions(load_learner(learner_file), pattern, device, revision, incarnation)
+    learner = load_learner(learner_file)
+    enough = MIN_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+    origin = {"revision": revision, "incarnation": incarnation}
     written = []
-    for path, note in _paths(notes, out).items():
-        data = encode(note, form)
+    for path, contribution in _shared_files(learner, device, pattern, origin, out).items():
+        data = encode(contribution, form)
         write_atomically(data, path)
-        written.append({"file": str(path), "device": device, "pattern": note.pattern})
-        written[-1] |= {"samples": note.stats.count, "bytes": len(data)}
-        if note.stats.count < MIN_SAMPLES_PER_HIDDEN * note.stats.projection.n_hidden:
+        count = contribution.stats.count
+        written.append({"file": str(path), "device": device, "pattern": contribution.pattern})
+        written[-1] |= {"samples": count, "bytes": len(data)}
+        if count < enough:
             remark(
                 f"Warning: {path}: single samples can be reconstructed from sums of only "
-                f"{note.stats.count:g}; "
-                f"share after {MIN_SAMPLES_PER_HIDDEN * note.stats.projection.n_hidden} or more"
+                f"{count:g}; share after {enough} or more"
             )
     print_json(written) if as_json else print_table(written, SHARE_COLUMNS)
 
 
-def _contributions(
-    learner: Any, pattern: str | None, device: str, revision: int, incarnation: int
-) -> list[Any] | Any:
+def _shared_files(
+    learner: Any, device: str, pattern: str | None, origin: dict[str, int], out: Path
+) -> dict[Path, Any]:
+    """Return the contributions, each with the file to write it to."""
     from edgemerge.core.bank import Bank
 
-    if not isinstance(learner, Bank):
-        origin = {"revision": revision, "incarnation": incarnation}
-        return learner.share(device, pattern=pattern or "normal", **origin)[0]
-    if pattern:
-        raise CommandError(
-            "found --pattern for a bank, which names its patterns itself: leave it out"
-        )
-    notes = learner.share(device, revision=revision, incarnation=incarnation)
-    if not notes:
-        raise CommandError(
-            "found no samples of its own in this bank: let it learn first", ExitCode.NO_DATA
-        )
-    return notes
-
-
-def _paths(notes: list[Any] | Any, out: Path) -> dict[Path, Any]:
-    if not isinstance(notes, list) and not out.is_dir():
-        return {out: notes}
-    found = notes if isinstance(notes, list) else [notes]
+    if isinstance(learner, Bank):
+        if pattern:
+            raise CommandError(
+                "found --pattern for a bank, which names its patterns itself: leave it out"
+            )
+        found = learner.share(device, **origin)
+        if not found:
+            raise CommandError(
+                "found no samples of its own in this bank: let it learn first", ExitCode.NO_DATA
+            )
+    else:
+        found = learner.share(device, pattern=pattern or "normal", **origin)
+        if not out.is_dir():
+            return {out: found[0]}
     out.mkdir(parents=True, exist_ok=True)
-    return {out / f"{quote(n.device, '')}.{quote(n.pattern, '')}.safetensors": n for n in found}
+    return {out / f"{quote(c.device, '')}.{quote(c.pattern, '')}.safetensors": c for c in found}
 
 
 WARN_LEVEL_SHIFT = 2.0  # warn if a merge multiplies the loss of own samples by more
@@ -465,10 +461,8 @@ ROUNDING = 2.0**-11  # relative, of the narrowest wire form
 @click.command(
     epilog=example("edgemerge merge pump.bank shared/* --without pump-3 --out pump.bank")
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write."
-)
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--out", type=FILE, required=True, help="File to write.")
 @click.option(
     "--without",
     multiple=True,
@@ -505,11 +499,10 @@ def merge(
     With --total, FILES are contributions only, and their sum is written.
     """
     with progress("merging"):
-        result = (
-            _merge_total(files, without, kind, out)
-            if total
-            else _merge_into_learner(files, without, out)
-        )
+        if total:
+            result = _merge_total(files, without, kind, out)
+        else:
+            result = _merge_into_learner(files, without, out)
     print_json(result) if as_json else print_fields(result)
     if max(result.get("level_shift", {}).values(), default=0.0) > WARN_LEVEL_SHIFT:
         remark("Warning: the loss of its own samples has grown; check what was merged.")
@@ -530,7 +523,8 @@ def _merge_into_learner(
         learner.catch_up()  # so that before and after are of the same samples
     received = _read_contributions(files[1:], learner.projection, without)
     _reject_own(learner, received)
-    before, readouts = sample_counts(learner), _readouts(learner)
+    before, patterns = sample_counts(learner), detectors_by_pattern(learner).items()
+    readouts = {name: each.readout for name, each in patterns if each.own.count}
     if isinstance(learner, Bank):
         if received.bare_stats:
             raise CommandError("found sums without their origin, expected contributions for a bank")
@@ -574,9 +568,9 @@ def _read_contributions(files: tuple[Path, ...], projection: Any, without: tuple
 def _reject_own(learner: Any, received: Any) -> None:
     own = [each.own for each in detectors_by_pattern(learner).values() if each.own.count]
     mine = [
-        note.device
-        for note in received.ledger
-        if any(_same_samples(note.stats, each) for each in own)
+        each.device
+        for each in received.ledger
+        if any(_same_samples(each.stats, stats) for stats in own)
     ]
     if mine:
         raise CommandError(
@@ -591,12 +585,6 @@ def _same_samples(some: Any, own: Any) -> bool:
 
     near = ROUNDING * own.count
     return bool(some.count == own.count and allclose(some.C, own.C, rtol=ROUNDING, atol=near))
-
-
-def _readouts(learner: Any) -> dict[str, Any]:
-    return {
-        name: each.readout for name, each in detectors_by_pattern(learner).items() if each.own.count
-    }
 
 
 def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, option
+from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, option, options
 from edgemerge.cli.options import (
+    FILE,
     build_projection,
     operator_connection,
     projection_options,
@@ -19,6 +20,7 @@ from edgemerge.cli.options import (
 from edgemerge.cli.output import (
     confirm,
     format_time,
+    headings,
     json_option,
     print_fields,
     print_json,
@@ -27,36 +29,13 @@ from edgemerge.cli.output import (
 )
 
 SECTIONS = {
-    "Fleets": {
-        "create": "edgemerge.cli.fleet",
-        "list": "edgemerge.cli.fleet:list_fleets",
-        "show": "edgemerge.cli.fleet",
-        "delete": "edgemerge.cli.fleet",
-    },
-    "Devices": {
-        "invite": "edgemerge.cli.fleet",
-        "devices": "edgemerge.cli.fleet",
-        "revoke": "edgemerge.cli.fleet",
-        "contributions": "edgemerge.cli.fleet",
-        "drop": "edgemerge.cli.fleet",
-    },
-    "Choices": {
-        "choices": "edgemerge.cli.fleet",
-        "adopt": "edgemerge.cli.fleet",
-        "exclude": "edgemerge.cli.fleet",
-        "undo": "edgemerge.cli.fleet",
-        "preview": "edgemerge.cli.fleet",
-    },
-    "Server": {"audit": "edgemerge.cli.fleet"},
+    "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
+    | {"list": f"{__name__}:list_fleets"},
+    "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
+    "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
+    "Server": {"audit": __name__},
 }
-FLEET_COLUMNS = {
-    "fleet": "FLEET",
-    "devices": "DEVICES",
-    "contributions": "CONTRIBUTIONS",
-    "samples": "SAMPLES",
-    "reads": "READS",
-    "created": "CREATED",
-}
+FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
 
 
 @click.group(
@@ -122,9 +101,9 @@ def create(
     --high. It cannot be changed later.
     """
     projection = build_projection(columns=[], **settings)
-    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as hub:
-        made = hub.create_fleet(name, projection, reads=reads, least=least, growing=growing)
-        found = with_dates(hub.fleet(name))
+    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
+        made = client.create_fleet(name, projection, reads=reads, least=least, growing=growing)
+        found = with_dates(client.fleet(name))
     print_json(found) if as_json else print_fields(found)
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
@@ -136,8 +115,8 @@ def create(
 @json_option
 def list_fleets(*, as_json: bool, **where: Any) -> None:
     """List all fleets."""
-    with operator_connection(**where) as hub:
-        found = [with_dates(each) for each in hub.fleets()]
+    with operator_connection(**where) as client:
+        found = [with_dates(each) for each in client.fleets()]
     print_json(found) if as_json else print_table(found, FLEET_COLUMNS)
 
 
@@ -145,19 +124,19 @@ def list_fleets(*, as_json: bool, **where: Any) -> None:
 @click.argument("name", metavar="FLEET")
 @click.option(
     "--save-projection",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the projection to this file.",
 )
 @server_options
 @json_option
 def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any) -> None:
     """Show a fleet's settings and counts."""
-    with operator_connection(**where) as hub:
-        found = with_dates(hub.fleet(name))
+    with operator_connection(**where) as client:
+        found = with_dates(client.fleet(name))
         if save_projection:
             from edgemerge.files import save
 
-            save(hub.projection(name), save_projection)
+            save(client.projection(name), save_projection)
     print_json(found) if as_json else print_fields(found)
 
 
@@ -172,8 +151,8 @@ def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
     This cannot be undone.
     """
     confirm(f"Delete fleet {name} with everything in it?", yes=yes)
-    with operator_connection(**where) as hub:
-        hub.delete_fleet(name)
+    with operator_connection(**where) as client:
+        client.delete_fleet(name)
     print_json({"deleted": name}) if as_json else click.echo(f"Deleted fleet {name}.")
 
 
@@ -183,22 +162,10 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
-DEVICE_COLUMNS = {
-    "device": "DEVICE",
-    "contributions": "CONTRIBUTIONS",
-    "samples": "SAMPLES",
-    "seen": "SEEN",
-    "revoked": "REVOKED",
-}
-CONTRIBUTION_COLUMNS = {
-    "device": "DEVICE",
-    "incarnation": "INCARNATION",
-    "pattern": "PATTERN",
-    "revision": "REVISION",
-    "samples": "SAMPLES",
-    "bytes": "BYTES",
-    "received": "RECEIVED",
-}
+DEVICE_COLUMNS = headings("device", "contributions", "samples", "seen", "revoked")
+CONTRIBUTION_COLUMNS = headings(
+    "device", "incarnation", "pattern", "revision", "samples", "bytes", "received"
+)
 
 
 @click.command(epilog=example("edgemerge fleet invite pumps pump-3 --out invitation"))
@@ -209,35 +176,26 @@ CONTRIBUTION_COLUMNS = {
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the token to this file instead, readable by its owner only.",
 )
 @server_options
 @json_option
 def invite(
-    fleet: str,
-    device: str | None,
-    valid_s: int,
-    out: Path | None,
-    *,
-    as_json: bool,
-    **where: Any,
+    fleet: str, device: str | None, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
 ) -> None:
     """Create an invitation, with which one device can enrol.
 
     It works once, for DEVICE, or for any device if none is given.
     """
-    with operator_connection(**where) as hub:
-        found = with_dates(hub.invite(fleet, device, valid_s=valid_s))
+    with operator_connection(**where) as client:
+        found = with_dates(client.invite(fleet, device, valid_s=valid_s))
     if out:
         from edgemerge.files import write_atomically
 
         write_atomically(f"{found.pop('token')}\n".encode(), out)
         found["file"] = str(out)
-    if as_json:
-        print_json(found)
-    else:
-        click.echo(found.get("file") or found["token"])
+    print_json(found) if as_json else click.echo(found.get("file") or found["token"])
     remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
 
 
@@ -247,8 +205,8 @@ def invite(
 @json_option
 def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List the enrolled devices."""
-    with operator_connection(**where) as hub:
-        found = [with_dates(each) for each in hub.devices(fleet)]
+    with operator_connection(**where) as client:
+        found = [with_dates(each) for each in client.devices(fleet)]
     print_json(found) if as_json else print_table(found, DEVICE_COLUMNS)
 
 
@@ -262,8 +220,8 @@ def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 
     The contributions of DEVICE stay; `drop` removes them.
     """
-    with operator_connection(**where) as hub:
-        hub.revoke(fleet, device)
+    with operator_connection(**where) as client:
+        client.revoke(fleet, device)
     if as_json:
         print_json({"fleet": fleet, "revoked": device})
     else:
@@ -276,8 +234,8 @@ def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 @json_option
 def contributions(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List the contributions of all devices."""
-    with operator_connection(**where) as hub:
-        found = hub.contributions(fleet)
+    with operator_connection(**where) as client:
+        found = client.contributions(fleet)
     found["contributions"] = [with_dates(each) for each in found["contributions"]]
     print_json(found) if as_json else print_table(found["contributions"], CONTRIBUTION_COLUMNS)
 
@@ -294,38 +252,22 @@ def drop(fleet: str, device: str, *, yes: bool, as_json: bool, **where: Any) -> 
     The sums of FLEET are recomputed without them. This cannot be undone; `exclude` can.
     """
     confirm(f"Delete all contributions of {device} in {fleet}?", yes=yes)
-    with operator_connection(**where) as hub:
-        dropped = hub.drop(fleet, device)
+    with operator_connection(**where) as client:
+        dropped = client.drop(fleet, device)
     if as_json:
         print_json({"fleet": fleet, "device": device, "dropped": dropped})
     else:
         click.echo(f"Dropped {dropped} contributions of {device}.")
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-CHOICE_COLUMNS = {
-    "number": "NUMBER",
-    "at": "AT",
-    "actor": "ACTOR",
-    "what": "WHAT",
-    "undone": "UNDONE",
-}
-PREVIEW_COLUMNS = {
-    "device": "DEVICE",
-    "pattern": "PATTERN",
-    "samples": "SAMPLES",
-    "joined": "OTHERS",
-    "alone": "ALONE",
-    "before": "BEFORE",
-    "after": "AFTER",
-    "shift": "SHIFT",
-}
+CHOICE_COLUMNS = headings("number", "at", "actor", "what", "undone")
+LOSSES = ("alone", "before", "after", "shift")
+PREVIEW_COLUMNS = headings("device", "pattern", "samples", "joined", *LOSSES, joined="OTHERS")
 LOSS_DIGITS = 4  # significant
 MAX_NAMES = 5  # per line
 EFFECT_NOTE = "Devices that report follow it soon, others at their next exchange."
 
-SELECTION_OPTIONS = (
+selection_options = options(
     option(
         "--source",
         "sources",
@@ -352,13 +294,6 @@ SELECTION_OPTIONS = (
 )
 
 
-def selection_options(command: Command) -> Command:
-    """Add the options that select sources and targets."""
-    for add in reversed(SELECTION_OPTIONS):
-        command = add(command)
-    return command
-
-
 @click.command(epilog=example("edgemerge fleet choices pumps --include-undone"))
 @click.argument("fleet")
 @option(
@@ -372,8 +307,8 @@ def selection_options(command: Command) -> Command:
 @json_option
 def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
     """List the choices: who adopts from whom, what is excluded."""
-    with operator_connection(**where) as hub:
-        found = [each for each in hub.choices(fleet) if undone or each["undone"] is None]
+    with operator_connection(**where) as client:
+        found = [each for each in client.choices(fleet) if undone or each["undone"] is None]
     shown = [{**with_dates(each), "undone": format_time(each["undone"])} for each in found]
     print_json(shown) if as_json else print_table(
         [{**each, "what": describe_choice(each)} for each in shown], CHOICE_COLUMNS
@@ -404,8 +339,8 @@ def adopt(
     newest choice for a device counts. `preview` shows the effect first.
     """
     check_sources(sources, no_source=no_source)
-    with operator_connection(**where) as hub:
-        made = hub.adopt(fleet, sources, targets)
+    with operator_connection(**where) as client:
+        made = client.adopt(fleet, sources, targets)
     print_choice(made, as_json=as_json)
 
 
@@ -424,8 +359,8 @@ def exclude(
     `contributions` lists INCARNATION and PATTERN. The server keeps the contribution and its newer
     revisions, and `undo` includes it again. `drop` deletes instead, `revoke` blocks the device.
     """
-    with operator_connection(**where) as hub:
-        made = hub.exclude(fleet, device, incarnation, pattern)
+    with operator_connection(**where) as client:
+        made = client.exclude(fleet, device, incarnation, pattern)
     print_choice(made, as_json=as_json)
 
 
@@ -439,8 +374,8 @@ def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
 
     `choices` lists their NUMBER. Undoing one twice has no further effect.
     """
-    with operator_connection(**where) as hub:
-        found = hub.undo(fleet, number)
+    with operator_connection(**where) as client:
+        found = client.undo(fleet, number)
     if as_json:
         print_json({**with_dates(found), "undone": format_time(found["undone"])})
     else:
@@ -469,18 +404,13 @@ def preview(
     other devices.
     """
     check_sources(sources, no_source=no_source)
-    with operator_connection(**where) as hub:
-        found = hub.preview(fleet, sources, targets)
+    with operator_connection(**where) as client:
+        found = client.preview(fleet, sources, targets)
     if as_json:
         print_json(found)
     else:
-        losses = ("alone", "before", "after", "shift")
-        rounded = (
-            {word: float(f"{row[word]:.{LOSS_DIGITS}g}") for word in losses} for row in found
-        )
-        print_table(
-            [{**row, **few} for row, few in zip(found, rounded, strict=True)], PREVIEW_COLUMNS
-        )
+        rows = [row | {k: float(f"{row[k]:.{LOSS_DIGITS}g}") for k in LOSSES} for row in found]
+        print_table(rows, PREVIEW_COLUMNS)
     if not found:
         remark("None of the targets has contributed yet: nothing to compare.")
 
@@ -502,7 +432,7 @@ def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
 
 def describe_choice(choice: dict[str, Any]) -> str:
     """Describe a choice in words."""
-    if choice["kind"] in ("exclude", "revoke"):  # "revoke" in servers before 0.2
+    if choice["kind"] in ("exclude", "revoke"):  # "revoke" is its name in older servers
         return f"excluded {choice['device']}/{choice['incarnation']}/{choice['pattern']}"
     return f"{join_names(choice['targets'])} adopt from {join_names(choice['sources'])} only"
 
@@ -514,14 +444,7 @@ def join_names(names: list[str]) -> str:
 
 
 AUDIT_PAGE_SIZE = 500
-AUDIT_COLUMNS = {
-    "seq": "SEQ",
-    "at": "AT",
-    "actor": "ACTOR",
-    "action": "ACTION",
-    "fleet": "FLEET",
-    "subject": "SUBJECT",
-}
+AUDIT_COLUMNS = headings("seq", "at", "actor", "action", "fleet", "subject")
 
 
 @click.command(epilog=example("edgemerge fleet audit --fleet pumps --last 50"))
@@ -548,8 +471,8 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
 
     shown: deque[Any] = deque(maxlen=last)
     seq, head, met = 0, "", known is None
-    with operator_connection(**where) as hub:
-        for entry in verify_chain(_audit_entries(hub)):
+    with operator_connection(**where) as client:
+        for entry in verify_chain(_audit_entries(client)):
             seq, head = entry["seq"], entry["hash"]
             met = met or head == known
             if fleet in (None, entry["fleet"]):
@@ -566,8 +489,8 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
     remark(f"Verified {seq:,} entries. Head: {head}")
 
 
-def _audit_entries(hub: Any) -> Iterator[dict[str, Any]]:
+def _audit_entries(client: Any) -> Iterator[dict[str, Any]]:
     after = 0
-    while found := hub.audit(after=after, limit=AUDIT_PAGE_SIZE)["entries"]:
+    while found := client.audit(after=after, limit=AUDIT_PAGE_SIZE)["entries"]:
         yield from found
         after = found[-1]["seq"]

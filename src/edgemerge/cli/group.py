@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import partial
 from importlib import import_module
 from signal import SIGINT
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -31,6 +31,8 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 BLAS_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 MAX_SHORT_HELP = 1000  # characters: never cut
@@ -169,6 +171,17 @@ class Option(click.Option):
 
 
 option = partial(click.option, cls=Option)
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several options, in this order."""
+
+    def add(command: Command) -> Command:
+        for decorate in reversed(decorators):
+            command = decorate(command)
+        return command
+
+    return add
 
 
 def current_name(token: str) -> str:

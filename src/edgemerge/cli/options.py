@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, ExitCode, option
+from edgemerge.cli.group import CommandError, ExitCode, option, options
 from edgemerge.cli.output import progress, remark
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_PORT = 8470  # of the server
@@ -29,7 +27,7 @@ def parse_numbers(_ctx: click.Context, _option: click.Parameter, value: str | No
     return ends if len(ends) > 1 else ends[0]
 
 
-PROJECTION_OPTIONS = (
+projection_options = options(
     click.option(
         "--projection",
         type=FILE,
@@ -85,31 +83,13 @@ PROJECTION_OPTIONS = (
     ),
 )
 BULK_SUFFIXES = (".npy", ".parquet", ".pq")  # read as `edgemerge bulk` does
-PROJECTION_SETTINGS = (
-    "low",
-    "high",
-    "n_inputs",
-    "n_hidden",
-    "seed",
-    "activation",
-    "width",
-    "grid_bits",
-    "names",
-)
-
-
-def projection_options(command: Command) -> Command:
-    """Add the options that `build_projection` takes."""
-    for add in reversed(PROJECTION_OPTIONS):
-        command = add(command)
-    return command
 
 
 def build_projection(
     *, projection: Path | None, like: Path | None, columns: list[str], **settings: Any
 ) -> Any:
-    """Return the projection that the options describe."""
-    given = {name: settings[name] for name in PROJECTION_SETTINGS if settings.get(name) is not None}
+    """Return the projection that `projection_options` describe."""
+    given = {name: value for name, value in settings.items() if value is not None}
     if projection is not None:
         if given or like:
             raise CommandError(
@@ -120,9 +100,16 @@ def build_projection(
         given["names"] = given["names"].read_text(encoding="utf-8").split("\n")
         given["names"] = [name.strip() for name in given["names"] if name.strip()]
         given.setdefault("n_inputs", len(given["names"]))
-    return (
-        _projection_from_samples(like, columns, given) if like else _projection_from_settings(given)
-    )
+    if like:
+        return _projection_from_samples(like, columns, given)
+    from edgemerge.core.projection import Projection
+
+    if not {"low", "high", "n_inputs"} <= set(given):
+        raise CommandError(
+            "found no projection, which all devices must share: add --projection FILE (of another "
+            "device), --range-from SAMPLES, or --n-inputs, --low and --high"
+        )
+    return Projection(**given)
 
 
 def load_projection(path: Path) -> Any:
@@ -132,17 +119,6 @@ def load_projection(path: Path) -> Any:
 
     thing: Any = load(path)
     return thing if isinstance(thing, Projection) else getattr(thing, "stats", thing).projection
-
-
-def _projection_from_settings(given: dict[str, Any]) -> Any:
-    from edgemerge.core.projection import Projection
-
-    if not {"low", "high", "n_inputs"} <= set(given):
-        raise CommandError(
-            "found no projection, which all devices must share: add --projection FILE (of another "
-            "device), --range-from SAMPLES, or --n-inputs, --low and --high"
-        )
-    return Projection(**given)
 
 
 def _projection_from_samples(like: Path, columns: list[str], given: dict[str, Any]) -> Any:
@@ -191,7 +167,7 @@ ca_option = click.option(
     envvar="EDGEMERGE_CA_FILE",
     help="CA certificates to trust, for a server with a certificate of its own.",
 )
-SERVER_OPTIONS = (
+server_options = options(
     click.option(
         "--server",
         metavar="URL",
@@ -212,18 +188,11 @@ SERVER_OPTIONS = (
 )
 
 
-def server_options(command: Command) -> Command:
-    """Add the options that `operator_connection` takes."""
-    for add in reversed(SERVER_OPTIONS):
-        command = add(command)
-    return command
-
-
-@contextmanager
-def operator_connection(*, server: str, token_file: Path, ca_file: Path | None) -> Iterator[Any]:
-    """Connect to a server with the token in a file."""
-    with server_connection(server, read_own_token(token_file), ca_file) as hub:
-        yield hub
+def operator_connection(
+    *, server: str, token_file: Path, ca_file: Path | None
+) -> AbstractContextManager[Any]:
+    """Connect as `server_options` say, with the token in a file."""
+    return server_connection(server, read_own_token(token_file), ca_file)
 
 
 @contextmanager
@@ -231,12 +200,9 @@ def server_connection(server: str, token: str | None, ca_file: Path | None) -> I
     """Connect to a server, and show progress until it is closed."""
     from edgemerge.exchange.client import ServerClient
 
-    hub = ServerClient(server, token, ca_file=str(ca_file) if ca_file else None)
-    try:
-        with progress(f"asking {server}"):
-            yield hub
-    finally:
-        hub.close()
+    client = ServerClient(server, token, ca_file=ca_file)
+    with closing(client), progress(f"asking {server}"):
+        yield client
 
 
 def read_own_token(path: Path) -> str:

@@ -42,6 +42,11 @@ def print_fields(found: Mapping[str, Any]) -> None:
         click.echo(f"{word:<{width}}  {format_value(value)}")
 
 
+def headings(*keys: str, **other: str) -> dict[str, str]:
+    """Return the columns of a table: each key in capitals, or with another heading."""
+    return {key: key.upper() for key in keys} | other
+
+
 def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
     """Print rows as a table; `columns` maps each key to its heading, numbers are right-aligned.
 

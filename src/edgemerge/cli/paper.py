@@ -19,6 +19,7 @@ from edgemerge.cli.group import (
     example,
     missing_package,
     option,
+    options,
     stopped,
 )
 from edgemerge.cli.output import json_option, print_json, print_table, remark
@@ -79,22 +80,19 @@ def __getattr__(name: str) -> click.Command:
 
 
 def _result_command(name: str) -> click.Command:
-    def run(**options: Any) -> None:
+    def run(**given: Any) -> None:
         check_installed(*REQUIRED_PACKAGES)
         from edgemerge.paper.results import load_result
 
-        make_results(
-            [load_result(each) for each in (RESULTS if name == "all" else [name])], **options
-        )
+        names = RESULTS if name == "all" else [name]
+        make_results([load_result(each) for each in names], **given)
 
     run.__doc__ = RESULTS.get(name, "Make all results, and the report.")
-    for add in reversed(RESULT_OPTIONS):
-        run = add(run)
     shown = example(f"edgemerge paper {name} --quick --out paper-results")
-    return click.command(name, epilog=shown)(run)
+    return click.command(name, epilog=shown)(result_options(run))
 
 
-RESULT_OPTIONS: list[Callable[[Any], Any]] = [
+result_options = options(
     data_option,
     out_option,
     click.option("--seed", type=click.IntRange(min=0), default=7, show_default=True, help="Seed."),
@@ -116,7 +114,7 @@ RESULT_OPTIONS: list[Callable[[Any], Any]] = [
         help="Processes.  [default: one per core]",
     ),
     json_option,
-]
+)
 
 
 def make_results(
@@ -134,19 +132,13 @@ def make_results(
     made = [one for one in outcomes if isinstance(one, runner.CompletedResult)]
     missed = [one for one in outcomes if isinstance(one, runner.SkippedResult)]
     print_claims(made, missed, as_json=as_json)
-    if made:
-        finish_report(results, out)
+    if made and len(results) == 1:
+        remark(f"Files: {out}. `edgemerge paper report --out {out}` makes a page of them.")
+    elif made:
+        write_report(out, results)
     check_complete(
         [*missed, *(one.missing_data for one in made if one.missing_data)], single=len(results) == 1
     )
-
-
-def finish_report(results: Sequence[Any], out: Path) -> None:
-    """Write the report of all results, or say how to."""
-    if len(results) == 1:
-        remark(f"Files: {out}. `edgemerge paper report --out {out}` makes a page of them.")
-        return
-    write_report(out, results)
 
 
 def make_plan(

@@ -107,8 +107,8 @@ def dashboard(
 
     The link works once, within ten minutes, and gives the operator's rights.
     """
-    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as hub:
-        made = hub.sign_in_link()
+    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
+        made = client.sign_in_link()
     here = server.rstrip("/")
     link = here + made["path"]
     found = {"address": f"{here}/ui/", "link": link, "expires": format_time(made.get("expires"))}

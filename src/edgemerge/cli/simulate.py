@@ -10,6 +10,7 @@ import click
 
 from edgemerge.cli.group import ExitCode, example, option
 from edgemerge.cli.output import (
+    headings,
     json_option,
     print_fields,
     print_json,
@@ -20,16 +21,10 @@ from edgemerge.cli.output import (
 
 STOPPED = "Stopped: these are the results so far."
 INEXACT = "Not exact: a sum is wrong. This is a bug or a hardware fault; see the checks."
-TIER_COLUMNS = {
-    "tier": "TIER",
-    "places": "PLACES",
-    "messages": "MESSAGES",
-    "kept": "KEPT",
-    "late": "LATE OR REPEATED",
-    "refused": "REFUSED",
-    "up": "UP",
-    "down": "DOWN",
-}
+TIER_COLUMNS = headings(
+    *("tier", "places", "messages", "kept", "late", "refused", "up", "down"),
+    late="LATE OR REPEATED",
+)
 
 
 def number_option(

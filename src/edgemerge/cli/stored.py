@@ -46,10 +46,10 @@ class ContributionFiles:
             case Ledger():
                 self._put(thing, form)
             case Merged():
-                self._fits(thing.projection)
+                self.projection.must_equal(thing.projection)
                 self._add_parts(thing.parts)
             case Stats():
-                self._fits(thing.projection)
+                self.projection.must_equal(thing.projection)
                 self.bare_stats.append(thing)
             case _:
                 raise MismatchError(
@@ -57,12 +57,12 @@ class ContributionFiles:
                     "`edgemerge share` makes contributions"
                 )
 
-    def _put(self, notes: Iterable[Contribution], form: str) -> None:
-        for note in notes:
-            self._fits(note.stats.projection)
-            admit(note, projection=self.projection, form=form)
-            if note.device not in self.without:
-                self.ledger.put(note)
+    def _put(self, contributions: Iterable[Contribution], form: str) -> None:
+        for each in contributions:
+            self.projection.must_equal(each.stats.projection)
+            admit(each, projection=self.projection, form=form)
+            if each.device not in self.without:
+                self.ledger.put(each)
 
     def _add_parts(self, parts: Iterable[MergedPart]) -> None:
         for part in parts:
@@ -74,12 +74,9 @@ class ContributionFiles:
                 )
             self.parts.append(part)
 
-    def _fits(self, projection: Projection) -> None:
-        self.projection.must_equal(projection)
-
     def check_disjoint(self) -> None:
         """Raise if two sums or files share a contribution."""
-        keys = [note.key for note in self.ledger]
+        keys = [each.key for each in self.ledger]
         keys += [origin.key for part in self.parts for origin in part.origins]
         twice = {key for key, times in Counter(keys).items() if times > 1}
         if twice:
@@ -97,7 +94,7 @@ class ContributionFiles:
     @property
     def total(self) -> Stats:
         """What a detector adopts: one sum."""
-        stats = [note.stats for note in self.ledger] + [part.stats for part in self.parts]
+        stats = [each.stats for each in self.ledger] + [part.stats for part in self.parts]
         return Stats.total(self.projection, [*stats, *self.bare_stats])
 
     @property
