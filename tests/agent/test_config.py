@@ -123,7 +123,7 @@ def test_a_mistake_is_named_with_what_to_write(configured, override, words):
         ("[[source]]\n", r"expected a table: write \[source\]"),
         ("[sinks]\n", r"expected \[\[sinks\]\] tables"),
         ("[", "is not TOML"),
-        ("", r"has no \[projection\]: say it there"),
+        ("", r"has no \[projection\]: add it, or"),
         ("[projection]\nfile = 'x'\nseed = 3\n", "both a file and settings"),
         ("[projection]\nn_hidden = 8\n", "n_inputs=0, expected at least 1"),
     ],
@@ -137,7 +137,7 @@ def test_a_mistake_in_the_file_is_named(configured, text, words):
 def test_a_file_that_is_not_there_or_says_no_device(configured, tmp_path):
     with pytest.raises(SettingError, match=r"nothing\.toml cannot be read"):
         read_config(tmp_path / "nothing.toml", environment={})
-    with pytest.raises(SettingError, match="does not say `device` and `state`"):
+    with pytest.raises(SettingError, match="does not set `device` and `state`"):
         configured(SHARED, head="")
 
 

@@ -225,7 +225,7 @@ def test_a_password_is_read_from_its_file(tmp_path, password, let_in, caplog):
             if let_in:
                 until(lambda: sink.connected, "connected")
             else:
-                until(lambda: "does not let us in" in caplog.text, "refused")
+                until(lambda: "the broker denied access" in caplog.text, "refused")
                 assert not sink.connected
         finally:
             sink.close()

@@ -94,8 +94,7 @@ def test_a_flood_is_bounded_keeps_the_newest_and_costs_microseconds():
     for i, each in enumerate(given):
         points.add(each, 0.5 * i)
     spent = thread_time() - start
-    assert sum(points.used(str(i)) for i in range(FLOOD)) == RECENT_VERDICTS
-    assert len(vars(points)["_used"]) <= RECENT_VERDICTS + 1
+    assert points.used().total() == len(vars(points)["_recent"]) == RECENT_VERDICTS
     taken = points.take()
     assert (len(taken.points), len(taken.alarms)) == (MAX_POINTS, MAX_ALARMS)
     assert taken.points[-1].verdict.index == FLOOD - 1
@@ -107,7 +106,7 @@ def test_patterns_are_counted_among_the_last_thousand():
     points = ReportBuffer()
     for i in range(RECENT_VERDICTS + 300):
         points.add(verdict(pattern="idle" if i < 500 else "fast"), 0.01 * i)
-    assert (points.used("idle"), points.used("fast"), points.used("odd")) == (200, 800, 0)
+    assert points.used() == {"idle": 200, "fast": 800}
     assert points.newest.pattern == "fast"
 
 

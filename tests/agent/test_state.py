@@ -131,7 +131,7 @@ def test_only_its_owner_can_read_the_state(tmp_path):
     [
         ("device=pump-2", "device 'pump-1'.*'pump-2'"),
         ("learner.kind=bank", "learner.kind 'detector'.*'bank'"),
-        ("projection.seed=8", "say the same again, or choose another state folder"),
+        ("projection.seed=8", "change it back, or choose another state folder"),
     ],
 )
 def test_the_state_of_something_else_is_refused_and_left_alone(tmp_path, setting, words):

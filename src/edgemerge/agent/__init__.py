@@ -1,1 +1,1 @@
-"""The program on the device: reads, scores, learns, tells, and now and then exchanges."""
+"""The program on the device: reads, scores, learns, reports, and exchanges at intervals."""

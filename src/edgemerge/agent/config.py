@@ -53,8 +53,8 @@ class TableLocation(NamedTuple):
         """Name one key of the table, as `--set` does."""
         return f"{self.table}.{name}" if self.table else name
 
-    def said(self, value: object) -> str:
-        """Say who set a value: this file, or what goes over it."""
+    def origin(self, value: object) -> str:
+        """Return where a value was set: in this file, or by what overrides it."""
         return "the environment or a flag" if isinstance(value, TextValue) else str(self.file)
 
 
@@ -126,7 +126,7 @@ def unknown_key_error(name: str, known: list[str], where: str) -> SettingError:
 
 def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLocation) -> Any:
     """Return the value as the type that the field has, within the range that it has."""
-    found_it = f"found {place.key(declared.name)} = {value!r} in {place.said(value)}"
+    found_it = f"found {place.key(declared.name)} = {value!r} in {place.origin(value)}"
     for arm in union_members(hint):
         with suppress(TypeError, ValueError):
             found = _convert(arm, value, place.file.parent)
@@ -410,7 +410,7 @@ class SyncConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """[report]: what the server is told between exchanges, for exchange.kind = "http"."""
+    """[report]: reports to the server between exchanges, for exchange.kind = "http"."""
 
     every_s: float = not_negative(1.0)
     follow: bool = True  # exchange when the operator has chosen
@@ -445,7 +445,7 @@ class SinkConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """[log]: what is told on standard error."""
+    """[log]: what is logged to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["lines", "json"] = setting("lines", was="form")
@@ -453,7 +453,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that an agent is told; without a projection it asks the fleet."""
+    """The configuration of an agent; without a projection it asks the fleet."""
 
     device: str
     state: Path
@@ -495,7 +495,7 @@ TABLES: dict[str, type[Any]] = {
 def read_config(
     path: str | Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
 ) -> Config:
-    """Read the file and what the environment and the flags say over it; refuse what cannot be."""
+    """Read the file, apply the environment and the flags, and validate the result."""
     file = Path(path).absolute()
     given = read_toml(file)
     top = [each.name for each in fields(TopLevelConfig)]
@@ -509,7 +509,7 @@ def read_config(
         TopLevelConfig, {name: given[name] for name in top if name in given}, TableLocation(file)
     )
     if not head.device or head.state is None:
-        raise SettingError(f"{file} does not say `device` and `state`: both must be set at its top")
+        raise SettingError(f"{file} does not set `device` and `state`: add both at its top")
     parts = {
         name: parse_table(kind, given.get(name, {}), TableLocation(file, name))
         for name, kind in TABLES.items()
@@ -517,7 +517,7 @@ def read_config(
     shared = _projection(parts.pop("projection"), "projection" in given, file)
     if shared is None and parts["exchange"].kind != "http":
         raise SettingError(
-            f'{file} has no [projection]: say it there, or let exchange.kind = "http" ask the fleet'
+            f'{file} has no [projection]: add it, or let exchange.kind = "http" ask the fleet'
         )
     sinks = _sinks(given.get("sinks", []), file)
     _warn_of_bare_columns(parts["source"])
@@ -550,22 +550,22 @@ def _sinks(given: object, file: Path) -> tuple[SinkConfig, ...]:
     )
 
 
-def _projection(told: ProjectionConfig, given: bool, file: Path) -> Projection | None:  # noqa: FBT001 - private
+def _projection(config: ProjectionConfig, given: bool, file: Path) -> Projection | None:  # noqa: FBT001 - private
     if not given:
         return None
-    settings = asdict(told)
+    settings = asdict(config)
     saved = settings.pop("file")
     if saved is not None:
-        return _load_projection(saved, told, file)
-    settings["n_inputs"] = told.n_inputs or len(told.names or ())
+        return _load_projection(saved, config, file)
+    settings["n_inputs"] = config.n_inputs or len(config.names or ())
     try:
         return Projection(**settings)
     except EdgemergeError as error:
         raise SettingError(f"[projection] in {file}: {error}") from error
 
 
-def _load_projection(saved: Path, told: ProjectionConfig, file: Path) -> Projection:
-    if told != ProjectionConfig(file=saved):
+def _load_projection(saved: Path, config: ProjectionConfig, file: Path) -> Projection:
+    if config != ProjectionConfig(file=saved):
         raise SettingError(f"[projection] in {file} has both a file and settings: keep one of them")
     try:
         found = load(saved)

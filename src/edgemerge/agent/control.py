@@ -158,8 +158,8 @@ def send_command(
     return found
 
 
-def _send_json(client: socket.socket, thing: dict[str, Any]) -> None:
-    client.sendall(json.dumps(thing).encode() + b"\n")
+def _send_json(client: socket.socket, value: dict[str, Any]) -> None:
+    client.sendall(json.dumps(value).encode() + b"\n")
 
 
 @contextmanager

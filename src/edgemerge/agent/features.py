@@ -109,7 +109,7 @@ class SlidingWindow:
     def resume(self, state: Any) -> None:
         """Restore a saved state; if the settings have changed, start a new window."""
         if state is None or state["settings"] != self._settings():
-            logger.warning("a window is begun anew: the features have other settings than before")
+            logger.warning("a new window is started: the settings of the features have changed")
             return
         self._missing = state["missing"]
         self._recent.clear()

@@ -108,7 +108,7 @@ class BrokerConnection:
         self, client: Client, _data: Any, _flags: ConnectFlags, reason: Any, _properties: Any
     ) -> None:
         if reason.is_failure:
-            self._log("the broker does not let us in", str(reason))
+            self._log("the broker denied access", str(reason))
             return
         self.connected = True
         self._log("connected to the broker")

@@ -58,23 +58,19 @@ class ReportBuffer:
         self._points: deque[TimedVerdict] = deque(maxlen=MAX_POINTS)
         self._alarms: deque[TimedVerdict] = deque(maxlen=MAX_ALARMS)
         self._slot_s = MIN_SLOT_S
-        self._slots = (-1.0, -1.0)  # the newest of points and of alarms
+        self._point_slot = self._alarm_slot = -1.0  # the slots of the newest
         self._recent: deque[str | None] = deque(maxlen=RECENT_VERDICTS)
-        self._used: Counter[str | None] = Counter()
-        self._newest: Verdict | None = None
+        self.newest: Verdict | None = None
 
     def add(self, verdict: Verdict, now: float) -> bool:
         """Add a verdict; return whether an alarm begins with it."""
-        begins = verdict.alarm and not (self._newest is not None and self._newest.alarm)
-        self._newest = verdict
-        self._count(verdict.pattern)
-        judged, slots = TimedVerdict(now, verdict), (now // self._slot_s, now // ALARM_SLOT_S)
-        _put_in_slot(self._points, judged, same=slots[0] == self._slots[0])
+        begins = verdict.alarm and not (self.newest is not None and self.newest.alarm)
+        self.newest = verdict
+        self._recent.append(verdict.pattern)
+        judged = TimedVerdict(now, verdict)
+        self._point_slot = _put_in_slot(self._points, judged, self._slot_s, self._point_slot)
         if verdict.alarm:
-            _put_in_slot(self._alarms, judged, same=slots[1] == self._slots[1])
-            self._slots = slots
-        else:
-            self._slots = slots[0], self._slots[1]
+            self._alarm_slot = _put_in_slot(self._alarms, judged, ALARM_SLOT_S, self._alarm_slot)
         return begins
 
     def space(self, every_s: float) -> None:
@@ -93,35 +89,25 @@ class ReportBuffer:
         self._points = deque([*taken.points, *self._points], maxlen=MAX_POINTS)
         self._alarms = deque([*taken.alarms, *self._alarms], maxlen=MAX_ALARMS)
 
-    def used(self, pattern: str | None) -> int:
-        """Count the recent verdicts by a pattern."""
-        return self._used[pattern]
-
-    @property
-    def newest(self) -> Verdict | None:
-        """The last verdict."""
-        return self._newest
+    def used(self) -> Counter[str | None]:
+        """Count the recent verdicts of each pattern."""
+        return Counter(self._recent)
 
     def __len__(self) -> int:
         """Count the points that wait."""
         return len(self._points)
 
-    def _count(self, pattern: str | None) -> None:
-        if len(self._recent) == RECENT_VERDICTS:
-            old = self._recent[0]
-            self._used[old] -= 1
-            if not self._used[old]:
-                del self._used[old]
-        self._recent.append(pattern)
-        self._used[pattern] += 1
 
-
-def _put_in_slot(kept: deque[TimedVerdict], judged: TimedVerdict, *, same: bool) -> None:
-    """Append; within the slot of the newest entry keep the one of higher weight."""
-    if not (same and kept):
+def _put_in_slot(
+    kept: deque[TimedVerdict], judged: TimedVerdict, slot_s: float, newest: float
+) -> float:
+    """Append, or keep the one of higher weight within the newest slot; return the slot."""
+    slot = judged.at // slot_s
+    if slot != newest or not kept:
         kept.append(judged)
     elif judged.weight > kept[-1].weight:
         kept[-1] = judged
+    return slot
 
 
 MAX_TEXT_CHARS = 500
@@ -139,13 +125,13 @@ def describe_status(
     memory: AgentState, points: ReportBuffer, status: Mapping[str, Any], synced: float | None
 ) -> JsonObject:
     """Return the status part of a report."""
-    single = isinstance(memory.learner, Detector)
+    single, used = isinstance(memory.learner, Detector), points.used()
     patterns: list[JsonObject] = [
         {
             "pattern": printable(name, MAX_NAME_CHARS),
             "own": rounded(each.own_count),
             "told": rounded(each.known.others_count),
-            "used": points.used(None if single else name),
+            "used": used[None if single else name],
         }
         for name, each in memory.learner.detectors.items()
     ]

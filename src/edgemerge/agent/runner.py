@@ -53,7 +53,7 @@ from edgemerge.wire.codec import encode
 
 
 class NamedFeatures(Features, Protocol):
-    """Features that also say what their samples look like."""
+    """Features that also know the length and the names of their samples."""
 
     def n_outputs(self, n_readings: int) -> int:
         """Return the length of a sample from readings of that length."""
@@ -211,7 +211,7 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         url, fleet, token = _server_access(settings)
         return HttpExchange(url, fleet, token, projection=projection, ca_file=settings.ca_file)
     if projection is None:
-        raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: say it there')
+        raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: add it')
     if settings.kind == "folder":
         return FolderExchange(required("path"), projection)
     if settings.kind == "mqtt":
@@ -264,7 +264,7 @@ def _required(table: str, settings: Any, name: str) -> Any:
     """Return a setting that this kind needs."""
     found = getattr(settings, name)
     if found is None:
-        raise SettingError(f'{table}.kind = "{settings.kind}" needs {table}.{name}: say it')
+        raise SettingError(f'{table}.kind = "{settings.kind}" needs {table}.{name}: set it')
     return found
 
 
@@ -285,7 +285,7 @@ def known_projection(
     if config.projection is not None and config.projection != memory.projection:
         raise SettingError(
             f"{folder.path} holds what was learnt with {memory.projection}, and the configuration "
-            f"says {config.projection}: say the same again, or choose another state folder"
+            f"has {config.projection}: change it back, or choose another state folder"
         )
     return memory.projection
 
@@ -328,7 +328,7 @@ def check_state(memory: AgentState, config: Config) -> None:
     ):
         if found != expected:
             raise SettingError(
-                f"{config.state} holds the state of {word} {found!r}, and the configuration says "
+                f"{config.state} holds the state of {word} {found!r}, and the configuration has "
                 f"{expected!r}: change it back, or choose another state folder"
             )
     kept, wanted = (

@@ -41,24 +41,24 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def to_json_line(thing: dict[str, Any]) -> str:
-    """Write an object on one line, without its end."""
-    return json.dumps(thing, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def to_json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON on one line, without a line end."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def to_plain_json(thing: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """Return anything as plain JSON: numbers that it does not have as null, the rest as text.
 
     >>> to_plain_json({"limit": float("inf"), "kind": int, "devices": ("b",)})
     {'limit': None, 'kind': "<class 'int'>", 'devices': ['b']}
     """
-    if isinstance(thing, dict):
-        return {str(key): to_plain_json(value) for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [to_plain_json(each) for each in thing]
-    if isinstance(thing, float):
-        return float(thing) if isfinite(thing) else None
-    return thing if thing is None or isinstance(thing, str | int) else str(thing)
+    if isinstance(value, dict):
+        return {str(key): to_plain_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain_json(each) for each in value]
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def _rounded(number: float) -> float | None:
@@ -115,7 +115,7 @@ class BackgroundWriter:
             self._thread.join(STALL_TIMEOUT_S)
         if self._stalled:
             lost = {"at_least": self.left_out + len(self._waiting)}  # and what was being written
-            logger.warning("nobody has read the last verdicts", extra={"values": lost})
+            logger.warning("the last verdicts were not read", extra={"values": lost})
         return not self._thread.is_alive()
 
     def _has_room(self) -> bool:
@@ -128,7 +128,7 @@ class BackgroundWriter:
             ):
                 return True
         self._stalled = True
-        logger.warning("nobody reads the verdicts: they are left out until somebody does")
+        logger.warning("verdicts are not read: they are dropped until they are")
         return False
 
     def _work(self) -> None:
@@ -202,7 +202,7 @@ class JsonLinesSink:
     def _handle_error(self, error: OSError) -> None:
         values = {"path": str(self._path), "why": error.strerror}
         if isinstance(error, BrokenPipeError):
-            logger.info("nobody reads the verdicts any more", extra={"values": values})
+            logger.info("the reader of the verdicts has closed the pipe", extra={"values": values})
             self._silent = True
             if not self._is_ours:  # or Python complains at the end that it cannot be flushed
                 with Path(os.devnull).open("wb") as nowhere:

@@ -85,7 +85,7 @@ class TrackedFile:
         return False
 
     def is_truncated(self) -> bool:
-        """Return whether the file was cut, or written anew from its beginning."""
+        """Return whether the file was truncated or overwritten."""
         read_to = self._file.tell()
         if os.fstat(self._file.fileno()).st_size < read_to:
             return True

@@ -206,7 +206,9 @@ class StateFolder:
         except FormatError as error:
             aside = self._set_aside()
             values = {"folder": self.path, "kept_as": aside.name, "why": error}
-            logger.error("the saved state is broken: starting anew", extra={"values": values})
+            logger.error(
+                "the saved state is broken: starting with an empty one", extra={"values": values}
+            )
             return None
 
     def write(self, memory: AgentState) -> None:

@@ -222,10 +222,8 @@ def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     """
     with operator_connection(**where) as client:
         client.revoke(fleet, device)
-    if as_json:
-        print_json({"fleet": fleet, "revoked": device})
-    else:
-        click.echo(f"Revoked {device} of {fleet}. Its contributions stay; `drop` removes them.")
+    words = f"Revoked {device} of {fleet}. Its contributions stay; `drop` removes them."
+    print_json({"fleet": fleet, "revoked": device}) if as_json else click.echo(words)
 
 
 @click.command(epilog=example("edgemerge fleet contributions pumps"))
@@ -254,10 +252,8 @@ def drop(fleet: str, device: str, *, yes: bool, as_json: bool, **where: Any) -> 
     confirm(f"Delete all contributions of {device} in {fleet}?", yes=yes)
     with operator_connection(**where) as client:
         dropped = client.drop(fleet, device)
-    if as_json:
-        print_json({"fleet": fleet, "device": device, "dropped": dropped})
-    else:
-        click.echo(f"Dropped {dropped} contributions of {device}.")
+    found = {"fleet": fleet, "device": device, "dropped": dropped}
+    print_json(found) if as_json else click.echo(f"Dropped {dropped} contributions of {device}.")
 
 
 CHOICE_COLUMNS = headings("number", "at", "actor", "what", "undone")
@@ -376,10 +372,9 @@ def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
     """
     with operator_connection(**where) as client:
         found = client.undo(fleet, number)
-    if as_json:
-        print_json({**with_dates(found), "undone": format_time(found["undone"])})
-    else:
-        click.echo(f"Undone {number}: {describe_choice(found)}.")
+    shown = {**with_dates(found), "undone": format_time(found["undone"])}
+    words = f"Undone {number}: {describe_choice(found)}."
+    print_json(shown) if as_json else click.echo(words)
     remark(EFFECT_NOTE)
 
 
@@ -423,10 +418,8 @@ def check_sources(sources: tuple[str, ...], *, no_source: bool) -> None:
 
 def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
     """Print a new choice."""
-    if as_json:
-        print_json(with_dates(made))
-    else:
-        click.echo(f"Choice {made['number']}: {describe_choice(made)}.")
+    words = f"Choice {made['number']}: {describe_choice(made)}."
+    print_json(with_dates(made)) if as_json else click.echo(words)
     remark(EFFECT_NOTE)
 
 
