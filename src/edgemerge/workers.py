@@ -122,7 +122,7 @@ class WorkerPool:
                 job = left.popleft()
                 running[self._submit(work, job)] = job
             done = wait_for_futures(running, return_when=FIRST_COMPLETED).done
-            for future in sorted(done, key=_is_broken):
+            for future in sorted(done, key=lambda f: isinstance(f.exception(), BrokenProcessPool)):
                 yield running.pop(future), self._result(future)
 
     def _submit(self, work: Callable[[Job], Answer], job: Job) -> Future[Answer]:
@@ -187,10 +187,6 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _is_broken(future: Future[Any]) -> bool:
-    return isinstance(future.exception(), BrokenProcessPool)
-
-
 def _start_worker(announcements: SimpleQueue[tuple[int, int]]) -> None:
     global _announcements  # noqa: PLW0603 (the executor gives a job no other way to it)
     _announcements = announcements
@@ -204,7 +200,7 @@ def _run(work: Callable[[Job], Answer], job: Job, number: int) -> Answer:
 
 
 def _end_with_parent() -> None:
-    # an idle worker holds both ends of its queue, so it sees no end of file when the parent dies
+    # An idle worker holds both ends of its queue, so it sees no end of file when the parent dies.
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

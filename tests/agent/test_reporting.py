@@ -11,10 +11,10 @@ from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.reports import (
     FINAL_REPORT_TIMEOUT_S,
-    LASTING_ERROR_DELAYS_S,
     MAX_ALARMS,
     MAX_POINTS,
 )
+from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S
 from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
 from edgemerge.core.patterns import Pattern
 from edgemerge.exchange.client import ReportAnswer

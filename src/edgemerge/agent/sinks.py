@@ -165,11 +165,9 @@ class JsonLinesSink:
         self._silent, self.failed = False, 0
         self._file.flush()  # what was written before comes first
         place = _blocking_descriptor(self._file)
-        self._writer = (
-            None
-            if place is None
-            else BackgroundWriter(partial(_write_some, place), self._handle_error)
-        )
+        self._writer = None
+        if place is not None:
+            self._writer = BackgroundWriter(partial(_write_some, place), self._handle_error)
 
     def verdict(self, verdict: Verdict) -> None:
         """Write a verdict, or queue it for the thread."""
@@ -200,8 +198,8 @@ class JsonLinesSink:
                 self._handle_error(error)
 
     def _handle_error(self, error: OSError) -> None:
-        values = {"path": str(self._path), "why": error.strerror}
         if isinstance(error, BrokenPipeError):
+            values = {"path": str(self._path), "why": error.strerror}
             logger.info("the reader of the verdicts has closed the pipe", extra={"values": values})
             self._silent = True
             if not self._is_ours:  # or Python complains at the end that it cannot be flushed
@@ -210,7 +208,7 @@ class JsonLinesSink:
             return
         self.failed += 1
         if self.failed == 1:
-            logger.warning("verdicts cannot be written", extra={"values": values})
+            _warn("verdicts cannot be written", self._path, error)
 
 
 def _open_output(path: Path) -> TextIO:
@@ -261,7 +259,9 @@ class RotatingFileSink:
                 self._file = self._next(self._file)
             self._file.write(line)
         except OSError as error:
-            self._failed(error)
+            self.failed += 1
+            if self.failed == 1:
+                _warn("verdicts cannot be written", self._path, error)
 
     def status(self, status: dict[str, Any]) -> None:
         """Do nothing: only verdicts are written here."""
@@ -285,12 +285,6 @@ class RotatingFileSink:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-    def _failed(self, error: OSError) -> None:
-        self.failed += 1
-        if self.failed == 1:
-            values = {"path": str(self._path), "why": error.strerror}
-            logger.warning("verdicts cannot be written", extra={"values": values})
 
 
 MAX_SPOOLED = 1000
@@ -340,7 +334,7 @@ class DiskQueue:
                 file.write(json.dumps(message) + "\n")
             self._written += 1
         except OSError as error:
-            _warn(error, self._path)
+            _warn("messages cannot be kept on disk", self._path, error)
 
     def _rewrite(self) -> None:
         """Write what waits, and nothing else."""
@@ -350,7 +344,7 @@ class DiskQueue:
             files.write_atomically(text.encode(), self._path)
             self._written = len(self._waiting)
         except OSError as error:
-            _warn(error, self._path)
+            _warn("messages cannot be kept on disk", self._path, error)
 
 
 def _read_messages(path: Path) -> list[str]:
@@ -370,6 +364,5 @@ def _read_messages(path: Path) -> list[str]:
     return messages
 
 
-def _warn(error: OSError, path: Path) -> None:
-    values = {"path": str(path), "why": error.strerror}
-    logger.warning("messages cannot be kept on disk", extra={"values": values})
+def _warn(message: str, path: Path, error: OSError) -> None:
+    logger.warning(message, extra={"values": {"path": str(path), "why": error.strerror}})

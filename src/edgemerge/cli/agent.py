@@ -45,7 +45,8 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
     if check:
         print_json(config_as_json(settings)) if as_json else print_fields(config_summary(settings))
         return
-    if _uses_mqtt(settings):
+    sinks = [sink.kind for sink in settings.sinks]
+    if "mqtt" in (settings.source.kind, settings.exchange.kind, *sinks):
         needs("mqtt", "paho.mqtt.client")
     from edgemerge.agent.runner import run
 
@@ -61,12 +62,10 @@ def config_as_json(config: Any) -> dict[str, Any]:
     """Return a configuration as plain JSON; it names files of secrets, never secrets."""
     from edgemerge.cli.files import describe_projection, with_old_keys
 
-    names = [name for name in vars(config) if name != "projection"]
-    found = {name: _to_json(getattr(config, name)) for name in names}
     shared = config.projection
-    return found | {
-        "projection": None if shared is None else with_old_keys(describe_projection(shared))
-    }
+    projection = None if shared is None else with_old_keys(describe_projection(shared))
+    tables = {name: value for name, value in vars(config).items() if name != "projection"}
+    return {name: _to_json(value) for name, value in tables.items()} | {"projection": projection}
 
 
 def config_summary(config: Any) -> dict[str, str]:
@@ -95,10 +94,6 @@ def _to_json(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {name: _to_json(each) for name, each in asdict(value).items()}
     return value
-
-
-def _uses_mqtt(config: Any) -> bool:
-    return "mqtt" in {part.kind for part in (config.source, config.exchange, *config.sinks)}
 
 
 @click.command(epilog=example("edgemerge sync pump-3.toml"))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs, one_line, option
-from edgemerge.cli.options import FILE, build_projection, projection_options
+from edgemerge.cli.options import FILE, build_projection, projection_of, projection_options
 from edgemerge.cli.output import (
     format_value,
     headings,
@@ -46,18 +46,11 @@ def load_learner(path: Path) -> Any:
     return found
 
 
-def detectors_by_pattern(learner: Any) -> dict[str, Any]:
-    """Return the detector of each pattern; a single detector has the pattern "normal"."""
-    from edgemerge.core.bank import Bank
-
-    return {n: learner[n] for n in learner} if isinstance(learner, Bank) else {"normal": learner}
-
-
 def sample_counts(learner: Any) -> dict[str, float]:
     """Count its own samples and those it received from others."""
-    found = detectors_by_pattern(learner).values()
+    found = learner.detectors.values()
     buffered = len(getattr(learner, "waiting", ()))  # a bank learns in blocks
-    own = sum(detector.own.count for detector in found) + buffered
+    own = sum(each.own.count for each in found) + buffered
     return {"own_samples": own, "others_samples": sum(each.others.count for each in found)}
 
 
@@ -523,8 +516,8 @@ def _merge_into_learner(
         learner.catch_up()  # so that before and after are of the same samples
     received = _read_contributions(files[1:], learner.projection, without)
     _reject_own(learner, received)
-    before, patterns = sample_counts(learner), detectors_by_pattern(learner).items()
-    readouts = {name: each.readout for name, each in patterns if each.own.count}
+    before = sample_counts(learner)
+    readouts = {name: each.readout for name, each in learner.detectors.items() if each.own.count}
     if isinstance(learner, Bank):
         if received.bare_stats:
             raise CommandError("found sums without their origin, expected contributions for a bank")
@@ -544,10 +537,9 @@ def _merge_into_learner(
 def _merge_total(
     files: tuple[Path, ...], without: tuple[str, ...], kind: str, out: Path
 ) -> dict[str, Any]:
-    from edgemerge.cli.options import load_projection
-    from edgemerge.files import save
+    from edgemerge.files import load, save
 
-    received = _read_contributions(files, load_projection(files[0]), without)
+    received = _read_contributions(files, projection_of(load(files[0])), without)
     if kind == "ledger" and (received.parts or received.bare_stats):
         raise CommandError("found sums that cannot be taken apart into a ledger: add --as stats")
     save(received.ledger if kind == "ledger" else received.total, out)
@@ -566,7 +558,7 @@ def _read_contributions(files: tuple[Path, ...], projection: Any, without: tuple
 
 
 def _reject_own(learner: Any, received: Any) -> None:
-    own = [each.own for each in detectors_by_pattern(learner).values() if each.own.count]
+    own = [each.own for each in learner.detectors.values() if each.own.count]
     mine = [
         each.device
         for each in received.ledger
@@ -591,7 +583,7 @@ def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
     """Return for each pattern by what the merge multiplies the loss of its own samples."""
     from edgemerge.core.threshold import loss_shift
 
-    after = detectors_by_pattern(learner)
+    after = learner.detectors
     return {
         name: round(loss_shift(after[name].own, readout, after[name].readout), 4)
         for name, readout in before.items()
@@ -616,7 +608,14 @@ def show(file: Path, *, as_json: bool) -> None:
 
     Shows the kind of FILE, its devices, patterns and samples, and the projection.
     """
-    found = describe_path(file)
+    if file.is_dir():
+        from edgemerge.cli.stored import describe_agent_state  # imports this module
+
+        found = describe_agent_state(file)
+    else:
+        from edgemerge.files import load
+
+        found = describe(load(file))
     if as_json:
         print_json(with_old_keys(found))
     else:
@@ -629,18 +628,7 @@ def with_old_keys(found: dict[str, Any]) -> dict[str, Any]:
     return found | {old: found[new] for new, old in OLD_KEYS.items() if new in found}
 
 
-def describe_path(path: Path) -> dict[str, Any]:
-    """Describe a saved file, or the state folder of an agent."""
-    if path.is_dir():
-        from edgemerge.cli.stored import describe_agent_state  # imports this module
-
-        return describe_agent_state(path)
-    from edgemerge.files import load
-
-    return describe(load(path))
-
-
-def describe(thing: Any) -> dict[str, Any]:
+def describe(value: Any) -> dict[str, Any]:
     """Describe a saved value: kind, counts and settings."""
     from edgemerge.core.bank import Bank
     from edgemerge.core.detector import Detector
@@ -657,24 +645,14 @@ def describe(thing: Any) -> dict[str, Any]:
         Bank: _describe_bank,
         Merged: lambda merged: {"parts": list(map(_describe_part, merged.parts))},
     }
-    if isinstance(thing, Projection):
-        projection = thing
-    else:
-        projection = getattr(thing, "stats", thing).projection
-    kind = {"kind": type(thing).__name__.lower()}
-    return kind | facts[type(thing)](thing) | describe_projection(projection)
+    kind = {"kind": type(value).__name__.lower()}
+    return kind | facts[type(value)](value) | describe_projection(projection_of(value))
 
 
 def describe_projection(projection: Any) -> dict[str, Any]:
     """Return the settings that all devices of a fleet share."""
-    return {
-        "n_inputs": projection.n_inputs,
-        "n_hidden": projection.n_hidden,
-        "activation": projection.activation,
-        "seed": projection.seed,
-        "grid_bits": projection.grid_bits,
-        "fingerprint": projection.fingerprint,
-    }
+    names = ("n_inputs", "n_hidden", "activation", "seed", "grid_bits", "fingerprint")
+    return {name: getattr(projection, name) for name in names}
 
 
 def _describe_stats(stats: Any) -> dict[str, Any]:
@@ -682,10 +660,9 @@ def _describe_stats(stats: Any) -> dict[str, Any]:
 
 
 def _describe_contribution(contribution: Any) -> dict[str, Any]:
-    words = ("device", "pattern", "incarnation", "revision")
-    return {word: getattr(contribution, word) for word in words} | _describe_stats(
-        contribution.stats
-    )
+    names = ("device", "pattern", "incarnation", "revision")
+    found = {name: getattr(contribution, name) for name in names}
+    return found | _describe_stats(contribution.stats)
 
 
 def _describe_part(part: Any) -> dict[str, Any]:

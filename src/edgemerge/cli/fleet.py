@@ -158,7 +158,7 @@ def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
 
 def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
-    times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at"}
+    times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
@@ -305,7 +305,7 @@ def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
     """List the choices: who adopts from whom, what is excluded."""
     with operator_connection(**where) as client:
         found = [each for each in client.choices(fleet) if undone or each["undone"] is None]
-    shown = [{**with_dates(each), "undone": format_time(each["undone"])} for each in found]
+    shown = list(map(with_dates, found))
     print_json(shown) if as_json else print_table(
         [{**each, "what": describe_choice(each)} for each in shown], CHOICE_COLUMNS
     )
@@ -372,9 +372,8 @@ def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
     """
     with operator_connection(**where) as client:
         found = client.undo(fleet, number)
-    shown = {**with_dates(found), "undone": format_time(found["undone"])}
     words = f"Undone {number}: {describe_choice(found)}."
-    print_json(shown) if as_json else click.echo(words)
+    print_json(with_dates(found)) if as_json else click.echo(words)
     remark(EFFECT_NOTE)
 
 

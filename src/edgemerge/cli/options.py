@@ -95,7 +95,9 @@ def build_projection(
             raise CommandError(
                 "found --projection together with settings of a projection, expected one of them"
             )
-        return load_projection(projection)
+        from edgemerge.files import load
+
+        return projection_of(load(projection))
     if "names" in given:
         given["names"] = given["names"].read_text(encoding="utf-8").split("\n")
         given["names"] = [name.strip() for name in given["names"] if name.strip()]
@@ -112,13 +114,11 @@ def build_projection(
     return Projection(**given)
 
 
-def load_projection(path: Path) -> Any:
-    """Return the projection in a saved file of any kind."""
+def projection_of(value: Any) -> Any:
+    """Return the projection of a saved value of any kind."""
     from edgemerge.core.projection import Projection
-    from edgemerge.files import load
 
-    thing: Any = load(path)
-    return thing if isinstance(thing, Projection) else getattr(thing, "stats", thing).projection
+    return value if isinstance(value, Projection) else getattr(value, "stats", value).projection
 
 
 def _projection_from_samples(like: Path, columns: list[str], given: dict[str, Any]) -> Any:

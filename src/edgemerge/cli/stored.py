@@ -32,28 +32,28 @@ class ContributionFiles:
     def take(self, path: Path) -> None:
         """Add a file; errors name it."""
         try:
-            thing, form = load_with_form(path)
-            self._take(thing, form)
+            value, form = load_with_form(path)
+            self._take(value, form)
         except FormatError:  # has the path already
             raise
         except EdgemergeError as error:
             raise type(error)(f"{path}: {error}") from error
 
-    def _take(self, thing: Any, form: str) -> None:
-        match thing:
+    def _take(self, value: Any, form: str) -> None:
+        match value:
             case Contribution():
-                self._put([thing], form)
+                self._put([value], form)
             case Ledger():
-                self._put(thing, form)
+                self._put(value, form)
             case Merged():
-                self.projection.must_equal(thing.projection)
-                self._add_parts(thing.parts)
+                self.projection.must_equal(value.projection)
+                self._add_parts(value.parts)
             case Stats():
-                self.projection.must_equal(thing.projection)
-                self.bare_stats.append(thing)
+                self.projection.must_equal(value.projection)
+                self.bare_stats.append(value)
             case _:
                 raise MismatchError(
-                    f"found a {type(thing).__name__.lower()}, expected a contribution or ledger: "
+                    f"found a {type(value).__name__.lower()}, expected a contribution or ledger: "
                     "`edgemerge share` makes contributions"
                 )
 
@@ -106,12 +106,12 @@ class ContributionFiles:
 
 def load_with_form(path: Path) -> tuple[Any, str]:
     """Load a file; return its content and the wire form of its sums."""
-    thing = load(path)
-    if isinstance(thing, Contribution):
+    value = load(path)
+    if isinstance(value, Contribution):
         return decode_with_form(
-            path.read_bytes(), limit=MAX_FILE_BYTES, projection=thing.stats.projection
+            path.read_bytes(), limit=MAX_FILE_BYTES, projection=value.stats.projection
         )
-    return thing, "exact"
+    return value, "exact"
 
 
 def describe_agent_state(folder: Path) -> dict[str, Any]:
