@@ -13,7 +13,7 @@ from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.files import load, lock_file, read_secret, save, write_atomically
+from edgemerge.files import load, lock_file, read_secret, read_token, save, write_atomically
 from edgemerge.wire.codec import pack, pack_payload, unpack, unpack_payload
 from edgemerge.wire.state import from_bytes, to_bytes
 
@@ -220,6 +220,8 @@ def test_a_secret_loses_white_space_and_a_password_only_its_line_end(tmp_path):
     (tmp_path / "secret").write_bytes(b" a b \r\n")
     assert read_secret(tmp_path / "secret") == "a b"
     assert read_secret(tmp_path / "secret", strip="\r\n") == " a b "
+    with pytest.raises(SettingError, match=r"found spaces in the token in .*: replace it"):
+        read_token(tmp_path / "secret")
     with pytest.raises(SettingError, match=r"cannot read the secret in .*gone: No such file"):
         read_secret(tmp_path / "gone")
 
