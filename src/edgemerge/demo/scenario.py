@@ -12,6 +12,7 @@ from math import log2
 from pathlib import Path
 from statistics import fmean
 from threading import Event
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
