@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         largest,
         named,
     )
+    from edgemerge.core.monitor import Monitor
     from edgemerge.core.projection import Projection
     from edgemerge.core.readout import Readout
     from edgemerge.core.similarity import explained_by, group
@@ -73,6 +74,7 @@ __all__ = [
     "MemoryExchange",
     "Merged",
     "MismatchError",
+    "Monitor",
     "MqttExchange",
     "PeerExchange",
     "Projection",
@@ -134,6 +136,7 @@ _NAMES = {
         "largest",
         "named",
     ),
+    "core.monitor": ("Monitor",),
     "core.projection": ("Projection",),
     "core.readout": ("Readout",),
     "core.similarity": ("explained_by", "group"),

@@ -48,6 +48,7 @@ class Bank:
     (True, 'normal-3')
     """
 
+    _supervised = False
     _hidden: Array | None = None  # of the buffered samples, if they were looked at
 
     def __init__(
@@ -108,7 +109,7 @@ class Bank:
         if not self.patterns.instances:
             return Seen(self.projection, row, h, 1.0)
         score = self.patterns.scores(row[None], h[None]).min()
-        return Seen(self.projection, row, h, float(score), self._closest(row))
+        return Seen(self.projection, row, h, float(score), self.closest_row(row))
 
     def learn(self, X: Samples | Seen) -> None:
         """Learn samples; up to 31 of them are buffered until their block is full.
@@ -122,9 +123,9 @@ class Bank:
         """
         if isinstance(X, Seen):
             self.projection.must_equal(X.projection)
-            self._learn(X.row[None], X.hidden[None])
+            self.learn_rows(X.row[None], X.hidden[None])
         else:
-            self._learn(self.projection.to_rows(X))
+            self.learn_rows(self.projection.to_rows(X))
 
     def catch_up(self) -> None:
         """Learn the buffered samples now, before their block is full."""
@@ -146,7 +147,7 @@ class Bank:
         rows = self.projection.to_grid(X)
         if rows.ndim == 1:
             return self._look(rows).score
-        return self._scores(rows, self.projection.project(rows))
+        return self.score_rows(rows, self.projection.project(rows))
 
     @one_or_rows
     def learn_and_score(self, X: Samples) -> float | Array:
@@ -164,8 +165,8 @@ class Bank:
         while done < len(rows):
             part = rows[done : done + BANK_BLOCK_ROWS - len(self.waiting)]
             H = self.projection.project(part)
-            scores.append(self._scores(part, H))
-            self._learn(part, H)
+            scores.append(self.score_rows(part, H))
+            self.learn_rows(part, H)
             done += len(part)
         found = np.concatenate(scores)
         return float(found[0]) if given.ndim == 1 else found
@@ -182,7 +183,7 @@ class Bank:
         row = self.projection.to_one(x)
         if not self.patterns.instances:
             raise UnknownError("this bank knows no pattern yet: let it learn first")
-        return self._closest(row)
+        return self.closest_row(row)
 
     def explain(self, x: Samples | Seen) -> Array:
         """Return how much each input adds to the loss, (n,), for the pattern that x belongs to.
@@ -196,7 +197,17 @@ class Bank:
         row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
         if not self.patterns.instances:
             return np.ones_like(row)
-        return self[self._closest(row)].explain(x)
+        return self[self.closest_row(row)].explain(x)
+
+    def residuals(self, rows: Array, H: Array) -> Array:
+        """Return x − hB for rows on the grid, each for its pattern, in units of what is usual."""
+        found = np.ones_like(rows)
+        home = self.patterns.nearest(rows) if len(self) else np.full(len(rows), -1)
+        for i, detector in enumerate(self.detectors.values()):
+            mine = home == i
+            if mine.any():
+                found[mine] = detector.residuals(rows[mine], H[mine])
+        return found
 
     def drift(self, pattern: str) -> float:
         """Return how far a pattern's recent samples lie from what was learnt, in its spreads.
@@ -254,6 +265,73 @@ class Bank:
         if not isinstance(merged, Merged):
             self.catch_up()
         patterns.adopt_contributions(self.patterns, adopted)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a monitor decides what is learnt: then no sample is rejected, none found new."""
+        return self._supervised
+
+    @supervised.setter
+    def supervised(self, on: bool) -> None:
+        self._supervised = on
+        limit = None if on else self.reject_above
+        self.patterns.reject_above = inf if limit is None else limit
+
+    def include(self, stats: Stats, rows: Array, name: str | None) -> str:
+        """Add samples that this device saw, and return the pattern that has them now.
+
+        Args:
+            stats: Their sums.
+            rows: Some of them on the grid, (k, n).
+            name: Keep them as a pattern of their own under this name, which is neither split nor
+                joined; None adds them to the pattern with the nearest centroid.
+        """
+        self.catch_up()
+        if name is not None:
+            name = self.patterns.free_name(name)
+            self.patterns.add(name, stats, rows).pinned = True
+        else:
+            name = self.closest_row(stats.C / stats.count)
+            self._replace_own(name, self[name].own + stats)
+        return name
+
+    def exclude(self, name: str, stats: Stats) -> Stats:
+        """Take back what `include` added to a pattern; return the sums that were taken out."""
+        self.catch_up()
+        self[name]
+        if self.patterns.instances[name].pinned:
+            return self.take_out(name)
+        self._replace_own(name, self[name].own - stats)
+        return stats
+
+    def take_out(self, name: str) -> Stats:
+        """Forget what this device saw of a pattern, and return it; what was adopted stays."""
+        self.catch_up()
+        own = self[name].own
+        if self[name].others.count:
+            self._replace_own(name, Stats.empty(self.projection))
+        else:
+            del self.patterns.instances[name]
+        return own
+
+    def _replace_own(self, name: str, own: Stats) -> None:
+        old = self.patterns.instances[name]
+        new = self.patterns.add(name, own, old.ring.rows())
+        new.detector.adopt(old.detector.others)
+        new.considered, new.used_at, new.pinned = old.considered, old.used_at, old.pinned
+        new.ring.seen = old.ring.seen
+
+    def restarted(self) -> Bank:
+        """Return a bank that has seen nothing itself; what it adopted stays."""
+        bank = Bank(self.projection, **self.options)
+        told = [
+            Contribution(OTHERS, each.others, revision=0, pattern=f"{i}")
+            for i, each in enumerate(self.detectors.values())
+            if each.others.count
+        ]
+        bank.adopt(told)
+        bank.supervised = self.supervised
+        return bank
 
     def rename(self, pattern: str, name: str) -> None:
         """Rename a pattern; it is shared under the new name from now on.
@@ -318,8 +396,8 @@ class Bank:
         samples = sum(self[name].count for name in self)
         return f"Bank({len(self)} patterns, {samples:g} samples)"
 
-    def _learn(self, fresh: Array, H: Array | None = None) -> None:
-        """Learn rows on the grid, and H if it is known already."""
+    def learn_rows(self, fresh: Array, H: Array | None = None) -> None:
+        """Learn rows (k, n) that are on the grid already; H if it is known already."""
         rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)
         hidden = None if H is None else np.vstack([self._buffered_hidden(), H])
@@ -337,10 +415,12 @@ class Bank:
             return self.projection.project(self.waiting)
         return self._hidden
 
-    def _scores(self, rows: Array, H: Array) -> Array:
+    def score_rows(self, rows: Array, H: Array) -> Array:
+        """Score rows (k, n) that are on the grid already, with their hidden values."""
         if not self.patterns.instances:
             return np.ones(len(rows))
         return np.asarray(self.patterns.scores(rows, H).min(0))
 
-    def _closest(self, row: Array) -> str:
+    def closest_row(self, row: Array) -> str:
+        """Return the name of the pattern that a sample on the grid belongs to."""
         return list(self.patterns.instances)[int(self.patterns.nearest(row[None])[0])]

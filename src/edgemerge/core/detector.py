@@ -567,6 +567,7 @@ class Detector:
         self.projection = projection
         self.ridge, self.forgetting, self.reject_above = ridge, forgetting, reject_above
         self.rejected = 0
+        self.supervised = False  # a monitor decides what is learnt: nothing is rejected here
         self.known = Model(projection, ridge, forgetting**2)
         self._waiting = SampleBuffer(self.known)
 
@@ -669,13 +670,18 @@ class Detector:
         """
         if isinstance(X, Seen):
             self._learn_seen(X)
-        elif self.reject_above is not None:
+        elif self.reject_above is not None and not self.supervised:
             self.learn_and_score(X)
         elif (rows := self.projection.to_grid(X)).ndim == 1:
             self._waiting.push(rows)
         else:
             self._waiting.clear()
             learn_rows(self.known, rows)
+
+    def learn_rows(self, rows: Array) -> None:
+        """Learn rows (k, n) that are on the grid already."""
+        self._waiting.clear()
+        learn_rows(self.known, rows)
 
     @one_or_rows
     def score(self, X: Samples) -> float | Array:
@@ -688,12 +694,15 @@ class Detector:
             A float for one sample, (k,) for rows.
         """
         rows = self.projection.to_grid(X)
-        self._waiting.clear()
         if rows.ndim == 1:
+            self._waiting.clear()
             return self._look(rows, self.projection.project(rows)).score
-        if not self.known.count:
-            return np.ones(len(rows))
-        return np.asarray(self.known.judge(rows, self.projection.project(rows))[1])
+        return self.score_rows(rows, self.projection.project(rows))
+
+    def score_rows(self, rows: Array, H: Array) -> Array:
+        """Score rows (k, n) that are on the grid already, with their hidden values."""
+        self._waiting.clear()
+        return np.asarray(self.known.judge(rows, H)[1]) if self.known.count else np.ones(len(rows))
 
     @one_or_rows
     def loss(self, X: Samples) -> float | Array:
@@ -740,14 +749,18 @@ class Detector:
             x: What `look` returned, or one sample (n,).
         """
         row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
-        if not self.count:
-            return np.ones_like(row)
         h = x.hidden if isinstance(x, Seen) else self.projection.project(row)
+        return self.residuals(row[None], h[None])[0] ** 2
+
+    def residuals(self, rows: Array, H: Array) -> Array:
+        """Return x − hB for rows (k, n) on the grid, in units of what is usual for each input."""
+        if not self.count:
+            return np.ones_like(rows)
         own = self.own
         known, level = own + self.others, self._level(own)
         readout = known.solve(self.ridge)
         usual = np.maximum(known.mean_losses(readout) / level.residual_share**2, level.floor)  # M11
-        return np.asarray((row - h @ readout.B) ** 2 / usual)
+        return np.asarray((rows - H @ readout.B) / np.sqrt(usual))
 
     def share(
         self, device: str, *, revision: int, incarnation: int = 0, pattern: str = NORMAL
@@ -780,6 +793,13 @@ class Detector:
         must_be(stats, Stats, "give the stats of a contribution, or the total of a ledger")
         self._waiting.clear()
         self.known.adopt(stats)
+
+    def with_own(self, own: Stats) -> Detector:
+        """Return a detector like this one that saw these samples itself."""
+        settings = {"rejected": self.rejected, **self.options}
+        found = Detector.resume(own, self.others, **settings)
+        found.supervised = self.supervised
+        return found
 
     def progress(self) -> Array:
         """Return P as updated since it was last solved, for `restore`; empty if it is not solved.
@@ -821,10 +841,14 @@ class Detector:
             return
         if seen.errors is None or seen.version != self.known.version():
             seen = self._look(seen.row, seen.hidden)
-        if self.reject_above is not None and seen.score > self.reject_above and self.ready:
+        if self._rejects(seen.score):
             self.rejected += 1
         elif seen.errors is not None:
             learn_one(self.known, seen.row, seen.errors)
+
+    def _rejects(self, score: float) -> bool:
+        limit = None if self.supervised else self.reject_above
+        return limit is not None and score > limit and self.ready
 
     def _level(self, own: Stats) -> Level:
         """Return the usual loss; of a copy where learning `own` so far would change something."""

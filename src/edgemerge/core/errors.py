@@ -83,7 +83,8 @@ class RidgeWarning(UserWarning):
     """The given ridge was too small for these sums and has been raised."""
 
 
-def must_be(value: object, kind: type, advice: str) -> None:
+def must_be(value: object, kind: type | tuple[type, ...], advice: str) -> None:
     """Raise KindError unless the value is of this type; `advice` says what to do instead."""
     if not isinstance(value, kind):
-        raise KindError(f"found {type(value).__name__}, expected {kind.__name__}: {advice}")
+        kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise KindError(f"found {type(value).__name__}, expected {kinds}: {advice}")

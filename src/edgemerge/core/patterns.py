@@ -178,6 +178,7 @@ class Pattern:
         self.considered = 0  # ring.seen when a split was last considered
         self.used_at = 0  # by the bank's clock, which counts samples
         self.moved = self.gone = False
+        self.pinned = False  # approved by a person: neither split nor joined
         self.recent: Array | None = None
 
     @property
@@ -366,7 +367,8 @@ def maintain(patterns: Patterns) -> None:
     """Clean, split, add, join and retire patterns; called after each block."""
     _remove_first_outliers(patterns)
     for name, instance in list(patterns.instances.items()):
-        if instance.ring.seen - instance.considered >= instance.ring.capacity:
+        due = instance.ring.seen - instance.considered >= instance.ring.capacity
+        if due and not instance.pinned:
             instance.considered = instance.ring.seen
             split_pattern(patterns, name, instance)
     _find_new_pattern(patterns)
@@ -433,7 +435,8 @@ def _is_full(patterns: Patterns) -> bool:
 
 def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
     """Add the two patterns most alike into one, if each explains the other's data well enough."""
-    profiles = {name: Profile.of(i.total) for name, i in patterns.instances.items()}
+    free = {name: i for name, i in patterns.instances.items() if not i.pinned}
+    profiles = {name: Profile.of(i.total) for name, i in free.items()}
     pair = nearest_pair(profiles, limit)
     if pair:
         a, b = pair

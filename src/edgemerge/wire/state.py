@@ -1,13 +1,13 @@
-"""Saved states: write detectors, ledgers and banks as bytes; the codec writes all other values.
+"""Saved states: write detectors, ledgers, banks and monitors; the codec writes all other values.
 
-The state of a bank holds the last samples of each pattern: keep it on the device, never share it.
+The state of a bank or a monitor holds samples: keep it on the device, never share it.
 To add a kind of object, add it to the two tables at the end.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -18,6 +18,14 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError
 from edgemerge.core.ledger import Contribution, Ledger, Merged
+from edgemerge.core.monitor import (
+    RESERVOIR_ROWS,
+    Episode,
+    Happening,
+    Monitor,
+    OddPattern,
+    Thinned,
+)
 from edgemerge.core.patterns import Event, RingBuffer
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -121,11 +129,143 @@ def _checked_rows(tensor: NDArray[Any], n_inputs: int) -> Array:
     return tensor.astype(np.float64)
 
 
-Saveable = Projection | Stats | Contribution | Merged | Detector | Ledger | Bank
+MONITOR_FIELDS = (
+    "phase", "taken", "began", "last_at", "outside", "snoozed_until", "drift", "learning_stopped",
+    "numbers",
+)  # fmt: skip
+ODD_FIELDS = ("name", "first", "last", "cosines", "peak", "inputs", "nearest", "status", "into")
+
+
+def monitor_to_bytes(monitor: Monitor) -> bytes:
+    """Return a monitor as bytes: its learner, its snapshot, and everything it keeps."""
+    n, learner = monitor.learner.projection.n_inputs, monitor.learner
+    odd = list(monitor.odd_patterns.values())
+    sums = {f"{i}.": each.stats for i, each in enumerate(odd)}
+    tensors: Tensors = {
+        "learner": _bytes_tensor(to_bytes(learner)),
+        "snapshot": _bytes_tensor(b"" if monitor.snapshot is None else to_bytes(monitor.snapshot)),
+        "progress": learner.progress() if isinstance(learner, Detector) else np.empty(0),
+        "odd": _bytes_tensor(pack_payload(Payload("patterns", learner.projection, {}, sums))),
+        "first": _rows_tensor(monitor.first_rows, n),
+        "sketch": _rows_tensor(monitor.sketch.rows, n),
+        "pending": _rows_tensor([row for _, _, row, _ in monitor.pending], n),
+        "block": _rows_tensor([row for _, row in monitor.block], n),
+        "recent": _rows_tensor(monitor.recent, n),
+    }
+    for i, each in enumerate(odd):
+        tensors[f"{i}.rows"] = _rows_tensor(each.rows.rows, n)
+        tensors[f"{i}.direction"] = each.direction
+    state = json.dumps(_monitor_fields(monitor), separators=(",", ":"))
+    return pack({"kind": "monitor", "state": state}, tensors)
+
+
+def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
+    return {
+        "options": monitor.options,
+        **{name: getattr(monitor, name) for name in MONITOR_FIELDS},
+        "limit": monitor.limit.state(),
+        "level": monitor.level.state(),
+        "episodes": [asdict(episode) for episode in monitor.episodes],
+        "open": monitor.episode is not None,
+        "happenings": [asdict(event) for event in monitor.happenings],
+        "drifts": list(monitor.drifts),
+        "sketch": [monitor.sketch.stride, monitor.sketch.seen],
+        "pending": [[number, at, score] for number, at, _, score in monitor.pending],
+        "block": [at for at, _ in monitor.block],
+        "odd": [
+            {name: getattr(each, name) for name in ODD_FIELDS}
+            | {"stride": each.rows.stride, "seen": each.rows.seen}
+            for each in monitor.odd_patterns.values()
+        ],
+        "pinned": _pinned(monitor.learner),
+        "pinned_then": [] if monitor.snapshot is None else _pinned(monitor.snapshot),
+    }
+
+
+def _read_monitor(metadata: Metadata, tensors: Tensors, limit: int) -> Monitor:
+    try:
+        return _build_monitor(json.loads(metadata["state"]), tensors, limit)
+    except FormatError:
+        raise
+    except (EdgemergeError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise FormatError(f"found an invalid state of a monitor: {error!r}") from error
+
+
+def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monitor:
+    learner = _learner_of(tensors["learner"], plain["pinned"], limit)
+    if isinstance(learner, Detector):
+        learner.restore(tensors["progress"].astype(np.float64))
+    options = plain["options"] | {"votes": tuple(plain["options"]["votes"])}
+    monitor = Monitor(learner, **options)
+    n = learner.projection.n_inputs
+    for name in MONITOR_FIELDS:
+        setattr(monitor, name, plain[name])
+    monitor.snapshot = None
+    if len(tensors["snapshot"]):
+        monitor.snapshot = _learner_of(tensors["snapshot"], plain["pinned_then"], limit)
+    monitor.limit.resume(plain["limit"])
+    monitor.level.resume(plain["level"])
+    monitor.episodes = [_episode(each) for each in plain["episodes"]]
+    monitor.episode = monitor.episodes[-1] if plain["open"] else None
+    monitor.happenings.extend(Happening(**each) for each in plain["happenings"])
+    monitor.drifts.extend(plain["drifts"])
+    monitor.first_rows = list(_checked_rows(tensors["first"], n))
+    monitor.recent = list(_checked_rows(tensors["recent"], n))
+    _fill(monitor.sketch, _checked_rows(tensors["sketch"], n), *plain["sketch"])
+    rows = zip(plain["pending"], _checked_rows(tensors["pending"], n), strict=True)
+    monitor.pending = [(number, at, row, score) for (number, at, score), row in rows]
+    monitor.block = list(zip(plain["block"], _checked_rows(tensors["block"], n), strict=True))
+    sums = unpack_payload(tensors["odd"].tobytes(), limit=limit).parts
+    for i, each in enumerate(plain["odd"]):
+        kept = Thinned(RESERVOIR_ROWS)
+        _fill(kept, _checked_rows(tensors[f"{i}.rows"], n), each.pop("stride"), each.pop("seen"))
+        each |= {"cosines": tuple(each["cosines"]), "inputs": [tuple(x) for x in each["inputs"]]}
+        direction = tensors[f"{i}.direction"].astype(np.float64)
+        monitor.odd_patterns[each["name"]] = OddPattern(
+            stats=sums[f"{i}."], rows=kept, direction=direction, **each
+        )
+    return monitor
+
+
+def _episode(plain: dict[str, Any]) -> Episode:
+    return Episode(**plain | {"inputs": [tuple(each) for each in plain["inputs"]]})
+
+
+def _fill(kept: Thinned, rows: Array, stride: int, seen: int) -> None:
+    kept.rows, kept.stride, kept.seen = [row.astype(np.float32) for row in rows], stride, seen
+
+
+def _learner_of(tensor: NDArray[Any], pinned: list[str], limit: int) -> Detector | Bank:
+    learner = from_bytes(tensor.tobytes(), limit=limit)
+    if not isinstance(learner, Detector | Bank):
+        raise FormatError(f"found {type(learner).__name__}, expected a detector or a bank")
+    for name in pinned if isinstance(learner, Bank) else ():
+        learner.patterns.instances[name].pinned = True
+    return learner
+
+
+def _pinned(learner: Detector | Bank) -> list[str]:
+    """Return the patterns that a person approved; the state of a bank has no word for them."""
+    if isinstance(learner, Detector):
+        return []
+    return [name for name, each in learner.patterns.instances.items() if each.pinned]
+
+
+def _bytes_tensor(data: bytes) -> NDArray[np.int8]:
+    return np.frombuffer(data, np.int8)
+
+
+def _rows_tensor(rows: Sequence[NDArray[Any]], n: int) -> NDArray[np.float32]:
+    return np.array(rows, np.float32).reshape(-1, n)  # holds every grid value exactly
+
+
+Saveable = Projection | Stats | Contribution | Merged | Detector | Ledger | Bank | Monitor
 
 
 def to_bytes(value: Saveable) -> bytes:
     """Return a value as bytes, with everything needed to continue from it."""
+    if isinstance(value, Monitor):
+        return monitor_to_bytes(value)
     return bank_to_bytes(value) if isinstance(value, Bank) else pack_payload(_to_payload(value))
 
 
@@ -134,6 +274,8 @@ def from_bytes(data: bytes, *, limit: int = MAX_BYTES) -> Saveable:
     metadata, tensors = codec.read_container(data, limit)
     if metadata.get("kind") == "bank":
         return _read_bank(data, metadata, tensors, limit)
+    if metadata.get("kind") == "monitor":
+        return _read_monitor(metadata, tensors, limit)
     payload = codec.payload_of(metadata, tensors, limit)
     value = FROM_PAYLOAD.get(payload.kind, codec.from_payload)(payload)
     codec.must_be_canonical(_to_payload(value, payload.form), data)

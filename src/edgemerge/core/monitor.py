@@ -1,0 +1,741 @@
+"""The monitor: decides which samples a learner learns, raises alarms, and takes reviews.
+
+A learner alone would learn a fault that lasts. A monitor lets it learn only what is normal:
+
+    monitor  commissioning ──enough samples, a set time or `watch`──> watching
+             watching ──relearn──> commissioning
+    sample   outside an episode: learnt; odd ones only when no episode followed, up to 4 × limit
+             inside an episode: never learnt; odd ones join an unreviewed pattern
+    pattern  unreviewed ──approve──> normal, ──fault──> fault, ──dismiss──> dismissed
+             each of these ──undo──> unreviewed, to the last bit: sums subtract
+
+It has no clock: the time of each sample is an argument, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from math import ceil, inf, sqrt
+from re import fullmatch
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgemerge.core.bank import Bank
+from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
+from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
+from edgemerge.core.ledger import must_be_name
+from edgemerge.core.limit import SECONDS, AlarmLevel, Limit
+from edgemerge.core.patterns import inliers
+from edgemerge.core.projection import Samples
+from edgemerge.core.stats import Stats
+
+Array = NDArray[np.float64]
+Learn = Literal["normal", "always", "off"]
+Phase = Literal["commissioning", "watching"]
+Status = Literal["unreviewed", "normal", "fault", "dismissed"]
+Decision = Literal["approve", "fault", "dismiss", "undo"]
+DECISIONS: tuple[Decision, ...] = ("approve", "fault", "dismiss", "undo")
+
+COMMISSIONING_PER_HIDDEN = 16  # samples for each hidden value, unless said otherwise
+MIN_COMMISSIONING_PER_HIDDEN = 4.0  # the least, when a set time has passed
+MAX_ODD = 4.0  # times the limit up to which an isolated odd sample is learnt
+BLOCK_ROWS = 8  # odd samples that are assigned to a pattern together
+COHERENCE = (0.5, 0.6, 0.9)  # least, first and largest cosine between a block and its pattern
+RESERVOIR_ROWS = 64  # rows kept of an unreviewed pattern
+MAX_PATTERNS = 16  # unreviewed and dismissed patterns that are kept
+MAX_EPISODES = 256  # episodes that are kept, acknowledged ones go first
+MAX_EVENTS = 1000
+SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
+BLOCK_SHARE, BLOCK_DENSITY = 0.25, 0.8  # a pattern met in one block: rare, and dense in its span
+DRIFT_ROWS, DRIFT_BLOCKS = 32, 8  # learnt samples scored at once, and such blocks in the mean
+DRIFT_EVENT, DRIFT_STOP = 1.5, 2.0  # mean score under the snapshot
+FAR_OUTSIDE = 2.0  # half-ranges from the middle: half the range outside
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a monitor makes of one sample.
+
+    Attributes:
+        at: The time of the sample, as given.
+        score: How unusual the sample is, before it was learnt; None while too little is known.
+        level: The alarm level, the recent score that is held against the limit.
+        limit: The limit now.
+        alarm: Whether an episode is open.
+        ready: Whether commissioning has ended; before that there is no alarm.
+        pattern: In an alarm the pattern that the odd samples form, once it is known; else the
+            normal pattern that the sample belongs to.
+        episode: The number of the open episode, or None.
+    """
+
+    at: float
+    score: float | None
+    level: float
+    limit: float
+    alarm: bool
+    ready: bool
+    pattern: str | None = None
+    episode: int | None = None
+
+
+@dataclass
+class Episode:
+    """A run of samples in alarm.
+
+    Attributes:
+        number: Counts from 1.
+        began: When the first odd sample came.
+        ended: When it ended, or None while it is open.
+        peak: The highest score.
+        samples: The samples in alarm.
+        inputs: The inputs that carried the highest score, each with its share (1 is usual).
+        pattern: The pattern that its odd samples form, or None if they were too few.
+        acknowledged: Whether a person has seen it.
+    """
+
+    number: int
+    began: float
+    ended: float | None = None
+    peak: float = 0.0
+    samples: int = 0
+    inputs: list[tuple[int, float]] = field(default_factory=list)
+    pattern: str | None = None
+    acknowledged: bool = False
+
+
+@dataclass
+class OddPattern:
+    """Samples that belong together and were not learnt, with what a person decided about them.
+
+    Attributes:
+        name: Its name; a fault is renamed to what the person called it.
+        stats: The exact sums of its samples.
+        rows: At most 64 of its samples on the grid, evenly thinned. They never leave the device.
+        first: When the first sample came.
+        last: When the last one came.
+        peak: The highest score.
+        inputs: The inputs that carried the highest score, each with its share (1 is usual).
+        nearest: The normal pattern that was nearest to it.
+        status: unreviewed, normal, fault or dismissed.
+        into: The normal pattern that its sums were added to when it was approved.
+        direction: The sum of its samples' residuals in units of what is usual, (n,).
+        cosines: Of its blocks of samples: how many, and the sum and the sum of squares of the
+            cosines between a block's residual and the direction before it.
+    """
+
+    name: str
+    stats: Stats
+    rows: Thinned
+    first: float
+    last: float
+    direction: Array
+    cosines: tuple[int, float, float] = (0, 0.0, 0.0)
+    peak: float = 0.0
+    inputs: list[tuple[int, float]] = field(default_factory=list)
+    nearest: str | None = None
+    status: Status = "unreviewed"
+    into: str = ""
+
+    @property
+    def least_cosine(self) -> float:
+        """The least cosine with which a block belongs here: three deviations below its mean."""
+        lowest, first, highest = COHERENCE
+        blocks, total, squares = self.cosines
+        if blocks < 4:
+            return first
+        mean = total / blocks
+        return min(max(mean - 3.0 * sqrt(max(squares / blocks - mean**2, 0.0)), lowest), highest)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what a person may see of it, as plain JSON: no rows, no sums."""
+        names = ("name", "status", "first", "last", "inputs", "nearest")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"samples": self.stats.count, "peak": float(f"{self.peak:.6g}")}
+
+    def cosine(self, residual: Array) -> float:
+        """Return how well a block's mean residual points in the direction of this pattern."""
+        norms = float(np.linalg.norm(self.direction) * np.linalg.norm(residual))
+        return float(self.direction @ residual) / norms if norms else 0.0
+
+    def add(self, rows: Array, residual: Array, stats: Stats, last: float) -> None:
+        """Add a block of samples."""
+        if self.direction.any():
+            blocks, total, squares = self.cosines
+            c = self.cosine(residual)
+            self.cosines = blocks + 1, total + c, squares + c * c
+        self.direction = self.direction + len(rows) * residual
+        self.stats, self.last = _added(self.stats, stats), last
+        for row in rows:
+            self.rows.push(row)
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that a person may want to know: kind, time, and the pattern or number."""
+
+    kind: str
+    at: float
+    what: str = ""
+
+
+class Thinned:
+    """At most `capacity` rows of a stream, evenly spaced: when it is full, every second goes."""
+
+    def __init__(self, capacity: int) -> None:
+        """Start empty."""
+        self.capacity, self.stride, self.seen = capacity, 1, 0
+        self.rows: list[NDArray[np.float32]] = []
+
+    def push(self, row: Array) -> None:
+        """Take in the next row."""
+        if self.seen % self.stride == 0:
+            if len(self.rows) == self.capacity:
+                self.rows, self.stride = self.rows[::2], 2 * self.stride
+            if self.seen % self.stride == 0:
+                self.rows.append(row.astype(np.float32))  # holds every grid value exactly
+        self.seen += 1
+
+    def array(self, n_inputs: int) -> Array:
+        """Return the rows, oldest first."""
+        return np.array(self.rows, np.float64).reshape(-1, n_inputs)
+
+
+class Monitor:
+    """Watches a stream of samples: learns what is normal, keeps everything else for a review.
+
+    >>> import numpy as np
+    >>> from edgemerge import Detector, Projection
+    >>> rng = np.random.default_rng(0)
+    >>> monitor = Monitor(Detector(Projection(n_inputs=4, n_hidden=8, seed=7)))
+    >>> for at, x in enumerate(rng.normal(0.0, 0.1, (500, 4))):
+    ...     result = monitor.take(x, at)
+    >>> result.ready, result.alarm
+    (True, False)
+    >>> for at, x in enumerate(rng.normal(0.6, 0.1, (400, 4)), start=500):
+    ...     result = monitor.take(x, at)
+    >>> result.alarm, result.pattern, monitor.episodes[0].samples
+    (True, 'odd-1', 398)
+    >>> monitor.review("odd-1", "approve")
+    >>> monitor.take(x, 900.0).score < 4
+    True
+    """
+
+    def __init__(
+        self,
+        learner: Detector | Bank,
+        *,
+        learn: Learn = "normal",
+        limit: float | None = None,
+        false_alarms: str | float | None = None,
+        votes: tuple[int, int] = (3, 5),
+        commissioning: int | str | None = None,
+    ) -> None:
+        """Begin with commissioning, or watch at once if the learner has learnt enough before.
+
+        Args:
+            learner: A `Detector` or a `Bank`; from now on only the monitor gives it samples.
+            learn: "normal" (the default) learns nothing in an episode. "always" learns every
+                sample at once, so a fault that lasts becomes normal. "off" learns nothing.
+            limit: A fixed limit for the alarm level; 4 if neither this nor `false_alarms` is given.
+            false_alarms: A promise instead of a limit: "1 per week", "2 per 10000 samples", or
+                episodes per sample.
+            votes: (k, n): an episode begins when k of the last n scores are above the limit, and
+                ends after n in a row that are not; (3, 5) unless given.
+            commissioning: When watching begins: after this many samples, after a time such as
+                "2 hours", or by `watch` ("manual"). 16 samples for each hidden value unless given.
+
+        Raises:
+            SettingError: A setting is out of range.
+        """
+        must_be(learner, (Detector, Bank), "give the learner to be watched over")
+        if learn not in ("normal", "always", "off"):
+            raise SettingError(f'found learn={learn!r}, expected "normal", "always" or "off"')
+        self.learner, self.learn = learner, learn
+        self._alarm_options = {"limit": limit, "false_alarms": false_alarms, "votes": votes}
+        self.limit = Limit(limit, false_alarms)
+        self.level = AlarmLevel(votes)
+        self.n_hidden = learner.projection.n_hidden
+        self.commissioning = commissioning
+        self._enough, self._enough_s = _commissioning(commissioning, self.n_hidden)
+        self.phase: Phase = "commissioning"
+        self.taken = 0  # samples since commissioning began
+        self.began: float | None = None  # the time of its first sample
+        self.last_at: float | None = None
+        self.outside = 0  # samples far outside the projection's range
+        self.snoozed_until: float | None = None
+        self.episode: Episode | None = None
+        self.episodes: list[Episode] = []
+        self.odd_patterns: dict[str, OddPattern] = {}
+        self.happenings: deque[Happening] = deque(maxlen=MAX_EVENTS)
+        self.drift = 1.0
+        self.learning_stopped = False  # by drift, until a person has looked
+        self.snapshot: Detector | Bank | None = None
+        self.numbers = {"episode": 0, "odd": 0}
+        self.first_rows: list[Array] = []  # rows of commissioning that are not learnt yet
+        self.sketch = Thinned(COMMISSIONING_PER_HIDDEN * self.n_hidden)
+        self.pending: list[tuple[int, float, Array, float]] = []  # odd: number, time, row, score
+        self.block: list[tuple[float, Array]] = []  # odd samples of the episode: time, row
+        self.recent: list[Array] = []  # learnt samples to be scored under the snapshot
+        self.drifts: deque[float] = deque(maxlen=DRIFT_BLOCKS)
+        learner.supervised = learn != "always"
+        if learner_ready(learner) or learn != "normal":
+            self._begin_watching()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the constructor."""
+        return {"learn": self.learn, "commissioning": self.commissioning, **self._alarm_options}
+
+    def status(self) -> dict[str, Any]:
+        """Return what a person wants to know, as plain JSON; no sample is in it."""
+        enough = self._enough if self._enough < inf else None
+        return {
+            "phase": self.phase,
+            "ready": self.ready,
+            "learn": "stopped" if self.learning_stopped else self.learn,
+            "commissioning": {"samples": self.taken, "of": enough},
+            "limit": {
+                "value": float(f"{self.limit.value:.6g}"),
+                "kind": self.limit.kind,
+                "missing": self.limit.missing,
+            },
+            "drift": float(f"{self.drift:.6g}"),
+            "outside": self.outside,
+            "snoozed_until": self.snoozed_until,
+            "episodes": [asdict(e) for e in self.episodes if not e.acknowledged or e.ended is None],
+            "patterns": [p.plain() for p in self.odd_patterns.values()],
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether results can be trusted: watching, with a learner that knows enough."""
+        return self.phase == "watching" and learner_ready(self.learner)
+
+    def take(self, x: Samples, at: float) -> Result:
+        """Score a sample, decide on an alarm, and learn the sample if it may be learnt.
+
+        Args:
+            x: The sample, (n,).
+            at: Its time in seconds; later samples have later times.
+
+        Raises:
+            SampleError: The sample has another size, or is not finite; nothing changes.
+            CapacityError: The sums could not hold the sample exactly.
+        """
+        seen = self.learner.look(x)
+        if self.last_at is not None:
+            self.limit.tell_interval(at - self.last_at)
+        self.last_at = at
+        self.began = at if self.began is None else self.began
+        self.taken += 1
+        self.outside += bool(np.abs(seen.row).max() > FAR_OUTSIDE)
+        if self.snoozed_until is not None and at < self.snoozed_until:
+            return self._result(seen, at)
+        if self.phase == "commissioning":
+            self._commission(seen.row, at)
+            return self._result(seen, at)
+        return self._watch(seen, at)
+
+    def _watch(self, seen: Seen, at: float) -> Result:
+        if not self.ready:  # learn="always" or "off", and too little is known
+            if self.learn == "always":
+                self.learner.learn(seen)
+            return self._result(seen, at)
+        before = self.level.value
+        alarm = self.level.update(seen.score) > self.limit.value
+        odd = seen.score > self.limit.value
+        if alarm:
+            self._alarm(seen, at, odd=odd)
+        elif self.episode is not None:
+            self._end_episode(at)
+        result = self._result(seen, at)
+        if not self.learning_stopped:
+            self.limit.count(before, self.level.value, inside=alarm)
+        self._learn(seen, at, alarm=alarm, odd=odd)
+        return result
+
+    def _result(self, seen: Seen, at: float) -> Result:
+        score = seen.score if learner_ready(self.learner) else None
+        episode = self.episode
+        pattern = seen.pattern if episode is None else episode.pattern
+        return Result(
+            at=at,
+            score=score,
+            level=self.level.value,
+            limit=self.limit.value,
+            alarm=episode is not None,
+            ready=self.ready,
+            pattern=pattern,
+            episode=None if episode is None else episode.number,
+        )
+
+    def _learn(self, seen: Seen, at: float, *, alarm: bool, odd: bool) -> None:
+        if self.learn == "always":
+            self.learner.learn(seen)
+        if self.learn != "normal" or alarm or self.learning_stopped:
+            return
+        if odd:
+            self.pending.append((self.taken, at, seen.row, seen.score))
+        else:
+            self._learn_one(seen, at)
+        wait = self.level.votes[1]
+        while self.pending and self.pending[0][0] <= self.taken - wait:
+            _, _, row, score = self.pending.pop(0)
+            if score <= MAX_ODD * self.limit.value:
+                h = self.learner.projection.project(row)
+                self._learn_one(Seen(self.learner.projection, row, h, score), at)
+
+    def _learn_one(self, seen: Seen, at: float) -> None:
+        self.learner.learn(seen)
+        self.recent.append(seen.row)
+        if len(self.recent) == DRIFT_ROWS:
+            self._look_at_drift(at)
+
+    def _commission(self, row: Array, at: float) -> None:
+        self.first_rows.append(row)
+        self.sketch.push(row)
+        seconds = at - (at if self.began is None else self.began)
+        least = MIN_COMMISSIONING_PER_HIDDEN * self.n_hidden
+        if self.taken >= self._enough or (seconds >= self._enough_s and self.taken >= least):
+            self._end_commissioning(at)
+        elif len(self.first_rows) >= COMMISSIONING_PER_HIDDEN * self.n_hidden:
+            self._learn_first()
+
+    def watch(self) -> None:
+        """End commissioning now.
+
+        Raises:
+            SettingError: There are too few samples yet.
+        """
+        if self.phase == "watching":
+            return
+        least = ceil(READY_SAMPLES_PER_HIDDEN * self.n_hidden)
+        if self.taken < least:
+            raise SettingError(
+                f"found {self.taken} samples since commissioning began, expected {least} at least: "
+                "wait for more"
+            )
+        self._end_commissioning(self.last_at or 0.0)
+
+    def relearn(self) -> None:
+        """Begin commissioning again, after maintenance: own samples are forgotten.
+
+        What was adopted stays, and so do faults; approved patterns have to be met again.
+        """
+        self.learner = restarted(self.learner)
+        self.learner.supervised = self.learn != "always"
+        self.phase, self.taken, self.began = "commissioning", 0, None
+        self.odd_patterns = {n: p for n, p in self.odd_patterns.items() if p.status == "fault"}
+        if self.episode is not None:
+            self._end_episode(self.last_at or 0.0)
+        self.first_rows, self.pending, self.block = [], [], []
+        self.sketch = Thinned(self.sketch.capacity)
+        self.level = AlarmLevel(self.level.votes)
+        self.snapshot = None
+        self._note("relearn", self.last_at or 0.0)
+
+    def _learn_first(self) -> None:
+        """Learn the rows kept so far, without the rarest."""
+        rows = np.array(self.first_rows)
+        self.first_rows = []
+        if not len(rows):
+            return
+        kept = inliers(rows)
+        self.learner.learn_rows(rows[kept])
+        # The rarest are mostly the tail of normal. Of these, those outside episodes are learnt too.
+        scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
+        level = AlarmLevel(self.level.votes)
+        calm = np.array([level.update(score) for score in scores]) <= self.limit.value
+        self.learner.learn_rows(rows[~kept & calm & (scores <= MAX_ODD * self.limit.value)])
+
+    def _end_commissioning(self, at: float) -> None:
+        self._learn_first()
+        if isinstance(self.learner, Bank):
+            self.learner.catch_up()
+            self._set_doubtful_aside(self.learner, at)
+        self.sketch = Thinned(self.sketch.capacity)
+        self._begin_watching()
+        self._note("watching", at)
+
+    def _begin_watching(self) -> None:
+        self.phase = "watching"
+        self._rebase()
+
+    def _set_doubtful_aside(self, bank: Bank, at: float) -> None:
+        """Let patterns that are small, or were met in one block only, wait for a review."""
+        rows = self.sketch.array(bank.projection.n_inputs)
+        names = [bank.closest_row(row) for row in rows]
+        for name in list(bank):
+            places = [i for i, found in enumerate(names) if found == name]
+            own = bank[name].own
+            if own.count and len(bank.detectors) > 1 and _is_doubtful(places, len(names)):
+                bank.take_out(name)
+                mine = rows[places]
+                residuals = bank.residuals(mine, bank.projection.project(mine))
+                odd = self._new_pattern(at)
+                odd.add(mine, residuals.mean(0), own, at)
+                odd.inputs = _largest((residuals**2).mean(0))
+
+    def _alarm(self, seen: Seen, at: float, *, odd: bool) -> None:
+        if self.episode is None:
+            self.numbers["episode"] += 1
+            began = self.pending[0][1] if self.pending else at
+            self.episode = Episode(self.numbers["episode"], began)
+            self._keep_episode(self.episode)
+            self.block += [(time, row) for _, time, row, _ in self.pending]
+            self.pending = []
+            self._note("episode began", at, str(self.episode.number))
+        episode = self.episode
+        episode.samples += 1
+        if not odd:
+            return
+        if not episode.inputs:  # later each block explains itself
+            episode.inputs = _largest(self.learner.explain(seen))
+        episode.peak = max(episode.peak, seen.score)
+        self.block.append((at, seen.row))
+        if len(self.block) >= BLOCK_ROWS:
+            self._assign_block(seen.pattern)
+
+    def _end_episode(self, at: float) -> None:
+        episode, self.episode = self.episode, None
+        if episode is None:
+            return
+        if len(self.block) >= self.level.votes[0]:
+            self._assign_block(None, episode)
+        self.block = []
+        episode.ended = at
+        self.limit.close()
+        self._note("episode ended", at, str(episode.number))
+
+    def _assign_block(self, nearest: str | None, episode: Episode | None = None) -> None:
+        """Add the block to the pattern that it belongs to, or begin a new one."""
+        episode = self.episode if episode is None else episode
+        block, self.block = self.block, []
+        if episode is None or self.learn == "always":
+            return
+        rows = np.array([row for _, row in block])
+        projection = self.learner.projection
+        residuals = self.learner.residuals(rows, projection.project(rows))
+        episode.inputs = _largest((residuals**2).mean(0))
+        mean = residuals.mean(0)
+        open_ones = [p for p in self.odd_patterns.values() if p.status != "normal"]
+        known = [p for p in open_ones if p.cosine(mean) >= p.least_cosine]
+        found = max(known, key=lambda p: p.cosine(mean), default=None)
+        if found is None:
+            found = self._new_pattern(block[0][0])
+            found.nearest = nearest
+        found.add(rows, mean, Stats.of_rows(projection, rows), block[-1][0])
+        if episode.peak >= found.peak:
+            found.peak, found.inputs = episode.peak, episode.inputs
+        episode.pattern = found.name
+
+    def _new_pattern(self, at: float) -> OddPattern:
+        self._make_room(at)
+        self.numbers["odd"] += 1
+        name = f"odd-{self.numbers['odd']}"
+        projection = self.learner.projection
+        nothing, zero = Stats.empty(projection), np.zeros(projection.n_inputs)
+        found = OddPattern(name, nothing, Thinned(RESERVOIR_ROWS), at, at, zero)
+        self.odd_patterns[name] = found
+        self._note("new pattern", at, name)
+        return found
+
+    def _make_room(self, at: float) -> None:
+        """Let the oldest small pattern go, or the oldest, when there are too many."""
+        waiting = [p for p in self.odd_patterns.values() if p.status in ("unreviewed", "dismissed")]
+        if len(waiting) < MAX_PATTERNS:
+            return
+        enough = READY_SAMPLES_PER_HIDDEN * self.n_hidden
+        oldest = min(waiting, key=lambda p: (p.stats.count >= enough, p.last))
+        del self.odd_patterns[oldest.name]
+        self._note("pattern dropped", at, oldest.name)
+
+    def _keep_episode(self, episode: Episode) -> None:
+        self.episodes.append(episode)
+        while len(self.episodes) > MAX_EPISODES:
+            seen = [e for e in self.episodes if e.acknowledged]
+            self.episodes.remove(seen[0] if seen else self.episodes[0])
+
+    def acknowledge(self, number: int | None = None) -> None:
+        """Mark an episode as seen, or all of them; they stay in the history.
+
+        Raises:
+            UnknownError: There is no such episode.
+        """
+        found = [e for e in self.episodes if number is None or e.number == number]
+        if number is not None and not found:
+            raise UnknownError(f"no episode {number}; known: {[e.number for e in self.episodes]}")
+        for episode in found:
+            episode.acknowledged = True
+
+    def snooze(self, until: float | None) -> None:
+        """Raise no alarm and learn nothing until this time, for a planned stop; None ends it."""
+        if self.episode is not None:
+            self._end_episode(self.last_at or 0.0)
+        self.level = AlarmLevel(self.level.votes)
+        self.pending = []
+        self.snoozed_until = until
+
+    def review(self, pattern: str, decision: Decision, *, name: str = "") -> None:
+        """Say what a pattern is.
+
+        Args:
+            pattern: The name of the pattern.
+            decision: "approve" makes it normal, "fault" gives it a name that later alarms carry,
+                "dismiss" hides it; "undo" makes it unreviewed again, to the last bit.
+            name: What to call the fault.
+
+        Raises:
+            UnknownError: There is no such pattern.
+            SettingError: The decision does not fit the pattern's status.
+        """
+        if pattern not in self.odd_patterns:
+            raise UnknownError(f"no pattern {pattern!r}; known: {list(self.odd_patterns)}")
+        if decision not in DECISIONS:
+            raise SettingError(f"found decision {decision!r}, expected one of {DECISIONS}")
+        found = self.odd_patterns[pattern]
+        if (found.status == "unreviewed") == (decision == "undo"):
+            raise SettingError(
+                f"{pattern!r} is {found.status}, so {decision!r} does not fit: "
+                + ("there is nothing to undo" if decision == "undo" else "undo that first")
+            )
+        if decision == "approve":
+            self._approve(found)
+        elif decision == "fault":
+            self._rename(found, name or pattern)
+            found.status = "fault"
+        elif decision == "dismiss":
+            found.status = "dismissed"
+        else:
+            self._undo(found)
+        self._note(decision, self.last_at or 0.0, found.name)
+
+    def _approve(self, found: OddPattern) -> None:
+        learner = self.learner
+        rows = found.rows.array(learner.projection.n_inputs)
+        enough = READY_SAMPLES_PER_HIDDEN * self.n_hidden
+        if isinstance(learner, Bank):
+            whole = found.stats.count >= enough or not len(learner)
+            found.into = learner.include(found.stats, rows, found.name if whole else None)
+        else:
+            self.learner = learner.with_own(learner.own + found.stats)
+        found.status = "normal"
+        self._rebase()
+
+    def _undo(self, found: OddPattern) -> None:
+        if found.status == "normal":
+            if isinstance(self.learner, Bank):
+                found.stats = self.learner.exclude(found.into, found.stats)
+            else:
+                self.learner = self.learner.with_own(self.learner.own - found.stats)
+            self._rebase()
+        found.status, found.into = "unreviewed", ""
+
+    def _rename(self, found: OddPattern, name: str) -> None:
+        must_be_name("pattern", name)
+        if name != found.name and name in self.odd_patterns:
+            raise SettingError(
+                f"found the name {name!r} of another pattern, expected a new one: "
+                f"{list(self.odd_patterns)}"
+            )
+        patterns = {name if n == found.name else n: p for n, p in self.odd_patterns.items()}
+        for episode in self.episodes:
+            if episode.pattern == found.name:
+                episode.pattern = name
+        found.name, self.odd_patterns = name, patterns
+
+    def _rebase(self) -> None:
+        """Compare later samples with what is known now."""
+        memo = {id(self.learner.projection): self.learner.projection}
+        self.snapshot = deepcopy(self.learner, memo)
+        for each in self.snapshot.detectors.values():
+            each.known.invalidate()  # so that a restored one gives the same bits
+        self.recent = []
+        self.drifts.clear()
+        self.drift, self.learning_stopped = 1.0, False
+
+    def _look_at_drift(self, at: float) -> None:
+        """Score recent learnt samples under the snapshot, and act on their mean."""
+        rows, self.recent = np.array(self.recent), []
+        if self.snapshot is None:
+            return
+        H = self.learner.projection.project(rows)
+        scores = np.minimum(self.snapshot.score_rows(rows, H), self.limit.value)
+        self.drifts.append(float(scores.mean()))
+        before, self.drift = self.drift, float(np.mean(self.drifts))
+        if len(self.drifts) < DRIFT_BLOCKS:
+            return
+        if before <= DRIFT_EVENT < self.drift:
+            self._note("drift", at, f"{self.drift:.3g}")
+        if self.drift > DRIFT_STOP and not self.learning_stopped:
+            self.learning_stopped = True
+            self._note("learning stopped", at, f"{self.drift:.3g}")
+
+    def accept_drift(self) -> None:
+        """Take what was learnt up to now as normal: later drift is measured from here."""
+        self._rebase()
+        self._note("drift accepted", self.last_at or 0.0)
+
+    def _note(self, kind: str, at: float, what: str = "") -> None:
+        self.happenings.append(Happening(kind, at, what))
+
+
+def learner_ready(learner: Detector | Bank) -> bool:
+    """Return whether a learner knows enough to score samples."""
+    known = sum(each.count for each in learner.detectors.values())
+    return known >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+
+
+def restarted(learner: Detector | Bank) -> Detector | Bank:
+    """Return a learner that has seen nothing itself; what it adopted stays."""
+    if isinstance(learner, Detector):
+        nothing = Stats.empty(learner.projection)
+        return Detector.resume(nothing, learner.others, **learner.options)
+    return learner.restarted()
+
+
+def _added(a: Stats, b: Stats) -> Stats:
+    """Return a + b, or a alone where the sum would not be exact any more."""
+    try:
+        return a + b
+    except CapacityError:
+        return a
+
+
+def _is_doubtful(places: Sequence[int], total: int) -> bool:
+    """Return whether a pattern with samples at these places of commissioning needs a review."""
+    if len(places) < SMALL_SHARE * total:
+        return True
+    dense = len(places) > BLOCK_DENSITY * (places[-1] - places[0] + 1)
+    return dense and len(places) < BLOCK_SHARE * total
+
+
+def _largest(shares: Array) -> list[tuple[int, float]]:
+    first = np.argsort(-shares, kind="stable")[:8]
+    return [(int(i), float(shares[i])) for i in first]
+
+
+def _commissioning(asked: int | str | None, n_hidden: int) -> tuple[float, float]:
+    """Return the samples and the seconds after which watching begins; infinite if by command."""
+    never = float("inf")
+    if asked is None:
+        return float(COMMISSIONING_PER_HIDDEN * n_hidden), never
+    if isinstance(asked, int):
+        least = ceil(READY_SAMPLES_PER_HIDDEN * n_hidden)
+        if asked < least:
+            raise SettingError(f"found commissioning={asked}, expected {least} samples at least")
+        return float(asked), never
+    found = fullmatch(r"\s*([\d.]+)\s+([a-z]+?)s?\s*", asked.lower())
+    if asked == "manual":
+        return never, never
+    if found is None or found[2] not in SECONDS:
+        raise SettingError(
+            f'found commissioning="{asked}", expected a number of samples, a time such as '
+            '"2 hours", or "manual"'
+        )
+    return never, float(found[1]) * SECONDS[found[2]]
