@@ -6,6 +6,7 @@ A learner alone would learn a fault that lasts. A monitor lets it learn only wha
              watching ──relearn──> commissioning
     sample   outside an episode: learnt; odd ones only when no episode followed, up to 4 × limit
              inside an episode: never learnt; odd ones join an unreviewed pattern
+    episode  begins when the alarm level passes the limit, ends when it is below again
     pattern  unreviewed ──approve──> normal, ──fault──> fault, ──dismiss──> dismissed
              each of these ──undo──> unreviewed, to the last bit: sums subtract
 
@@ -52,7 +53,8 @@ MAX_EPISODES = 256  # episodes that are kept, acknowledged ones go first
 MAX_EVENTS = 1000
 SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
 BLOCK_SHARE, BLOCK_DENSITY = 0.25, 0.8  # a pattern met in one block: rare, and dense in its span
-DRIFT_ROWS, DRIFT_BLOCKS = 32, 8  # learnt samples scored at once, and such blocks in the mean
+DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
+DRIFT_CALM = 2  # blocks below the first limit that end an alarm by drift
 DRIFT_EVENT, DRIFT_STOP = 1.5, 2.0  # mean score under the snapshot
 FAR_OUTSIDE = 2.0  # half-ranges from the middle: half the range outside
 
@@ -273,7 +275,7 @@ class Monitor:
         self.odd_patterns: dict[str, OddPattern] = {}
         self.happenings: deque[Happening] = deque(maxlen=MAX_EVENTS)
         self.drift = 1.0
-        self.learning_stopped = False  # by drift, until a person has looked
+        self.drifted = False  # recent samples as a whole are odd: nothing is learnt
         self.snapshot: Detector | Bank | None = None
         self.numbers = {"episode": 0, "odd": 0}
         self.first_rows: list[Array] = []  # rows of commissioning that are not learnt yet
@@ -297,7 +299,7 @@ class Monitor:
         return {
             "phase": self.phase,
             "ready": self.ready,
-            "learn": "stopped" if self.learning_stopped else self.learn,
+            "learn": "stopped by drift" if self.drifted else self.learn,
             "commissioning": {"samples": self.taken, "of": enough},
             "limit": {
                 "value": float(f"{self.limit.value:.6g}"),
@@ -354,7 +356,7 @@ class Monitor:
         elif self.episode is not None:
             self._end_episode(at)
         result = self._result(seen, at)
-        if not self.learning_stopped:
+        if not self.drifted:
             self.limit.count(before, self.level.value, inside=alarm)
         self._learn(seen, at, alarm=alarm, odd=odd)
         return result
@@ -377,7 +379,7 @@ class Monitor:
     def _learn(self, seen: Seen, at: float, *, alarm: bool, odd: bool) -> None:
         if self.learn == "always":
             self.learner.learn(seen)
-        if self.learn != "normal" or alarm or self.learning_stopped:
+        if self.learn != "normal" or alarm:
             return
         if odd:
             self.pending.append((self.taken, at, seen.row, seen.score))
@@ -391,7 +393,8 @@ class Monitor:
                 self._learn_one(Seen(self.learner.projection, row, h, score), at)
 
     def _learn_one(self, seen: Seen, at: float) -> None:
-        self.learner.learn(seen)
+        if not self.drifted:
+            self.learner.learn(seen)
         self.recent.append(seen.row)
         if len(self.recent) == DRIFT_ROWS:
             self._look_at_drift(at)
@@ -482,15 +485,7 @@ class Monitor:
                 odd.inputs = _largest((residuals**2).mean(0))
 
     def _alarm(self, seen: Seen, at: float, *, odd: bool) -> None:
-        if self.episode is None:
-            self.numbers["episode"] += 1
-            began = self.pending[0][1] if self.pending else at
-            self.episode = Episode(self.numbers["episode"], began)
-            self._keep_episode(self.episode)
-            self.block += [(time, row) for _, time, row, _ in self.pending]
-            self.pending = []
-            self._note("episode began", at, str(self.episode.number))
-        episode = self.episode
+        episode = self.episode or self._begin_episode(at)
         episode.samples += 1
         if not odd:
             return
@@ -500,6 +495,16 @@ class Monitor:
         self.block.append((at, seen.row))
         if len(self.block) >= BLOCK_ROWS:
             self._assign_block(seen.pattern)
+
+    def _begin_episode(self, at: float) -> Episode:
+        self.numbers["episode"] += 1
+        episode = Episode(self.numbers["episode"], self.pending[0][1] if self.pending else at)
+        self.episode = episode
+        self._keep_episode(episode)
+        self.block += [(time, row) for _, time, row, _ in self.pending]
+        self.pending = []
+        self._note("episode began", at, str(episode.number))
+        return episode
 
     def _end_episode(self, at: float) -> None:
         episode, self.episode = self.episode, None
@@ -657,10 +662,10 @@ class Monitor:
             each.known.invalidate()  # so that a restored one gives the same bits
         self.recent = []
         self.drifts.clear()
-        self.drift, self.learning_stopped = 1.0, False
+        self.drift, self.drifted = 1.0, False
 
     def _look_at_drift(self, at: float) -> None:
-        """Score recent learnt samples under the snapshot, and act on their mean."""
+        """Score recent calm samples under the snapshot, and act on their mean."""
         rows, self.recent = np.array(self.recent), []
         if self.snapshot is None:
             return
@@ -672,9 +677,13 @@ class Monitor:
             return
         if before <= DRIFT_EVENT < self.drift:
             self._note("drift", at, f"{self.drift:.3g}")
-        if self.drift > DRIFT_STOP and not self.learning_stopped:
-            self.learning_stopped = True
+        if self.drift > DRIFT_STOP and not self.drifted:
+            self.drifted = True
             self._note("learning stopped", at, f"{self.drift:.3g}")
+        elif self.drifted and max(list(self.drifts)[-DRIFT_CALM:]) < DRIFT_EVENT:
+            self.drifted = False
+            self.drifts.clear()
+            self._note("learning resumed", at, f"{self.drift:.3g}")
 
     def accept_drift(self) -> None:
         """Take what was learnt up to now as normal: later drift is measured from here."""
