@@ -52,7 +52,7 @@ class Trial:
     def run(
         cls, stream: Stream, learner: str, seed: int, *, restart: bool = False, **settings: object
     ) -> Trial:
-        """Give a stream to a monitor; with `restart`, save and load it in the midst of the fault."""
+        """Give a stream to a monitor; with `restart`, save and load it amid the fault."""
         shared = Projection.of_data(stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed)
         monitor = Monitor(LEARNERS[learner](shared), commissioning=stream.first, **settings)
         alarms = np.zeros(len(stream.rows), bool)

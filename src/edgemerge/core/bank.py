@@ -200,7 +200,12 @@ class Bank:
         return self[self.closest_row(row)].explain(x)
 
     def residuals(self, rows: Array, H: Array) -> Array:
-        """Return x − hB for rows on the grid, each for its pattern, in units of what is usual."""
+        """Return x − hB for the pattern of each sample, in units of what is usual, (k, n).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+            H: Their hidden values, (k, N).
+        """
         found = np.ones_like(rows)
         home = self.patterns.nearest(rows) if len(self) else np.full(len(rows), -1)
         for i, detector in enumerate(self.detectors.values()):
@@ -296,7 +301,12 @@ class Bank:
         return name
 
     def exclude(self, name: str, stats: Stats) -> Stats:
-        """Take back what `include` added to a pattern; return the sums that were taken out."""
+        """Take back what `include` added to a pattern; return the sums that were taken out.
+
+        Args:
+            name: The pattern that `include` returned.
+            stats: The sums that it was given.
+        """
         self.catch_up()
         self[name]
         if self.patterns.instances[name].pinned:
@@ -305,7 +315,11 @@ class Bank:
         return stats
 
     def take_out(self, name: str) -> Stats:
-        """Forget what this device saw of a pattern, and return it; what was adopted stays."""
+        """Forget what this device saw of a pattern, and return it; what was adopted stays.
+
+        Args:
+            name: The pattern.
+        """
         self.catch_up()
         own = self[name].own
         if self[name].others.count:
@@ -397,7 +411,12 @@ class Bank:
         return f"Bank({len(self)} patterns, {samples:g} samples)"
 
     def learn_rows(self, fresh: Array, H: Array | None = None) -> None:
-        """Learn rows (k, n) that are on the grid already; H if it is known already."""
+        """Learn samples that are on the grid already.
+
+        Args:
+            fresh: The samples on the grid, (k, n).
+            H: Their hidden values, (k, N), if they are known.
+        """
         rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)
         hidden = None if H is None else np.vstack([self._buffered_hidden(), H])
@@ -416,11 +435,20 @@ class Bank:
         return self._hidden
 
     def score_rows(self, rows: Array, H: Array) -> Array:
-        """Score rows (k, n) that are on the grid already, with their hidden values."""
+        """Score samples that are on the grid already, (k,).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+            H: Their hidden values, (k, N).
+        """
         if not self.patterns.instances:
             return np.ones(len(rows))
         return np.asarray(self.patterns.scores(rows, H).min(0))
 
     def closest_row(self, row: Array) -> str:
-        """Return the name of the pattern that a sample on the grid belongs to."""
+        """Return the name of the pattern that a sample on the grid belongs to.
+
+        Args:
+            row: The sample on the grid, (n,).
+        """
         return list(self.patterns.instances)[int(self.patterns.nearest(row[None])[0])]

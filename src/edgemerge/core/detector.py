@@ -539,6 +539,8 @@ class Detector:
     (0.5, 32.3)
     """
 
+    supervised = False  # a monitor decides what is learnt: nothing is rejected here
+
     def __init__(
         self,
         projection: Projection,
@@ -567,7 +569,6 @@ class Detector:
         self.projection = projection
         self.ridge, self.forgetting, self.reject_above = ridge, forgetting, reject_above
         self.rejected = 0
-        self.supervised = False  # a monitor decides what is learnt: nothing is rejected here
         self.known = Model(projection, ridge, forgetting**2)
         self._waiting = SampleBuffer(self.known)
 
@@ -679,7 +680,11 @@ class Detector:
             learn_rows(self.known, rows)
 
     def learn_rows(self, rows: Array) -> None:
-        """Learn rows (k, n) that are on the grid already."""
+        """Learn samples that are on the grid already; nothing is rejected.
+
+        Args:
+            rows: The samples on the grid, (k, n).
+        """
         self._waiting.clear()
         learn_rows(self.known, rows)
 
@@ -700,7 +705,12 @@ class Detector:
         return self.score_rows(rows, self.projection.project(rows))
 
     def score_rows(self, rows: Array, H: Array) -> Array:
-        """Score rows (k, n) that are on the grid already, with their hidden values."""
+        """Score samples that are on the grid already, (k,).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+            H: Their hidden values, (k, N).
+        """
         self._waiting.clear()
         return np.asarray(self.known.judge(rows, H)[1]) if self.known.count else np.ones(len(rows))
 
@@ -753,7 +763,12 @@ class Detector:
         return self.residuals(row[None], h[None])[0] ** 2
 
     def residuals(self, rows: Array, H: Array) -> Array:
-        """Return x − hB for rows (k, n) on the grid, in units of what is usual for each input."""
+        """Return x − hB in units of what is usual for each input, (k, n).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+            H: Their hidden values, (k, N).
+        """
         if not self.count:
             return np.ones_like(rows)
         own = self.own
@@ -795,7 +810,11 @@ class Detector:
         self.known.adopt(stats)
 
     def with_own(self, own: Stats) -> Detector:
-        """Return a detector like this one that saw these samples itself."""
+        """Return a detector like this one that saw other samples itself.
+
+        Args:
+            own: The sums of these samples.
+        """
         settings = {"rejected": self.rejected, **self.options}
         found = Detector.resume(own, self.others, **settings)
         found.supervised = self.supervised

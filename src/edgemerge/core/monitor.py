@@ -567,7 +567,10 @@ class Monitor:
             self.episodes.remove(seen[0] if seen else self.episodes[0])
 
     def acknowledge(self, number: int | None = None) -> None:
-        """Mark an episode as seen, or all of them; they stay in the history.
+        """Mark an episode as seen; it stays in the history.
+
+        Args:
+            number: Which one; None (the default) means all.
 
         Raises:
             UnknownError: There is no such episode.
@@ -579,7 +582,11 @@ class Monitor:
             episode.acknowledged = True
 
     def snooze(self, until: float | None) -> None:
-        """Raise no alarm and learn nothing until this time, for a planned stop; None ends it."""
+        """Raise no alarm and learn nothing for a time, as for a planned stop.
+
+        Args:
+            until: When it ends, in seconds like the times of samples; None ends it now.
+        """
         if self.episode is not None:
             self._end_episode(self.last_at or 0.0)
         self.level = AlarmLevel(self.level.votes)

@@ -169,6 +169,8 @@ ROWS_PER_HIDDEN = 6  # rows kept for each hidden value: enough to split them in 
 class Pattern:
     """One pattern of normal; rows (k, n) are on the grid."""
 
+    pinned = False  # approved by a person: neither split nor joined
+
     def __init__(self, detector: Detector, rows: Array) -> None:
         """Wrap a detector that has learnt these rows last."""
         p = detector.projection
@@ -178,7 +180,6 @@ class Pattern:
         self.considered = 0  # ring.seen when a split was last considered
         self.used_at = 0  # by the bank's clock, which counts samples
         self.moved = self.gone = False
-        self.pinned = False  # approved by a person: neither split nor joined
         self.recent: Array | None = None
 
     @property
