@@ -37,6 +37,7 @@ GENERATION = 16  # promised alarms' worth of samples after which older counts ar
 SHORT_EPISODE = 30  # samples; longer episodes may be faults, and are not counted as false
 SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 SECONDS |= {"month": 2629746.0, "year": 31556952.0}
+NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 
 Unit = Literal["sample", "episode"]
 
@@ -46,7 +47,7 @@ class AlarmLevel:
 
     >>> level = AlarmLevel((3, 5))
     >>> [level.update(score) for score in (1, 9, 1, 9, 9, 1, 1, 9, 1, 1, 1, 1, 1)]
-    [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0]
+    [0.0, 0.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0]
     """
 
     def __init__(self, votes: tuple[int, int] = (3, 5)) -> None:
@@ -62,7 +63,7 @@ class AlarmLevel:
         self._recent.append(float(score))
         ordered = sorted(self._recent, reverse=True)
         k = self.votes[0]
-        voted = ordered[k - 1] if len(ordered) >= k else ordered[-1]
+        voted = ordered[k - 1] if len(ordered) >= k else 0.0
         self.value = max(voted, min(self.value, ordered[0]))
         return self.value
 
@@ -83,7 +84,7 @@ class Counts:
     Attributes:
         samples: The samples counted.
         held: The samples whose level lies in each bin.
-        passed: The steps that began an episode at a limit in each bin.
+        passed: The steps that began an episode at a limit at the upper end of each bin.
     """
 
     samples: int = 0
@@ -111,11 +112,11 @@ class Counts:
         the promise holds on average for few samples too. Inside a bin the limit is interpolated.
         """
         allowed = rate * (self.samples + 1) - 1.0
-        if allowed < 0.0:
+        if allowed < -1e-9:  # a rate of 1 / (samples + 1) is allowed, and rounds
             return None
         if unit == "episode":
             often = np.flatnonzero(self.passed > allowed)
-            return edge(int(often[-1])) if len(often) else edge(0)
+            return edge(int(often[-1]) + 1 if len(often) else 0)
         above = (self.samples - np.cumsum(self.held)).astype(np.float64)  # beyond each bin's end
         i = int(np.argmax(above <= allowed))
         inside = float(self.held[i])
@@ -174,7 +175,8 @@ class Promise:
         if isinstance(asked, (int, float)):
             return cls(_in_range(float(asked), asked), 1.0, timed=False)
         found = fullmatch(
-            r"\s*([\d.]+)\s+(?:per|in|an?)\s+([\d._]*)\s*([a-z]+?)s?\s*", asked.lower()
+            rf"\s*({NUMBER})\s+(?:per|in|an?)\s+({NUMBER})?\s*([a-z]+?)s?\s*",
+            asked.lower().replace("_", ""),
         )
         known = ("sample", *SECONDS)
         if found is None or found[3] not in known:
@@ -222,9 +224,7 @@ class Limit:
         self.promise = None if false_alarms is None else Promise.of(false_alarms)
         self.fixed = FIXED_LIMIT if limit is None else float(limit)
         self.value = self.fixed
-        self.settled: float | None = (
-            None  # the promised limit that later ones may not exceed by much
-        )
+        self.settled: float | None = None  # later promised limits may not exceed it by much
         self.seen = 0  # samples counted, also those let go
         self.interval_s: float | None = None  # between two samples, as seen
         self.older, self.newer = Counts(), Counts()
