@@ -16,7 +16,7 @@ It has no clock: the time of each sample is an argument, in seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf, sqrt
@@ -276,6 +276,7 @@ class Monitor:
         self.happenings: deque[Happening] = deque(maxlen=MAX_EVENTS)
         self.drift = 1.0
         self.drifted = False  # recent samples as a whole are odd: nothing is learnt
+        self.paused = False  # by command, or since the sums are full: nothing is learnt
         self.snapshot: Detector | Bank | None = None
         self.numbers = {"episode": 0, "odd": 0}
         self.first_rows: list[Array] = []  # rows of commissioning that are not learnt yet
@@ -292,6 +293,54 @@ class Monitor:
     def options(self) -> dict[str, Any]:
         """The settings of the constructor."""
         return {"learn": self.learn, "commissioning": self.commissioning, **self._alarm_options}
+
+    def change(
+        self,
+        *,
+        learn: Learn,
+        limit: float | None,
+        false_alarms: str | float | None,
+        votes: tuple[int, int],
+        commissioning: int | str | None,
+    ) -> None:
+        """Go on with other settings, as for a new monitor; what was learnt and counted stays.
+
+        Raises:
+            SettingError: A setting is out of range; nothing changes.
+        """
+        same = Monitor(
+            restarted(self.learner),
+            learn=learn,
+            limit=limit,
+            false_alarms=false_alarms,
+            votes=votes,
+            commissioning=commissioning,
+        )
+        if same.options == self.options:
+            return
+        if (limit, false_alarms) != (self.options["limit"], self.options["false_alarms"]):
+            same.limit.resume(
+                self.limit.state() | {"value": same.limit.value, "settled": None, "aside": None}
+            )
+            self.limit = same.limit
+        if votes != self.level.votes:
+            same.level.resume(self.level.state())
+            self.level = same.level
+        self._alarm_options, self.commissioning = same._alarm_options, commissioning
+        self._enough, self._enough_s = same._enough, same._enough_s
+        if learn != self.learn:
+            self._change_learn(learn)
+
+    def _change_learn(self, learn: Learn) -> None:
+        self.learn = learn
+        self.learner.supervised = learn != "always"
+        if learn == "normal" and not learner_ready(self.learner):
+            self.phase, self.taken, self.began, self.snapshot = "commissioning", 0, None, None
+        elif learn == "normal":
+            self._rebase()
+        elif self.phase == "commissioning":
+            self._learn_first()
+            self._begin_watching()
 
     def status(self) -> dict[str, Any]:
         """Return what a person wants to know, as plain JSON; no sample is in it."""
@@ -325,9 +374,10 @@ class Monitor:
             x: The sample, (n,).
             at: Its time in seconds; later samples have later times.
 
+        Sums that cannot hold more samples exactly end learning (`paused`), never scoring.
+
         Raises:
             SampleError: The sample has another size, or is not finite; nothing changes.
-            CapacityError: The sums could not hold the sample exactly.
         """
         seen = self.learner.look(x)
         if self.last_at is not None:
@@ -339,15 +389,25 @@ class Monitor:
         if self.snoozed_until is not None and at < self.snoozed_until:
             return self._result(seen, at)
         if self.phase == "commissioning":
-            self._commission(seen.row, at)
+            if not self.paused:
+                self._guard(at, self._commission, seen.row, at)
             return self._result(seen, at)
         return self._watch(seen, at)
 
+    def _guard(self, at: float, learn: Callable[..., None], *what: Any, **how: Any) -> None:
+        """Learn, or note that the sums are full: results come all the same."""
+        try:
+            learn(*what, **how)
+        except CapacityError as error:
+            self.paused = True
+            self._note("learning ended", at, str(error))
+
     def _watch(self, seen: Seen, at: float) -> Result:
         if not self.ready:  # learn="always" or "off", and too little is known
-            if self.learn == "always":
-                self.learner.learn(seen)
-            return self._result(seen, at)
+            result = self._result(seen, at)
+            if self.learn == "always" and not self.paused:
+                self._guard(at, self.learner.learn, seen)
+            return result
         before = self.level.value
         alarm = self.level.update(seen.score) > self.limit.value
         odd = seen.score > self.limit.value
@@ -358,7 +418,8 @@ class Monitor:
         result = self._result(seen, at)
         if not self.drifted:
             self.limit.count(before, self.level.value, inside=alarm)
-        self._learn(seen, at, alarm=alarm, odd=odd)
+        if not self.paused:
+            self._guard(at, self._learn, seen, at, alarm=alarm, odd=odd)
         return result
 
     def _result(self, seen: Seen, at: float) -> Result:

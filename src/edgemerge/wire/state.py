@@ -131,7 +131,7 @@ def _checked_rows(tensor: NDArray[Any], n_inputs: int) -> Array:
 
 MONITOR_FIELDS = (
     "phase", "taken", "began", "last_at", "outside", "snoozed_until", "drift", "drifted",
-    "numbers",
+    "numbers", "paused",
 )  # fmt: skip
 ODD_FIELDS = ("name", "first", "last", "cosines", "peak", "inputs", "nearest", "status", "into")
 
