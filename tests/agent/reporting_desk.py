@@ -12,7 +12,7 @@ from edgemerge.agent.sync import Clocks, SharingPolicy
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.exchange.client import ReportAnswer, encode_report
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream
 
@@ -55,7 +55,7 @@ class Desk:
     def send(self, report):
         assert not self.busy
         self.busy = True
-        self.reports.append(ReportAsked.model_validate_json(encode_report(report)))
+        self.reports.append(ReportRequest.model_validate_json(encode_report(report)))
 
     def outcome(self, timeout_s=0.0):
         self.now += timeout_s if self.busy and not self.answers else 0.0

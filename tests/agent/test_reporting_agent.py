@@ -207,7 +207,7 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
             )
             assert seen().merge is None
             actor = hub.service.caller(hub.token)
-            hub.service.merging.adopt("pumps", ["pump-2"], ["pump-1"], actor)
+            hub.service.choices.adopt("pumps", ["pump-2"], ["pump-1"], actor)
             wait_until(lambda: seen().merge)  # though sync.every_s is 0
             assert (seen().merge.samples, seen().merge.devices) == (40.0, 1)
             row = stream(1, 3)

@@ -44,7 +44,7 @@ def peopled(tmp_path_factory):
         patterns = [{"pattern": "normal", "own": 900.0, "told": 90.0, "used": 70}]
         shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
         shop.report("pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns})
-        shop.here.service.merging.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], operator(shop))
+        shop.here.service.choices.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], operator(shop))
         yield shop
 
 

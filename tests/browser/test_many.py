@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from edgemerge.server import auth
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 from tests.browser.workshop import FLEET
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -61,7 +61,7 @@ def report_all(shop, score):
             for j in range(60)
         ]
         status = {"samples": 60, "learnt": 60.0 + i, "alarms": 0, "pattern": "normal"}
-        told = ReportAsked.model_validate({"sent": now, "status": status, "points": points})
+        told = ReportRequest.model_validate({"sent": now, "status": status, "points": points})
         shop.here.service.history.take(FLEET, device, told, now)
 
 

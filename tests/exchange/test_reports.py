@@ -14,7 +14,7 @@ from edgemerge.exchange.client import (
     was_not_sent,
 )
 from edgemerge.server import schemas
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 from tests.services.reports import dead, free_port, standing_in
 
 STATUS = {"samples": 1, "learnt": 1.0, "alarms": 0}
@@ -40,7 +40,7 @@ def test_a_report_arrives_under_the_name_of_the_device_with_its_token(server, re
     server.answer = {"every_s": 5.0, "choice": 3}
     assert reports.send(REPORT) == ReportAnswer(5.0, 3)
     assert server.asked == [("/fleets/pumps/devices/pump-1/report", "Bearer secret")]
-    assert server.reports == [ReportAsked.model_validate(REPORT)]
+    assert server.reports == [ReportRequest.model_validate(REPORT)]
     assert repr(reports) == f"Reports({server.url}/fleets/pumps/devices/pump-1/report)"
 
 
@@ -131,8 +131,8 @@ def test_of_a_report_that_is_too_large_the_first_origins_stay_and_everything_els
     report = large()
     body = encode_report(report)
     assert 0.8 * MAX_REPORT_BYTES < len(body) <= MAX_REPORT_BYTES
-    found = ReportAsked.model_validate_json(body)
-    assert found.points == ReportAsked.model_validate(REPORT).points
+    found = ReportRequest.model_validate_json(body)
+    assert found.points == ReportRequest.model_validate(REPORT).points
     assert found.merge.devices == 2000
     names = [each.device for each in found.merge.origins]
     assert names == [each["device"] for each in report["merge"]["origins"][: len(names)]]

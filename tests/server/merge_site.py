@@ -7,7 +7,7 @@ import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, encode
 from edgemerge.server.auth import Caller
-from edgemerge.server.contributions import decode_and_check, put_change
+from edgemerge.server.contributions import decode_and_check, put
 from edgemerge.server.fleets import Fleet
 from tests.cases import machine
 from tests.server.signing_in import Operator
@@ -20,7 +20,7 @@ ROOT = Caller("root")
 
 
 def create(here, fleet, **agreed):
-    words = {"reads": "totals", "least": 1, "growing": False} | agreed
+    words = {"read_mode": "totals", "min_devices": 1, "growing_only": False} | agreed
     here.service.create(Fleet(fleet, encode(SHARED), epoch=0, created=0.0, **words), ROOT)
 
 
@@ -31,8 +31,8 @@ def push(here, device, place, *, fleet=FLEET, pattern="normal", rows=300):
     caller = service.caller(service.enrol(token, fleet, device)[0])
     stats = stats_of(place, rows, len(device) + ord(device[-1]))
     note = Contribution(device, stats, 1, pattern)
-    parcel = decode_and_check(encode(note), agreed, note.key)
-    service.writer.write(put_change(agreed, parcel, caller, service.clock()))
+    received = decode_and_check(encode(note), agreed, note.key)
+    service.writer.write(lambda tx: put(tx, agreed, received, caller, service.clock()))
 
 
 @cache
@@ -59,4 +59,4 @@ def filled(here):
     push(here, "lonely", 0.1, fleet="single")
     yield
     for fleet, _ in here.service.fleets(ROOT):
-        here.service.delete(fleet.fleet, ROOT)
+        here.service.delete(fleet.name, ROOT)

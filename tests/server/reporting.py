@@ -1,6 +1,6 @@
 """Reports as devices make them."""
 
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 
 STATUS = {"samples": 9, "learnt": 9.5, "alarms": 1}
 DIGEST = "ab" * 32
@@ -43,4 +43,4 @@ def said(sent, *, points=(), alarms=(), merge=None, leaving=False, **status):
 
 def report(sent, **words):
     """A report as it is read."""
-    return ReportAsked.model_validate(said(sent, **words))
+    return ReportRequest.model_validate(said(sent, **words))

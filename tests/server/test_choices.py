@@ -51,21 +51,21 @@ class Chosen(World):
             self.caller(device)
 
     @property
-    def merging(self):
-        return self.service.merging
+    def choices(self):
+        return self.service.choices
 
     def adopt(self, sources, targets):
-        made = self.merging.adopt(FLEET, sources, targets, ROOT)
+        made = self.choices.adopt(FLEET, sources, targets, ROOT)
         self.made[made.number] = ("adopt", set(sources), set(targets))
         return made
 
     def exclude(self, key):
-        made = self.merging.exclude(FLEET, key, ROOT)
+        made = self.choices.exclude(FLEET, key, ROOT)
         self.made[made.number] = ("exclude", key)
         return made
 
     def undo(self, number):
-        undone = self.merging.undo(FLEET, number, ROOT)
+        undone = self.choices.undo(FLEET, number, ROOT)
         self.made.pop(number, None)
         return undone
 
@@ -87,7 +87,7 @@ class Chosen(World):
 
     def must_desire_what_is_told(self, device):
         """Compare the desired state with a pull; equal revisions stand for equal documents."""
-        _, desired = self.merging.desired(FLEET, device)
+        _, desired = self.choices.desired(FLEET, device)
         allowed = set(DEVICES) if desired.devices is None else {*desired.devices, device}
         wanted = [k for k in self.truth if k[0] in allowed and k not in desired.excluded]
         told = self.told(
@@ -187,7 +187,7 @@ def world(tmp_path):
 @pytest.fixture
 def shy(tmp_path):
     """A fleet that tells only totals, and nothing about fewer than two."""
-    made = Chosen(str(tmp_path / "shy.db"), reads="totals", least=2)
+    made = Chosen(str(tmp_path / "shy.db"), read_mode="totals", min_devices=2)
     for device in DEVICES:
         made.put(note(device, 1, generator(ord(device)), place=0.1, rows=60))
     yield made
@@ -276,7 +276,7 @@ def test_a_device_neither_lists_nor_reads_what_is_not_let_through_but_its_own(wo
 def test_after_undoing_everything_is_told_bit_for_bit_as_before(world):
     def answers():
         asked = [(Selection(receiver=d), g) for d in (None, *DEVICES) for g in (False, True)]
-        return [world.service.tell(FLEET, s, ROOT, None, grouped=g) for s, g in asked]
+        return [world.service.pull(FLEET, s, ROOT, None, grouped=g) for s, g in asked]
 
     before = answers()
     made = [world.adopt(["b"], ["a", "c"]), world.exclude(("d", 0, "normal"))]
@@ -290,7 +290,7 @@ def test_after_undoing_everything_is_told_bit_for_bit_as_before(world):
 def test_a_fleet_that_tells_nothing_about_few_does_not_for_any_choice(shy):
     with pytest.raises(SettingError, match="choose more sources, or none"):
         shy.adopt(["b"], ["a"])
-    with pytest.raises(SettingError, match="d would be told of 1 devices"):
+    with pytest.raises(SettingError, match="d would adopt from 1 devices"):
         shy.adopt(["b", "d"], ["a", "d"])
     shy.adopt(["b", "c"], ["a"])
     assert told_to(shy, "a") == told_to(shy, "a", grouped=True) == ["b", "c"]
@@ -322,12 +322,12 @@ def test_choices_are_listed_newest_first_with_those_that_were_undone(world):
     first, second = world.adopt(["c", "b", "c"], ["a"]), world.exclude(("d", 0, "normal"))
     world.now = 2000.0
     world.undo(1)
-    assert [c.number for c in world.merging.choices(FLEET)] == [2, 1]
-    excluded, undone = world.merging.choices(FLEET)
+    assert [c.number for c in world.choices.list_choices(FLEET)] == [2, 1]
+    excluded, undone = world.choices.list_choices(FLEET)
     assert excluded == second
     assert (first.sources, first.targets, first.at) == (("b", "c"), ("a",), 1000.0)
     assert (undone.sources, undone.undone, excluded.key) == (("b", "c"), 2000.0, second.key)
-    assert world.merging.excluded(FLEET) == {("d", 0, "normal")}
+    assert world.choices.excluded(FLEET) == {("d", 0, "normal")}
 
 
 def test_doing_it_twice_is_doing_it_once(world):
@@ -359,7 +359,7 @@ def test_a_number_is_never_given_twice(world):
 
 
 def test_what_is_not_there_cannot_be_chosen(world):
-    act = world.merging
+    act = world.choices
     for wrong in (
         lambda: act.adopt(FLEET, ["b", "nobody"], ["a"], ROOT),
         lambda: act.adopt(FLEET, ["b"], ["nobody"], ROOT),
@@ -367,7 +367,7 @@ def test_what_is_not_there_cannot_be_chosen(world):
         lambda: act.exclude(FLEET, ("a", 1, "normal"), ROOT),
         lambda: act.undo(FLEET, 1, ROOT),
         lambda: act.adopt("nowhere", ["b"], ["a"], ROOT),
-        lambda: act.choices("nowhere"),
+        lambda: act.list_choices("nowhere"),
     ):
         with pytest.raises(UnknownError, match=r"^no "):
             wrong()
@@ -375,7 +375,7 @@ def test_what_is_not_there_cannot_be_chosen(world):
         act.adopt(FLEET, ["b"], [], ROOT)
     with pytest.raises(UnknownError, match="x0, x1, x2 and 7 more"):
         act.adopt(FLEET, [f"x{i}" for i in range(10)], ["a"], ROOT)
-    assert act.choices(FLEET) == []
+    assert act.list_choices(FLEET) == []
 
 
 def test_a_pattern_that_no_database_likes_is_not_there(database_url):
@@ -383,7 +383,7 @@ def test_a_pattern_that_no_database_likes_is_not_there(database_url):
     try:
         for pattern in ("nor\0mal", "a/b", "\ud800", "x" * 300):
             with pytest.raises(UnknownError, match="no contribution"):
-                world.merging.exclude(FLEET, ("a", 0, pattern), ROOT)
+                world.choices.exclude(FLEET, ("a", 0, pattern), ROOT)
     finally:
         world.close()
 
@@ -398,7 +398,7 @@ def test_only_so_many_choices_are_in_force_and_undoing_one_makes_room(world, mon
     world.exclude(("d", 0, "normal"))
     for number in (2, 3, 4):
         world.undo(number)
-    kept = [choice.number for choice in world.merging.choices(FLEET)]
+    kept = [choice.number for choice in world.choices.list_choices(FLEET)]
     assert kept == [4, 3, 2]  # of those that were undone, the oldest are forgotten
     assert world.adopt(["b"], ["a"]).number == 5
 
@@ -411,7 +411,7 @@ def test_the_highest_number_is_remembered_however_much_is_undone(world, monkeypa
         world.adopt([sources], ["a"])
     for number in (3, 2):
         world.undo(number)
-    assert [choice.number for choice in world.merging.choices(FLEET)] == [3, 2]
+    assert [choice.number for choice in world.choices.list_choices(FLEET)] == [3, 2]
     assert world.adopt(["b"], ["a"]).number == 4
 
 
@@ -422,7 +422,7 @@ def test_too_many_names_are_refused(world, monkeypatch):
 
 
 def test_a_device_hears_of_every_choice_about_it_made_or_undone(world):
-    newest = lambda device: world.merging.desired_revision(FLEET, device)  # noqa: E731
+    newest = lambda device: world.choices.desired_revision(FLEET, device)  # noqa: E731
     seen = [newest("a")]
     assert seen == [0]
     first = world.adopt(["b"], ["a"])
@@ -440,7 +440,7 @@ def test_a_device_hears_of_every_choice_about_it_made_or_undone(world):
 
 
 def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, monkeypatch):
-    looks, go, real = [], Event(), world.merging._look
+    looks, go, real = [], Event(), world.choices._read_rules
 
     def slow(fleet):
         looks.append(fleet)
@@ -448,13 +448,13 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
         return real(fleet)
 
     world.adopt(["b"], ["a"])
-    known = world.merging.desired_revision(FLEET, "a")
-    monkeypatch.setattr(world.merging, "_look", slow)
-    assert world.merging.desired_revision(FLEET, "a") == known
+    known = world.choices.desired_revision(FLEET, "a")
+    monkeypatch.setattr(world.choices, "_read_rules", slow)
+    assert world.choices.desired_revision(FLEET, "a") == known
     assert looks == []
     monkeypatch.setattr(operator, "monotonic", lambda: real_time() + operator.RULES_MAX_AGE_S)
     for _ in range(3):
-        assert world.merging.desired_revision(FLEET, "a") == known
+        assert world.choices.desired_revision(FLEET, "a") == known
     until(lambda: looks)
     assert len(looks) == 1
     go.set()
@@ -462,16 +462,16 @@ def test_it_is_looked_up_at_most_once_a_second_and_nobody_waits_for_it(world, mo
 
 def test_a_database_that_is_away_leaves_what_is_known(world, monkeypatch, caplog):
     world.adopt(["b"], ["a"])
-    known = world.merging.desired_revision(FLEET, "a")
+    known = world.choices.desired_revision(FLEET, "a")
 
     def away(_fleet):
         raise UnavailableError("the database is away")
 
-    monkeypatch.setattr(world.merging, "_look", away)
+    monkeypatch.setattr(world.choices, "_read_rules", away)
     monkeypatch.setattr(operator, "RULES_MAX_AGE_S", 0.0)
-    assert world.merging.desired_revision(FLEET, "a") == known
+    assert world.choices.desired_revision(FLEET, "a") == known
     until(lambda: "choices were not read" in caplog.text)
-    assert world.merging.desired_revision(FLEET, "a") == known
+    assert world.choices.desired_revision(FLEET, "a") == known
 
 
 def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres_url, monkeypatch):
@@ -485,12 +485,12 @@ def test_what_another_process_chose_holds_at_once_and_is_heard_of(fresh_postgres
         two.must_agree_with_all()
         made = one.adopt(["b"], ["a"])
         two.must_agree_with_all()
-        until(lambda: two.merging.desired_revision(FLEET, "a"))
+        until(lambda: two.choices.desired_revision(FLEET, "a"))
         two.exclude(("c", 0, "normal"))
-        heard = two.merging.desired_revision(FLEET, "a")
+        heard = two.choices.desired_revision(FLEET, "a")
         one.must_agree_with_all()
         one.undo(made.number)
-        until(lambda: two.merging.desired_revision(FLEET, "a") > heard)
+        until(lambda: two.choices.desired_revision(FLEET, "a") > heard)
         two.must_agree_with_all()
     finally:
         one.close()

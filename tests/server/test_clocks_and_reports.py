@@ -12,7 +12,7 @@ from edgemerge.core.errors import UnknownError
 from edgemerge.server.dashboard.stream import EventStreamResponse, Viewers
 from edgemerge.server.reports.history import DeviceId, DeviceRecords
 from edgemerge.server.reports.model import drop_future
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 from tests.server.reporting import said
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
@@ -42,7 +42,7 @@ def test_revoking_what_no_device_can_be_called_finds_nothing_on_any_database(dat
     world = World(database_url)
     world.put(note("a", 1, generator(1)))
     with pytest.raises(UnknownError, match="no contribution"):
-        world.service.merging.exclude(FLEET, (device, 0, "normal"), ROOT)
+        world.service.choices.exclude(FLEET, (device, 0, "normal"), ROOT)
     world.close()
 
 
@@ -57,14 +57,14 @@ def test_a_device_that_enrols_again_is_not_reported_for_with_its_old_token(hub):
 @pytest.mark.slow
 def test_the_first_report_of_a_fleet_holds_nobody_up_when_the_database_is_slow(hub):
     token, looking, go_on = hub.enrol(FLEET, "a"), Event(), Event()
-    look = hub.service.merging._look
+    look = hub.service.choices._read_rules
 
     def slow(fleet):
         looking.set()
         go_on.wait(PATIENCE_S)
         return look(fleet)
 
-    hub.service.merging._look = slow
+    hub.service.choices._read_rules = slow
     reporting = Thread(target=reported, args=(hub, token))
     reporting.start()
     assert looking.wait(PATIENCE_S)
@@ -81,7 +81,7 @@ def test_scores_go_on_when_the_clock_of_the_server_is_set_back():
     for at, score in ((5000.0, 1.0), (5001.0, 1.0), (1400.0, 50.0), (1401.0, 51.0)):
         point = {"at": at, "score": score}
         status = {"samples": 1, "learnt": 1.0, "alarms": 0}
-        told = ReportAsked.model_validate({"sent": at, "status": status, "points": [point]})
+        told = ReportRequest.model_validate({"sent": at, "status": status, "points": [point]})
         tracks.take(who, told, at)
     glimpse = tracks.find(who).latest
     assert glimpse is not None
@@ -104,10 +104,10 @@ def test_who_has_stopped_to_read_does_not_hold_up_a_server_that_leaves():
 
     async def streamed():
         stream = EventStreamResponse(told(), seats, lambda: True)
-        assert seats.taken == 1
+        assert seats.count == 1
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
         await asyncio.wait_for(stream(scope, never, never), PATIENCE_S)
 
-    seats = Viewers(boards=None)
+    seats = Viewers(tables=None)
     asyncio.run(streamed())
-    assert seats.taken == 0
+    assert seats.count == 0

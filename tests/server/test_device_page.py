@@ -7,7 +7,7 @@ import pytest
 
 from edgemerge.server.dashboard.device import describe_provenance, source_devices
 from edgemerge.server.main import create_app
-from edgemerge.server.schemas import MergeAsked
+from edgemerge.server.schemas import ReportedMerge
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 PAGE = f"/ui/fleets/{FLEET}/devices/pump-1"
 BAD = "<img src=x onerror=alert(1)>\"' &amp;"
 WORSE = "</script><script>alert(1)</script>\u202egnp.exe"
-PARTS = "head", "words", "reasons", "patterns", "status", "told", "merges", "alarms", "shared"
+PARTS = "head", "words", "reasons", "patterns", "status", "sources", "merges", "alarms", "shared"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_device_that_never_reported_says_how_to_turn_that_on(operator):
     assert "Score now – no threshold yet" in found["head"]
     assert "Last merge never" in found["head"]
     assert found["status"] == "Status It has not reported yet."
-    assert "it knows only what it saw itself" in found["told"]
+    assert "uses only its own samples" in found["sources"]
     assert "shared nothing" in found["shared"]
 
 
@@ -89,7 +89,7 @@ def test_a_report_without_scores_is_no_problem(world, operator):
     take(world)
     found = parts(operator)
     assert found["words"] == "No score has been reported yet."
-    assert found["reasons"].startswith("What carries it No alarm yet.")
+    assert found["reasons"].startswith("Unusual inputs No alarm yet.")
     assert found["patterns"] == "Patterns No pattern has been reported yet."
 
 
@@ -117,7 +117,7 @@ def test_patterns_say_how_much_each_is_used(world, operator):
         {"pattern": "fast", "own": 2_000.0, "told": 48_000.0, "used": 3},
     ]
     take(world, pattern="fast", patterns=patterns)
-    rows = parts(operator)["patterns"].partition("OwnTold ")[2]
+    rows = parts(operator)["patterns"].partition("Own samplesMerged from others ")[2]
     assert rows.startswith("fast now75 % 2 k48 k idle25 % 1000 Samples of its own")
     assert re.findall(r'class="part" width="([^"]+)"', operator.get(PAGE).text) == ["75%", "25%"]
 
@@ -135,9 +135,9 @@ def test_the_status_is_in_the_words_of_the_device(world, operator):
         saved="disk full",
     )
     assert parts(operator)["status"] == (
-        "Status Judged 41.2 k samples Learnt 40 k samples Skipped 3 samples Alarms 1 "
-        "Learning off Incarnation 0 Exchanged 1970-01-01T00:16:30Z Exchange pushed 1 "
-        "What was told adopted 2 of 3 Desired state nothing chosen for it Saved to disk disk full"
+        "Status Scored 41.2 k samples Learnt 40 k samples Skipped 3 samples Alarms 1 "
+        "Learning off Incarnation 0 Last exchange 1970-01-01T00:16:30Z Result pushed 1 "
+        "Last merge adopted 2 of 3 Desired state nothing chosen for it Saved to disk disk full"
     )
 
 
@@ -150,11 +150,11 @@ def test_provenance_names_who_told_what_and_whether_it_still_holds(world, operat
         world.put(note(device, 1, generator(0)))
     world.put(note("pump-3", 2, generator(1)))
     world.drop("pump-4")
-    world.service.merging.exclude(FLEET, ("pump-5", 0, "normal"), ROOT)
+    world.service.choices.exclude(FLEET, ("pump-5", 0, "normal"), ROOT)
     names = ("pump-2", "pump-3", "pump-4", "pump-5", "elsewhere")
     merge = {**merge_of(990.0), "origins": [origin(n, 1) for n in names], "devices": 5}
     take(world, merge=merge)
-    found = parts(operator)["told"]
+    found = parts(operator)["sources"]
     assert "7 samples of 5 devices, adopted 1970-01-01T00:16:30Z" in found
     assert "that made its own level ×1.5" in found
     assert "The server has newer revisions of 1 contribution; 3 contributions were ex" in found
@@ -169,20 +169,20 @@ def test_provenance_names_who_told_what_and_whether_it_still_holds(world, operat
 
 
 def test_what_is_told_is_grouped_by_device():
-    merge = MergeAsked.model_validate(
+    merge = ReportedMerge.model_validate(
         {**merge_of(1.0), "origins": [origin("b", 1), origin("a", 2, "x"), origin("a", 1, "w")]}
     )
     revisions = {("a", 0, "x"): 2, ("a", 0, "w"): 1, ("b", 0, "normal"): 1}
     told = source_devices(merge, revisions, frozenset(), {"a"})
     assert [(one.device, one.known) for one in told] == [("a", True), ("b", False)]
-    assert [(one.pattern, one.revision) for one in told[0].sources] == [("w", 1), ("x", 2)]
+    assert [(one.pattern, one.revision) for one in told[0].contributions] == [("w", 1), ("x", 2)]
     assert describe_provenance(told) == "all are the newest that the server has"
     assert source_devices(None, revisions, frozenset(), ()) == []
 
 
 def test_many_tellers_are_folded(world, operator):
     take(world, merge=merge_of(990.0, origins=25))
-    assert "5 more devices" in parts(operator)["told"]
+    assert "5 more devices" in parts(operator)["sources"]
 
 
 def test_merges_and_alarms_are_listed_newest_first(world, operator):
@@ -207,7 +207,7 @@ def test_contributions_lead_to_where_they_can_be_excluded(world, operator):
     found = parts(operator)["shared"]
     assert "a b&c430" in found  # revision 4, 30 samples
     assert " B" in found or "kB" in found
-    world.service.merging.exclude(FLEET, ("pump-1", 0, "a b&c"), ROOT)
+    world.service.choices.exclude(FLEET, ("pump-1", 0, "a b&c"), ROOT)
     assert "excluded" in parts(operator)["shared"]
     assert "Exclude" not in parts(operator)["shared"].replace("Excluded", "")
 
@@ -248,7 +248,7 @@ def test_hostile_text_is_text_everywhere(world, operator):
     assert "<img src=x" not in answer.text
     assert WORSE not in answer.text
     found = parts(operator)
-    for part, text in (("reasons", WORSE), ("patterns", BAD), ("status", WORSE), ("told", BAD)):
+    for part, text in (("reasons", WORSE), ("patterns", BAD), ("status", WORSE), ("sources", BAD)):
         assert text in found[part], part
     assert not any("sign-out" in a["href"] for a, _ in page.all("a"))
 

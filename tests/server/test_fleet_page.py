@@ -85,7 +85,9 @@ def order_of(page):
 
 
 def make_fleet(world, name):
-    world.service.create(Fleet(name, world.fleet.body, "totals", 1, False, 0, 0.0), ROOT)
+    world.service.create(
+        Fleet(name, world.fleet.projection_bytes, "totals", 1, False, 0, 0.0), ROOT
+    )
 
 
 def test_a_stranger_sees_no_fleet(world):
@@ -334,11 +336,11 @@ def test_a_sparkline_ends_at_the_right_with_line_and_marks():
     drawn = sparkline(points)
     assert len(drawn.heights) == drawing.MAX_SPARK_POINTS
     assert drawn.line == f"M0 {score_height(4.0)}H120"
-    assert drawn.marks == f"M118 {score_height(50.0)}h0"
+    assert drawn.dots == f"M118 {score_height(50.0)}h0"
     assert drawn.curve.startswith(f"M0 {score_height(1.0)}l0 0 2 0 2 0")
     assert ends(drawn.curve) == (118, score_height(50.0))
     assert sparkline([]) == Sparkline()
-    assert (Sparkline().curve, Sparkline().line, Sparkline().marks) == ("", "", "")
+    assert (Sparkline().curve, Sparkline().line, Sparkline().dots) == ("", "", "")
 
 
 def ends(curve):
@@ -353,11 +355,11 @@ def test_the_script_draws_as_the_server_does(world):
     for name in ("WIDTH", "MARGIN", "STEP"):
         assert re.search(rf"const {name} = {getattr(drawing, name)};", script)
     fields = re.findall(r'"(\w+)"', script.partition("FIELDS = [")[2].partition("]")[0])
-    assert len(fields) == len(a_row("a", spark=Sparkline()).told())
+    assert len(fields) == len(a_row("a", spark=Sparkline()).event())
     let_in(world, "a")
     take(world, "a", points=[point(999.0, 7.0, 4.0, True)], alarms=[alarm_of(999.0)], pattern="p")
     (row,) = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).rows
-    told = dict(zip(fields, row.told(), strict=True))
+    told = dict(zip(fields, row.event(), strict=True))
     assert told["device"] == "a"
     assert (told["alarm"], told["alarmed"], told["pattern"]) == (1, 999.0, "p")
     assert (told["learntText"], told["learnt"]) == ("9.5", 9.5)
@@ -373,18 +375,20 @@ def test_a_board_tells_what_changed_since_a_mark(world):
     assert [row.device for row in first.rows] == ["a", "b"]
     world.now += 1.0
     take(world, "b")
-    second = board.look(world.now, since=first.mark)
+    second = board.look(world.now, since=first.event_id)
     assert [row.device for row in second.rows] == ["b"]
     world.now += 1.0
-    assert board.look(world.now, since=second.mark).rows == []
+    assert board.look(world.now, since=second.event_id).rows == []
     let_in(world, "c")
     world.now += 3.0
-    assert [row.device for row in board.look(world.now, since=second.mark).rows] == ["c"]
+    assert [row.device for row in board.look(world.now, since=second.event_id).rows] == ["c"]
 
 
 def test_who_saw_another_run_is_sent_everything(world):
     let_in(world, "a", "b")
-    before = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).mark
+    before = (
+        FleetTable(FLEET, world.service.database, world.service.history).look(world.now).event_id
+    )
     board = FleetTable(FLEET, world.service.database, world.service.history)
     board.look(world.now)
     for mark in (before, "", "nonsense", f"{before.partition('-')[0]}-x", "-"):
@@ -394,7 +398,7 @@ def test_who_saw_another_run_is_sent_everything(world):
 def test_looks_close_together_are_one(world):
     let_in(world, "a")
     boards = FleetTables(world.service.database, world.service.history, lambda: world.now)
-    mark = boards.look(FLEET).mark
+    mark = boards.look(FLEET).event_id
     take(world, "a", learnt=77.0)
     world.now += 0.1
     assert boards.look(FLEET, since=mark).rows == []

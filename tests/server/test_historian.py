@@ -319,4 +319,4 @@ def test_a_large_fleet_is_written_as_often_as_it_reports(world):
 def test_who_has_the_database_alone_writes_less_often(world):
     history = world.service.history
     shared = world.service.database.is_shared
-    assert history._historian.pause_s() == (SHARED_INTERVAL_S if shared else SINGLE_INTERVAL_S)
+    assert history._history_writer.pause_s() == (SHARED_INTERVAL_S if shared else SINGLE_INTERVAL_S)

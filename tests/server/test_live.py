@@ -212,7 +212,7 @@ def test_a_fleet_that_is_deleted_ends_its_streams(here):
 @pytest.mark.usefixtures("quick")
 def test_only_so_many_streams_are_open_at_once(here, monkeypatch):
     monkeypatch.setattr(stream, "MAX_STREAMS", 2)
-    gauge = here.service.metrics.watching
+    gauge = here.service.metrics.open_streams
     with ExitStack() as open_now:
         for _ in range(2):
             open_now.enter_context(asked(here))
@@ -238,16 +238,16 @@ class Watched:
     def __init__(self, *told):
         self.told = list(told)
 
-    def look(self):
+    def poll(self):
         told = self.told.pop(0) if self.told else None
         if isinstance(told, Exception):
             raise told
         return told
 
 
-def heard(watch, *, signed_in=lambda: True, leaving=lambda: False, longest_s=0.3):
+def heard(watch, *, signed_in=lambda: True, is_stopping=lambda: False, longest_s=0.3):
     async def listen():
-        settings = {"signed_in": signed_in, "leaving": leaving, "longest_s": longest_s}
+        settings = {"signed_in": signed_in, "is_stopping": is_stopping, "longest_s": longest_s}
         return [text async for text in event_stream(watch, **settings)]
 
     return asyncio.run(listen())
@@ -271,7 +271,7 @@ def test_a_stream_ends_by_itself():
 
 @pytest.mark.usefixtures("quick")
 def test_a_stream_ends_when_the_server_is_asked_to_stop():
-    told = heard(Watched(Event("a", {})), leaving=lambda: True, longest_s=60.0)
+    told = heard(Watched(Event("a", {})), is_stopping=lambda: True, longest_s=60.0)
     assert told == ["retry: 2000\n\n"]
 
 
@@ -299,49 +299,49 @@ def test_limits_are_those_that_were_promised():
 
 
 def device_watch(here, mark=""):
-    seats = Viewers(here.app.state.watching.boards, run="run")
+    seats = Viewers(here.app.state.viewers.tables, run="run")
     return DeviceEvents(here.service, seats, FLEET, "pump-1", mark)
 
 
 @pytest.fixture
 def boards(here):
     with asked(here):
-        wait_for(lambda: hasattr(here.app.state, "watching"))
+        wait_for(lambda: hasattr(here.app.state, "viewers"))
     return here
 
 
 def test_points_are_sent_once_and_none_is_left_out(boards):
     watch, now = device_watch(boards), time.time()
     take(boards, "pump-1", points=[point(now - 3.0), point(now - 2.0)])
-    first = watch.look()
+    first = watch.poll()
     assert len(first.data["all"][0]) == 2
-    assert watch.look() is None
+    assert watch.poll() is None
     take(boards, "pump-1", points=[point(now - 1.0, 2.0), point(now, 3.0)])
-    second = watch.look()
+    second = watch.poll()
     assert second.data["points"][1] == [2.0, 3.0]
-    again = device_watch(boards, first.mark).look()
+    again = device_watch(boards, first.id).poll()
     assert again.data["points"] == second.data["points"]
-    assert "all" in device_watch(boards, "other-" + first.mark.partition("-")[2]).look().data
-    assert "all" in device_watch(boards, "run-nonsense").look().data
+    assert "all" in device_watch(boards, "other-" + first.id.partition("-")[2]).poll().data
+    assert "all" in device_watch(boards, "run-nonsense").poll().data
 
 
 def test_a_page_knows_up_to_where_it_has_the_points(boards):
     now = time.time()
     take(boards, "pump-1", points=[point(now - 2.0), point(now - 1.0)])
     points = list(boards.service.history.latest(FLEET, "pump-1").points)
-    assert "points" not in device_watch(boards, event_id(points, "run")).look().data
-    assert device_watch(boards, event_id(points[:1], "run")).look().data["points"][0]
-    assert "all" in device_watch(boards, event_id([], "run")).look().data
+    assert "points" not in device_watch(boards, event_id(points, "run")).poll().data
+    assert device_watch(boards, event_id(points[:1], "run")).poll().data["points"][0]
+    assert "all" in device_watch(boards, event_id([], "run")).poll().data
     assert event_id([ScorePoint(5.0, 1.0, None, False)], "run") == "run-5.0"
 
 
 def test_only_parts_that_changed_are_sent(boards):
     watch = device_watch(boards)
     take(boards, "pump-1")
-    assert set(watch.look().data["parts"]) >= {"head", "status", "told", "merges", "shared"}
+    assert set(watch.poll().data["parts"]) >= {"head", "status", "sources", "merges", "shared"}
     take(boards, "pump-1", merge=merge_of(time.time()))
-    changed = watch.look().data["parts"]
-    assert {"told", "merges"} <= set(changed)
+    changed = watch.poll().data["parts"]
+    assert {"sources", "merges"} <= set(changed)
     assert not {"shared", "reasons", "patterns", "alarms"} & set(changed)
 
 
@@ -355,21 +355,21 @@ def test_a_page_is_not_made_again_as_long_as_nothing_is_new(boards, monkeypatch)
     monkeypatch.setattr(device_watching, "device_view", making)
     take(boards, "pump-1")
     for _ in range(3):
-        watch.look()
+        watch.poll()
     assert len(made) == 1
     take(boards, "pump-1")
-    watch.look()
+    watch.poll()
     assert len(made) == 2
 
 
 def test_an_alarm_is_announced_once(boards):
     watch = device_watch(boards)
     take(boards, "pump-1", alarms=[alarm_of(time.time() - 9.0)])
-    assert "alarm" not in watch.look().data  # it was there before anybody looked
+    assert "alarm" not in watch.poll().data  # it was there before anybody looked
     take(boards, "pump-1", alarms=[alarm_of(time.time())])
-    assert "score 5" in watch.look().data["alarm"]
+    assert "score 5" in watch.poll().data["alarm"]
     take(boards, "pump-1", learnt=5.0)
-    assert "alarm" not in watch.look().data
+    assert "alarm" not in watch.poll().data
 
 
 def test_a_server_with_an_open_stream_stops_within_two_seconds(tmp_path):

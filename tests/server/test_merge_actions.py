@@ -27,12 +27,12 @@ def operator(served):
 
 
 def in_force(here):
-    return [choice for choice in here.service.merging.choices(FLEET) if choice.undone is None]
+    return [choice for choice in here.service.choices.list_choices(FLEET) if choice.undone is None]
 
 
 def state(here):
     """Everything that an action could change."""
-    choices = [(c.number, c.undone) for c in here.service.merging.choices(FLEET)]
+    choices = [(c.number, c.undone) for c in here.service.choices.list_choices(FLEET)]
     return choices, len(here.service.audit(None, 0, 10_000))
 
 
@@ -59,7 +59,7 @@ def test_a_stranger_sees_nothing_and_changes_nothing(here):
     ],
 )
 def test_a_form_of_another_sign_in_is_refused(here, operator, action, form):
-    here.service.merging.adopt(FLEET, ["b1"], ["b2"], ROOT)
+    here.service.choices.adopt(FLEET, ["b1"], ["b2"], ROOT)
     before = state(here)
     for csrf in ("", "0" * 64):
         answer = operator.post(f"{MERGE}/{action}", **form | {"csrf": csrf})
@@ -91,7 +91,7 @@ def test_adopting_is_told_to_the_devices_and_is_in_the_log(here, operator):
     assert (last.actor, last.action) == ("operator test", "adopt")
     page = Page(operator.get(MERGE, done="1").text)
     (notice,) = [text for attrs, text in page.all("p") if attrs.get("class") == "notice good"]
-    assert notice.startswith("Choice 1 is in force: a1 and a2 are told only each other's sums.")
+    assert notice.startswith("Choice 1 is in force: a1 and a2 adopt only each other's sums.")
 
 
 def test_all_devices_are_those_that_are_let_in(here, operator):
@@ -102,7 +102,7 @@ def test_all_devices_are_those_that_are_let_in(here, operator):
 
 @pytest.mark.parametrize("done", ["99", "-1", "<script>", "1e3", "9" * 50, "1 adopted"])
 def test_an_address_cannot_make_up_a_notice(here, operator, done):
-    here.service.merging.adopt(FLEET, ["a1"], ["a2"], ROOT)
+    here.service.choices.adopt(FLEET, ["a1"], ["a2"], ROOT)
     assert "notice good" not in operator.get(MERGE, done=done).text
 
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_adopted_is_told_on_the_page(here, operator, form, status
 
 
 def test_a_fleet_that_tells_nothing_of_few_says_so(here, operator):
-    create(here, "shy", least=3)
+    create(here, "shy", min_devices=3)
     for device in ("s1", "s2"):
         push(here, device, 0.1, fleet="shy")
     answer = operator.post("/ui/fleets/shy/merge/adopt", source=["s1", "s2"], to="selected")
@@ -136,19 +136,19 @@ def test_a_fleet_that_tells_nothing_of_few_says_so(here, operator):
 def test_excluding_is_asked_for_in_words_then_done_then_undone(here, operator):
     asked = operator.get(MERGE, exclude="a1/0/normal")
     assert asked.status_code == 200
-    for words in ("Nobody is told this any more", "give it up at their next exchange", "be undone"):
+    for words in ("No device merges it any more", "remove it at their next exchange", "be undone"):
         assert words in asked.text
-    assert not here.service.merging.excluded(FLEET)
+    assert not here.service.choices.excluded(FLEET)
     answer = operator.post(f"{MERGE}/exclude", exclude="a1/0/normal")
     assert answer.headers["location"] == f"{MERGE}?done=1"
-    assert here.service.merging.excluded(FLEET) == {("a1", 0, "normal")}
+    assert here.service.choices.excluded(FLEET) == {("a1", 0, "normal")}
     page = operator.get(MERGE, done="1").text
     assert "Choice 1 is in force: what a1 saw of normal is excluded." in page
     assert page.count('<span class="tag bad">excluded</span>') == 1
     assert 'aria-label="Undo excluding a1, normal"' in page
     assert "already excluded" in operator.get(MERGE, exclude="a1/0/normal").text
     assert operator.post(f"{MERGE}/undo", number="1").status_code == 303
-    assert not here.service.merging.excluded(FLEET)
+    assert not here.service.choices.excluded(FLEET)
     page = operator.get(MERGE, done="1").text
     assert "Choice 1 is undone" in page
     assert '<span class="tag bad">excluded</span>' not in page
@@ -174,7 +174,7 @@ def test_a_choice_that_is_not_there_cannot_be_undone(operator, number):
 
 
 def test_the_page_says_how_many_have_followed_a_choice(here, operator):
-    made = here.service.merging.adopt(FLEET, ["a1", "a2", "a3"], list(KINDS), ROOT)
+    made = here.service.choices.adopt(FLEET, ["a1", "a2", "a3"], list(KINDS), ROOT)
     text = operator.get(MERGE).text
     assert "0 of 5 devices follow it; 5 have not reported since" in text
     before, later = made.at - 60.0, made.at + 5.0
@@ -188,7 +188,7 @@ def test_the_page_says_how_many_have_followed_a_choice(here, operator):
 
 
 def test_devices_that_report_a_revision_are_taken_at_their_word(here, operator):
-    made = here.service.merging.adopt(FLEET, ["a1", "a2"], ["a1", "a2"], ROOT)
+    made = here.service.choices.adopt(FLEET, ["a1", "a2"], ["a1", "a2"], ROOT)
     later, page = made.at + 5.0, f"/ui/fleets/{FLEET}/devices/a1"
     for device, followed in (("a1", made.epoch), ("a2", made.epoch - 1)):
         merge = merge_of(later - 1.0)
@@ -203,7 +203,7 @@ def test_devices_that_report_a_revision_are_taken_at_their_word(here, operator):
 
 def test_a_choice_that_newer_ones_replace_is_shown_as_such(here, operator):
     for sources in (["a1", "a2"], ["a1", "a2", "a3"]):
-        here.service.merging.adopt(FLEET, sources, ["a1", "a2"], ROOT)
+        here.service.choices.adopt(FLEET, sources, ["a1", "a2"], ROOT)
     page = operator.get(MERGE).text
     states = re.findall(r'<span class="tag [a-z]*">(in force|replaced|undone)</span>', page)
     assert states == ["in force", "replaced"]

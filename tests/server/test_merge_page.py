@@ -81,7 +81,7 @@ def test_where_a_group_begins_there_is_a_border(operator):
 
 
 def test_the_page_comes_before_the_matrix_is_computed(here, operator, monkeypatch):
-    monkeypatch.setattr(here.service.merging, "similarity", lambda *_: 1 / 0)
+    monkeypatch.setattr(here.service.choices, "similarity", lambda *_: 1 / 0)
     page = Page(operator.get(MERGE, source="a1").text)
     (place,) = page.all("div", id="matrix")
     assert place[0]["data-src"] == f"{MERGE}/matrix?source=a1"
@@ -107,7 +107,7 @@ def test_computing_holds_up_nobody_else(here, operator, monkeypatch):
         end.wait(10)
         raise SettingError("found too little time")
 
-    monkeypatch.setattr(here.service.merging, "similarity", slow)
+    monkeypatch.setattr(here.service.choices, "similarity", slow)
     asking = Thread(target=lambda: operator.get(f"{MERGE}/matrix"))
     asking.start()
     assert begun.wait(10)
@@ -128,7 +128,7 @@ def test_a_preview_says_what_would_happen_to_each_device(operator):
     assert re.match(r"normal ×0\.\d\d falls: it is explained better .* \+300$", rows["a1"])
     assert "Every level falls" in text
     (happens,) = [text for _, text in page.all("strong") if "told" in text]
-    assert happens == "a1 and a2 will be told only each other's sums"
+    assert happens == "a1 and a2 will adopt only each other's sums"
     hidden = [attrs["value"] for attrs, _ in page.all("input", type="hidden", name="source")]
     assert hidden == ["a1", "a2"]
     assert page.all("input", type="hidden", name="to")[0][0]["value"] == "selected"
@@ -136,7 +136,7 @@ def test_a_preview_says_what_would_happen_to_each_device(operator):
 
 def test_a_preview_of_what_does_not_fit_says_that_devices_will_refuse(here, operator):
     alike = ["a1", "a2", "a3"]
-    here.service.merging.adopt(FLEET, alike, alike, ROOT)
+    here.service.choices.adopt(FLEET, alike, alike, ROOT)
     text = operator.get(MERGE, source=["b1", "b2"], to="all").text
     rows = rows_of(text)
     assert sorted(rows) == sorted(KINDS)
@@ -145,7 +145,7 @@ def test_a_preview_of_what_does_not_fit_says_that_devices_will_refuse(here, oper
         assert refused == (device in alike)
     assert "3 of 5 devices would refuse it: a1, a2 and a3." in text
     assert list(rows)[3:] == ["b1", "b2"] or list(rows)[3:] == ["b2", "b1"]  # least rises last
-    assert "All 5 devices will be told only the sums of b1 and b2" in text
+    assert "All 5 devices will adopt only the sums of b1 and b2" in text
 
 
 def test_of_too_many_targets_those_with_most_samples_are_previewed(here, operator, monkeypatch):
@@ -153,7 +153,7 @@ def test_of_too_many_targets_those_with_most_samples_are_previewed(here, operato
     push(here, "large", 0.1, rows=900)
     text = operator.get(MERGE, source=["a1"], to="all").text
     assert sorted(rows_of(text)) == ["a1", "large"]
-    assert "4 devices more would be told the same" in text
+    assert "4 devices more would adopt the same" in text
 
 
 def test_a_preview_that_cannot_be_made_is_told_on_the_page(operator):
@@ -176,7 +176,7 @@ def test_pages_without_much_to_show_say_what_to_do(operator):
 
 def test_hostile_words_are_shown_as_words(here, operator):
     push(here, "a4", 0.1, pattern=EVIL)
-    here.service.merging.exclude(FLEET, ("a4", 0, EVIL), ROOT)
+    here.service.choices.exclude(FLEET, ("a4", 0, EVIL), ROOT)
     pages = [
         operator.get(MERGE),
         operator.get(MERGE, source=["a1", "a4"], to="selected"),

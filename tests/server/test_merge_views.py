@@ -126,8 +126,8 @@ def test_a_long_preview_shows_what_rises_most():
 
 
 def test_what_happens_is_said_before_it_does():
-    assert describe_adoption(["a"], ["a"], "selected") == "a will be told nothing of others"
-    assert describe_adoption(["a"], ["b"], "all") == "1 device will be told only the sums of a"
+    assert describe_adoption(["a"], ["a"], "selected") == "a will adopt nothing from others"
+    assert describe_adoption(["a"], ["b"], "all") == "1 device will adopt only the sums of a"
     many = [f"d{k}" for k in range(9)]
     assert describe_adoption(many, many, "selected").startswith(
         "d0, d1, d2, d3, d4, d5 and 3 more will"
@@ -141,18 +141,18 @@ def chosen(number, *, sources=None, targets=None, key=None, undone=None):
 
 def test_choices_are_said_in_words():
     assert (
-        describe_choice(chosen(1, sources=("a",), targets=("a",))) == "a is told nothing of others"
+        describe_choice(chosen(1, sources=("a",), targets=("a",))) == "a adopts nothing from others"
     )
     assert (
         describe_choice(chosen(1, sources=("a", "b"), targets=("b",)))
-        == "b is told only the sums of a and b"
+        == "b adopts only the sums of a and b"
     )
     assert (
         describe_choice(chosen(1, key=("a", 2, "p")))
         == "what a saw of p (incarnation 2) is excluded"
     )
     nobody = chosen(1, sources=(), targets=("a", "b"))
-    assert describe_choice(nobody) == "a and b are told nothing of others"
+    assert describe_choice(nobody) == "a and b adopt nothing from others"
 
 
 def test_a_revocation_concerns_all_others_whatever_was_chosen_since():

@@ -17,7 +17,7 @@ from edgemerge.core.threshold import fresh_loss
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices import preview
 from edgemerge.server.reports.model import LatestReport
-from edgemerge.server.schemas import PatternAsked, StatusAsked
+from edgemerge.server.schemas import ReportedPattern, ReportedStatus
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
@@ -42,8 +42,8 @@ class Fleet:
                 self.world.put(Contribution(device, stats, 1, pattern))
 
     @property
-    def merging(self):
-        return self.world.service.merging
+    def choices(self):
+        return self.world.service.choices
 
     def told(self, device):
         """Pull as the agent of a device does."""
@@ -59,8 +59,8 @@ class Fleet:
     def must_agree(self, sources, targets):
         """Preview, then choose, and let the agents themselves say what it would do to them."""
         self.exchange()
-        rows = self.merging.preview(FLEET, sources, targets)  # by what they asked for
-        made = self.merging.adopt(FLEET, sources, targets, ROOT)
+        rows = self.choices.preview(FLEET, sources, targets)  # by what they asked for
+        made = self.choices.adopt(FLEET, sources, targets, ROOT)
         for device in targets:
             mine = {row.pattern: row for row in rows if row.device == device}
             told, learner = self.told(device), self.learners[device]
@@ -103,8 +103,8 @@ def banks(tmp_path):
 
 def glimpse(*names):
     """What a device reports: the names of its patterns."""
-    patterns = [PatternAsked(pattern=name, own=9.0, told=0.0, used=0) for name in names]
-    status = StatusAsked(samples=9, learnt=9.0, alarms=0, patterns=patterns)
+    patterns = [ReportedPattern(pattern=name, own=9.0, told=0.0, used=0) for name in names]
+    status = ReportedStatus(samples=9, learnt=9.0, alarms=0, patterns=patterns)
     return LatestReport("a", 0.0, 5.0, False, status, (), None, None, 1)
 
 
@@ -116,7 +116,7 @@ subsets = st.lists(st.sampled_from(DEVICES), unique=True)
 def test_a_detectors_preview_is_what_its_agent_would_say(detectors, sources, targets):
     made, _ = detectors.must_agree(sources, targets)
     if len(sources) % 2:  # others stay, so that what is told before differs, too
-        detectors.merging.undo(FLEET, made.number, ROOT)
+        detectors.choices.undo(FLEET, made.number, ROOT)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_banks_preview_is_what_its_agent_would_say(banks, sources, targets):
 
 
 def test_a_pattern_told_joins_the_one_that_it_is_and_a_strange_one_none(banks):
-    rows = banks.merging.preview(FLEET, ["d"], ["a"])
+    rows = banks.choices.preview(FLEET, ["d"], ["a"])
     assert [row.joined for row in rows] == [0.0] * len(rows)
-    rows = banks.merging.preview(FLEET, ["b", "c", "d"], ["a"])
+    rows = banks.choices.preview(FLEET, ["b", "c", "d"], ["a"])
     assert 0 < sum(row.joined for row in rows) <= 400  # of b and c
 
 
@@ -139,23 +139,23 @@ def test_adopting_what_spoils_a_level_is_seen_before(tmp_path):
     fleet = Fleet(str(tmp_path / "f.db"), Detector, {"a": [0.1], "b": [0.1]})
     X = generator(3).uniform(-1.0, 1.0, (4000, 6))  # hangs together in no way
     fleet.world.put(Contribution("c", Stats.of(SHARED, X), 1))
-    fleet.world.service.merging.adopt(FLEET, ["b"], ["a"], ROOT)
+    fleet.world.service.choices.adopt(FLEET, ["b"], ["a"], ROOT)
     try:
-        (row,) = fleet.merging.preview(FLEET, ["c"], ["a"])
+        (row,) = fleet.choices.preview(FLEET, ["c"], ["a"])
         assert row.shift > 2
         assert row.before == pytest.approx(row.alone, rel=0.3)
-        (row,) = fleet.merging.preview(FLEET, ["b"], ["a"])
+        (row,) = fleet.choices.preview(FLEET, ["b"], ["a"])
         assert row.shift == 1.0
-        assert fleet.merging.choices(FLEET)[0].number == 1  # looking has chosen nothing
+        assert fleet.choices.list_choices(FLEET)[0].number == 1  # looking has chosen nothing
     finally:
         fleet.world.close()
 
 
 def test_a_fleet_that_tells_nothing_about_few_is_previewed_as_telling_nothing(tmp_path):
     modes = {"a": [0.1], "b": [0.5]}
-    fleet = Fleet(str(tmp_path / "f.db"), Detector, modes, reads="totals", least=2)
+    fleet = Fleet(str(tmp_path / "f.db"), Detector, modes, read_mode="totals", min_devices=2)
     try:
-        (row,) = fleet.merging.preview(FLEET, ["b"], ["a"])
+        (row,) = fleet.choices.preview(FLEET, ["b"], ["a"])
         assert (row.joined, row.before, row.after) == (0.0, row.alone, row.alone)
     finally:
         fleet.world.close()
@@ -163,34 +163,34 @@ def test_a_fleet_that_tells_nothing_about_few_is_previewed_as_telling_nothing(tm
 
 def test_a_device_with_few_samples_has_no_level_that_could_shift(detectors):
     detectors.world.put(note("few", 1, generator(1), rows=5))
-    (row,) = detectors.merging.preview(FLEET, ["d"], ["few"])
+    (row,) = detectors.choices.preview(FLEET, ["d"], ["few"])
     assert not row.ready
     assert row.shift == 1.0
     assert row.after != row.before
-    (row,) = detectors.merging.preview(FLEET, ["d"], ["a"])
+    (row,) = detectors.choices.preview(FLEET, ["d"], ["a"])
     assert row.ready
 
 
 def test_a_device_without_contributions_has_nothing_to_preview(detectors):
     detectors.world.caller("silent")
-    assert detectors.merging.preview(FLEET, ["silent"], ["silent"]) == []
+    assert detectors.choices.preview(FLEET, ["silent"], ["silent"]) == []
 
 
 def test_only_the_present_life_is_a_devices_own(detectors):
     detectors.world.put(note("a", 1, generator(1), incarnation=4, rows=50))
-    (row,) = detectors.merging.preview(FLEET, ["b"], ["a"])
+    (row,) = detectors.choices.preview(FLEET, ["b"], ["a"])
     assert row.samples == 50
     assert row.joined == 60 + 60  # of b, and of its own earlier life
 
 
 def test_a_revoked_contribution_is_in_no_preview(detectors):
-    detectors.merging.exclude(FLEET, ("b", 0, "normal"), ROOT)
-    (row,) = detectors.merging.preview(FLEET, ["b", "c"], ["a"])
+    detectors.choices.exclude(FLEET, ("b", 0, "normal"), ROOT)
+    (row,) = detectors.choices.preview(FLEET, ["b", "c"], ["a"])
     assert row.joined == 60
 
 
 def test_what_may_be_previewed_is_bounded_and_must_be_there(detectors, monkeypatch):
-    look = detectors.merging.preview
+    look = detectors.choices.preview
     for sources, targets in ((["nobody"], ["a"]), (["a"], ["nobody"])):
         with pytest.raises(UnknownError, match="no device nobody"):
             look(FLEET, sources, targets)
@@ -223,11 +223,11 @@ def test_a_bank_is_who_asked_for_patterns_or_has_several(names, seen, grouped, b
 
 
 def test_kept_sums_that_are_damaged_are_made_anew_for_a_preview(banks):
-    before = banks.merging.preview(FLEET, ["b"], ["a"])
+    before = banks.choices.preview(FLEET, ["b"], ["a"])
     banks.world.service.writer.write(
         lambda tx: tx.run("update totals set digest = ? where fleet = ?", "0" * 64, FLEET)
     )
-    assert banks.merging.preview(FLEET, ["b"], ["a"]) == before
+    assert banks.choices.preview(FLEET, ["b"], ["a"]) == before
 
 
 def test_patterns_are_grouped_for_a_preview_though_nobody_has_asked_for_them(
@@ -235,12 +235,12 @@ def test_patterns_are_grouped_for_a_preview_though_nobody_has_asked_for_them(
 ):
     for revision in (2, 3):
         banks.world.put(note("c", revision, generator(5), place=0.1, rows=200))
-        assert banks.merging.preview(FLEET, ["c"], ["a"])
+        assert banks.choices.preview(FLEET, ["c"], ["a"])
     assert "damaged" not in caplog.text  # nothing had to be made anew
     banks.world.put(note("c", 4, generator(5), place=0.1, rows=200))
     monkeypatch.setattr(totals.PullService, "group", lambda *_: None)  # others are always faster
     with pytest.raises(UnavailableError, match="try again"):
-        banks.merging.preview(FLEET, ["c"], ["a"])
+        banks.choices.preview(FLEET, ["c"], ["a"])
 
 
 def test_sums_of_a_selection_are_read_once_for_all_targets(detectors, monkeypatch):
@@ -253,12 +253,12 @@ def test_sums_of_a_selection_are_read_once_for_all_targets(detectors, monkeypatc
     monkeypatch.setattr(contributions, "read_stats", reading)
     detectors.world.told()
     read.clear()
-    detectors.merging.preview(FLEET, ["b", "c"], ["a", "d"])
+    detectors.choices.preview(FLEET, ["b", "c"], ["a", "d"])
     assert sorted(read) == ["a", "b", "c", "d"]
-    detectors.merging.exclude(FLEET, ("c", 0, "normal"), ROOT)
+    detectors.choices.exclude(FLEET, ("c", 0, "normal"), ROOT)
     detectors.world.told()
     read.clear()
-    detectors.merging.preview(FLEET, ["b", "c"], ["a", "d"])
+    detectors.choices.preview(FLEET, ["b", "c"], ["a", "d"])
     assert read.count("b") == 1
     assert read.count("c") <= 1  # to take it from the total
 
@@ -278,18 +278,18 @@ def pairwise(contributions):
 
 
 def test_the_matrix_is_what_each_pair_of_devices_is(banks):
-    found = banks.merging.similarity(FLEET)
+    found = banks.choices.similarity(FLEET)
     expected = pairwise(banks.world.truth.values())
     assert sorted(found.devices) == list(DEVICES)
     for i, a in enumerate(found.devices):
         for j, b in enumerate(found.devices):
             assert found.ratios[i, j] == pytest.approx(expected[a, b], rel=ROUNDING)
-    again = banks.merging.similarity(FLEET)
+    again = banks.choices.similarity(FLEET)
     assert (again.ratios == found.ratios).all()
 
 
 def test_groups_of_like_devices_stand_together(detectors):
-    found = detectors.merging.similarity(FLEET)
+    found = detectors.choices.similarity(FLEET)
     groups = dict(zip(found.devices, found.groups, strict=True))
     assert groups["a"] == groups["b"]
     assert len({groups["a"], groups["c"], groups["d"]}) == 3
@@ -301,7 +301,7 @@ def test_each_device_is_shown_with_its_samples(detectors):
     modes = {"a": (0.1, 64), "c": (0.5, 63), "d": (0.9, 62), "b": (0.1, 61)}
     for device, (place, rows) in modes.items():  # by samples a and b are apart, by likeness not
         detectors.world.put(note(device, 2, generator(ord(device)), place=place, rows=rows))
-    found = detectors.merging.similarity(FLEET)
+    found = detectors.choices.similarity(FLEET)
     expected = {device: float(rows) for device, (_, rows) in modes.items()}
     assert dict(zip(found.devices, found.samples, strict=True)) == expected
     assert list(found.devices) != list(modes)
@@ -313,28 +313,28 @@ def test_devices_with_most_samples_are_compared_unless_they_are_named(detectors,
     detectors.world.put(note("e", 1, generator(1), rows=10, pattern="idle"))
     detectors.world.put(note("f", 1, generator(1), rows=80))
     detectors.world.put(note("g", 1, generator(1), rows=0))
-    found = detectors.merging.similarity(FLEET)
+    found = detectors.choices.similarity(FLEET)
     assert sorted(zip(found.devices, found.samples, strict=True)) == [("e", 100.0), ("f", 80.0)]
     assert found.left_out == 4
-    named = detectors.merging.similarity(FLEET, ["a", "b", "c", "g"])
+    named = detectors.choices.similarity(FLEET, ["a", "b", "c", "g"])
     assert sorted(named.devices) == ["a", "b", "c"]
     assert named.left_out == 3
     with pytest.raises(UnknownError, match="no device nobody"):
-        detectors.merging.similarity(FLEET, ["nobody"])
+        detectors.choices.similarity(FLEET, ["nobody"])
     for i in range(5):
         detectors.world.caller(f"x{i}")
     monkeypatch.setattr(preview, "MAX_DEVICES", 4)
     with pytest.raises(SettingError, match="at most 4"):
-        detectors.merging.similarity(FLEET, [f"x{i}" for i in range(5)])
+        detectors.choices.similarity(FLEET, [f"x{i}" for i in range(5)])
 
 
 def test_a_fleet_without_contributions_has_an_empty_matrix(tmp_path):
     world = World(str(tmp_path / "f.db"))
     try:
-        found = world.service.merging.similarity(FLEET)
+        found = world.service.choices.similarity(FLEET)
         assert (found.devices, found.ratios.shape) == ((), (0, 0))
         world.put(note("a", 1, generator(1)))
-        assert world.service.merging.similarity(FLEET).groups == (0,)
+        assert world.service.choices.similarity(FLEET).groups == (0,)
     finally:
         world.close()
 
@@ -376,8 +376,8 @@ def test_solved_contributions_are_remembered_while_there_is_room(detectors, monk
 
 
 def test_a_newer_revision_is_compared_instead(detectors):
-    before = detectors.merging.similarity(FLEET, ["a", "c"])
+    before = detectors.choices.similarity(FLEET, ["a", "c"])
     detectors.world.put(note("c", 2, generator(9), place=0.1, rows=60))
-    after = detectors.merging.similarity(FLEET, ["a", "c"])
+    after = detectors.choices.similarity(FLEET, ["a", "c"])
     assert set(before.groups) == {0, 1}
     assert set(after.groups) == {0}

@@ -126,9 +126,9 @@ def test_history_that_is_not_written_has_an_age(here):
 
 
 def test_pages_that_are_open_are_counted_and_do_not_count_as_slow_answers(here):
-    here.service.metrics.watching.inc()
+    here.service.metrics.open_streams.inc()
     assert value(here, "edgemerge_watching") == 1.0
-    here.service.metrics.watching.dec()
+    here.service.metrics.open_streams.dec()
     assert "live" not in "".join(
         line for line in scraped(here).splitlines() if "request_seconds" in line
     )
@@ -138,7 +138,7 @@ def test_the_length_of_a_stream_is_no_time_to_answer(here):
     watched = RequestMiddleware(here.app, service=here.service, load=here.app.state.load)
     for path in ("/ui/fleets/{fleet}/live", "/ui/fleets/{fleet}/dead"):
         scope = {"type": "http", "method": "GET", "route": SimpleNamespace(path=path)}
-        watched._note(scope, 200, 3600.0)
+        watched._count(scope, 200, 3600.0)
     told = scraped(here)
     assert 'edgemerge_requests_total{method="GET",route="/ui/fleets/{fleet}/live"' in told
     slow = [line for line in told.splitlines() if line.startswith("edgemerge_request_seconds")]

@@ -17,10 +17,10 @@ ASK = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
-    before, HeadTimeoutProtocol.patience_s = HeadTimeoutProtocol.patience_s, SHORT_S
+    before, HeadTimeoutProtocol.head_timeout_s = HeadTimeoutProtocol.head_timeout_s, SHORT_S
     with running(str(tmp_path_factory.mktemp("patience") / "fleets.db")) as here:
         yield int(here.url.rpartition(":")[2])
-    HeadTimeoutProtocol.patience_s = before
+    HeadTimeoutProtocol.head_timeout_s = before
 
 
 def connect(port):

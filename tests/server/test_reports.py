@@ -27,7 +27,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def here(server):
     """The server, with all that it remembers of how often somebody reported gone."""
-    server.service.reception.__init__()
+    server.service.report_limiter.__init__()
     return server
 
 
@@ -56,7 +56,7 @@ def test_a_device_reports_and_is_told_when_to_report_again(here, token):
 
 def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
     monkeypatch.setattr(
-        here.service.merging, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
+        here.service.choices, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
     )
     assert json.loads(send(here, token).body) == {"every_s": 1.0, "choice": 7, "desired": 7}
 
@@ -99,23 +99,49 @@ def test_nobody_reports_for_another(here, token):
 
 def test_a_token_is_looked_up_again_after_a_while():
     now = [0.0]
-    reception, token = ReportLimiter(clock=lambda: now[0], most=2), new_token("device")
-    assert reception.known(token) is None
-    reception.remember(token, Caller("a", "mine"))
+    limiter, token = ReportLimiter(clock=lambda: now[0], most=2), new_token("device")
+    assert limiter.known(token) is None
+    limiter.remember(token, Caller("a", "mine"), limiter.generation)
     now[0] = 9.9
-    assert reception.known(token) == Caller("a", "mine")
-    assert reception.known(new_token("device")) is None
+    assert limiter.known(token) == Caller("a", "mine")
+    assert limiter.known(new_token("device")) is None
     now[0] = 10.0
-    assert reception.known(token) is None
-    reception.remember(token, Caller("a", "mine"))
-    reception.forget("theirs")
-    assert reception.known(token) == Caller("a", "mine")
-    reception.forget("mine")
-    assert reception.known(token) is None
+    assert limiter.known(token) is None
+    limiter.remember(token, Caller("a", "mine"), limiter.generation)
+    limiter.forget("theirs")
+    assert limiter.known(token) == Caller("a", "mine")
+    limiter.forget("mine")
+    assert limiter.known(token) is None
     tokens = [new_token("device") for _ in range(3)]
     for each in tokens:
-        reception.remember(each, Caller(each, "mine"))
-    assert [reception.known(each) is not None for each in tokens] == [False, True, True]
+        limiter.remember(each, Caller(each, "mine"), limiter.generation)
+    assert [limiter.known(each) is not None for each in tokens] == [False, True, True]
+
+
+def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered():
+    limiter, token = ReportLimiter(), new_token("device")
+    before = limiter.generation
+    limiter.forget("mine")  # revoked after the look into the database
+    limiter.remember(token, Caller("a", "mine"), before)
+    assert limiter.known(token) is None
+    limiter.remember(token, Caller("a", "mine"), limiter.generation)
+    assert limiter.known(token) == Caller("a", "mine")
+
+
+def test_a_device_that_is_revoked_while_its_report_is_let_in_cannot_report_again(here, monkeypatch):
+    token, service = here.enrol("mine", "late"), here.service
+    find = service.caller
+
+    def revoked_meanwhile(given):
+        found = find(given)
+        service.revoke("mine", "late", Caller("root"))
+        return found
+
+    monkeypatch.setattr(service, "caller", revoked_meanwhile)
+    address = "/fleets/mine/devices/late/report"
+    assert send(here, token, address=address).status == 200  # it was on its way
+    monkeypatch.undo()
+    assert send(here, token, address=address).status == 401
 
 
 def test_a_device_that_reports_too_often_is_told_to_wait(here, token):
@@ -136,9 +162,9 @@ def test_a_device_that_reports_too_often_is_told_to_wait(here, token):
     assert push(here, token, note("a")).status in (200, 201)  # shares do not count
 
 
-def room(reception, device="a"):
+def room(limiter, device="a"):
     try:
-        reception.admit(Caller(device, "mine"))
+        limiter.admit(Caller(device, "mine"))
     except TooManyReportsError as error:
         return error.retry_s
     return 0.0
@@ -146,29 +172,29 @@ def room(reception, device="a"):
 
 def test_a_device_has_a_burst_and_then_two_a_second():
     now = [0.0]
-    reception = ReportLimiter(clock=lambda: now[0])
-    assert [room(reception) for _ in range(6)] == [0.0] * 5 + [1.0]
+    limiter = ReportLimiter(clock=lambda: now[0])
+    assert [room(limiter) for _ in range(6)] == [0.0] * 5 + [1.0]
     now[0] = 0.5
-    assert [room(reception) for _ in range(2)] == [0.0, 1.0]
+    assert [room(limiter) for _ in range(2)] == [0.0, 1.0]
     now[0] = 100.0
-    assert [room(reception) for _ in range(6)] == [0.0] * 5 + [1.0]
-    assert room(reception, "b") == 0.0
+    assert [room(limiter) for _ in range(6)] == [0.0] * 5 + [1.0]
+    assert room(limiter, "b") == 0.0
 
 
 def test_all_devices_together_have_two_hundred_a_second():
     now = [0.0]
-    reception = ReportLimiter(clock=lambda: now[0])
-    found = [room(reception, f"d{i}") for i in range(250)]
+    limiter = ReportLimiter(clock=lambda: now[0])
+    found = [room(limiter, f"d{i}") for i in range(250)]
     assert found == [0.0] * 200 + [1.0] * 50
     now[0] = 0.1
-    assert [room(reception, f"e{i}") for i in range(21)] == [0.0] * 20 + [1.0]
+    assert [room(limiter, f"e{i}") for i in range(21)] == [0.0] * 20 + [1.0]
 
 
 def test_what_is_remembered_of_reporters_is_bounded():
-    reception = ReportLimiter(clock=lambda: 0.0, most=3)
+    limiter = ReportLimiter(clock=lambda: 0.0, most=3)
     for i in range(100):
-        reception.admit(Caller(f"d{i}", "mine"))
-    assert len(reception._buckets) == 3
+        limiter.admit(Caller(f"d{i}", "mine"))
+    assert len(limiter._buckets) == 3
 
 
 DEEP = b'{"sent":' + b"[" * 20_000 + b"]" * 20_000 + b"}"

@@ -19,7 +19,7 @@ from edgemerge.server.reports.model import (
     unpack_points,
 )
 from edgemerge.server.reports.model import new_points as not_in
-from edgemerge.server.schemas import PointAsked
+from edgemerge.server.schemas import ReportedPoint
 from tests.cases import examples
 from tests.server.reporting import point
 
@@ -104,7 +104,7 @@ def test_points_are_seen_as_points():
 def test_times_are_moved_and_none_is_of_the_future_or_older_than_a_day():
     ats = [86_450.0, 86_410.0, 86_490.0, 49.0, 50.0]  # out of order, by a clock 1 000 behind
     found = points_to_server_clock(
-        [PointAsked(**point(at)) for at in ats], shift=1000.0, now=87_450.0
+        [ReportedPoint(**point(at)) for at in ats], shift=1000.0, now=87_450.0
     )
     assert found[:, 0].tolist() == [1050.0, 87_410.0, 87_450.0]
 

@@ -1,5 +1,6 @@
 """What the service lets whom do, and what it writes down about it."""
 
+from functools import partial
 from threading import Event
 from time import monotonic
 
@@ -32,7 +33,7 @@ def world(database_url):
 
 @pytest.fixture
 def totals(tmp_path):
-    made = World(str(tmp_path / "fleets.db"), reads="totals", least=2)
+    made = World(str(tmp_path / "fleets.db"), read_mode="totals", min_devices=2)
     yield made
     made.close()
 
@@ -79,7 +80,9 @@ def test_a_contribution_checked_for_a_fleet_that_was_made_anew_is_refused(world)
     world.tokens.clear()
     caller = world.caller("a")
     with pytest.raises(RejectedError, match="made anew"):
-        world.service.writer.write(contributions.put_change(world.fleet, late, caller, world.now))
+        world.service.writer.write(
+            lambda tx: contributions.put(tx, world.fleet, late, caller, world.now)
+        )
 
 
 def test_a_dropped_device_may_come_back_as_if_it_had_never_been_heard(world):
@@ -104,7 +107,7 @@ def test_what_is_not_there_cannot_be_dropped_revoked_or_read(world):
         with pytest.raises(UnknownError, match="no "):
             act()
     with pytest.raises(UnknownError, match="nowhere"):
-        world.service.tell("nowhere", Selection(), ROOT, None)
+        world.service.pull("nowhere", Selection(), ROOT, None)
 
 
 def test_an_invitation_works_once_in_time_and_for_its_device(world):
@@ -149,7 +152,9 @@ def test_a_revoked_device_is_out_but_what_it_said_stays(world):
         encode(note("a", 2, generator(3))), world.fleet, ("a", 0, "normal")
     )  # it was on its way
     with pytest.raises(DeniedError, match="revoked"):
-        world.service.writer.write(contributions.put_change(world.fleet, late, caller, world.now))
+        world.service.writer.write(
+            lambda tx: contributions.put(tx, world.fleet, late, caller, world.now)
+        )
     world.must_agree(Selection())
 
 
@@ -195,7 +200,7 @@ def test_a_fleet_of_totals_tells_a_device_no_single_contribution(totals):
     for device in ("a", "b", "c"):
         totals.put(note(device, 1, rng))
     a = totals.caller("a")
-    tell = totals.service.tell
+    tell = totals.service.pull
     assert decode(tell(FLEET, Selection(receiver="a"), a, None).data).origins[0].device == "b"
     for wish in (
         Selection(receiver="a", devices=("b",)),
@@ -214,7 +219,7 @@ def test_a_fleet_of_totals_tells_a_device_no_single_contribution(totals):
 
 def ask(world, device, *, grouped=False, **wish):
     """Pull as a device; the devices of each part."""
-    answer = world.service.tell(
+    answer = world.service.pull(
         FLEET, Selection(receiver=device, **wish), world.caller(device), None, grouped=grouped
     )
     return [part.devices for part in decode(answer.data).parts]
@@ -248,7 +253,7 @@ def test_where_a_few_must_hide_no_pattern_can_be_chosen_because_answers_can_be_s
             ask(totals, "a", pattern=pattern)
     assert ask(totals, "a") == [["b", "c"]]
     wish = Selection(pattern="p")
-    assert decode(totals.service.tell(FLEET, wish, ROOT, None).data).parts  # an operator may
+    assert decode(totals.service.pull(FLEET, wish, ROOT, None).data).parts  # an operator may
 
 
 def test_asking_about_other_lives_of_its_own_tells_a_device_nothing_new_about_others(totals):
@@ -280,7 +285,7 @@ def test_patterns_that_are_left_out_hide_among_others(totals):
 
 
 def test_a_growing_fleet_refuses_sums_that_fell(tmp_path):
-    world = World(str(tmp_path / "fleets.db"), growing=True)
+    world = World(str(tmp_path / "fleets.db"), growing_only=True)
     rng = generator(8)
     first = note("a", 1, rng, rows=50)
     more = Contribution("a", first.stats + note("a", 1, rng).stats, 2)
@@ -346,11 +351,15 @@ def test_one_change_that_is_refused_does_not_take_others_with_it(world):
     go, rng = Event(), generator(11)
     callers = [world.caller("a"), Caller("gone", FLEET), world.caller("b")]
     notes = [note("a", 1, rng), note("gone", 1, rng), note("b", 1, rng)]
-    parcels = [contributions.decode_and_check(encode(c), world.fleet, c.key) for c in notes]
+    arrived = [contributions.decode_and_check(encode(c), world.fleet, c.key) for c in notes]
     held = world.service.writer.submit(lambda _tx: go.wait(10))
     changes = [
-        world.service.writer.submit(contributions.put_change(world.fleet, parcel, who, world.now))
-        for parcel, who in zip(parcels, callers, strict=True)
+        world.service.writer.submit(
+            partial(
+                contributions.put, checked=world.fleet, received=each, caller=who, now=world.now
+            )
+        )
+        for each, who in zip(arrived, callers, strict=True)
     ]
     assert not any(change.done() for change in changes)
     go.set()

@@ -131,7 +131,7 @@ def test_a_new_token_of_the_same_name_does_not_bring_old_sessions_and_links_back
     link = sessions.link(ROOT).token
     change(world, "delete from operators")
     world.now += 1.0
-    world.service.let_in(new_token("operator"), "root")
+    world.service.add_operator(new_token("operator"), "root")
     assert sessions.session(cookie) is None
     with pytest.raises(DeniedError):
         sessions.sign_in_by_link(link)

@@ -463,6 +463,10 @@ def test_hostile_words_in_an_address_are_shown_as_text(stranger):
 def test_problems_are_told_as_pages_here_and_as_data_elsewhere(operator):
     must_be_page(operator.get("/ui/nowhere"), 404, "There is no such page", "To the fleets")
     must_be_page(operator.ask("DELETE", "/ui/sign-in"), 405)
+    for method in ("POST", "DELETE", "BREW"):
+        answer = operator.ask(method, "/ui")
+        must_be_page(answer, 405, "This address takes something else")
+        assert answer.headers["allow"] == "GET"
     assert operator.get("/nowhere").json() == {"error": "Not Found"}
     assert operator.get("/ui/nowhere", Accept="application/json").json()["error"]
     assert operator.get("/ui/nowhere", Accept="text/event-stream").json()["error"]

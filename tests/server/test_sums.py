@@ -236,12 +236,12 @@ def test_an_answer_has_the_same_tag_while_it_would_be_the_same(world):
     world.put(note("b", 1, rng))
     wish = Selection(receiver="a")
     for grouped in (False, True):
-        first = world.service.tell(FLEET, wish, world.caller("a"), None, grouped=grouped)
+        first = world.service.pull(FLEET, wish, world.caller("a"), None, grouped=grouped)
         world.put(note("a", 2 + grouped, rng))  # one's own does not matter
-        again = world.service.tell(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
+        again = world.service.pull(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
         assert (again.tag, again.data) == (first.tag, None)
         world.put(note("b", 2 + grouped, rng))
-        other = world.service.tell(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
+        other = world.service.pull(FLEET, wish, world.caller("a"), first.tag, grouped=grouped)
         assert other.tag != first.tag
         assert other.data is not None
 

@@ -5,7 +5,7 @@ import pytest
 from edgemerge.server.reports.history import DeviceId, DeviceRecords
 from edgemerge.server.reports.model import NO_POINTS, LatestReport, Traffic, device_state
 from edgemerge.server.reports.storage import StoredReport
-from edgemerge.server.schemas import StatusAsked
+from edgemerge.server.schemas import ReportedStatus
 from tests.server.reporting import STATUS, merge_of, report
 from tests.server.world import FLEET
 
@@ -14,7 +14,7 @@ NOW = 1_000_020.0
 
 def glimpse(**words):
     known = {"device": "a", "heard": 1000.0, "every_s": 1.0, "left": False, "points": ()}
-    known |= {"status": StatusAsked(**STATUS), "alarm": None, "merge": None, "seq": 1}
+    known |= {"status": ReportedStatus(**STATUS), "alarm": None, "merge": None, "seq": 1}
     return LatestReport(**(known | words))
 
 
@@ -73,7 +73,7 @@ def test_a_large_fleet_is_told_to_report_less_often():
 def row(heard, version=3, **words):
     """What another server has written of a device."""
     known = {"device": "a", "heard": heard, "points": (), "seq": 0, "every_s": 1.0, "left": False}
-    status = StatusAsked(**STATUS | {"samples": int(heard)})
+    status = ReportedStatus(**STATUS | {"samples": int(heard)})
     shown = LatestReport(**known, status=status, alarm=None, merge=None)
     stored = {"points": NO_POINTS, "traffic": Traffic(pushes=5), "merged": 7} | words
     return StoredReport(version=version, latest=shown, **stored)

@@ -6,7 +6,7 @@ from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.protocol import merge
 from edgemerge.server.auth import Caller, new_token
-from edgemerge.server.contributions import decode_and_check, put_change
+from edgemerge.server.contributions import decode_and_check, put
 from edgemerge.server.db.connect import connect
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.service import Service
@@ -31,8 +31,8 @@ class World:
         self.url, self.now = url, 1000.0
         self.service = Service(connect(url), clock=lambda: self.now)
         self.operator_token = new_token("operator")
-        self.service.let_in(self.operator_token, "root")
-        agreed = {"reads": "contributions", "least": 1, "growing": False} | settings
+        self.service.add_operator(self.operator_token, "root")
+        agreed = {"read_mode": "contributions", "min_devices": 1, "growing_only": False} | settings
         self.fleet = Fleet(FLEET, encode(SHARED), epoch=0, created=0.0, **agreed)
         self.service.create(self.fleet, ROOT)
         self.truth = {}
@@ -48,8 +48,8 @@ class World:
     def put(self, contribution):
         """Push as the device would; give the service's answer."""
         data, caller = encode(contribution), self.caller(contribution.device)
-        parcel = decode_and_check(data, self.fleet, contribution.key)
-        kept = self.service.writer.write(put_change(self.fleet, parcel, caller, self.now))
+        received = decode_and_check(data, self.fleet, contribution.key)
+        kept = self.service.writer.write(lambda tx: put(tx, self.fleet, received, caller, self.now))
         if kept.new:
             self.truth[contribution.key] = contribution
         return kept
@@ -61,7 +61,7 @@ class World:
 
     def told(self, selection=None, caller=ROOT, *, grouped=False):
         """Pull."""
-        answer = self.service.tell(FLEET, selection or Selection(), caller, None, grouped=grouped)
+        answer = self.service.pull(FLEET, selection or Selection(), caller, None, grouped=grouped)
         return decode(answer.data, projection=SHARED)
 
     def must_agree(self, selection, *, grouped=False):

@@ -49,7 +49,7 @@ class Running:
 def running(database: str, limits: Limits | None = None, *, port: int = 0) -> Iterator[Running]:
     """Serve until the block ends; without a port, at any that is free."""
     service, token = Service(connect(database)), new_token("operator")
-    service.let_in(token, "test")
+    service.add_operator(token, "test")
     listening = listen("127.0.0.1", port)
     app = create_app(service, limits)
     settings = uvicorn.Config(
@@ -60,7 +60,7 @@ def running(database: str, limits: Limits | None = None, *, port: int = 0) -> It
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(settings)
-    app.state.leaving = lambda: server.should_exit
+    app.state.is_stopping = lambda: server.should_exit
     thread = Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()
     try:

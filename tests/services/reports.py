@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from edgemerge.server.schemas import MAX_REPORT_BYTES, ReportAsked
+from edgemerge.server.schemas import MAX_REPORT_BYTES, ReportRequest
 
 
 class StandIn:
@@ -21,7 +21,7 @@ class StandIn:
         self.url = f"http://127.0.0.1:{port}"
         self.status = 200
         self.answer: Any = {"every_s": 0.2, "choice": 0}  # bytes are sent as they are
-        self.reports: list[ReportAsked] = []
+        self.reports: list[ReportRequest] = []
         self.refused: list[str] = []
         self.asked: list[tuple[str, str]] = []
         self.headers: dict[str, str] = {}
@@ -29,7 +29,7 @@ class StandIn:
     def take(self, body: bytes) -> tuple[int, bytes]:
         """Take a report; give status and answer."""
         try:
-            report = ReportAsked.model_validate_json(body)
+            report = ReportRequest.model_validate_json(body)
         except ValueError as error:
             self.refused.append(str(error))
             return 422, b"{}"

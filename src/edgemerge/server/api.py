@@ -19,15 +19,15 @@ from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.exchange.audit import FIRST_HASH
+from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server.auth import Caller, Device
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
-from edgemerge.server.choices.rules import Choice
+from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (
     PutResult,
     ReceivedContribution,
-    StoredContribution,
     decode_and_check,
-    put_change,
+    put,
 )
 from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
@@ -61,30 +61,30 @@ from edgemerge.server.http import (
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.schemas import (
     MAX_REPORT_BYTES,
-    AdoptAsked,
-    AdoptTold,
-    AuditTold,
-    ChoiceAsked,
-    ChoiceTold,
+    AdoptRequest,
+    AuditPage,
+    ChoiceRequest,
+    ChoiceResponse,
     Conflict,
-    ContributionsTold,
-    ContributionTold,
-    DesiredTold,
+    ContributionList,
+    ContributionSummary,
+    DesiredAdoption,
+    DesiredResponse,
     Dropped,
     Enrolment,
-    EnrolmentAsked,
-    FleetTold,
+    EnrolmentRequest,
+    ExcludeRequest,
+    FleetSummary,
     Health,
     Invitation,
-    InvitationAsked,
-    KeptTold,
-    LikenessTold,
-    PreviewAsked,
-    PreviewTold,
+    InvitationRequest,
+    PreviewRequest,
+    PreviewResponse,
+    PutResponse,
     Reads,
-    ReportAsked,
-    ReportTold,
-    RevokeAsked,
+    ReportRequest,
+    ReportResponse,
+    SimilarityResponse,
     Status,
 )
 from edgemerge.server.service import FleetCounts, Service
@@ -105,9 +105,9 @@ PatternName = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(
 @router.put(
     CONTRIBUTION_PATH,
     status_code=201,
-    response_model=KeptTold,
+    response_model=PutResponse,
     responses={
-        200: {"model": KeptTold, "description": "The very same was there already."},
+        200: {"model": PutResponse, "description": "The very same was there already."},
         **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
         409: {
             "model": Conflict,
@@ -126,20 +126,22 @@ async def put_contribution(
 ) -> Response:
     """Keep a device's own contribution; once answered it is on disk, and repeats do no harm."""
     caller, agreed = sender
-    async with load.body(request, agreed.limit) as data:
+    async with load.body(request, agreed.max_contribution_bytes) as data:
         service.metrics.received.inc(len(data))
         key = (caller.name, incarnation, pattern)
         try:
-            parcel = await _decode_and_check(data, agreed, key, request.app.state.check_limiter)
-            change = put_change(agreed, parcel, caller, service.clock())
-            kept = await wrap_future(service.writer.submit(change))
+            received = await _decode_and_check(data, agreed, key, request.app.state.check_limiter)
+            now = service.clock()
+            submitted = service.writer.submit(lambda tx: put(tx, agreed, received, caller, now))
+            result = await wrap_future(submitted)
         except EdgemergeError:
             service.metrics.contributions.labels("refused").inc()
             raise
-    service.metrics.contributions.labels(kept.problem or ("new" if kept.new else "same")).inc()
-    if kept.new:
-        service.history.pushed(agreed.fleet, caller.name, len(data))
-    return _put_response(kept)
+    outcome = result.problem or ("new" if result.new else "same")
+    service.metrics.contributions.labels(outcome).inc()
+    if result.new:
+        service.history.pushed(agreed.name, caller.name, len(data))
+    return _put_response(result)
 
 
 async def _decode_and_check(
@@ -155,18 +157,18 @@ async def _decode_and_check(
     return await run_in_thread(lambda: decode_and_check(data, fleet, key), limiter)
 
 
-def _put_response(kept: PutResult) -> JSONResponse:
-    if not kept.problem:
-        told = KeptTold(kept=kept.new, revision=kept.revision, epoch=kept.epoch)
-        return JSONResponse(told.model_dump(), 201 if kept.new else 200)
+def _put_response(result: PutResult) -> JSONResponse:
+    revision = result.revision
+    if not result.problem:
+        body = PutResponse(kept=result.new, revision=revision, epoch=result.epoch)
+        return JSONResponse(body.model_dump(), 201 if result.new else 200)
     words = {
-        "stale": f"revision {kept.revision} is known already: share under a higher one, or start "
+        "stale": f"revision {revision} is known already: share under a higher one, or start "
         "a new incarnation if this device runs on an old copy of its state",
-        "equivocation": f"revision {kept.revision} came before with other bytes; both were noted: "
+        "equivocation": f"revision {revision} came before with other bytes; both were noted: "
         "never share two things under one revision",
-    }[kept.problem]
-    content = {"error": words, "problem": kept.problem, "newest": kept.revision}
-    return JSONResponse(content, 409)
+    }[result.problem]
+    return JSONResponse({"error": words, "problem": result.problem, "newest": revision}, 409)
 
 
 @router.get(
@@ -186,23 +188,17 @@ def get_contribution(
     service: ServiceDep,
     request: Request,
 ) -> Response:
-    """Give a single contribution, where the fleet allows it."""
-    entry, data = service.contribution(fleet, (device, incarnation, pattern), caller)
-    return etag_response(None if if_none_match(request) == entry.digest else data, entry.digest)
+    """Return a single contribution, where the fleet allows it."""
+    stored, data = service.contribution(fleet, (device, incarnation, pattern), caller)
+    return etag_response(None if if_none_match(request) == stored.digest else data, stored.digest)
 
 
 @router.get("/fleets/{fleet}/contributions", responses=problem_responses(401, 403, 404, 422))
-def list_contributions(fleet: Name, caller: Member, service: ServiceDep) -> ContributionsTold:
+def list_contributions(fleet: Name, caller: Member, service: ServiceDep) -> ContributionList:
     """List contributions without their numbers: all of them, or one's own in a fleet of totals."""
-    agreed, entries = service.contributions(fleet, caller)
-    return ContributionsTold(
-        epoch=agreed.epoch, contributions=list(map(_contribution_json, entries))
-    )
-
-
-def _contribution_json(entry: StoredContribution) -> ContributionTold:
-    words = asdict(entry)
-    return ContributionTold(**{name: words[name] for name in ContributionTold.model_fields})
+    agreed, contributions = service.contributions(fleet, caller)
+    found = [ContributionSummary.model_validate(each) for each in contributions]
+    return ContributionList(epoch=agreed.epoch, contributions=found)
 
 
 @router.delete(
@@ -210,16 +206,16 @@ def _contribution_json(entry: StoredContribution) -> ContributionTold:
     responses=problem_responses(401, 403, 404, 422, 503, 507),
 )
 def drop(fleet: Name, device: Name, caller: Member, service: ServiceDep) -> Dropped:
-    """Forget all that a device contributed, as if never heard; a device may say so of itself."""
+    """Drop all contributions of a device; an operator may, and the device itself."""
     return Dropped(dropped=service.drop(fleet, device, caller))
 
 
-MAX_SHOWN_ERRORS = 20  # of a report that are told
+MAX_SHOWN_ERRORS = 20  # of an invalid report
 
 
 def report_body_schema() -> dict[str, object]:
-    """Describe the body; all that it consists of stands where it is used."""
-    schema = ReportAsked.model_json_schema()
+    """Describe the body with its parts inline, not as references."""
+    schema = ReportRequest.model_json_schema()
     parts = schema.pop("$defs")
 
     def whole(part: Any) -> Any:
@@ -237,51 +233,52 @@ def report_body_schema() -> dict[str, object]:
 
 @router.post(
     "/fleets/{fleet}/devices/{device}/report",
-    response_model=ReportTold,
+    response_model=ReportResponse,
     responses=problem_responses(400, 401, 403, 413, 422, 429, 503),
     openapi_extra=report_body_schema(),
 )
 async def report(fleet: Name, device: Name, token: Token, request: Request) -> Response:
     """Take a device's own report; operators see it at once, and it may be lost in a crash."""
     service, load = request.app.state.service, request.app.state.load
-    caller = await _reporter(service, token, fleet, device)
+    caller = await _reporting_device(service, token, fleet, device)
     with service.metrics.refusals():
-        service.reception.admit(caller)
+        service.report_limiter.admit(caller)
         async with load.body(request, MAX_REPORT_BYTES) as data:
-            told = _parse_report(data)
+            found = _parse_report(data)
     now = service.clock()
-    service.history.take(fleet, device, told, now)
-    service.metrics.note(told)
-    revision = service.merging.desired_revision(fleet, device)
+    service.history.take(fleet, device, found, now)
+    service.metrics.count_report(found)
+    revision = service.choices.desired_revision(fleet, device)
     every_s = service.history.every_s(now)
     return JSONResponse({"every_s": every_s, "choice": revision, "desired": revision})
 
 
-async def _reporter(service: Service, token: str, fleet: str, device: str) -> Caller:
-    """Let only the device itself pass; usually without a look into the database."""
-    caller = service.reception.known(token)
+async def _reporting_device(service: Service, token: str, fleet: str, device: str) -> Caller:
+    """Let only the device itself pass; usually without reading the database."""
+
+    def find_caller() -> Caller:
+        found = service.caller(token)
+        if found.fleet is not None:
+            service.choices.desired_revision(found.fleet, found.name)  # from then on in memory
+        return found
+
+    limiter = service.report_limiter
+    caller = limiter.known(token)
     if caller is None:
+        generation = limiter.generation  # a token revoked from here on is not remembered
         try:
-            caller = await run_in_thread(lambda: _find_caller(service, token))
+            caller = await run_in_thread(find_caller)
         except DeniedError as error:
             raise UnauthenticatedError(str(error)) from error
-        service.reception.remember(token, caller)
+        limiter.remember(token, caller, generation)
     if (caller.fleet, caller.name) != (fleet, device):
         raise DeniedError(f"only {device} itself, in its fleet, may report")
     return caller
 
 
-def _find_caller(service: Service, token: str) -> Caller:
-    """Find out who reports, and what was chosen: later that is known without waiting for it."""
-    caller = service.caller(token)
-    if caller.fleet is not None:
-        service.merging.desired_revision(caller.fleet, caller.name)
-    return caller
-
-
-def _parse_report(data: bytes) -> ReportAsked:
+def _parse_report(data: bytes) -> ReportRequest:
     try:
-        return ReportAsked.model_validate_json(data)
+        return ReportRequest.model_validate_json(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise SettingError(validation_message(found[:MAX_SHOWN_ERRORS])) from error
@@ -289,7 +286,7 @@ def _parse_report(data: bytes) -> ReportAsked:
 
 @router.get(
     "/fleets/{fleet}/devices/{device}/desired",
-    response_model=DesiredTold,
+    response_model=DesiredResponse,
     responses={
         200: {"headers": ETAG_HEADER},
         304: {"description": NOT_MODIFIED},
@@ -302,17 +299,29 @@ def desired(
     """Return what a device should do: whose contributions to adopt. The revision is the ETag."""
     if not caller.is_operator and caller.name != device:
         raise DeniedError(f"only {device} itself or an operator may read its desired state")
-    agreed, found = service.merging.desired(fleet, device)
+    agreed, found = service.choices.desired(fleet, device)
     headers = {"ETag": f'"{found.revision}"', "Cache-Control": "no-cache"}
     if if_none_match(request) == str(found.revision):
         return Response(status_code=304, headers=headers)
-    counted = agreed.reads == "totals" and not caller.is_operator
-    adopt = AdoptTold(
-        devices=None if found.devices is None else list(found.devices),
-        excluded=len(found.excluded) if counted else list(found.excluded),
+    listed = caller.is_operator or agreed.read_mode == "contributions"
+    body = _desired_json(device, found, list_excluded=listed)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
+    """Encode a desired state so that agents read it; a list that is too long becomes a number."""
+    devices = None if found.devices is None else list(found.devices)
+    number = len(found.excluded)
+    for excluded in (list(found.excluded) if list_excluded else number, number):
+        adopt = DesiredAdoption(devices=devices, excluded=excluded)
+        document = DesiredResponse(format=1, revision=found.revision, adopt=adopt)
+        data = document.model_dump_json().encode()
+        if len(data) <= MAX_DESIRED_BYTES:
+            return data
+    raise SettingError(
+        f"the desired state of {device} has {len(data)} bytes, expected at most "
+        f"{MAX_DESIRED_BYTES}: choose fewer sources for it"
     )
-    told = DesiredTold(format=1, revision=found.revision, adopt=adopt)
-    return JSONResponse(told.model_dump(), headers=headers)
 
 
 DeviceFilter = Annotated[
@@ -328,7 +337,7 @@ async def selection_of(
     pattern: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     largest: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
 ) -> Selection:
-    """Say what is wanted; a device's own contributions, of this incarnation or all, are not."""
+    """Read which contributions are wanted; a device's own, of its incarnation or all, are not."""
     return Selection(
         receiver=None if caller.is_operator else caller.name,
         incarnation=incarnation,
@@ -345,21 +354,21 @@ PULL_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
 
 @router.get(
     "/fleets/{fleet}/total",
-    responses={**bytes_response_schema("What was told: one sum, or none."), **PULL_PROBLEMS},
+    responses={**bytes_response_schema("A merged sum: one part, or none."), **PULL_PROBLEMS},
     response_class=Response,
 )
 def total(
     fleet: Name, caller: Member, service: ServiceDep, selection: SelectionDep, request: Request
 ) -> Response:
-    """Give the exact sum of what others contributed, and the list of what is in it."""
-    answer = service.tell(fleet, selection, caller, if_none_match(request))
+    """Return the exact sum of what others contributed, and the list of what is in it."""
+    answer = service.pull(fleet, selection, caller, if_none_match(request))
     return etag_response(answer.data, answer.tag)
 
 
 @router.get(
     "/fleets/{fleet}/patterns",
     responses={
-        **bytes_response_schema("What was told: one sum for each pattern."),
+        **bytes_response_schema("A merged sum: one part for each pattern."),
         **PULL_PROBLEMS,
     },
     response_class=Response,
@@ -367,22 +376,22 @@ def total(
 def patterns(
     fleet: Name, caller: Member, service: ServiceDep, selection: SelectionDep, request: Request
 ) -> Response:
-    """Give an exact sum for each pattern of what others contributed, largest first."""
-    answer = service.tell(fleet, selection, caller, if_none_match(request), grouped=True)
+    """Return an exact sum for each pattern of what others contributed, largest first."""
+    answer = service.pull(fleet, selection, caller, if_none_match(request), grouped=True)
     return etag_response(answer.data, answer.tag)
 
 
 MAX_PROJECTION_BYTES = 2**20  # bytes that a projection may have
 
 
-def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetTold:
-    """Say what can be told of a fleet."""
+def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
+    """Return a fleet as the API shows it."""
     p = fleet.projection
-    return FleetTold(
-        fleet=fleet.fleet,
-        reads=fleet.reads,  # type: ignore[arg-type]  # one of the two words
-        least=fleet.least,
-        growing=fleet.growing,
+    return FleetSummary(
+        fleet=fleet.name,
+        reads=fleet.read_mode,  # type: ignore[arg-type]  # one of the two words
+        least=fleet.min_devices,
+        growing=fleet.growing_only,
         fingerprint=p.fingerprint,
         inputs=p.n_inputs,
         hidden=p.n_hidden,
@@ -395,8 +404,8 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetTold:
 
 
 @router.get("/fleets", responses=problem_responses(401))
-def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetTold]:
-    """Give all fleets to an operator, and its own to a device."""
+def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
+    """Return all fleets to an operator, and its own to a device."""
     return [fleet_json(fleet, counts) for fleet, counts in service.fleets(caller)]
 
 
@@ -404,7 +413,7 @@ def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetTold]:
     "/fleets/{fleet}",
     status_code=201,
     responses={
-        200: {"model": FleetTold, "description": "The same is there already."},
+        200: {"model": FleetSummary, "description": "The same is there already."},
         **problem_responses(400, 401, 403, 409, 413, 422, 503, 507),
     },
     openapi_extra=bytes_body_schema("A projection."),
@@ -420,7 +429,7 @@ async def create_fleet(
     reads: Reads = "totals",
     least: Annotated[int, Query(ge=1, le=10_000)] = 1,
     growing: Annotated[bool, Query()] = False,
-) -> FleetTold:
+) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share."""
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
         made = Fleet(fleet, data, reads, least, growing, 0, service.clock())
@@ -431,8 +440,8 @@ async def create_fleet(
 
 
 @router.get("/fleets/{fleet}", responses=problem_responses(401, 403, 404, 422))
-def get_fleet(fleet: Name, caller: Member, service: ServiceDep) -> FleetTold:
-    """Say what a fleet has agreed on, and how much is in it."""
+def get_fleet(fleet: Name, caller: Member, service: ServiceDep) -> FleetSummary:
+    """Describe what a fleet has agreed on, and how much is in it."""
     return _get_fleet_json(service, fleet, caller)
 
 
@@ -453,49 +462,49 @@ def delete_fleet(fleet: Name, caller: Operator, service: ServiceDep) -> None:
     response_class=Response,
 )
 def get_projection(fleet: Name, _caller: Member, service: ServiceDep) -> Response:
-    """Give the projection of a fleet."""
-    return Response(service.fleet(fleet).body, media_type=OCTET_STREAM)
+    """Return the projection of a fleet."""
+    return Response(service.fleet(fleet).projection_bytes, media_type=OCTET_STREAM)
 
 
 @router.post(
     "/fleets/{fleet}/invitations",
     status_code=201,
     responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
-    openapi_extra=json_body_schema(InvitationAsked),
+    openapi_extra=json_body_schema(InvitationRequest),
 )
 async def invite(
     fleet: Name,
     caller: Operator,
     service: ServiceDep,
-    wish: Annotated[InvitationAsked, Depends(json_request(InvitationAsked))],
+    body: Annotated[InvitationRequest, Depends(json_request(InvitationRequest))],
 ) -> Invitation:
     """Make an invitation with which one device can enrol, once."""
     token, expires = await run_in_thread(
-        lambda: service.invite(fleet, wish.device, wish.valid_s, caller)
+        lambda: service.invite(fleet, body.device, body.valid_s, caller)
     )
-    return Invitation(token=token, fleet=fleet, device=wish.device, expires=expires)
+    return Invitation(token=token, fleet=fleet, device=body.device, expires=expires)
 
 
 @router.post(
     "/fleets/{fleet}/devices",
     status_code=201,
     responses=problem_responses(400, 401, 413, 422, 503),
-    openapi_extra=json_body_schema(EnrolmentAsked),
+    openapi_extra=json_body_schema(EnrolmentRequest),
 )
 async def enrol(fleet: Name, invitation: Token, service: ServiceDep, request: Request) -> Enrolment:
     """Enrol a device, with an invitation as token; the answer shows the device's own, once."""
-    wish = await json_request(EnrolmentAsked)(request, await load_of(request))
+    body = await json_request(EnrolmentRequest)(request, await load_of(request))
     try:
-        token, agreed = await run_in_thread(lambda: service.enrol(invitation, fleet, wish.device))
+        token, agreed = await run_in_thread(lambda: service.enrol(invitation, fleet, body.device))
     except DeniedError as error:
         raise UnauthenticatedError(str(error)) from error
-    reads = agreed.reads
-    return Enrolment(token=token, fleet=fleet, device=wish.device, reads=reads)  # type: ignore[arg-type]  # one of the two words
+    reads = agreed.read_mode
+    return Enrolment(token=token, fleet=fleet, device=body.device, reads=reads)  # type: ignore[arg-type]  # one of the two words
 
 
 @router.get("/fleets/{fleet}/devices", responses=problem_responses(401, 403, 404, 422))
 def list_devices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[Device]:
-    """Give the devices of a fleet."""
+    """Return the devices of a fleet."""
     return service.devices(fleet)
 
 
@@ -510,18 +519,18 @@ def revoke(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> 
 
 
 def _must_fit(fleet: Fleet, load: InFlight) -> None:
-    most = load.limits.max_bytes_in_flight
-    if fleet.numbers > most:
+    size, limit = fleet.max_contribution_bytes, load.limits.max_bytes_in_flight
+    if size > limit:
         raise SettingError(
-            f"contributions of this fleet would have {fleet.numbers} bytes, expected at most "
-            f"{most}: choose fewer inputs or hidden values"
+            f"contributions of this fleet may have {size} bytes, expected at most "
+            f"{limit}: choose fewer inputs or hidden values"
         )
 
 
-def _get_fleet_json(service: ServiceDep, fleet: str, caller: CallerDep) -> FleetTold:
+def _get_fleet_json(service: ServiceDep, fleet: str, caller: CallerDep) -> FleetSummary:
     service.fleet(fleet)  # 404 before anything else
     seen = service.fleets(caller)
-    return next(fleet_json(found, counts) for found, counts in seen if found.fleet == fleet)
+    return next(fleet_json(found, counts) for found, counts in seen if found.name == fleet)
 
 
 log = logging.getLogger(__name__)
@@ -535,7 +544,7 @@ async def healthz() -> Health:
 
 @router.get("/readyz", responses={503: {"model": Health, "description": "Not ready."}})
 def readyz(service: ServiceDep) -> Response:
-    """Say whether the database can be read and written."""
+    """Return whether the database can be read and written."""
     try:
         service.check()
     except (EdgemergeError, TimeoutError) as error:
@@ -550,7 +559,7 @@ def readyz(service: ServiceDep) -> Response:
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
 def metrics(service: ServiceDep) -> Response:
-    """Give counts and durations in the text form of Prometheus."""
+    """Return counts and durations in the text form of Prometheus."""
     with service.database.reading() as tx:
         text = service.metrics.text(tx, service.history, service.clock())
     return Response(text, media_type=CONTENT_TYPE)
@@ -558,7 +567,7 @@ def metrics(service: ServiceDep) -> Response:
 
 @router.get("/status", responses=problem_responses(401, 403))
 def status(service: ServiceDep, caller: Operator) -> Status:
-    """Give an overview of all fleets."""
+    """Return an overview of all fleets."""
     fleets = [fleet_json(fleet, counts) for fleet, counts in service.fleets(caller)]
     waiting = service.writer.waiting
     return Status(version=__version__, ready=True, waiting=waiting, fleets=fleets)
@@ -571,10 +580,10 @@ def audit(
     fleet: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> AuditTold:
-    """Give a stretch of the audit log, in order; `head` is the hash of the last entry given."""
+) -> AuditPage:
+    """Return a stretch of the audit log, in order; `head` is the hash of the last entry given."""
     found = service.audit(fleet, after, limit)
-    return AuditTold(entries=found, head=found[-1].hash if found else FIRST_HASH)
+    return AuditPage(entries=found, head=found[-1].hash if found else FIRST_HASH)
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"
@@ -589,26 +598,26 @@ def _one_of_schema(*models: type[BaseModel]) -> dict[str, object]:
 
 
 @router.get(CHOICES_PATH, responses=problem_responses(401, 403, 404, 422))
-def list_choices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[ChoiceTold]:
-    """Give the choices of a fleet, newest first, with the last ones that were undone."""
-    return [choice_json(choice) for choice in service.merging.choices(fleet)]
+def list_choices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[ChoiceResponse]:
+    """Return the choices of a fleet, newest first, with the last ones that were undone."""
+    return [choice_json(choice) for choice in service.choices.list_choices(fleet)]
 
 
 @router.post(
     CHOICES_PATH,
     status_code=201,
     responses=CHANGE_PROBLEMS,
-    openapi_extra=_one_of_schema(AdoptAsked, RevokeAsked),
+    openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest),
 )
 async def choose(
     fleet: Name,
     caller: Operator,
     service: ServiceDep,
-    wish: Annotated[ChoiceAsked, Depends(json_request(ChoiceAsked))],
-) -> ChoiceTold:
-    """Choose who is told what; what is in force already is not chosen again."""
-    act, one = service.merging, wish.root
-    if isinstance(one, AdoptAsked):
+    body: Annotated[ChoiceRequest, Depends(json_request(ChoiceRequest))],
+) -> ChoiceResponse:
+    """Choose who adopts from whom; a choice that is in force already is not made again."""
+    act, one = service.choices, body.root
+    if isinstance(one, AdoptRequest):
         sources, targets = one.sources, one.targets
         return choice_json(await run_in_thread(lambda: act.adopt(fleet, sources, targets, caller)))
     key = (one.device, one.incarnation, one.pattern)
@@ -618,26 +627,26 @@ async def choose(
 @router.delete(
     CHOICES_PATH + "/{number}", responses=problem_responses(401, 403, 404, 422, 503, 507)
 )
-def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> ChoiceTold:
+def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> ChoiceResponse:
     """Undo a choice, as if it had never been; repeating it does no harm."""
-    return choice_json(service.merging.undo(fleet, number, caller))
+    return choice_json(service.choices.undo(fleet, number, caller))
 
 
 @router.post(
     "/fleets/{fleet}/preview",
     responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
-    openapi_extra=json_body_schema(PreviewAsked),
+    openapi_extra=json_body_schema(PreviewRequest),
 )
 async def preview(
     fleet: Name,
     _caller: Operator,
     service: ServiceDep,
     limiter: HeavyLimiter,
-    wish: Annotated[PreviewAsked, Depends(json_request(PreviewAsked))],
-) -> list[PreviewTold]:
-    """Say what telling targets of these sources only would do to their level; nothing changes."""
-    look = service.merging.preview
-    rows = await run_in_thread(lambda: look(fleet, wish.sources, wish.targets), limiter)
+    body: Annotated[PreviewRequest, Depends(json_request(PreviewRequest))],
+) -> list[PreviewResponse]:
+    """Return what adopting from these sources only would do to targets; nothing changes."""
+    look = service.choices.preview
+    rows = await run_in_thread(lambda: look(fleet, body.sources, body.targets), limiter)
     return [_preview_json(row) for row in rows]
 
 
@@ -648,10 +657,10 @@ async def similarity(
     service: ServiceDep,
     limiter: HeavyLimiter,
     device: DeviceFilter = None,
-) -> LikenessTold:
+) -> SimilarityResponse:
     """Compare devices, 60 with most samples or up to 200 named ones, in an order of groups."""
-    found = await run_in_thread(lambda: service.merging.similarity(fleet, device), limiter)
-    return _likeness_json(found)
+    found = await run_in_thread(lambda: service.choices.similarity(fleet, device), limiter)
+    return _similarity_json(found)
 
 
 router.add_api_route(
@@ -664,10 +673,10 @@ router.add_api_route(
 )
 
 
-def choice_json(choice: Choice) -> ChoiceTold:
-    """Say what can be told of a choice."""
+def choice_json(choice: Choice) -> ChoiceResponse:
+    """Return a choice as the API shows it."""
     device, incarnation, pattern = choice.key or (None, None, None)
-    return ChoiceTold(
+    return ChoiceResponse(
         number=choice.number,
         at=choice.at,
         actor=choice.actor,
@@ -681,12 +690,12 @@ def choice_json(choice: Choice) -> ChoiceTold:
     )
 
 
-def _preview_json(row: PatternPreview) -> PreviewTold:
-    return PreviewTold(**asdict(row), shift=row.shift)
+def _preview_json(row: PatternPreview) -> PreviewResponse:
+    return PreviewResponse(**asdict(row), shift=row.shift)
 
 
-def _likeness_json(found: DeviceSimilarity) -> LikenessTold:
-    return LikenessTold(
+def _similarity_json(found: DeviceSimilarity) -> SimilarityResponse:
+    return SimilarityResponse(
         devices=list(found.devices),
         ratios=found.ratios.tolist(),
         groups=list(found.groups),

@@ -45,7 +45,7 @@ def append(
 
 
 def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> list[Entry]:
-    """Give entries in their order; of one fleet only, the chain has gaps."""
+    """Return entries in their order; of one fleet only, the chain has gaps."""
     where, values = ("", ()) if fleet is None else (" and fleet = ?", (fleet,))
     rows = tx.rows(
         f"select {AUDIT_COLUMNS} from audit where seq > ?{where} order by seq limit ?",
@@ -59,7 +59,7 @@ def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> li
 def latest_entries(
     tx: Transaction, *, fleet: str, before: int, limit: int, action: str, subject: str
 ) -> list[Entry]:
-    """Give entries of a fleet, newest first; of one action, or of all but "-action"; "" is any."""
+    """Return entries of a fleet, newest first; `action` "" is any, "-name" all but that."""
     values: list[str | int] = [before, fleet]
     where = "seq < ? and coalesce(fleet, '') = ?"  # so that they are found by seq: no sorting
     if action:

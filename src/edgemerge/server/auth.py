@@ -63,22 +63,23 @@ def new_token(kind: str) -> str:
 
 
 def hash_token(token: str) -> str:
-    """Give what is stored of a token."""
+    """Return what is stored of a token."""
     return sha256(token.encode()).hexdigest()
 
 
 def find_caller(tx: Transaction, token: str) -> Caller:
-    """Say whose token it is, or refuse it."""
-    mark = hash_token(token)
+    """Return whose token it is, or refuse it."""
+    token_hash = hash_token(token)
     if token.startswith(TOKEN_PREFIXES["operator"]):
-        row = tx.one("select token_hash, name from operators where token_hash = ?", mark)
-        if row and compare_digest(row[0], mark):
+        row = tx.one("select token_hash, name from operators where token_hash = ?", token_hash)
+        if row and compare_digest(row[0], token_hash):
             return Caller(row[1])
     elif token.startswith(TOKEN_PREFIXES["device"]):
         row = tx.one(
-            "select token_hash, device, fleet, revoked from devices where token_hash = ?", mark
+            "select token_hash, device, fleet, revoked from devices where token_hash = ?",
+            token_hash,
         )
-        if row and compare_digest(row[0], mark) and row[3] is None:
+        if row and compare_digest(row[0], token_hash) and row[3] is None:
             return Caller(row[1], row[2])
     raise DeniedError("this token is unknown or was revoked: ask an operator for an invitation")
 
@@ -94,7 +95,7 @@ def add_operator(tx: Transaction, token: str, name: str, now: float) -> None:
 
 
 def has_operator(tx: Transaction) -> bool:
-    """Say whether there is anybody who could let others in."""
+    """Return whether there is anybody who could let others in."""
     return tx.one("select 1 from operators limit 1") is not None
 
 
@@ -158,7 +159,7 @@ def revoke_device(tx: Transaction, fleet: str, device: str, now: float) -> None:
 
 
 def devices_of(tx: Transaction, fleet: str) -> list[Device]:
-    """Give the devices of a fleet, in order of their names."""
+    """Return the devices of a fleet, in order of their names."""
     rows = tx.rows(
         "select d.device, d.enrolled, d.revoked, d.seen, count(c.body), coalesce(sum(c.samples), 0)"
         " from devices d left join contributions c on c.fleet = d.fleet and c.device = d.device"
@@ -278,17 +279,17 @@ class Sessions:
             raise self._refused(LINK_REFUSED)
 
         def change(tx: Transaction) -> tuple[str, Session]:
-            now, mark = self._clock(), hash_token(link)
+            now, token_hash = self._clock(), hash_token(link)
             sql = "update links set used = ? where token_hash = ? and used is null and expires > ?"
-            if not tx.run(sql, now, mark, now):
+            if not tx.run(sql, now, token_hash, now):
                 raise DeniedError(LINK_REFUSED)  # somebody was faster
-            found = tx.one("select name from links where token_hash = ?", mark)
+            found = tx.one("select name from links where token_hash = ?", token_hash)
             return self._begin(tx, str(found and found[0]), by="link")
 
         return self._writer.write(change)
 
     def session(self, cookie: str) -> Session | None:
-        """Say who is signed in with this cookie; None: it is unknown, or has expired."""
+        """Return who is signed in with this cookie; None: it is unknown, or has expired."""
         if not _has_prefix(cookie, COOKIE_PREFIX):
             return None
         with self._database.reading() as tx:
@@ -320,7 +321,7 @@ class Sessions:
             return find_caller(tx, token)
 
     def _can_be_used(self, link: str) -> bool:
-        """Say whether a link opens something; an operator's row must be older than the link."""
+        """Return whether a link opens something; an operator's row must be older than the link."""
         if not _has_prefix(link, LINK_PREFIX):
             return False
         with self._database.reading() as tx:
@@ -350,7 +351,7 @@ class Sessions:
         return cookie, session
 
     def _from(self, tx: Transaction, name: str) -> float:
-        """Give the moment, never before the operator's row: clocks are set back at times."""
+        """Return the moment, never before the operator's row: clocks are set back at times."""
         row = tx.one("select min(created) from operators where name = ?", name)
         if row is None or row[0] is None:
             raise DeniedError(f"found no operator {name}: it was removed")
@@ -400,7 +401,7 @@ class TooManyReportsError(UnavailableError):
 
 @dataclass
 class TokenBucket:
-    """Room for some reports, which comes back with time."""
+    """A rate limit: `burst` reports at once, then `per_second`."""
 
     burst: float
     per_second: float
@@ -408,7 +409,7 @@ class TokenBucket:
     at: float
 
     def take(self, now: float) -> float:
-        """Use room for one; give how long it takes until there is some, 0 if there was."""
+        """Take room for one report; return the seconds until there is some, 0 if there was."""
         self.room = min(self.burst, self.room + (now - self.at) * self.per_second)
         self.at = now
         if self.room < 1.0:
@@ -418,40 +419,47 @@ class TokenBucket:
 
 
 class ReportLimiter:
-    """Devices whose tokens were found good a moment ago, and how often each has reported."""
+    """How often each device reports, and a cache of tokens that were valid a moment ago."""
 
     def __init__(
         self, *, clock: Callable[[], float] = monotonic, most: int = MAX_CACHED_DEVICES
     ) -> None:
-        """Start with nobody."""
+        """Start with an empty cache."""
         self._clock, self._most, self._lock = clock, most, Lock()
         self._known: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
         self._buckets: OrderedDict[Caller, TokenBucket] = OrderedDict()
         self._all = TokenBucket(TOTAL_BURST, TOTAL_REPORTS_PER_S, TOTAL_BURST, clock())
+        self.generation = 0  # rises with every `forget`
 
     def known(self, token: str) -> Caller | None:
-        """Say whose token it is, if it was found good a moment ago."""
+        """Return whose token it is, if it was valid a moment ago."""
         with self._lock:
             caller, until = self._known.get(hash_token(token), (None, -inf))
             return caller if self._clock() < until else None
 
-    def remember(self, token: str, caller: Caller) -> None:
-        """Remember for a moment that a token is good."""
+    def remember(self, token: str, caller: Caller, generation: int) -> None:
+        """Cache a valid token, unless one was revoked since `generation` was read.
+
+        A look into the database may have come before the revocation, and its result after it.
+        """
         with self._lock:
-            mark = hash_token(token)
-            self._known[mark] = (caller, self._clock() + TOKEN_CACHE_S)
-            self._known.move_to_end(mark)
+            if generation != self.generation:
+                return
+            token_hash = hash_token(token)
+            self._known[token_hash] = (caller, self._clock() + TOKEN_CACHE_S)
+            self._known.move_to_end(token_hash)
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
 
     def forget(self, fleet: str) -> None:
-        """Forget the devices of a fleet."""
+        """Remove the devices of a fleet from the cache."""
         with self._lock:
-            for mark in [mark for mark, (who, _) in self._known.items() if who.fleet == fleet]:
-                del self._known[mark]
+            self.generation += 1
+            for each in [each for each, (who, _) in self._known.items() if who.fleet == fleet]:
+                del self._known[each]
 
     def admit(self, caller: Caller) -> None:
-        """Let a report of a device pass, or say when the next may."""
+        """Admit a report of a device, or raise with the time until the next one."""
         with self._lock:
             now = self._clock()
             wait = self._bucket(caller, now).take(now) or self._all.take(now)

@@ -7,13 +7,13 @@ no longer hold it. Both have a digest, so that damage on disk is never added up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
-from edgemerge.core.ledger import Contribution, Freshness, Key, Ledger, Origin
+from edgemerge.core.ledger import Contribution, Key, Ledger, Origin
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
@@ -39,7 +39,7 @@ class TotalsDamagedError(ValueDamagedError):
 
 @dataclass(frozen=True)
 class StoredContribution:
-    """All that is known of a contribution without its numbers."""
+    """A row of the contributions table: everything but the numbers."""
 
     device: str
     incarnation: int
@@ -66,8 +66,8 @@ class StoredContribution:
         return self.digest
 
     @cached_property
-    def mark(self) -> str:
-        """Tell it from any other contribution, and from its own other revisions."""
+    def identity(self) -> str:
+        """Differs from that of any other contribution and of any other revision of this one."""
         return f"{self.device}/{self.incarnation}/{self.pattern}/{self.revision}/{self.digest}"
 
     @property
@@ -78,21 +78,17 @@ class StoredContribution:
 
 @dataclass(frozen=True)
 class ReceivedContribution:
-    """A contribution as it came, and the same decoded."""
+    """A contribution, the bytes in which it came, and their SHA-256."""
 
-    note: Contribution
+    contribution: Contribution
     data: bytes
     form: str
-
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the bytes."""
-        return sha256(self.data).hexdigest()
+    digest: str
 
     @property
     def revision(self) -> int:
         """The revision of the contribution."""
-        return self.note.revision
+        return self.contribution.revision
 
     @property
     def content(self) -> str:
@@ -101,34 +97,27 @@ class ReceivedContribution:
 
 
 def find_stored(tx: Transaction, fleet: str, key: Key) -> StoredContribution | None:
-    """Give what is known of a key; a dropped one is not known."""
-    row = tx.one(
-        f"select {CONTRIBUTION_COLUMNS} from contributions where {WHERE_KEY} and body is not null",
-        fleet,
-        *key,
-    )
+    """Return what is stored under a key; None if nothing is, or it was dropped."""
+    where = f"{WHERE_KEY} and body is not null"
+    row = tx.one(f"select {CONTRIBUTION_COLUMNS} from contributions where {where}", fleet, *key)
     return StoredContribution(*row) if row else None
 
 
 def list_stored(tx: Transaction, fleet: str, device: str | None = None) -> list[StoredContribution]:
-    """Give all, or those of one device, in the order of their keys."""
+    """Return all, or those of one device, in the order of their keys."""
     only, values = ("", ()) if device is None else (" and device = ?", (device,))
-    rows = tx.rows(
-        f"select {CONTRIBUTION_COLUMNS} from contributions where fleet = ? and "
-        f"body is not null{only}",
-        fleet,
-        *values,
-    )
-    return sorted((StoredContribution(*row) for row in rows), key=lambda entry: entry.key)
+    where = f"fleet = ? and body is not null{only}"
+    sql = f"select {CONTRIBUTION_COLUMNS} from contributions where {where}"
+    rows = tx.rows(sql, fleet, *values)
+    return sorted((StoredContribution(*row) for row in rows), key=lambda stored: stored.key)
 
 
 def list_uncounted(tx: Transaction, fleet: str, limit: int) -> list[StoredContribution]:
-    """Give contributions that the kept sums do not hold as they are now, dropped ones first."""
+    """Return contributions that the totals do not hold as they are now, dropped ones first."""
     rows = tx.rows(
         f"select {CONTRIBUTION_COLUMNS} from contributions where fleet = ? and {IS_UNCOUNTED}"
         " order by case when body is null then 0 else 1 end limit ?",
-        fleet,
-        limit,
+        *(fleet, limit),
     )
     return [StoredContribution(*row) for row in rows]
 
@@ -141,14 +130,14 @@ def count_of_device(tx: Transaction, fleet: str, device: str) -> int:
 
 
 def store(
-    tx: Transaction, fleet: str, parcel: ReceivedContribution, *, now: float, epoch: int
+    tx: Transaction, fleet: str, received: ReceivedContribution, *, now: float, epoch: int
 ) -> None:
-    """Keep a contribution as the newest of its key."""
-    key, note = parcel.note.key, parcel.note
-    old = tx.one(f"select body, counted from contributions where {WHERE_KEY}", fleet, *key)
-    if old and old[0] is not None and old[0] != old[1]:  # in no sum: nobody will ask for it again
+    """Store a contribution as the newest of its key."""
+    new = received.contribution
+    old = tx.one(f"select body, counted from contributions where {WHERE_KEY}", fleet, *new.key)
+    if old and old[0] is not None and old[0] != old[1]:  # in no sum: it is not needed again
         tx.run("delete from bodies where id = ?", old[0])
-    made = tx.rows("insert into bodies (data) values (?) returning id", parcel.data)
+    made = tx.rows("insert into bodies (data) values (?) returning id", received.data)
     failpoint("server-in-put")
     tx.run(
         "insert into contributions (fleet, device, incarnation, pattern, revision, samples, bytes,"
@@ -157,88 +146,77 @@ def store(
         " revision = excluded.revision, samples = excluded.samples, bytes = excluded.bytes,"
         " digest = excluded.digest, form = excluded.form, received = excluded.received,"
         " epoch = excluded.epoch, body = excluded.body",
-        fleet,
-        *key,
-        note.revision,
-        note.stats.count,
-        len(parcel.data),
-        parcel.digest,
-        parcel.form,
-        now,
-        epoch,
-        made[0][0],
+        *(fleet, *new.key, new.revision, new.stats.count, len(received.data), received.digest),
+        *(received.form, now, epoch, made[0][0]),
     )
 
 
 def drop_device(tx: Transaction, fleet: str, device: str) -> int:
-    """Forget all that a device contributed; give how many there were."""
+    """Drop all contributions of a device; return how many there were."""
     where = "where fleet = ? and device = ? and body is not null"
     found = count_of_device(tx, fleet, device)
-    tx.run(
-        f"delete from bodies where id in (select body from contributions {where}"
-        " and (counted is null or counted <> body))",
-        fleet,
-        device,
-    )
+    uncounted = f"select body from contributions {where} and (counted is null or counted <> body)"
+    tx.run(f"delete from bodies where id in ({uncounted})", fleet, device)
     failpoint("server-in-drop")
     tx.run(f"update contributions set body = null {where}", fleet, device)
     tx.run("delete from contributions where fleet = ? and body is null and counted is null", fleet)
     return found
 
 
-def mark_counted(tx: Transaction, fleet: str, entry: StoredContribution, part: int) -> None:
-    """Write down that the kept sums now hold the newest of this key, in this part."""
-    if entry.counted is not None and entry.counted != entry.body:
-        tx.run("delete from bodies where id = ?", entry.counted)
-    if entry.body is None:
-        tx.run(f"delete from contributions where {WHERE_KEY}", fleet, *entry.key)
+def mark_counted(tx: Transaction, fleet: str, stored: StoredContribution, part: int) -> None:
+    """Record that the totals now hold the newest of this key, in this part."""
+    if stored.counted is not None and stored.counted != stored.body:
+        tx.run("delete from bodies where id = ?", stored.counted)
+    if stored.body is None:
+        tx.run(f"delete from contributions where {WHERE_KEY}", fleet, *stored.key)
     else:
-        sql = (
-            f"update contributions set counted = ?, counted_digest = ?, part = ? where {WHERE_KEY}"
-        )
-        tx.run(sql, entry.body, entry.digest, part, fleet, *entry.key)
+        counted = "counted = ?, counted_digest = ?, part = ?"
+        sql = f"update contributions set {counted} where {WHERE_KEY}"
+        tx.run(sql, stored.body, stored.digest, part, fleet, *stored.key)
 
 
-def read_bytes(tx: Transaction, entry: StoredContribution) -> bytes:
-    """Give the bytes of a contribution, which must be those that came."""
-    data = _read_body(tx, entry.body, entry.digest)
+def read_bytes(tx: Transaction, stored: StoredContribution) -> bytes:
+    """Return the bytes of a contribution, which must be those that came."""
+    data = _read_body(tx, stored.body, stored.digest)
     if data is None:
         raise ValueDamagedError(
-            f"the stored contribution of {entry.device}, {entry.pattern} is damaged: drop the "
+            f"the stored contribution of {stored.device}, {stored.pattern} is damaged: drop the "
             "device, or restore the database from a backup; its next push mends it too"
         )
     return data
 
 
 def read_contribution(
-    tx: Transaction, entry: StoredContribution, projection: Projection
+    tx: Transaction, stored: StoredContribution, projection: Projection
 ) -> Contribution:
-    """Give a contribution, which must be what is known of it."""
-    data = read_bytes(tx, entry)
+    """Return a contribution, which must agree with its row."""
+    data = read_bytes(tx, stored)
     try:
-        note = decode(data, Contribution, limit=len(data), projection=projection)
+        found = decode(data, Contribution, limit=len(data), projection=projection)
     except FormatError as error:
         raise ValueDamagedError(f"a stored contribution cannot be read: {error}") from error
-    if (note.key, note.revision, note.stats.count) != (entry.key, entry.revision, entry.samples):
+    expected = (stored.key, stored.revision, stored.samples)
+    if (found.key, found.revision, found.stats.count) != expected:
         raise ValueDamagedError(
-            f"what is known of the contribution of {entry.device}, {entry.pattern} is damaged: "
+            f"what is known of the contribution of {stored.device}, {stored.pattern} is damaged: "
             "drop the device, or restore the database from a backup"
         )
-    return note
+    return found
 
 
-def read_stats(tx: Transaction, entry: StoredContribution, projection: Projection) -> Stats:
-    """Give the sums of a contribution."""
-    return read_contribution(tx, entry, projection).stats
+def read_stats(tx: Transaction, stored: StoredContribution, projection: Projection) -> Stats:
+    """Return the sums of a contribution."""
+    return read_contribution(tx, stored, projection).stats
 
 
-def read_counted_stats(tx: Transaction, entry: StoredContribution, projection: Projection) -> Stats:
-    """Give the sums that the kept sums hold of this key."""
-    data = _read_body(tx, entry.counted, entry.counted_digest)
+def read_counted_stats(
+    tx: Transaction, stored: StoredContribution, projection: Projection
+) -> Stats:
+    """Return the sums that the totals hold of this key."""
+    data = _read_body(tx, stored.counted, stored.counted_digest)
     if data is None:
-        raise TotalsDamagedError(f"what the kept sums hold of {entry.device} is damaged")
-    note = decode(data, Contribution, limit=len(data), projection=projection)
-    return note.stats
+        raise TotalsDamagedError(f"what the kept sums hold of {stored.device} is damaged")
+    return decode(data, Contribution, limit=len(data), projection=projection).stats
 
 
 def _read_body(tx: Transaction, number: int | None, digest: str | None) -> bytes | None:
@@ -251,7 +229,7 @@ MAX_NOTED_CONTRADICTIONS = 100  # equivocations of one key that are written down
 
 @dataclass(frozen=True)
 class PutResult:
-    """The answer to a contribution: `problem` is empty, "stale" or "equivocation"."""
+    """What became of a contribution: `problem` is empty, "stale" or "equivocation"."""
 
     new: bool
     revision: int
@@ -260,43 +238,53 @@ class PutResult:
 
 
 def decode_and_check(data: bytes, fleet: Fleet, key: Key) -> ReceivedContribution:
-    """Read and check a contribution; all that needs no database, so any thread can do it."""
-    note, form = decode_with_form(data, limit=fleet.limit, projection=fleet.projection)
-    if not isinstance(note, Contribution):
-        raise RejectedError(f"found {type(note).__name__}, expected a contribution: share() one")
-    if note.key != key:
-        raise RejectedError(f"found the contribution {note.key}, expected {key} by the address")
-    must_be_pattern_name(note.pattern)
-    admit(note, projection=fleet.projection, form=form)
-    parcel = ReceivedContribution(note, data, form)
-    parcel.digest  # noqa: B018 - here it holds nobody up
-    return parcel
+    """Decode and check a contribution; needs no database, so any thread can do it."""
+    limit, projection = fleet.max_contribution_bytes, fleet.projection
+    found, form = decode_with_form(data, limit=limit, projection=projection)
+    if not isinstance(found, Contribution):
+        raise RejectedError(f"found {type(found).__name__}, expected a contribution: share() one")
+    if found.key != key:
+        raise RejectedError(f"found the contribution {found.key}, expected {key} by the address")
+    must_be_pattern_name(found.pattern)
+    admit(found, projection=projection, form=form)
+    return ReceivedContribution(found, data, form, sha256(data).hexdigest())
 
 
-def put_change(
-    checked: Fleet, parcel: ReceivedContribution, caller: Caller, now: float
-) -> Callable[[Transaction], PutResult]:
-    """Give the change that keeps a contribution, unless it is late, repeated or contradicts."""
-    fleet = checked.fleet
+def put(
+    tx: Transaction, checked: Fleet, received: ReceivedContribution, caller: Caller, now: float
+) -> PutResult:
+    """Store a contribution unless it is stale, repeated or contradicts what is stored.
 
-    def change(tx: Transaction) -> PutResult:
-        tx.lock(f"fleet {fleet}")
-        agreed = fleets.get(tx, fleet)
-        if agreed.body != checked.body:
-            raise RejectedError(f"{fleet} was made anew meanwhile, with another projection")
-        must_be_enrolled(tx, caller)
-        known = find_stored(tx, fleet, parcel.note.key)
-        freshness = Ledger.check(parcel, known)
-        if known is not None and freshness != "newer":
-            return _result_for_known(tx, fleet, parcel, caller, now, known, agreed.epoch, freshness)
-        _must_be_admissible(tx, agreed, parcel, known)
-        epoch = fleets.next_epoch(tx, fleet)
-        store(tx, fleet, parcel, now=now, epoch=epoch)
-        _touch_device(tx, fleet, caller, now)
-        _audit(tx, "contribute", fleet, parcel, caller, now)
-        return PutResult(new=True, revision=parcel.note.revision, epoch=epoch)
-
-    return change
+    Args:
+        tx: The transaction to write in.
+        checked: The fleet for which the contribution was checked.
+        received: The contribution.
+        caller: The device that sent it.
+        now: The time to store, in Unix seconds.
+    """
+    name, new = checked.name, received.contribution
+    tx.lock(f"fleet {name}")
+    fleet = fleets.get(tx, name)
+    if fleet.projection_bytes != checked.projection_bytes:
+        raise RejectedError(f"{name} was made anew meanwhile, with another projection")
+    must_be_enrolled(tx, caller)
+    known = find_stored(tx, name, new.key)
+    freshness = Ledger.check(received, known)
+    if freshness in ("newer", "same"):
+        sql = "update devices set seen = ? where fleet = ? and device = ?"
+        tx.run(sql, now, name, caller.name)
+    if known is None or freshness == "newer":
+        _must_be_admissible(tx, fleet, received, known)
+        epoch = fleets.next_epoch(tx, name)
+        store(tx, name, received, now=now, epoch=epoch)
+        _audit(tx, "contribute", name, received, caller, now)
+        return PutResult(new=True, revision=new.revision, epoch=epoch)
+    problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
+    if problem == "stale":
+        read_contribution(tx, known, fleet.projection)  # or it is damaged
+    elif problem:
+        _audit(tx, problem, name, received, caller, now)
+    return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
 
 
 def must_be_enrolled(tx: Transaction, caller: Caller) -> None:
@@ -306,70 +294,35 @@ def must_be_enrolled(tx: Transaction, caller: Caller) -> None:
         raise DeniedError(f"{caller.name} was revoked")
 
 
-def _result_for_known(
-    tx: Transaction,
-    fleet: str,
-    parcel: ReceivedContribution,
-    caller: Caller,
-    now: float,
-    known: StoredContribution,
-    epoch: int,
-    freshness: Freshness,
-) -> PutResult:
-    if freshness == "stale":
-        read_contribution(tx, known, fleets.get(tx, fleet).projection)  # or it is damaged
-        return PutResult(new=False, revision=known.revision, epoch=epoch, problem="stale")
-    if freshness == "same":
-        _touch_device(tx, fleet, caller, now)
-        return PutResult(new=False, revision=known.revision, epoch=epoch)
-    if (
-        audit.count_entries(tx, fleet=fleet, subject=audit_subject(parcel), action="equivocation")
-        < MAX_NOTED_CONTRADICTIONS
-    ):
-        _audit(tx, "equivocation", fleet, parcel, caller, now)
-    return PutResult(new=False, revision=known.revision, epoch=epoch, problem="equivocation")
-
-
 def _must_be_admissible(
-    tx: Transaction, fleet: Fleet, parcel: ReceivedContribution, known: StoredContribution | None
+    tx: Transaction, fleet: Fleet, received: ReceivedContribution, known: StoredContribution | None
 ) -> None:
-    device = parcel.note.device
-    if known is None and count_of_device(tx, fleet.fleet, device) >= MAX_PER_DEVICE:
+    new = received.contribution
+    if known is None and count_of_device(tx, fleet.name, new.device) >= MAX_PER_DEVICE:
         raise RejectedError(
-            f"{device} has {MAX_PER_DEVICE} contributions already: an operator can drop them"
+            f"{new.device} has {MAX_PER_DEVICE} contributions already: an operator can drop them"
         )
-    if fleet.growing and known is not None:
+    if fleet.growing_only and known is not None:
         last = decode(read_bytes(tx, known), Contribution, projection=fleet.projection)
-        admit(parcel.note, projection=fleet.projection, last=last, form=parcel.form)
-
-
-def _touch_device(tx: Transaction, fleet: str, caller: Caller, now: float) -> None:
-    sql = "update devices set seen = ? where fleet = ? and device = ?"
-    tx.run(sql, now, fleet, caller.name)
-
-
-def audit_subject(parcel: ReceivedContribution) -> str:
-    """Name a contribution in the audit log."""
-    return "/".join(map(str, parcel.note.key))
+        admit(new, projection=fleet.projection, last=last, form=received.form)
 
 
 def _audit(
     tx: Transaction,
     action: str,
     fleet: str,
-    parcel: ReceivedContribution,
+    received: ReceivedContribution,
     caller: Caller,
     now: float,
 ) -> None:
-    note = parcel.note
-    audit.append(
-        tx,
-        at=now,
-        actor=caller.actor,
-        action=action,
-        fleet=fleet,
-        subject=audit_subject(parcel),
-        revision=note.revision,
-        samples=note.stats.count,
-        digest=parcel.digest,
-    )
+    new = received.contribution
+    about = {"fleet": fleet, "subject": "/".join(map(str, new.key)), "action": action}
+    limited = action == "equivocation"
+    if limited and audit.count_entries(tx, **about) >= MAX_NOTED_CONTRADICTIONS:
+        return
+    detail: dict[str, Any] = {
+        "revision": new.revision,
+        "samples": new.stats.count,
+        "digest": received.digest,
+    }
+    audit.append(tx, at=now, actor=caller.actor, **about, **detail)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
-from edgemerge.server.db.base import Transaction, ValueDamagedError
+from edgemerge.server.db.base import SqlRow, Transaction, ValueDamagedError
 from edgemerge.wire.codec import decode
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -32,7 +32,6 @@ def must_be_pattern_name(value: str) -> None:
 
 
 FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
-READ_MODES = ("totals", "contributions")
 FLEET_TABLES = (
     *("alarms", "choices", "contributions", "devices", "invitations", "merges", "minutes"),
     *("reports", "rings", "totals", "fleets"),
@@ -46,81 +45,74 @@ class ExistsError(SettingError):
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a fleet has agreed on; `epoch` rises with every change of its contributions."""
+    """What a fleet has agreed on.
 
-    fleet: str
-    body: bytes
-    reads: str
-    least: int
-    growing: bool
+    Args:
+        name: The name of the fleet.
+        projection_bytes: The projection that all its devices share, encoded.
+        read_mode: What a device may pull: "totals", or single "contributions", too.
+        min_devices: The fewest devices of which a sum is given, the caller not counted.
+        growing_only: Whether a new revision must have learnt at least what the last one had.
+        epoch: Rises with every change of contributions or choices.
+        created: When the fleet was created, in Unix seconds.
+    """
+
+    name: str
+    projection_bytes: bytes
+    read_mode: str
+    min_devices: int
+    growing_only: bool
     epoch: int
     created: float
 
     @property
     def projection(self) -> Projection:
         """The projection that all its devices share."""
-        return _projection(self.body)
+        return _projection(self.projection_bytes)
 
     @property
-    def numbers(self) -> int:
-        """The bytes that the numbers of one contribution take."""
+    def max_contribution_bytes(self) -> int:
+        """The most bytes that one contribution may have: U, V, C, S, the projection, a header."""
         N, n = self.projection.n_hidden, self.projection.n_inputs
-        return 8 * (N * (N + 1) // 2 + N * n + 2 * n)
-
-    @property
-    def limit(self) -> int:
-        """The bytes that one contribution may have."""
-        return self.numbers + len(self.body) + MAX_HEADER_BYTES
-
-    def same(self, other: Fleet) -> bool:
-        """Say whether both have agreed on the same."""
-        return (self.body, self.reads, self.least, self.growing) == (
-            other.body,
-            other.reads,
-            other.least,
-            other.growing,
-        )
+        numbers = 8 * (N * (N + 1) // 2 + N * n + 2 * n)
+        return numbers + len(self.projection_bytes) + MAX_HEADER_BYTES
 
 
 @lru_cache(maxsize=64)
-def _projection(body: bytes) -> Projection:
-    found = decode(body)
+def _projection(data: bytes) -> Projection:
+    found = decode(data)
     if not isinstance(found, Projection):
         raise SettingError(f"found {type(found).__name__}, expected a projection: encode() one")
     return found
 
 
 def create(tx: Transaction, fleet: Fleet) -> bool:
-    """Make a fleet; False if the same is there already."""
-    known = find(tx, fleet.fleet)
+    """Create a fleet; return False if the same one exists already."""
+    known = find(tx, fleet.name)
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
             f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
             " (select coalesce(max(seq), 0) from audit), ?)",
-            fleet.fleet,
-            fleet.body,
-            fleet.reads,
-            fleet.least,
-            int(fleet.growing),
-            fleet.created,
+            *(fleet.name, fleet.projection_bytes, fleet.read_mode, fleet.min_devices),
+            *(int(fleet.growing_only), fleet.created),
         )
         return True
-    if not known.same(fleet):
+    if replace(known, epoch=fleet.epoch, created=fleet.created) != fleet:
         raise ExistsError(
-            f"a fleet {fleet.fleet} is there already and has agreed on something else: "
+            f"a fleet {fleet.name} is there already and has agreed on something else: "
             "choose another name, or delete it first"
         )
     return False
 
 
 def find(tx: Transaction, name: str) -> Fleet | None:
-    """Give a fleet, or None."""
+    """Return a fleet, or None."""
     row = tx.one(f"select {FLEET_COLUMNS} from fleets where fleet = ?", name)
-    return _readable(_fleet_from_row(row)) if row else None
+    return _fleet_from_row(row) if row else None
 
 
 def get(tx: Transaction, name: str) -> Fleet:
-    """Give a fleet that must be there."""
+    """Return a fleet that must exist."""
     found = find(tx, name)
     if found is None:
         raise UnknownError(f"no fleet {name}: an operator creates it")
@@ -128,29 +120,24 @@ def get(tx: Transaction, name: str) -> Fleet:
 
 
 def all_fleets(tx: Transaction) -> list[Fleet]:
-    """Give all fleets in order of their names."""
-    return [
-        _readable(_fleet_from_row(row))
-        for row in tx.rows(f"select {FLEET_COLUMNS} from fleets order by fleet")
-    ]
+    """Return all fleets in order of their names."""
+    rows = tx.rows(f"select {FLEET_COLUMNS} from fleets order by fleet")
+    return [_fleet_from_row(row) for row in rows]
 
 
 def delete(tx: Transaction, name: str) -> None:
-    """Remove a fleet and everything in it; the audit log stays."""
+    """Delete a fleet and everything in it; the audit log stays."""
     if tx.one("select 1 from fleets where fleet = ?", name) is None:  # a damaged one goes too
         raise UnknownError(f"no fleet {name}: nothing was deleted")
-    tx.run(
-        "delete from bodies where id in (select body from contributions where fleet = ?"
-        " union select counted from contributions where fleet = ?)",
-        name,
-        name,
-    )
+    bodies = "from contributions where fleet = ?"
+    ids = f"select body {bodies} union select counted {bodies}"
+    tx.run(f"delete from bodies where id in ({ids})", name, name)
     for table in FLEET_TABLES:
         tx.run(f"delete from {table} where fleet = ?", name)
 
 
 def next_epoch(tx: Transaction, name: str) -> int:
-    """Count a change of what a fleet has contributed."""
+    """Count a change of a fleet's contributions or choices; return the new epoch."""
     tx.run("update fleets set epoch = epoch + 1 where fleet = ?", name)
     row = tx.one("select epoch from fleets where fleet = ?", name)
     if row is None:
@@ -158,25 +145,14 @@ def next_epoch(tx: Transaction, name: str) -> int:
     return int(row[0])
 
 
-def _readable(fleet: Fleet) -> Fleet:
-    """Give a stored fleet, whose projection must be readable: it was when it was stored."""
+def _fleet_from_row(row: SqlRow) -> Fleet:
+    """Return a stored fleet, whose projection must be readable: it was when it was stored."""
+    name, data, read_mode, min_devices, growing_only, epoch, created = row
+    fleet = Fleet(name, bytes(data), read_mode, min_devices, bool(growing_only), epoch, created)
     try:
         _ = fleet.projection
     except EdgemergeError as error:
         raise ValueDamagedError(
-            f"the projection of {fleet.fleet} is damaged: restore the database from a backup"
+            f"the projection of {name} is damaged: restore the database from a backup"
         ) from error
     return fleet
-
-
-def _fleet_from_row(row: tuple[object, ...]) -> Fleet:
-    name, body, reads, least, growing, epoch, created = row
-    return Fleet(
-        str(name),
-        bytes(body),  # type: ignore[call-overload]  # a blob
-        str(reads),
-        int(least),  # type: ignore[call-overload]  # a number
-        bool(growing),
-        int(epoch),  # type: ignore[call-overload]  # a number
-        float(created),  # type: ignore[arg-type]  # a number
-    )

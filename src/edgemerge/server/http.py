@@ -26,7 +26,8 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
-from edgemerge.server.auth import Caller, TooManyReportsError
+from edgemerge.server import fleets
+from edgemerge.server.auth import Caller, TooManyReportsError, find_caller
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
 from edgemerge.server.schemas import Problem
@@ -62,7 +63,7 @@ class InFlight:
 
     @asynccontextmanager
     async def body(self, request: Request, cap: int) -> AsyncIterator[bytes]:
-        """Give the body of a request, unless it is too large or too much is under way."""
+        """Return the body of a request, unless it is too large or too much is under way."""
         declared = _content_length(request)
         if declared is not None and declared > cap:
             raise TooLargeError(f"found {declared} bytes, expected at most {cap}")
@@ -226,13 +227,13 @@ _bearer = HTTPBearer(auto_error=False, description="The token of an operator or 
 
 
 async def service_of(request: Request) -> Service:
-    """Give the service behind the app."""
+    """Return the service behind the app."""
     service: Service = request.app.state.service
     return service
 
 
 async def load_of(request: Request) -> InFlight:
-    """Give what is under way."""
+    """Return what is under way."""
     load: InFlight = request.app.state.load
     return load
 
@@ -242,7 +243,7 @@ InFlightDep = Annotated[InFlight, Depends(load_of)]
 
 
 async def token_of(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
-    """Give the token that came with a request."""
+    """Return the token that came with a request."""
     if given is None or not given.credentials.isascii():
         raise UnauthenticatedError(
             "found no token, expected the header 'Authorization: Bearer TOKEN'"
@@ -254,7 +255,7 @@ Token = Annotated[str, Depends(token_of)]
 
 
 def caller_of(service: ServiceDep, token: Token) -> Caller:
-    """Say who asks."""
+    """Return who asks."""
     try:
         return service.caller(token)
     except DeniedError as error:
@@ -283,14 +284,15 @@ Member = Annotated[Caller, Depends(member)]
 
 
 def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tuple[Caller, Fleet]:
-    """Let only the device itself pass; give what its fleet has agreed on, too."""
-    try:
-        caller, agreed = service.sender(token, fleet)
-    except DeniedError as error:
-        raise UnauthenticatedError(str(error)) from error
-    if agreed is None or caller.name != device:
-        raise DeniedError(f"only {device} itself, in its fleet, may say what it saw")
-    return caller, agreed
+    """Let only the device itself pass; return its fleet, too, from the same transaction."""
+    with service.database.reading() as tx:
+        try:
+            caller = find_caller(tx, token)
+        except DeniedError as error:
+            raise UnauthenticatedError(str(error)) from error
+        if (caller.fleet, caller.name) != (fleet, device):
+            raise DeniedError(f"only {device} itself, in its fleet, may say what it saw")
+        return caller, fleets.get(tx, fleet)
 
 
 Sender = Annotated[tuple[Caller, Fleet], Depends(sender)]
@@ -339,7 +341,7 @@ def etag_response(data: bytes | None, tag: str) -> Response:
 
 
 def if_none_match(request: Request) -> str | None:
-    """Give the tag that the asker has already."""
+    """Return the tag that the asker has already."""
     given = request.headers.get("if-none-match", "").strip()
     return given.removeprefix("W/").strip('"') or None
 
@@ -350,7 +352,7 @@ async def run_in_thread(work: Callable[[], T], limiter: CapacityLimiter | None =
 
 
 async def heavy_limiter(request: Request) -> CapacityLimiter:
-    """Give the limiter for what computes long, so that shares find threads and a processor."""
+    """Return the limiter for what computes long, so that shares find threads and a processor."""
     limiter: CapacityLimiter = request.app.state.heavy_limiter
     return limiter
 

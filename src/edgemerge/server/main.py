@@ -29,19 +29,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from edgemerge import __version__
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.daemon import notify
-from edgemerge.files import write_atomically
+from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
 from edgemerge.server.auth import TOKEN_PREFIXES, new_token
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.connect import connect
 from edgemerge.server.http import (
+    ErrorAnswer,
     InFlight,
     Limits,
     add_error_handlers,
     api_error,
     error_answer,
-    error_json,
 )
 from edgemerge.server.service import Service
 
@@ -51,57 +51,51 @@ REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
 class HeadTimeoutProtocol(H11Protocol):
     """Closes connections that have no request under way for too long; uvicorn alone does not."""
 
-    patience_s = REQUEST_HEAD_TIMEOUT_S
+    head_timeout_s = REQUEST_HEAD_TIMEOUT_S
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start the timeout for the first request."""
         super().connection_made(transport)
-        self._waiting: asyncio.TimerHandle | None = None
-        self._wait()
+        self._timer: asyncio.TimerHandle | None = None
+        self._update_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; as long as it is no request, go on waiting, but not for longer."""
+        """Stop the timeout once there is a request; bytes of an incomplete one do not extend it."""
         super().data_received(data)
-        self._wait()
+        self._update_timer()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; uvicorn ends a connection on which nothing comes at all."""
+        """Stop the timeout; uvicorn closes a connection on which no next request begins."""
         super().on_response_complete()
-        self._stop_waiting()
+        self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._stop_waiting()
+        """Stop the timeout."""
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
+    def _update_timer(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._waiting = self.loop.call_later(self.patience_s, self._give_up)
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_timeout_s, self._close)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _give_up(self) -> None:
+    def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
 
 
 MAX_CONCURRENT_CHECKS = 4  # contributions that are read and checked at the same time
-COUNTED_METHODS = {
-    "GET",
-    "HEAD",
-    "POST",
-    "PUT",
-    "DELETE",
-}  # a stranger must not invent what is counted
-STREAMING_ROUTES = {
-    "/ui/fleets/{fleet}/live"
-}  # their length says nothing about how fast answers are
+# Labels of metrics: a client must not be able to add one.
+COUNTED_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
+# The length of a stream says nothing about how fast requests are answered.
+STREAMING_ROUTES = {"/ui/fleets/{fleet}/live"}
 
 DESCRIPTION = (
     "Devices push what they saw, as sums, and pull what others saw, added up exactly. "
@@ -125,7 +119,7 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     app.state.check_limiter = CapacityLimiter(MAX_CONCURRENT_CHECKS)
     app.state.heavy_limiter = CapacityLimiter(1)  # previews and comparisons must not starve shares
     app.include_router(api.router)
-    add_error_handlers(app, api_error)
+    add_error_handlers(app, _error_response)
     mount_dashboard(app)
     app.add_middleware(RequestMiddleware, service=service, load=app.state.load)
     return app
@@ -139,48 +133,52 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service.close()
 
 
+def _error_response(request: Request, answer: ErrorAnswer) -> Response:
+    """Answer an error with a page below /ui, and in JSON elsewhere."""
+    path = request.scope["path"]
+    page = path == DASHBOARD_PATH or path.startswith(f"{DASHBOARD_PATH}/")
+    return (error_page if page else api_error)(request, answer)
+
+
 class RequestMiddleware:
-    """Counts requests, refuses more than can be handled, and adds headers of caution."""
+    """Counts requests, refuses more than can be handled, and forbids to guess media types."""
 
     def __init__(self, app: ASGIApp, *, service: Service, load: InFlight) -> None:
-        """Stand in front of an app."""
+        """Wrap an app."""
         self._app, self._metrics, self._load = app, service.metrics, load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and take note of how it went."""
+        """Pass a request on, and count it with its status and duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = perf_counter(), [500]
+        start, status = perf_counter(), 500
 
-        async def noting(message: Message) -> None:
+        async def send_with_header(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                status[0] = message["status"]
+                status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
             await send(message)
 
         self._load.requests += 1
         try:
             if self._load.requests > self._load.limits.max_requests_in_flight:
-                await _busy_response(scope)(scope, receive, noting)
+                busy = UnavailableError("too many requests are under way: try again", retry_s=2.0)
+                response = _error_response(Request(scope), error_answer(busy))
+                await response(scope, receive, send_with_header)
             else:
-                await self._app(scope, receive, noting)
+                await self._app(scope, receive, send_with_header)
         finally:
             self._load.requests -= 1
-            self._note(scope, status[0], perf_counter() - start)
+            self._count(scope, status, perf_counter() - start)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        path = _route_label(scope)
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = _route_label(scope)
         method = scope["method"] if scope["method"] in COUNTED_METHODS else "other"
-        self._metrics.requests.labels(method, path, str(status)).inc()
-        if path not in STREAMING_ROUTES:
-            self._metrics.seconds.labels(method, path).observe(seconds)
-
-
-def _busy_response(scope: Scope) -> Response:
-    error = UnavailableError("too many requests are under way: try again", retry_s=2.0)
-    page = scope["path"].startswith(f"{DASHBOARD_PATH}/")
-    return (error_page if page else error_json)(Request(scope), error_answer(error))
+        self._metrics.requests.labels(method, route, str(status)).inc()
+        if route not in STREAMING_ROUTES:
+            self._metrics.seconds.labels(method, route).observe(seconds)
 
 
 def _route_label(scope: Scope) -> str:
@@ -218,10 +216,10 @@ def serve(
         service.close()
         raise
     gc.collect()
-    gc.freeze()  # what is there now stays: not looking through it again saves a tenth of the time
-    real = listening.getsockname()[1]
+    gc.freeze()  # collecting what stays anyway would cost a tenth of the time
+    bound_port = listening.getsockname()[1]
     app = create_app(service)
-    settings = uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=HeadTimeoutProtocol,
         log_config=None,
@@ -232,23 +230,25 @@ def serve(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
-    way = "https" if tls_cert else "http"
-    log.info("listening", extra={"values": {"at": f"{way}://{host}:{real}"}})
-    log.info("dashboard", extra={"values": {"at": f"{way}://{display_host(host)}:{real}/ui/"}})
+    scheme = "https" if tls_cert else "http"
+    log.info("listening", extra={"values": {"at": f"{scheme}://{host}:{bound_port}"}})
+    log.info(
+        "dashboard", extra={"values": {"at": f"{scheme}://{display_host(host)}:{bound_port}/ui/"}}
+    )
     if port_file:
-        write_atomically(f"{real}\n".encode(), port_file)
-    server = Server(settings)
-    app.state.leaving = lambda: server.should_exit  # pages follow streams that never end
+        write_atomically(f"{bound_port}\n".encode(), port_file)
+    server = Server(config)
+    app.state.is_stopping = lambda: server.should_exit  # event streams never end by themselves
     with listening:
         server.run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
-    """Tells systemd when it is ready; ends well when it is asked to end."""
+    """Tells systemd when it is ready and when it stops."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Finish what is under way at SIGTERM or SIGINT; uvicorn's own would then die of it."""
+        """Finish what is under way at SIGTERM or SIGINT and exit 0; uvicorn would raise again."""
         before = {number: signal.signal(number, self.handle_exit) for number in STOP_SIGNALS}
         try:
             yield
@@ -257,18 +257,18 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start, then notify systemd."""
         await super().startup(sockets)
         notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so, then finish what is under way."""
+        """Notify systemd, then finish what is under way."""
         notify("STOPPING=1")
         await super().shutdown(sockets)
 
 
 def display_host(host: str) -> str:
-    """Write a host as it stands in an address of this machine.
+    """Return a host as it stands in a URL of this machine.
 
     >>> display_host("0.0.0.0"), display_host("::1"), display_host("hub")
     ('localhost', '[::1]', 'hub')
@@ -279,31 +279,31 @@ def display_host(host: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take the port, or say who should choose another."""
+    """Listen on a port, or raise SettingError if it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # with the protocol named, asyncio turns Nagle's delay off: 4 ms for an answer instead of 44
-    there = socket.socket(family, proto=socket.IPPROTO_TCP)
-    there.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found = socket.socket(family, proto=socket.IPPROTO_TCP)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        there.bind((host, port))
-        there.listen(2048)
+        found.bind((host, port))
+        found.listen(2048)
     except OSError as error:
-        there.close()
+        found.close()
         raise SettingError(
             f"port {port} on {host} cannot be taken ({error.strerror}): choose another with --port"
         ) from error
-    return there
+    return found
 
 
 def default_token_file(database: str) -> Path | None:
-    """Give the file for the operator's token that lies beside the database, if that is a file."""
+    """Return the token file beside the database; None if the database is not a file."""
     if database.startswith(("postgres://", "postgresql://")):
         return None
     return Path(database.removeprefix("sqlite:///") + TOKEN_FILE_SUFFIX)
 
 
 def load_operator_token(service: Service, file: Path | None) -> None:
-    """Let in who has the token in the file, which is made if nobody was let in before."""
+    """Accept the operator's token in the file, which is made if there is no operator yet."""
     if service.has_operator() and (file is None or not file.exists()):
         return
     if file is None:
@@ -316,15 +316,15 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     token = _read_token(file)
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
         raise SettingError(f"{file} holds no operator's token: remove it to have one made")
-    service.let_in(token, "admin" if file.name.endswith(TOKEN_FILE_SUFFIX) else file.stem)
+    service.add_operator(token, "admin" if file.name.endswith(TOKEN_FILE_SUFFIX) else file.stem)
 
 
 def _read_token(file: Path) -> str:
-    """Read a token; one that another server is just writing has a moment to get there."""
+    """Read a token; wait for one that another server is just writing."""
     end = monotonic() + TOKEN_WRITE_TIMEOUT_S
-    while not (found := file.read_text(encoding="utf-8").strip()) and monotonic() < end:
+    while not file.stat().st_size and monotonic() < end:
         sleep(0.01)
-    return found
+    return read_secret(file, "operator's token")
 
 
 def make_token_file(file: Path) -> None:

@@ -14,7 +14,7 @@ from edgemerge.server.db.base import Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.reports.history import History, count_device_states
 from edgemerge.server.reports.model import DEVICE_STATES
-from edgemerge.server.schemas import ReportAsked
+from edgemerge.server.schemas import ReportRequest
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 DURATION_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -72,7 +72,9 @@ class Metrics:
         )
         self.alarms = self._counter("edgemerge_alarms", "Alarms that devices reported.")
         self.merges = self._counter("edgemerge_merges", "Merges that devices reported.")
-        self.watching = self._gauge("edgemerge_watching", "Event streams open: pages looked at.")
+        self.open_streams = self._gauge(
+            "edgemerge_watching", "Event streams open: pages looked at."
+        )
         self._looked_up = {
             name: self._gauge(name, GAUGE_QUERIES[name][0]) for name in GAUGE_QUERIES
         }
@@ -96,14 +98,14 @@ class Metrics:
             self.reports.labels("too many" if many else "refused").inc()
             raise
 
-    def note(self, report: ReportAsked) -> None:
+    def count_report(self, report: ReportRequest) -> None:
         """Count a report that was kept."""
         self.reports.labels("kept").inc()
         self.alarms.inc(len(report.alarms))
         self.merges.inc(report.merge is not None)
 
     def text(self, tx: Transaction, history: History, now: float) -> bytes:
-        """Give everything as text."""
+        """Return everything as text."""
         for name, gauge in self._looked_up.items():
             row = tx.one(GAUGE_QUERIES[name][1])
             gauge.set(row[0] if row else 0)

@@ -16,19 +16,19 @@ DeviceNameList = Annotated[
 
 
 class StrictRequest(BaseModel):
-    """What is asked for; a word that we do not know is refused."""
+    """The body of a request; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class InvitationAsked(StrictRequest):
+class InvitationRequest(StrictRequest):
     """For whom an invitation is, and for how long it can be used."""
 
     device: str | None = Field(default=None, pattern=NAME_PATTERN)
     valid_s: float = Field(default=86_400.0, gt=0.0, le=366 * 86_400.0)
 
 
-class EnrolmentAsked(StrictRequest):
+class EnrolmentRequest(StrictRequest):
     """The name under which a device enrols."""
 
     device: str = Field(pattern=NAME_PATTERN)
@@ -47,7 +47,7 @@ class Conflict(Problem):
     newest: int | None = None
 
 
-class FleetTold(BaseModel):
+class FleetSummary(BaseModel):
     """A fleet: what it agreed on and how much is in it."""
 
     fleet: str
@@ -82,7 +82,7 @@ class Enrolment(BaseModel):
     reads: Reads
 
 
-class KeptTold(BaseModel):
+class PutResponse(BaseModel):
     """Whether a contribution is new; either way it is stored."""
 
     kept: bool
@@ -90,8 +90,10 @@ class KeptTold(BaseModel):
     epoch: int
 
 
-class ContributionTold(BaseModel):
+class ContributionSummary(BaseModel):
     """A contribution without its numbers."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     device: str
     incarnation: int
@@ -103,11 +105,11 @@ class ContributionTold(BaseModel):
     received: float
 
 
-class ContributionsTold(BaseModel):
+class ContributionList(BaseModel):
     """The contributions of a fleet."""
 
     epoch: int
-    contributions: list[ContributionTold]
+    contributions: list[ContributionSummary]
 
 
 class Dropped(BaseModel):
@@ -116,7 +118,7 @@ class Dropped(BaseModel):
     dropped: int
 
 
-class AuditTold(BaseModel):
+class AuditPage(BaseModel):
     """A stretch of the audit log."""
 
     entries: list[Entry]
@@ -128,15 +130,15 @@ def _integral(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class AdoptAsked(StrictRequest):
-    """Let these targets be told of these sources only; without a source, of nobody."""
+class AdoptRequest(StrictRequest):
+    """Let these targets adopt from these sources only; without a source, from none."""
 
     kind: Literal["adopt"]
     sources: DeviceNameList
     targets: Annotated[DeviceNameList, Field(min_length=1)]
 
 
-class RevokeAsked(StrictRequest):
+class ExcludeRequest(StrictRequest):
     """Exclude one contribution from all merges; "revoke" is the old word for it."""
 
     kind: Literal["exclude", "revoke"]
@@ -145,19 +147,21 @@ class RevokeAsked(StrictRequest):
     pattern: str = Field(min_length=1, max_length=200)
 
 
-class ChoiceAsked(RootModel[Annotated[AdoptAsked | RevokeAsked, Field(discriminator="kind")]]):
-    """What an operator decides about who is told what."""
+class ChoiceRequest(
+    RootModel[Annotated[AdoptRequest | ExcludeRequest, Field(discriminator="kind")]]
+):
+    """What an operator decides about who adopts what."""
 
 
-class PreviewAsked(StrictRequest):
-    """Which targets would be told of which sources only."""
+class PreviewRequest(StrictRequest):
+    """Which targets would adopt from which sources only."""
 
     sources: DeviceNameList
     targets: Annotated[DeviceNameList, Field(min_length=1, max_length=200)]
 
 
-class ChoiceTold(BaseModel):
-    """A decision about who is told what; `undone` is when it was, if it was."""
+class ChoiceResponse(BaseModel):
+    """A decision about who adopts what; `undone` is when it was, if it was."""
 
     number: int
     at: float
@@ -171,8 +175,8 @@ class ChoiceTold(BaseModel):
     undone: float | None
 
 
-class PreviewTold(BaseModel):
-    """The loss of one pattern's own data: alone, as it is told now, and as it would be told."""
+class PreviewResponse(BaseModel):
+    """The loss of one pattern's own data: alone, merged as now, and merged as it would be."""
 
     device: str
     pattern: str
@@ -185,7 +189,7 @@ class PreviewTold(BaseModel):
     ready: bool
 
 
-class LikenessTold(BaseModel):
+class SimilarityResponse(BaseModel):
     """How well each device's readout (rows) explains another's data (columns); 1 is as its own."""
 
     devices: list[str]
@@ -201,7 +205,7 @@ class Status(BaseModel):
     version: str
     ready: bool
     waiting: int
-    fleets: list[FleetTold]
+    fleets: list[FleetSummary]
 
 
 class Health(BaseModel):
@@ -213,7 +217,7 @@ class Health(BaseModel):
 
 # The forms of a report: what a device says about itself, between its contributions.
 #
-# Everything in it is bounded, and nothing in it is believed: it is shown, never computed with.
+# Everything in it is bounded; it is shown, never computed with.
 
 MAX_REPORT_BYTES = 65_536  # bytes of a report
 MAX_REPORT_POINTS = 240  # scores in a report
@@ -229,7 +233,7 @@ ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 LongText = Annotated[str, StringConstraints(max_length=500)]
 
 
-class PointAsked(StrictRequest):
+class ReportedPoint(StrictRequest):
     """The highest score within a moment, and the threshold of that moment, if it has one."""
 
     at: Timestamp
@@ -239,22 +243,22 @@ class PointAsked(StrictRequest):
 
 
 class Reason(StrictRequest):
-    """An input that carries an alarm; 1 is what is usual for it."""
+    """An unusual input of an alarm; 1 is what is usual for it."""
 
     input: ShortText
     factor: NonNegative
 
 
-class AlarmAsked(PointAsked):
-    """An alarm: at which sample, in which pattern, and what carries it."""
+class ReportedAlarm(ReportedPoint):
+    """An alarm: at which sample, in which pattern, and the most unusual inputs."""
 
     sample: Count
     pattern: ShortText | None = None
     why: list[Reason] = Field(default_factory=list, max_length=MAX_REASONS)
 
 
-class PatternAsked(StrictRequest):
-    """A pattern: its samples, own and told, and how many were judged by it of late."""
+class ReportedPattern(StrictRequest):
+    """A pattern: samples of its own, samples merged from others (`told`), and recent use."""
 
     pattern: ShortText
     own: NonNegative
@@ -262,8 +266,8 @@ class PatternAsked(StrictRequest):
     used: Count
 
 
-class OriginAsked(StrictRequest):
-    """A contribution that is in what was told."""
+class ReportedOrigin(StrictRequest):
+    """A contribution that is in what was merged."""
 
     device: ShortText
     incarnation: Count
@@ -271,7 +275,7 @@ class OriginAsked(StrictRequest):
     revision: Count
 
 
-class MergeAsked(StrictRequest):
+class ReportedMerge(StrictRequest):
     """What the device holds of others, since when, and what adopting it did to its own level."""
 
     at: Timestamp
@@ -279,10 +283,10 @@ class MergeAsked(StrictRequest):
     samples: NonNegative
     devices: Count
     shift: NonNegative | None = None
-    origins: list[OriginAsked] = Field(default_factory=list, max_length=MAX_REPORT_ORIGINS)
+    origins: list[ReportedOrigin] = Field(default_factory=list, max_length=MAX_REPORT_ORIGINS)
 
 
-class StatusAsked(StrictRequest):
+class ReportedStatus(StrictRequest):
     """How the device is doing."""
 
     samples: Count  # judged
@@ -293,28 +297,28 @@ class StatusAsked(StrictRequest):
     incarnation: Count = 0
     revision: Count = 0
     pattern: ShortText | None = None  # in which it is now
-    patterns: list[PatternAsked] = Field(default_factory=list, max_length=MAX_REPORT_PATTERNS)
+    patterns: list[ReportedPattern] = Field(default_factory=list, max_length=MAX_REPORT_PATTERNS)
     exchange: LongText = ""  # how the last exchange went
-    told: LongText = ""  # what became of what was told last
+    told: LongText = ""  # how the last merge went
     synced: Timestamp | None = None
     saved: LongText = "ok"
     desired: Count | None = None  # the revision of the desired state that it follows
 
 
-class ReportAsked(BaseModel):
+class ReportRequest(BaseModel):
     """A report: scores and alarms since the last one, the status, and the merge, if it is new."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     sent: Timestamp  # by the clock of the device
-    status: StatusAsked
-    points: list[PointAsked] = Field(default_factory=list, max_length=MAX_REPORT_POINTS)
-    alarms: list[AlarmAsked] = Field(default_factory=list, max_length=MAX_REPORT_ALARMS)
-    merge: MergeAsked | None = None
+    status: ReportedStatus
+    points: list[ReportedPoint] = Field(default_factory=list, max_length=MAX_REPORT_POINTS)
+    alarms: list[ReportedAlarm] = Field(default_factory=list, max_length=MAX_REPORT_ALARMS)
+    merge: ReportedMerge | None = None
     leaving: bool = False
 
 
-class ReportTold(BaseModel):
+class ReportResponse(BaseModel):
     """When to report again, and the revision of the desired state; `choice` is its old name."""
 
     every_s: float
@@ -322,20 +326,21 @@ class ReportTold(BaseModel):
     desired: int
 
 
-class AdoptTold(BaseModel):
+class DesiredAdoption(BaseModel):
     """Whose contributions a device adopts; `devices` null: those of all others.
 
     `excluded` lists contributions that no device adopts, as device, incarnation and pattern. A
-    device of a fleet that tells only totals gets their number instead.
+    device of a fleet that gives only totals gets their number instead, and so does one whose list
+    would be longer than agents read.
     """
 
     devices: list[str] | None
     excluded: list[tuple[str, int, str]] | int
 
 
-class DesiredTold(BaseModel):
+class DesiredResponse(BaseModel):
     """What a device should do; readers ignore keys that they do not know."""
 
     format: Literal[1]
     revision: int
-    adopt: AdoptTold
+    adopt: DesiredAdoption

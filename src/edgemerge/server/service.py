@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, fleets, totals
-from edgemerge.server.audit import Entry as Recorded
+from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
@@ -51,14 +51,14 @@ class Service:
         self.pull_service = PullService(database, self.writer)
         self.metrics = Metrics(self.writer)
         self.history = History(database, self.writer, clock=clock)
-        self.reception = ReportLimiter()
-        self.merging = ChoiceService(
+        self.report_limiter = ReportLimiter()
+        self.choices = ChoiceService(
             database,
             self.writer,
             self.pull_service,
             clock=clock,
             latest=self.history.latest,
-            asked=self.history.last_pull_was_grouped,
+            last_pull_was_grouped=self.history.last_pull_was_grouped,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
@@ -70,35 +70,29 @@ class Service:
         self.database.close()
 
     def caller(self, token: str) -> Caller:
-        """Say whose token it is."""
+        """Return whose token it is."""
         with self.database.reading() as tx:
             return auth.find_caller(tx, token)
 
-    def sender(self, token: str, fleet: str) -> tuple[Caller, Fleet | None]:
-        """Say whose token it is, and what its fleet has agreed on; one look for both."""
-        with self.database.reading() as tx:
-            caller = auth.find_caller(tx, token)
-            return caller, fleets.get(tx, fleet) if caller.fleet == fleet else None
-
-    def let_in(self, token: str, name: str) -> None:
-        """Let an operator in."""
+    def add_operator(self, token: str, name: str) -> None:
+        """Accept an operator's token; repeating it changes nothing."""
         self.writer.write(lambda tx: auth.add_operator(tx, token, name, self.clock()))
 
     def has_operator(self) -> bool:
-        """Say whether anybody can administer this server."""
+        """Return whether anybody can administer this server."""
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
     def create(self, fleet: Fleet, caller: Caller) -> bool:
         """Make a fleet; False if the same is there already."""
-        must_be_plain_name("fleet", fleet.fleet)
+        must_be_plain_name("fleet", fleet.name)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
-            tx.lock(f"fleet {fleet.fleet}")
+            tx.lock(f"fleet {fleet.name}")
             made = fleets.create(tx, fleet)
             if made:
-                self._record(tx, caller, "create", fleet.fleet, fleet.fleet, fingerprint=shown)
+                self._audit(tx, caller, "create", fleet.name, fleet.name, fingerprint=shown)
             return made
 
         return self.writer.write(change)
@@ -109,22 +103,22 @@ class Service:
         def change(tx: Any) -> None:
             tx.lock(f"fleet {name}")
             fleets.delete(tx, name)
-            self._record(tx, caller, "delete", name, name)
+            self._audit(tx, caller, "delete", name, name)
 
         self._make_room(change)
-        self.reception.forget(name)
+        self.report_limiter.forget(name)
         self.history.forget(name)
 
     def fleet(self, name: str) -> Fleet:
-        """Give a fleet that must be there."""
+        """Return a fleet that must be there."""
         with self.database.reading() as tx:
             return fleets.get(tx, name)
 
     def fleets(self, caller: Caller) -> list[tuple[Fleet, FleetCounts]]:
-        """Give the fleets that the caller may see, and how much is in each."""
+        """Return the fleets that the caller may see, and how much is in each."""
         with self.database.reading() as tx:
             seen = fleets.all_fleets(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
-            return [(fleet, _fleet_counts(tx, fleet.fleet)) for fleet in seen]
+            return [(fleet, _fleet_counts(tx, fleet.name)) for fleet in seen]
 
     def invite(
         self, name: str, device: str | None, valid_s: float, caller: Caller
@@ -134,7 +128,7 @@ class Service:
 
         def change(tx: Any) -> str:
             fleets.get(tx, name)
-            self._record(tx, caller, "invite", name, device or "any device", expires=expires)
+            self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
         return self.writer.write(change), expires
@@ -144,11 +138,11 @@ class Service:
 
         def change(tx: Any) -> tuple[str, Fleet]:
             token = auth.enrol(tx, invitation, name, device, self.clock())
-            self._record(tx, Caller(device, name), "enrol", name, device)
+            self._audit(tx, Caller(device, name), "enrol", name, device)
             return token, fleets.get(tx, name)
 
         found = self.writer.write(change)
-        self.reception.forget(name)  # an earlier token of the device works no more
+        self.report_limiter.forget(name)  # an earlier token of the device works no more
         return found
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
@@ -156,39 +150,38 @@ class Service:
 
         def change(tx: Any) -> None:
             auth.revoke_device(tx, name, device, self.clock())
-            self._record(tx, caller, "revoke", name, device)
+            self._audit(tx, caller, "revoke", name, device)
 
         self.writer.write(change)
-        self.reception.forget(name)
+        self.report_limiter.forget(name)
 
     def devices(self, name: str) -> list[Device]:
-        """Give the devices of a fleet."""
+        """Return the devices of a fleet."""
         with self.database.reading() as tx:
             fleets.get(tx, name)
             return auth.devices_of(tx, name)
 
     def contributions(self, name: str, caller: Caller) -> tuple[Fleet, list[StoredContribution]]:
-        """Give the contributions that the caller may see, without their numbers."""
+        """Return a fleet and the contributions that the caller may see, without their numbers."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
-            only = None if caller.is_operator or fleet.reads == "contributions" else caller.name
-            found = contributions.list_stored(tx, name, only)
+            everything = caller.is_operator or fleet.read_mode == "contributions"
+            found = contributions.list_stored(tx, name, None if everything else caller.name)
             rules = self.pull_service.rules_cache.rules(tx, name)
-            return fleet, [entry for entry in found if _may_see(caller, entry.key, rules)]
+            return fleet, [stored for stored in found if _may_see(caller, stored.key, rules)]
 
     def contribution(self, name: str, key: Key, caller: Caller) -> tuple[StoredContribution, bytes]:
-        """Give a single contribution, where the fleet allows it."""
+        """Return a single contribution, where the fleet allows it."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
-            mine = key[0] == caller.name and not caller.is_operator
-            if not (caller.is_operator or mine or fleet.reads == "contributions"):
+            own = key[0] == caller.name and not caller.is_operator
+            if not (caller.is_operator or own or fleet.read_mode == "contributions"):
                 raise DeniedError(f"{name} tells only totals: single contributions are not read")
-            entry = contributions.find_stored(tx, name, key)
-            if entry is None or not _may_see(
-                caller, key, self.pull_service.rules_cache.rules(tx, name)
-            ):
+            stored = contributions.find_stored(tx, name, key)
+            rules = self.pull_service.rules_cache.rules(tx, name)
+            if stored is None or not _may_see(caller, key, rules):
                 raise UnknownError(f"no contribution {key} in {name}")
-            return entry, contributions.read_bytes(tx, entry)
+            return stored, contributions.read_bytes(tx, stored)
 
     def drop(self, name: str, device: str, caller: Caller) -> int:
         """Forget all that a device contributed, as if it had never been heard."""
@@ -202,14 +195,14 @@ class Service:
             if not found:
                 raise UnknownError(f"no contribution of {device} in {name}")
             fleets.next_epoch(tx, name)
-            self._record(tx, caller, "drop", name, device, contributions=found)
+            self._audit(tx, caller, "drop", name, device, contributions=found)
             with suppress(ValueDamagedError):  # of another device: its words come when it is read
                 totals.count_changes(tx, fleets.get(tx, name), found)
             return found
 
         return self._make_room(change)
 
-    def tell(
+    def pull(
         self,
         name: str,
         selection: Selection,
@@ -218,29 +211,31 @@ class Service:
         *,
         grouped: bool = False,
     ) -> PullResult:
-        """Tell the sum, or the patterns, that a caller may have."""
+        """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
-        least = 1 if caller.is_operator else fleet.least
+        min_devices = 1 if caller.is_operator else fleet.min_devices
         picks = bool(selection.devices is not None or selection.without or selection.largest)
-        picks = picks or (least > 1 and selection.pattern is not None)  # answers can be subtracted
-        if picks and not caller.is_operator and fleet.reads == "totals":
+        # Answers for one pattern and for all can be subtracted.
+        picks = picks or (min_devices > 1 and selection.pattern is not None)
+        if picks and not caller.is_operator and fleet.read_mode == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
-        tell = self.pull_service.patterns if grouped else self.pull_service.total
-        answer = tell(name, selection, least, known)
+        answer = self.pull_service.pull(
+            name, selection, min_devices=min_devices, known=known, grouped=grouped
+        )
         if not caller.is_operator:
             size = len(answer.data or b"")
             self.history.pulled(name, caller.name, size, grouped=grouped)
         return answer
 
-    def audit(self, fleet: str | None, after: int, limit: int) -> list[audit.Entry]:
-        """Give a stretch of the audit log."""
+    def audit(self, fleet: str | None, after: int, limit: int) -> list[Entry]:
+        """Return entries of the audit log in their order."""
         with self.database.reading() as tx:
             return audit.entries(tx, fleet=fleet, after=after, limit=limit)
 
     def audit_newest_first(
         self, fleet: str, before: int, limit: int, *, action: str = "", subject: str = ""
-    ) -> list[Recorded]:
-        """Give a stretch of the audit log of a fleet, newest first; see `audit.newest`."""
+    ) -> list[Entry]:
+        """Return entries of a fleet's audit log, newest first; see `audit.latest_entries`."""
         with self.database.reading() as tx:
             fleets.get(tx, fleet)
             return audit.latest_entries(
@@ -271,30 +266,20 @@ class Service:
         self.writer.disk_full_at = -inf
         return found
 
-    def _record(
+    def _audit(
         self, tx: Any, caller: Caller, action: str, fleet: str, subject: str, **detail: Any
     ) -> None:
-        audit.append(
-            tx,
-            at=self.clock(),
-            actor=caller.actor,
-            action=action,
-            fleet=fleet,
-            subject=subject,
-            **detail,
-        )
+        about = {"action": action, "fleet": fleet, "subject": subject}
+        audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
 
 
 def _may_see(caller: Caller, key: Key, rules: Rules) -> bool:
-    """Say whether choices let a caller see a single contribution; its own it always may."""
+    """Return whether choices let a caller see a contribution; its own it always may."""
     return caller.is_operator or key[0] == caller.name or rules.allows(key, caller.name)
 
 
 def _fleet_counts(tx: Any, name: str) -> FleetCounts:
     devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
-    sums = tx.one(
-        "select count(*), coalesce(sum(samples), 0) from contributions"
-        " where fleet = ? and body is not null",
-        name,
-    )
+    total = "select count(*), coalesce(sum(samples), 0) from contributions"
+    sums = tx.one(f"{total} where fleet = ? and body is not null", name)
     return FleetCounts(devices[0], sums[0], float(sums[1]))

@@ -10,9 +10,8 @@ from time import monotonic, time
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.ledger import Key
-from edgemerge.server import contributions, fleets
+from edgemerge.server import fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.choices import rules as rules_module
 from edgemerge.server.choices.preview import (
     DeviceSimilarity,
     PatternPreview,
@@ -30,12 +29,13 @@ from edgemerge.server.choices.rules import (
     DeviceNames,
     Rules,
     adopt_change,
+    choices_of,
     exclude_change,
     must_be_devices,
     undo_change,
     unique_names,
 )
-from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.db.base import Database
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
@@ -60,34 +60,41 @@ class ChoiceService:
         *,
         clock: Callable[[], float] = time,
         latest: Callable[[str, str], LatestReport | None] = lambda _fleet, _device: None,
-        asked: Callable[[str, str], bool | None] = lambda _fleet, _device: None,
+        last_pull_was_grouped: Callable[[str, str], bool | None] = lambda _fleet, _device: None,
     ) -> None:
-        """Start on what a service has.
+        """Start on a database.
 
-        `latest` says what a device reports of itself, `asked` whether it asked for patterns last.
+        Args:
+            database: Where choices and contributions are stored.
+            writer: What commits changes.
+            pull_service: Its snapshots and rules are shared.
+            clock: The time of choices, in Unix seconds.
+            latest: Returns what a device reported last.
+            last_pull_was_grouped: Returns whether a device pulled patterns last, None if unknown.
         """
-        self._database, self._writer, self._teller = database, writer, pull_service
-        self._clock, self._glimpse, self._asked = clock, latest, asked
-        self._solved = ProfileCache()
-        self._looked: dict[str, tuple[float, Rules]] = {}
+        self._database, self._writer, self._pull_service = database, writer, pull_service
+        self._clock, self._latest = clock, latest
+        self._last_pull_was_grouped = last_pull_was_grouped
+        self._profiles = ProfileCache()
+        self._rules: dict[str, tuple[float, Rules]] = {}  # by fleet, with the time of reading
 
-    def choices(self, fleet: str) -> list[Choice]:
-        """Give the choices of a fleet, newest first, with the last ones that were undone."""
+    def list_choices(self, fleet: str) -> list[Choice]:
+        """Return the choices of a fleet, newest first, with the last ones that were undone."""
         with self._database.reading() as tx:
             fleets.get(tx, fleet)
-            return rules_module.choices_of(tx, fleet)
+            return choices_of(tx, fleet)
 
     def excluded(self, fleet: str) -> frozenset[Key]:
-        """Give the keys of contributions that are excluded."""
+        """Return the keys of contributions that are excluded."""
         with self._database.reading() as tx:
-            return self._teller.rules_cache.rules(tx, fleet).excluded
+            return self._pull_service.rules_cache.rules(tx, fleet).excluded
 
     def desired(self, fleet: str, device: str) -> tuple[Fleet, Desired]:
         """Return the desired state of an enrolled device, and the fleet's settings."""
         with self._database.reading() as tx:
             agreed = fleets.get(tx, fleet)
             must_be_devices(tx, fleet, (device,))
-            return agreed, self._teller.rules_cache.rules(tx, fleet).desired(device)
+            return agreed, self._pull_service.rules_cache.rules(tx, fleet).desired(device)
 
     def desired_revision(self, fleet: str, device: str) -> int:
         """Return the revision of a device's desired state, 0 as long as nothing was chosen.
@@ -95,16 +102,16 @@ class ChoiceService:
         Reports must not wait for the database: after the first call it comes from memory, and is
         read again in the background when it is a second old, as another process may have chosen.
         """
-        at, rules = self._looked.get(fleet) or self._look(fleet)
+        at, rules = self._rules.get(fleet) or self._read_rules(fleet)
         if monotonic() - at >= RULES_MAX_AGE_S:
-            self._looked[fleet] = (monotonic(), rules)
-            Thread(target=self._look_again, args=(fleet,), daemon=True).start()
+            self._rules[fleet] = (monotonic(), rules)
+            Thread(target=self._refresh_rules, args=(fleet,), daemon=True).start()
         return rules.desired_revision(device)
 
     def adopt(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str], caller: Caller
     ) -> Choice:
-        """Let targets be told of these sources only, from now on; of nobody if there is none."""
+        """Let targets adopt from these sources only, from now on; from none if there is none."""
         whom, who = unique_names("sources", sources, 0), unique_names("targets", targets, 1)
         return self._write(fleet, adopt_change(fleet, whom, who, caller, self._clock()))
 
@@ -119,56 +126,58 @@ class ChoiceService:
     def preview(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str]
     ) -> list[PatternPreview]:
-        """Say what telling targets of these sources only would do to the level of their data."""
+        """Return what adopting from these sources only would do to the level of targets' data."""
         whom, who = unique_names("sources", sources, 0), unique_names("targets", targets, 1)
         if len(who) > MAX_TARGETS:
             raise SettingError(f"found {len(who)} targets, expected at most {MAX_TARGETS} at once")
-        return self._teller.rebuild_if_damaged(fleet, lambda: self._preview(fleet, whom, who))
+        return self._pull_service.rebuild_if_damaged(fleet, lambda: self._preview(fleet, whom, who))
 
     def similarity(self, fleet: str, devices: Sequence[str] | None = None) -> DeviceSimilarity:
         """Compare devices: those with most samples, unless they are named."""
         with self._database.reading() as tx:
             projection = fleets.get(tx, fleet).projection
             must_be_devices(tx, fleet, devices or ())
-            entries = contributions.list_stored(tx, fleet)
-            selection = select_patterns(entries, devices, profile_bytes(projection))
-            profiles = [self._solved.profile(tx, each, projection) for each in selection.entries]
+            stored = list_stored(tx, fleet)
+            selection = select_patterns(stored, devices, profile_bytes(projection))
+            chosen = selection.contributions
+            profiles = [self._profiles.profile(tx, each, projection) for each in chosen]
         return compare_devices(selection, profiles)
 
     def _preview(
         self, name: str, sources: DeviceNames, targets: DeviceNames
     ) -> list[PatternPreview]:
-        self._teller.catch_up(name)
+        self._pull_service.catch_up(name)
         for _ in range(MAX_GROUPING_TRIES):
             with self._database.reading() as tx:
                 fleet = fleets.get(tx, name)
                 must_be_devices(tx, name, sources, targets)
-                now = self._teller.snapshot(tx, fleet)
-                found = Preview(tx, fleet, now, self._solved, partial(self._is_bank, name))
+                now = self._pull_service.snapshot(tx, fleet)
+                found = Preview(tx, fleet, now, self._profiles, partial(self._is_bank, name))
                 if found.is_grouping_current(targets):
                     return list(found.rows(now.rules.adopting(sources, targets), targets))
-            self._teller.group(name)
+            self._pull_service.group(name)
         raise UnavailableError(
             f"the patterns of {name} change all the time: try again", retry_s=2.0
         )
 
     def _is_bank(self, fleet: str, own: Sequence[StoredContribution]) -> bool:
         device = own[0].device
-        return is_bank(own, self._glimpse(fleet, device), grouped=self._asked(fleet, device))
+        grouped = self._last_pull_was_grouped(fleet, device)
+        return is_bank(own, self._latest(fleet, device), grouped=grouped)
 
     def _write(self, fleet: str, change: Change) -> Choice:
         made = self._writer.write(change)
-        self._look_again(fleet)  # else devices would hear of it a moment later
+        self._refresh_rules(fleet)  # else devices would hear of it a moment later
         return made
 
-    def _look(self, fleet: str) -> tuple[float, Rules]:
+    def _read_rules(self, fleet: str) -> tuple[float, Rules]:
         with self._database.reading() as tx:
-            found = monotonic(), self._teller.rules_cache.rules(tx, fleet)
-        self._looked[fleet] = found
+            found = monotonic(), self._pull_service.rules_cache.rules(tx, fleet)
+        self._rules[fleet] = found
         return found
 
-    def _look_again(self, fleet: str) -> None:
+    def _refresh_rules(self, fleet: str) -> None:
         try:
-            self._look(fleet)
-        except EdgemergeError as error:  # what is known holds until the next look
+            self._read_rules(fleet)
+        except EdgemergeError as error:  # what is known holds until the next attempt
             log.warning("choices were not read", extra={"values": {"problem": str(error)}})

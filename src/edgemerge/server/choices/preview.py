@@ -31,9 +31,9 @@ from edgemerge.core.similarity import (
 )
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import fresh_loss
-from edgemerge.server import contributions, totals
+from edgemerge.server import totals
 from edgemerge.server.choices.rules import Rules
-from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.contributions import StoredContribution, list_stored, read_stats
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
@@ -49,7 +49,7 @@ CACHE_BYTES = 256 * 2**20  # bytes
 
 
 def profile_bytes(projection: Projection) -> int:
-    """Give the bytes that a profile takes: U, P, V, B and a little."""
+    """Return the bytes that a profile takes: U, P, V, B and a little."""
     N, n = projection.n_hidden, projection.n_inputs
     return 8 * (2 * N * (N + n) + 2 * n)
 
@@ -64,23 +64,23 @@ class ProfileCache:
         self._lock = Lock()
 
     def profile(
-        self, tx: Transaction, entry: StoredContribution, projection: Projection
+        self, tx: Transaction, stored: StoredContribution, projection: Projection
     ) -> Profile:
-        """Give the profile of a contribution."""
+        """Return the profile of a contribution."""
         with self._lock:
-            found = self._known.get(entry.digest)
+            found = self._known.get(stored.digest)
             if found is not None:
-                self._known.move_to_end(entry.digest)
+                self._known.move_to_end(stored.digest)
                 return found
-        made = Profile.of(contributions.read_stats(tx, entry, projection))
-        self._remember(entry.digest, made)
+        made = Profile.of(read_stats(tx, stored, projection))
+        self._remember(stored.digest, made)
         return made
 
-    def stats(self, tx: Transaction, entry: StoredContribution, projection: Projection) -> Stats:
-        """Give the sums of a contribution, from memory if it is solved."""
+    def stats(self, tx: Transaction, stored: StoredContribution, projection: Projection) -> Stats:
+        """Return the sums of a contribution, from memory if it is solved."""
         with self._lock:
-            found = self._known.get(entry.digest)
-        return found.stats if found else contributions.read_stats(tx, entry, projection)
+            found = self._known.get(stored.digest)
+        return found.stats if found else read_stats(tx, stored, projection)
 
     def _remember(self, digest: str, profile: Profile) -> None:
         with self._lock:
@@ -100,7 +100,7 @@ Sources = frozenset[str] | None  # sources; None: all
 class SourceSum:
     """What some sources contributed to one part, unless it is excluded, and its sum."""
 
-    entries: list[StoredContribution]
+    contributions: list[StoredContribution]
     stats: Stats
 
 
@@ -127,14 +127,14 @@ class SourceSums:
         if not chosen:
             return Stats.empty(self._projection)
         base = self._base(part, allowed)
-        known, wanted = ({entry.key for entry in each} for each in (base.entries, chosen))
+        known, wanted = ({stored.key for stored in each} for each in (base.contributions, chosen))
         stats = base.stats
-        for entry in base.entries:
-            if entry.key not in wanted:
-                stats = stats - self._read(entry)  # M7
-        for entry in chosen:
-            if entry.key not in known:
-                stats = stats + self._read(entry)  # M7
+        for stored in base.contributions:
+            if stored.key not in wanted:
+                stats = stats - self._read(stored)  # M7
+        for stored in chosen:
+            if stored.key not in known:
+                stats = stats + self._read(stored)  # M7
         return stats
 
     def profile(self, part: int, chosen: Sequence[StoredContribution], allowed: Sources) -> Profile:
@@ -149,14 +149,14 @@ class SourceSums:
     def _base(self, part: int, allowed: Sources) -> SourceSum:
         if (part, allowed) not in self._bases:
             inside = list(self._inside[part])
-            let = [entry for entry in inside if self._lets(entry, allowed)]
+            let = [stored for stored in inside if self._lets(stored, allowed)]
             stats = totals.sum_of(self._tx, self._projection, self._whole[part], inside, let)
             self._bases[part, allowed] = SourceSum(let, stats)
         return self._bases[part, allowed]
 
-    def _lets(self, entry: StoredContribution, allowed: Sources) -> bool:
-        chosen = allowed is None or entry.device in allowed
-        return entry.samples > 0 and entry.key not in self._excluded and chosen
+    def _lets(self, stored: StoredContribution, allowed: Sources) -> bool:
+        chosen = allowed is None or stored.device in allowed
+        return stored.samples > 0 and stored.key not in self._excluded and chosen
 
 
 DETECTOR_PATTERN = "normal"  # the one pattern of a detector
@@ -165,7 +165,7 @@ PREVIEW_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class PatternPreview:
-    """The fresh loss of one pattern's own data: alone, with what is told now, and afterwards.
+    """The fresh loss of one pattern's own data: alone, with what is merged now, and afterwards.
 
     `joined` is how many samples of others would be added to it. With too few samples of its own it
     is not `ready`: it has no level that could shift.
@@ -191,25 +191,25 @@ AddedStats = list[Stats]  # what would be added to each pattern of a device
 
 
 def current_contributions(
-    entries: Sequence[StoredContribution], device: str
+    contributions: Sequence[StoredContribution], device: str
 ) -> list[StoredContribution]:
-    """Give what a device has seen in its present life; what it saw before is told to it."""
-    mine = [entry for entry in entries if entry.device == device and entry.samples > 0]
-    newest = max((entry.incarnation for entry in mine), default=0)
-    return [entry for entry in mine if entry.incarnation == newest]
+    """Return the contributions of a device's newest incarnation; others are pulled."""
+    mine = [stored for stored in contributions if stored.device == device and stored.samples > 0]
+    newest = max((stored.incarnation for stored in mine), default=0)
+    return [stored for stored in mine if stored.incarnation == newest]
 
 
 def is_bank(
     own: Sequence[StoredContribution], latest: LatestReport | None, *, grouped: bool | None
 ) -> bool:
-    """Say whether a device keeps patterns apart; `grouped`: it asked for patterns last, if known.
+    """Return whether a device keeps patterns apart: whether it pulled patterns last (`grouped`).
 
-    Otherwise by their names, in what it contributed or reports: a detector has but one.
+    If that is unknown, by the names that it contributed or reports: a detector has but one.
     """
     if grouped is not None:
         return bool(grouped)  # a database has numbers for it
     reported = () if latest is None else latest.status.patterns
-    return {entry.pattern for entry in own} | {each.pattern for each in reported} != {
+    return {stored.pattern for stored in own} | {each.pattern for each in reported} != {
         DETECTOR_PATTERN
     }
 
@@ -228,71 +228,75 @@ class Preview:
         """Have added up nothing yet; `is_bank` judges a device by its contributions."""
         self._tx, self._fleet, self._now, self._solved = tx, fleet, now, solved
         self._is_bank = is_bank
-        self._totals = self._sums({0: now.total}, {0: now.entries})
+        self._totals = self._sums({0: now.total}, {0: now.contributions})
 
     def is_grouping_current(self, targets: Sequence[str]) -> bool:
-        """Say whether patterns are up to date, should one of the targets be told by pattern."""
-        owns = (current_contributions(self._now.entries, device) for device in targets)
+        """Return whether patterns are up to date, or no target pulls patterns."""
+        owns = (current_contributions(self._now.contributions, device) for device in targets)
         if not any(own and self._is_bank(own) for own in owns):
             return True
-        return totals.is_grouped(self._tx, self._fleet.fleet)
+        return totals.is_grouped(self._tx, self._fleet.name)
 
     def rows(self, then: Rules, targets: Sequence[str]) -> Iterator[PatternPreview]:
-        """Say what would become of each pattern of each target if the rules were these."""
+        """Describe what would become of each pattern of each target if the rules were these."""
         end = monotonic() + PREVIEW_TIMEOUT_S
         for device in targets:
             if monotonic() > end:
                 raise UnavailableError(
                     "this takes too long: choose fewer targets at once", retry_s=5.0
                 )
-            own = current_contributions(self._now.entries, device)
+            own = current_contributions(self._now.contributions, device)
             if own:
-                told = self._by_pattern if self._is_bank(own) else self._in_one
-                yield from self._levels(own, told, then)
+                added = self._added_to_bank if self._is_bank(own) else self._added_to_detector
+                yield from self._levels(own, added, then)
 
     def _levels(
-        self, own: list[StoredContribution], told: Callable[..., AddedStats], then: Rules
+        self, own: list[StoredContribution], added: Callable[..., AddedStats], then: Rules
     ) -> Iterator[PatternPreview]:
         projection = self._fleet.projection
         selection = Selection(receiver=own[0].device, incarnation=own[0].incarnation)
-        profiles = [self._solved.profile(self._tx, entry, projection) for entry in own]
-        before, after = (told(selection, rules, profiles) for rules in (self._now.rules, then))
-        for entry, mine, old, new in zip(own, profiles, before, after, strict=True):
+        profiles = [self._solved.profile(self._tx, stored, projection) for stored in own]
+        before, after = (added(selection, rules, profiles) for rules in (self._now.rules, then))
+        for stored, mine, old, new in zip(own, profiles, before, after, strict=True):
             yield PatternPreview(
-                device=entry.device,
-                pattern=entry.pattern,
-                samples=entry.samples,
+                device=stored.device,
+                pattern=stored.pattern,
+                samples=stored.samples,
                 alone=fresh_loss(mine.stats, mine.readout),
                 before=_level(mine, old),
                 after=_level(mine, new),
                 joined=new.count,
-                ready=entry.samples >= READY_SAMPLES_PER_HIDDEN * projection.n_hidden,
+                ready=stored.samples >= READY_SAMPLES_PER_HIDDEN * projection.n_hidden,
             )
 
-    def _in_one(self, selection: Selection, rules: Rules, own: Sequence[Profile]) -> AddedStats:
-        """Give what a detector would be told; it has one pattern."""
-        chosen = select(selection, self._now.entries, rules)
+    def _added_to_detector(
+        self, selection: Selection, rules: Rules, own: Sequence[Profile]
+    ) -> AddedStats:
+        """Return what a detector would add; it has one pattern."""
+        chosen = select(selection, self._now.contributions, rules)
         try:
-            must_have_enough_devices(selection, chosen, self._fleet.least)
+            must_have_enough_devices(selection, chosen, self._fleet.min_devices)
         except DeniedError:
             chosen = []
-        told = self._totals.stats(0, chosen, rules.sources.get(selection.receiver or ""))
-        return [told for _ in own]
+        stats = self._totals.stats(0, chosen, rules.sources.get(selection.receiver or ""))
+        return [stats] * len(own)
 
-    def _by_pattern(self, selection: Selection, rules: Rules, own: Sequence[Profile]) -> AddedStats:
-        """Give what a bank would add to each of its patterns."""
+    def _added_to_bank(
+        self, selection: Selection, rules: Rules, own: Sequence[Profile]
+    ) -> AddedStats:
+        """Return what a bank would add to each of its patterns."""
         groups = group_by_part(select(selection, self._placed, rules))
         allowed = rules.sources.get(selection.receiver or "")
-        told = [
+        pulled = [
             self._parts.profile(part, chosen, allowed)
-            for part, chosen in shareable_groups(selection, groups, self._fleet.least).items()
+            for part, chosen in shareable_groups(selection, groups, self._fleet.min_devices).items()
         ]
-        return _joined_stats(own, told)
+        return _joined_stats(own, pulled)
 
     @cached_property
     def _placed(self) -> list[StoredContribution]:
         """Contributions with the pattern that each is in, which no epoch tells."""
-        return contributions.list_stored(self._tx, self._fleet.fleet)
+        return list_stored(self._tx, self._fleet.name)
 
     @cached_property
     def _parts(self) -> SourceSums:
@@ -305,16 +309,16 @@ class Preview:
         return SourceSums(self._tx, self._fleet, whole, inside, self._now.rules, read)
 
 
-def _joined_stats(own: Sequence[Profile], told: Sequence[Profile]) -> AddedStats:
-    """Add each told pattern to the one of our own that it is, as a bank does."""
+def _joined_stats(own: Sequence[Profile], pulled: Sequence[Profile]) -> AddedStats:
+    """Add each pulled pattern to the own one that it is the same as, as a bank does."""
     projection = own[0].stats.projection
-    if not told:
+    if not pulled:
         return [Stats.empty(projection) for _ in own]
-    apart = np.maximum(loss_ratios(own, told), loss_ratios(told, own).T)
+    apart = np.maximum(loss_ratios(own, pulled), loss_ratios(pulled, own).T)
     nearest, same = apart.argmin(0), apart.min(0) <= SAME_FACTOR
     return [
         Stats.total(
-            projection, (told[t].stats for t in range(len(told)) if same[t] and nearest[t] == i)
+            projection, (pulled[t].stats for t in range(len(pulled)) if same[t] and nearest[t] == i)
         )
         for i in range(len(own))
     ]
@@ -356,22 +360,22 @@ class ComparedPatterns:
     left_out: int
 
     @property
-    def entries(self) -> list[StoredContribution]:
+    def contributions(self) -> list[StoredContribution]:
         """All of it, one device after the other."""
-        return [entry for inside in self.patterns.values() for entry in inside]
+        return [stored for inside in self.patterns.values() for stored in inside]
 
 
 def select_patterns(
-    entries: Sequence[StoredContribution], named: Sequence[str] | None, size: int
+    contributions: Sequence[StoredContribution], named: Sequence[str] | None, size: int
 ) -> ComparedPatterns:
     """Select the devices with most samples, or those named; a profile takes `size` bytes."""
     names = None if named is None else set(named)
     if names is not None and len(names) > MAX_DEVICES:
         raise SettingError(f"found {len(names)} devices, expected at most {MAX_DEVICES} to compare")
     found: ByDevice = {}
-    for entry in sorted(entries, key=lambda entry: (-entry.samples, entry.key)):
-        if entry.samples > 0:
-            found.setdefault(entry.device, []).append(entry)
+    for stored in sorted(contributions, key=lambda stored: (-stored.samples, stored.key)):
+        if stored.samples > 0:
+            found.setdefault(stored.device, []).append(stored)
     samples = {device: _total_samples(inside) for device, inside in found.items()}
     order = sorted(found, key=lambda device: (-samples[device], device))
     shown = (
@@ -404,5 +408,5 @@ def compare_devices(selection: ComparedPatterns, profiles: Sequence[Profile]) ->
     )
 
 
-def _total_samples(entries: Sequence[StoredContribution]) -> float:
-    return float(sum(entry.samples for entry in entries))
+def _total_samples(contributions: Sequence[StoredContribution]) -> float:
+    return float(sum(stored.samples for stored in contributions))

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.core.ledger import Key
-from edgemerge.server import audit, contributions, fleets
+from edgemerge.exchange.client import MAX_DESIRED_BYTES
+from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
+from edgemerge.server.contributions import find_stored
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
 
@@ -53,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Desired:
-    """What one device should hold of others; pulls enforce it, the document tells it.
+    """What one device should adopt from others; pulls enforce it, the document names it.
 
     Args:
         revision: The epoch of the newest choice about this device or about all, 0 without one.
@@ -68,10 +70,10 @@ class Desired:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the choices in force say: of whom a device is told, and what is told to nobody.
+    """What the choices in force say: from whom a device adopts, and what is excluded.
 
-    A device that is not among `sources` is told of all. What it saw in an earlier life is its own,
-    and comes back to it whatever was chosen, unless that was excluded.
+    A device that is not among `sources` adopts from all. What it saw in an earlier incarnation is
+    its own, and comes back to it whatever was chosen, unless that was excluded.
     """
 
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -80,16 +82,16 @@ class Rules:
     stamp: int = 0
 
     def allows(self, key: Key, device: str | None) -> bool:
-        """Say whether a contribution may be told to a device, or to an operator."""
+        """Return whether a device, or an operator, may pull a contribution."""
         return key not in self.excluded and (key[0] == device or self.allows_source(key[0], device))
 
     def allows_source(self, source: str, device: str | None) -> bool:
-        """Say whether a device is told of another at all."""
+        """Return whether a device adopts from another at all."""
         chosen = None if device is None else self.sources.get(device)
         return chosen is None or source in chosen
 
-    def silent(self, device: str | None) -> bool:
-        """Say whether no choice matters for a device."""
+    def has_no_rule(self, device: str | None) -> bool:
+        """Return whether no choice concerns a device."""
         return not self.excluded and device not in self.sources
 
     def desired_revision(self, device: str) -> int:
@@ -106,7 +108,7 @@ class Rules:
         )
 
     def adopting(self, sources: Iterable[str], targets: Iterable[str]) -> Rules:
-        """Give the rules as they would be after one more choice."""
+        """Return the rules as they would be after one more choice."""
         chosen = frozenset(sources)
         return replace(self, sources={**self.sources, **dict.fromkeys(targets, chosen)})
 
@@ -135,7 +137,7 @@ class RulesCache:
         self._lock = Lock()
 
     def rules(self, tx: Transaction, fleet: str) -> Rules:
-        """Give the rules of a fleet as this transaction sees them."""
+        """Return the rules of a fleet as this transaction sees them."""
         row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
         stamp = int(row[0]) if row else 0
         if not stamp:
@@ -153,13 +155,13 @@ class RulesCache:
 
 
 def choices_of(tx: Transaction, fleet: str) -> list[Choice]:
-    """Give the choices of a fleet, newest first."""
+    """Return the choices of a fleet, newest first."""
     sql = f"select {CHOICE_COLUMNS} from choices where fleet = ? order by number desc"
     return [_choice_from_row(row) for row in tx.rows(sql, fleet)]
 
 
 def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
-    """Give a choice that must be there."""
+    """Return a choice that must be there."""
     row = tx.one(
         f"select {CHOICE_COLUMNS} from choices where fleet = ? and number = ?", fleet, number
     )
@@ -169,7 +171,7 @@ def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
 
 
 def highest_number(tx: Transaction, fleet: str) -> int:
-    """Give the highest number that a choice has had."""
+    """Return the highest number that a choice has had."""
     row = tx.one("select coalesce(max(number), 0) from choices where fleet = ?", fleet)
     return int(row[0]) if row else 0
 
@@ -235,7 +237,7 @@ DeviceNames = tuple[str, ...]
 
 
 def unique_names(word: str, given: Sequence[str], least: int) -> DeviceNames:
-    """Give names in order, each once; refuse too few and too many."""
+    """Return names in order, each once; refuse too few and too many."""
     found = tuple(sorted(set(given)))
     if not least <= len(found) <= MAX_NAMES:
         raise SettingError(f"found {len(found)} {word}, expected {least} to {MAX_NAMES} devices")
@@ -253,11 +255,12 @@ def must_be_devices(tx: Transaction, fleet: str, *groups: Iterable[str]) -> None
 def adopt_change(
     fleet: str, sources: DeviceNames, targets: DeviceNames, caller: Caller, now: float
 ) -> Change:
-    """Give the change after which targets are told of these sources only."""
+    """Return the change after which targets adopt from these sources only."""
 
     def change(tx: Transaction) -> Choice:
         agreed = _lock_fleet(tx, fleet)
         must_be_devices(tx, fleet, sources, targets)
+        _must_be_readable(sources)
         _must_have_enough_sources(agreed, sources, targets)
         made = _new_choice(tx, fleet, "adopt", caller, now)
         made = replace(made, sources=sources, targets=targets)
@@ -268,7 +271,7 @@ def adopt_change(
 
 
 def exclude_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
-    """Give the change after which a contribution is told to nobody."""
+    """Return the change after which no device adopts a contribution."""
 
     def change(tx: Transaction) -> Choice:
         _lock_fleet(tx, fleet)
@@ -281,7 +284,7 @@ def exclude_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
 
 
 def undo_change(fleet: str, number: int, caller: Caller, now: float) -> Change:
-    """Give the change after which a choice is as if it had never been; twice is once."""
+    """Return the change after which a choice is as if it had never been; twice is once."""
 
     def change(tx: Transaction) -> Choice:
         _lock_fleet(tx, fleet)
@@ -314,8 +317,8 @@ def _store_new(
 def _audit_choice(
     tx: Transaction, fleet: str, choice: Choice, *, actor: str, at: float, action: str, subject: str
 ) -> None:
-    told = {"number": choice.number, "sources": choice.sources, "targets": choice.targets}
-    detail = {word: value for word, value in told.items() if value is not None}
+    detail = {"number": choice.number, "sources": choice.sources, "targets": choice.targets}
+    detail = {word: value for word, value in detail.items() if value is not None}
     audit.append(tx, at=at, actor=actor, action=action, fleet=fleet, subject=subject, **detail)
 
 
@@ -335,21 +338,31 @@ def _in_force(tx: Transaction, fleet: str) -> list[Choice]:
 
 
 def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: DeviceNames) -> None:
-    """Refuse what would never be told: this fleet tells nothing about too few."""
+    """Refuse sources that are too few: this fleet gives no sum of them."""
     for device in targets:
         count = len(set(sources) - {device})
-        if 0 < count < fleet.least:
+        if 0 < count < fleet.min_devices:
             raise SettingError(
-                f"{device} would be told of {count} devices, and {fleet.fleet} tells nothing about "
-                f"fewer than {fleet.least}: choose more sources, or none"
+                f"{device} would adopt from {count} devices, and {fleet.name} tells nothing about "
+                f"fewer than {fleet.min_devices}: choose more sources, or none"
             )
+
+
+def _must_be_readable(sources: DeviceNames) -> None:
+    """Refuse more names than fit into the document that a device reads, beside the rest of it."""
+    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - 1024
+    if size > limit:
+        raise SettingError(
+            f"the names of {len(sources)} sources have {size} bytes, expected at most {limit}: "
+            "choose fewer sources"
+        )
 
 
 def _must_exist(tx: Transaction, fleet: str, key: Key) -> None:
     try:
         must_be_plain_name("device", key[0])  # else a database might not like it
         must_be_pattern_name(key[2])
-        found = contributions.find_stored(tx, fleet, key)
+        found = find_stored(tx, fleet, key)
     except SettingError:
         found = None
     if found is None:

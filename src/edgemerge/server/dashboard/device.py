@@ -14,8 +14,7 @@ from fastapi.responses import Response
 
 from edgemerge.core.errors import UnknownError
 from edgemerge.core.ledger import Key
-from edgemerge.server import contributions
-from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
@@ -25,7 +24,7 @@ from edgemerge.server.dashboard.sign_in import DataSession, PageSession
 from edgemerge.server.dashboard.stream import ViewersDep
 from edgemerge.server.http import Name, ServiceDep
 from edgemerge.server.reports.model import LatestReport, ScorePoint
-from edgemerge.server.schemas import AlarmAsked, MergeAsked, OriginAsked, Reason
+from edgemerge.server.schemas import Reason, ReportedAlarm, ReportedMerge, ReportedOrigin
 from edgemerge.server.service import Service
 
 NEWEST, OLDER, EXCLUDED, DROPPED = "newest", "older", "excluded", "dropped"
@@ -42,15 +41,15 @@ class HeldContribution(NamedTuple):
 
 
 class SourceDevice(NamedTuple):
-    """A device by which another is told, and what of it; the server may not know it."""
+    """A device whose contributions another holds; `known` if it has enrolled here."""
 
     device: str
-    sources: list[HeldContribution]
+    contributions: list[HeldContribution]
     known: bool
 
 
 def source_devices(
-    merge: MergeAsked | None,
+    merge: ReportedMerge | None,
     revisions: Mapping[Key, int],
     excluded: Collection[Key],
     devices: Collection[str],
@@ -66,9 +65,9 @@ def source_devices(
     ]
 
 
-def describe_provenance(told: Iterable[SourceDevice]) -> str:
-    """Say what has changed since a merge, in a few words."""
-    found = Counter(source.standing for teller in told for source in teller.sources)
+def describe_provenance(sources: Iterable[SourceDevice]) -> str:
+    """Describe what has changed since a merge."""
+    found = Counter(held.standing for source in sources for held in source.contributions)
     older, taken = found[OLDER], found[EXCLUDED] + found[DROPPED]
     words = [f"the server has newer revisions of {counted(older, 'contribution')}"] * bool(older)
     if taken:
@@ -77,12 +76,12 @@ def describe_provenance(told: Iterable[SourceDevice]) -> str:
     return "; ".join(words) or "all are the newest that the server has"
 
 
-def _origin_key(origin: OriginAsked) -> Key:
+def _origin_key(origin: ReportedOrigin) -> Key:
     return origin.device, origin.incarnation, origin.pattern
 
 
 def _held_contribution(
-    origin: OriginAsked, revisions: Mapping[Key, int], excluded: Collection[Key]
+    origin: ReportedOrigin, revisions: Mapping[Key, int], excluded: Collection[Key]
 ) -> HeldContribution:
     key = _origin_key(origin)
     newest = revisions.get(key)
@@ -113,7 +112,7 @@ class PatternView(NamedTuple):
     name: str
     used: Bar
     own: float
-    told: float
+    others: float
     current: bool
 
 
@@ -132,17 +131,17 @@ class DeviceView:
     fleet: str
     row: DeviceRow
     latest: LatestReport | None
-    alarms: list[AlarmAsked]
-    merges: list[MergeAsked]
+    alarms: list[ReportedAlarm]
+    merges: list[ReportedMerge]
     shared: list[StoredContribution]
-    told: list[SourceDevice]
+    sources: list[SourceDevice]
     excluded: frozenset[Key]
     desired: int
     now: float
 
     @property
     def reasons(self) -> list[Bar]:
-        """The inputs that carry the last alarm, the strongest first."""
+        """The unusual inputs of the last alarm, the strongest first."""
         last = self.latest.alarm if self.latest else None
         why = sorted(last.why if last else (), key=lambda reason: -reason.factor)
         return [_bar(reason, why[0].factor) for reason in why]
@@ -150,7 +149,7 @@ class DeviceView:
     @property
     def standing(self) -> str:
         """Whether what it holds of others is what the server has."""
-        return describe_provenance(self.told)
+        return describe_provenance(self.sources)
 
     @property
     def following(self) -> str:
@@ -195,33 +194,33 @@ class DeviceView:
         return ChartView(points[-1] if points else None, highest, sum(p.alarm for p in points))
 
 
-def device_view(service: Service, boards: FleetTables, fleet: str, device: str) -> DeviceView:
+def device_view(service: Service, tables: FleetTables, fleet: str, device: str) -> DeviceView:
     """Gather what is known of a device, which must have enrolled."""
-    seen = boards.look(fleet, database_s=0.0)
+    seen = tables.look(fleet, database_s=0.0)
     rows = {row.device: row for row in seen.rows}
     if device not in rows:
         raise UnknownError(f"no device {device} in {fleet}: it has not enrolled")
     with service.database.reading() as tx:
-        entries = contributions.list_stored(tx, fleet)
-    excluded = service.merging.excluded(fleet)
+        contributions = list_stored(tx, fleet)
+    excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
-    revisions = {entry.key: entry.revision for entry in entries}
+    revisions = {stored.key: stored.revision for stored in contributions}
     return DeviceView(
         fleet=fleet,
         row=rows[device],
         latest=service.history.latest(fleet, device),
         alarms=service.history.alarms(fleet, device, limit=SHOWN_ALARMS),
         merges=merges,
-        shared=_newest_first([entry for entry in entries if entry.device == device]),
-        told=source_devices(merges[0] if merges else None, revisions, excluded, rows.keys()),
+        shared=_newest_first([stored for stored in contributions if stored.device == device]),
+        sources=source_devices(merges[0] if merges else None, revisions, excluded, rows.keys()),
         excluded=excluded,
-        desired=service.merging.desired_revision(fleet, device),
+        desired=service.choices.desired_revision(fleet, device),
         now=service.clock(),
     )
 
 
 def chart_series(points: Sequence[ScorePoint]) -> list[list[float | None]]:
-    """Give points as the chart takes them: times, scores, thresholds, and the scores of alarms."""
+    """Return the columns of the chart: times, scores, thresholds, and the scores of alarms."""
     return [
         [round(point.at, 3) for point in points],
         [float(digits(point.score, 6)) for point in points],
@@ -230,8 +229,8 @@ def chart_series(points: Sequence[ScorePoint]) -> list[list[float | None]]:
     ]
 
 
-def _newest_first(entries: list[StoredContribution]) -> list[StoredContribution]:
-    return sorted(entries, key=lambda entry: -entry.received)
+def _newest_first(contributions: list[StoredContribution]) -> list[StoredContribution]:
+    return sorted(contributions, key=lambda stored: -stored.received)
 
 
 def _bar(reason: Reason, largest: float) -> Bar:
@@ -243,7 +242,7 @@ def _width(part: float, whole: float) -> str:
 
 
 def event_id(points: list[ScorePoint], run: str) -> str:
-    """Mark what somebody has seen who has seen these points."""
+    """Return the id of an event with these points."""
     return f"{run}-{points[-1].at if points else -inf}"
 
 
@@ -258,21 +257,21 @@ def show_device(
     device: Name,
     session: PageSession,
     service: ServiceDep,
-    lookers: ViewersDep,
+    viewers: ViewersDep,
 ) -> Response:
-    """Show a device: its scores, what is unusual, what it knows and from whom."""
-    view = device_view(service, lookers.boards, fleet, device)
+    """Show a device: its scores, alarms, patterns, contributions and merges."""
+    view = device_view(service, viewers.tables, fleet, device)
     values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(request)}
-    mark = event_id(view.points, lookers.run)
+    last_id = event_id(view.points, viewers.run)
     values |= {"points": chart_series(view.points), "figures": formatting, "tab": ""}
-    return render_page(request, "device.html", session, mark=mark, **values)
+    return render_page(request, "device.html", session, event_id=last_id, **values)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/minutes")
 def get_minutes(
     fleet: Name, device: Name, _session: DataSession, service: ServiceDep
 ) -> dict[str, Any]:
-    """Give the minutes of the last day: times, highest scores, thresholds, alarms, means."""
+    """Return the minutes of the last day: times, highest scores, thresholds, alarms, means."""
     since = service.clock() - CHART_DAY_S
     found = service.history.minutes(fleet, device, since=since)
     return {

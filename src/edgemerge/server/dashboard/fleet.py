@@ -33,13 +33,13 @@ SearchText = Annotated[str, Query(max_length=200)]
 
 @router.get("/")
 def show_fleets(
-    request: Request, session: PageSession, service: ServiceDep, lookers: ViewersDep
+    request: Request, session: PageSession, service: ServiceDep, viewers: ViewersDep
 ) -> Response:
     """Show all fleets; if there is just one, that one."""
-    found = [fleet.fleet for fleet, _ in service.fleets(session.caller)]
+    found = [fleet.name for fleet, _ in service.fleets(session.caller)]
     if len(found) == 1:
         return RedirectResponse(f"/ui/fleets/{found[0]}", 303)
-    seen = [lookers.boards.look(name) for name in found]
+    seen = [viewers.tables.look(name) for name in found]
     return render_page(
         request, "fleets.html", session, seen=seen, here=server_url(request), figures=formatting
     )
@@ -50,12 +50,12 @@ def show_fleet(
     request: Request,
     fleet: Name,
     session: PageSession,
-    lookers: ViewersDep,
+    viewers: ViewersDep,
     q: SearchText = "",
     sort: SearchText = "",
 ) -> Response:
     """Show a fleet: its totals, and a row for each device."""
-    seen = lookers.boards.look(fleet, database_s=0.0)
+    seen = viewers.tables.look(fleet, database_s=0.0)
     sort = sort if sort.removeprefix("-") in SORT_KEYS else ""
     rows = sort_rows(seen.rows, sort)
     shown = {row.device for row in rows if matches(row, q)}
@@ -77,5 +77,5 @@ def show_fleet(
 
 
 def server_url(request: Request) -> str:
-    """Give the address of this server, as the browser calls it."""
+    """Return the address of this server, as the browser calls it."""
     return str(request.base_url).rstrip("/")

@@ -59,7 +59,7 @@ class Sparkline(NamedTuple):
         return "" if self.threshold is None else f"M0 {self.threshold}H{WIDTH}"
 
     @property
-    def marks(self) -> str:
+    def dots(self) -> str:
         """The alarms as a path of dots."""
         return "".join(f"M{self._x(i)} {self.heights[i]}h0" for i in self.alarms)
 
@@ -81,7 +81,7 @@ def sparkline(points: Sequence[ScorePoint]) -> Sparkline:
 
 
 def score_height(score: float) -> int:
-    """Say how far below the top a score is drawn.
+    """Return how far below the top a score is drawn.
 
     >>> [score_height(score) for score in (0.0, 1.0, 4.0, 50.0, 1e300)]
     [26, 20, 15, 5, 2]
@@ -103,7 +103,7 @@ class EnrolledDevice(NamedTuple):
 
 
 def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledDevice]]:
-    """Give a fleet, which must be there, and its devices in order of their names."""
+    """Return a fleet, which must be there, and its devices in order of their names."""
     with database.reading() as tx:
         found = fleets.get(tx, fleet)
         rows = tx.rows(
@@ -142,8 +142,8 @@ class DeviceRow(NamedTuple):
             return False
         return self.score > self.threshold
 
-    def told(self) -> list[Any]:
-        """Give what the stream sends of it; the page's script knows the order."""
+    def event(self) -> list[Any]:
+        """Return what the stream sends of it; the page's script knows the order."""
         return [
             *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
             *(count(self.learnt), self.learnt, self.revision, self.shared, self.merged),
@@ -183,12 +183,12 @@ def make_row(
 
 
 def last_alarm_at(latest: LatestReport | None) -> float | None:
-    """Say when a device raised its last alarm."""
+    """Return when a device raised its last alarm."""
     return latest.alarm.at if latest and latest.alarm else None
 
 
 def is_in_alarm(latest: LatestReport | None, state: str, now: float) -> bool:
-    """Say whether an alarm of a device is one of now: of the last minute, or of its last report."""
+    """Return whether the last alarm is of the last minute, or of the last report."""
     last = last_alarm_at(latest)
     if latest is None or last is None or state == "revoked":
         return False
@@ -223,7 +223,7 @@ def sort_rows(rows: Iterable[DeviceRow], sort: str) -> list[DeviceRow]:
 
 
 def matches(row: DeviceRow, words: str) -> bool:
-    """Say whether all words are in the name, the state or the pattern of a device."""
+    """Return whether all words are in the name, the state or the pattern of a device."""
     text = f"{row.device} {row.state} {row.pattern or ''}{' alarm' if row.alarm else ''}".lower()
     return all(word in text for word in words.lower().split())
 
@@ -254,7 +254,7 @@ class FleetTotals:
         return self.rows - self.moved
 
     def words(self) -> dict[str, str]:
-        """Give what the page shows, by the names that its places have."""
+        """Return what the page shows, by the names that its places have."""
         return {
             "devices": count(self.devices),
             "states": self._states(),
@@ -269,7 +269,7 @@ class FleetTotals:
         return ", ".join(f"{count(self.states[s])} {s}" for s in DEVICE_STATES if self.states[s])
 
     def _counted(self) -> str:
-        """Say how what was saved is counted, also when it is nothing."""
+        """Describe how what was saved is counted, also when it is nothing."""
         words = f"{size(self.rows)} as rows, {size(self.moved)} shared"
         return words if self.saved >= 0 else f"{words}: so far sharing took more"
 
@@ -300,11 +300,11 @@ class ReportSource(Protocol):
     """What a fleet reports, as far as the table needs it."""
 
     def latest_reports(self, fleet: str) -> dict[str, LatestReport]:
-        """Give the newest of each device."""
+        """Return the newest of each device."""
         ...
 
     def traffic(self, fleet: str) -> dict[str, Traffic]:
-        """Give what each device pushed and pulled."""
+        """Return what each device pushed and pulled."""
         ...
 
     def merged(self, fleet: str) -> int:
@@ -314,9 +314,9 @@ class ReportSource(Protocol):
 
 @dataclass(frozen=True)
 class TableView:
-    """What there is to see: the mark of this moment, the rows that changed, and the totals."""
+    """The rows that changed, the totals, and an id to ask for what changes later."""
 
-    mark: str
+    event_id: str
     fleet: Fleet
     rows: list[DeviceRow]
     totals: FleetTotals
@@ -342,7 +342,7 @@ class FleetTable:
     def look(
         self, now: float, *, since: str = "", database_s: float = DATABASE_MAX_AGE_S
     ) -> TableView:
-        """Give the rows that changed since a mark; of no mark, or one of another run, all."""
+        """Return the rows that changed since an event id; all for "" or an id of another run."""
         with self._lock:
             fleet = self._ask(now, database_s)
             sums = self._refresh(now, min(REPORTS_MAX_AGE_S, database_s), fleet)
@@ -364,11 +364,11 @@ class FleetTable:
 
     def _refresh(self, now: float, memory_s: float, fleet: Fleet) -> FleetTotals:
         if self._totals is None or not 0.0 <= now - self._looked < memory_s:
-            glimpses = self._history.latest_reports(self._name)
+            reports = self._history.latest_reports(self._name)
             traffic = self._history.traffic(self._name)
             for known in self._enrolled:
                 moved = traffic.get(known.device, Traffic())
-                self._see(known, glimpses.get(known.device), _last_contact(known, moved), now)
+                self._see(known, reports.get(known.device), _last_contact(known, moved), now)
             merges = self._history.merged(self._name)
             inputs = fleet.projection.n_inputs
             self._totals = fleet_totals(self._rows.values(), inputs, traffic.values(), merges)
@@ -391,14 +391,14 @@ class FleetTable:
 
 
 class FleetTables:
-    """The boards of all fleets of a server."""
+    """The tables of all fleets of a server."""
 
     def __init__(
         self, database: Database, history: ReportSource, clock: Callable[[], float]
     ) -> None:
         """Have none yet."""
         self._database, self._history, self._clock = database, history, clock
-        self._boards: dict[str, FleetTable] = {}
+        self._tables: dict[str, FleetTable] = {}
         self._lock = Lock()
 
     def look(
@@ -409,15 +409,15 @@ class FleetTables:
             return self._of(fleet).look(self._clock(), since=since, database_s=database_s)
         except UnknownError:
             with self._lock:
-                self._boards.pop(fleet, None)
+                self._tables.pop(fleet, None)
             raise
 
     def _of(self, fleet: str) -> FleetTable:
         with self._lock:
             made = FleetTable(fleet, self._database, self._history)
-            return self._boards.setdefault(fleet, made)
+            return self._tables.setdefault(fleet, made)
 
 
 def _last_contact(known: EnrolledDevice, moved: Traffic) -> float | None:
-    """Say when a device pushed or pulled last."""
+    """Return when a device pushed or pulled last."""
     return max((at for at in (known.seen, moved.last or None) if at is not None), default=None)

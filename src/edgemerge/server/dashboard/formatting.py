@@ -13,7 +13,7 @@ MAX_PLAIN = 1e21
 
 
 def digits(value: float, keep: int = 3) -> str:
-    """Give so many leading digits, without zeros that say nothing.
+    """Return so many leading digits, without zeros that say nothing.
 
     >>> digits(1.0234), digits(12.34), digits(4.0), digits(1234.5), digits(3e300)
     ('1.02', '12.3', '4', '1234', '3e300')
@@ -29,7 +29,7 @@ def digits(value: float, keep: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """Give a number of things; thousands and more by their letter.
+    """Return a number of things; thousands and more by their letter.
 
     >>> count(0), count(950), count(12_345), count(2_500_000), count(1e300), count(None)
     ('0', '950', '12.3 k', '2.5 M', '1e300', '–')
@@ -45,7 +45,7 @@ def count(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Give a number of bytes.
+    """Return a number of bytes.
 
     >>> size(0), size(999), size(4_200_000), size(-1_500)
     ('0 B', '999 B', '4.2 MB', '−1.5 kB')
@@ -57,7 +57,7 @@ def size(value: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """Give a score or a threshold; 1 is as usual.
+    """Return a score or a threshold; 1 is as usual.
 
     >>> score(1.0), score(0.98765), score(None)
     ('1', '0.988', '–')
@@ -66,7 +66,7 @@ def score(value: float | None) -> str:
 
 
 def times(value: float | None, keep: int = 2) -> str:
-    """Give a factor; of large ones every whole digit of three.
+    """Return a factor; of large ones every whole digit of three.
 
     >>> times(3.14159), times(1.0234, 3), times(120), times(None)
     ('×3.1', '×1.02', '×120', '–')
@@ -75,7 +75,7 @@ def times(value: float | None, keep: int = 2) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Give a part of a whole in percent.
+    """Return a part of a whole in percent.
 
     >>> share(1, 8), share(1, 1000), share(0, 0)
     ('12 %', '< 1 %', '–')
@@ -87,7 +87,7 @@ def share(part: float, whole: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Give a moment as machines read it.
+    """Return a moment as machines read it.
 
     >>> moment(1_763_270_400.5)
     '2025-11-16T05:20:00Z'
@@ -112,7 +112,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """Say how many there are.
+    """Return how many there are.
 
     >>> counted(1, "device"), counted(1200, "device")
     ('1 device', '1,200 devices')

@@ -26,44 +26,45 @@ from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import Name, ServiceDep
 from edgemerge.server.service import Service
 
-PAGE_PARTS = (
+# Each is a template, and an element of the page.
+PAGE_PARTS = [
     "head",
     "words",
     "reasons",
     "patterns",
     "status",
-    "told",
+    "sources",
     "merges",
     "alarms",
     "shared",
-)
+]
 REFRESH_S = 5.0  # after which states and what others shared are looked at again
 
 
 class DeviceEvents:
-    """Sees what changes of a device; the parts are made by the templates of the page."""
+    """The changes of a device: points of its chart, and parts of its page as templates."""
 
     def __init__(
-        self, service: Service, watching: Viewers, fleet: str, device: str, mark: str
+        self, service: Service, viewers: Viewers, fleet: str, device: str, last_id: str
     ) -> None:
-        """Begin after the last point that somebody saw, or with all."""
-        self._service, self._watching = service, watching
+        """Begin after the event that the client saw last, or with everything."""
+        self._service, self._viewers = service, viewers
         self._fleet, self._device = fleet, device
-        self._run, self._last = watching.run, _last_seen(mark, watching.run)
-        self._seq, self._looked = -1, -inf
+        self._last = _last_point_at(last_id, viewers.run)
+        self._seq, self._polled = -1, -inf
         self._parts: dict[str, str] = {}
         self._alarmed: float | None = None
 
-    def look(self) -> Event | None:
-        """Give what changed."""
-        glimpse = self._service.history.latest(self._fleet, self._device)
-        seq, now = glimpse.seq if glimpse else 0, self._service.clock()
-        if seq == self._seq and 0.0 <= now - self._looked < REFRESH_S:
+    def poll(self) -> Event | None:
+        """Return what changed."""
+        latest = self._service.history.latest(self._fleet, self._device)
+        seq, now = latest.seq if latest else 0, self._service.clock()
+        if seq == self._seq and 0.0 <= now - self._polled < REFRESH_S:
             return None
-        first, self._seq, self._looked = self._seq == -1, seq, now
-        view = device_view(self._service, self._watching.boards, self._fleet, self._device)
+        first, self._seq, self._polled = self._seq == -1, seq, now
+        view = device_view(self._service, self._viewers.tables, self._fleet, self._device)
         data = self._points(view) | self._changed(view) | self._alarm(view, first=first)
-        return Event(f"{self._run}-{self._last}", data) if data else None
+        return Event(f"{self._viewers.run}-{self._last}", data) if data else None
 
     def _points(self, view: DeviceView) -> dict[str, Any]:
         """Return points newer than the client's last; all of them after a restart of the server."""
@@ -81,7 +82,7 @@ class DeviceEvents:
         return {"parts": changed} if changed else {}
 
     def _alarm(self, view: DeviceView, *, first: bool) -> dict[str, Any]:
-        """Give the words of an alarm that came while somebody looks, to be read aloud."""
+        """Return the text of an alarm that came while the page is open, to be read aloud."""
         before, self._alarmed = self._alarmed, view.row.alarmed
         if first or before == self._alarmed or view.latest is None or view.latest.alarm is None:
             return {}
@@ -91,16 +92,16 @@ class DeviceEvents:
 
 
 def render_parts(view: DeviceView) -> dict[str, str]:
-    """Make the parts of the page; they are equal as long as nothing in them changes."""
+    """Render the parts of the page; they are equal as long as nothing in them changes."""
     return {
         name: TEMPLATES.get_template(f"_device_{name}.html").render(view=view, figures=formatting)
         for name in PAGE_PARTS
     }
 
 
-def _last_seen(mark: str, run: str) -> float:
+def _last_point_at(event_id: str, run: str) -> float:
     """Return the time of the client's last point, or none if it is of an earlier run."""
-    seen, _, at = mark.partition("-")
+    seen, _, at = event_id.partition("-")
     try:
         return float(at) if seen == run else -inf
     except ValueError:
@@ -115,7 +116,7 @@ LastSeen = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 
 @router.get("/session")
 def session(session: DataSession) -> dict[str, Any]:
-    """Say who is signed in, to a script that has lost its stream."""
+    """Return who is signed in, for a script that has lost its stream."""
     return {"name": session.name, "expires": session.expires}
 
 
@@ -125,41 +126,38 @@ async def live(
     fleet: Name,
     _session: DataSession,
     service: ServiceDep,
-    lookers: ViewersDep,
+    viewers: ViewersDep,
     device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     since: Since = "",
     last_seen: LastSeen = None,
 ) -> Response:
-    """Send what changes, as long as somebody looks."""
-    mark, cookie = last_seen or since, cookie_of(request)
-    watch: EventSource = FleetEvents(lookers.boards, fleet, mark)
+    """Send what changes, as long as the page is open."""
+    last_id, cookie = last_seen or since, cookie_of(request)
+    source: EventSource = FleetEvents(viewers.tables, fleet, last_id)
     if device is not None:
-        watch = DeviceEvents(service, lookers, fleet, device, mark)
-    over = is_stopping(request)
-    there = service.sessions.session
-    told = event_stream(watch, signed_in=lambda: there(cookie) is not None, leaving=over)
-    return EventStreamResponse(told, lookers, over)
+        source = DeviceEvents(service, viewers, fleet, device, last_id)
+    stopping: Callable[[], bool] = getattr(request.app.state, "is_stopping", lambda: False)
 
+    def signed_in() -> bool:
+        return service.sessions.session(cookie) is not None
 
-def is_stopping(request: Request) -> Callable[[], bool]:
-    """Give what says whether the server was asked to stop: streams must not hold it up."""
-    found: Callable[[], bool] = getattr(request.app.state, "leaving", lambda: False)
-    return found
+    events = event_stream(source, signed_in=signed_in, is_stopping=stopping)
+    return EventStreamResponse(events, viewers, stopping)
 
 
 class FleetEvents:
-    """Sees the rows of a fleet that change, and its totals."""
+    """The rows of a fleet that change, and its totals."""
 
-    def __init__(self, boards: FleetTables, fleet: str, mark: str) -> None:
-        """Begin where somebody stopped to look, or anew."""
-        self._boards, self._fleet, self._mark = boards, fleet, mark
+    def __init__(self, tables: FleetTables, fleet: str, last_id: str) -> None:
+        """Begin after the event that the client saw last, or with everything."""
+        self._tables, self._fleet, self._last_id = tables, fleet, last_id
         self._totals: dict[str, str] | None = None
 
-    def look(self) -> Event | None:
-        """Give what changed."""
-        seen = self._boards.look(self._fleet, since=self._mark)
-        words = seen.totals.words()
-        if not seen.rows and words == self._totals:
+    def poll(self) -> Event | None:
+        """Return what changed."""
+        view = self._tables.look(self._fleet, since=self._last_id)
+        totals = view.totals.words()
+        if not view.rows and totals == self._totals:
             return None
-        self._mark, self._totals = seen.mark, words
-        return Event(seen.mark, {"rows": [row.told() for row in seen.rows], "totals": words})
+        self._last_id, self._totals = view.event_id, totals
+        return Event(view.event_id, {"rows": [row.event() for row in view.rows], "totals": totals})

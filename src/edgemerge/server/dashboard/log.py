@@ -96,7 +96,7 @@ def _log_row(entry: Entry) -> LogRow:
 
 
 def parse_detail(text: str) -> list[Detail]:
-    """Give what else is known, word by word; as it is stored if it cannot be taken apart.
+    """Return what else is known, word by word; as it is stored if it cannot be taken apart.
 
     >>> [tuple(word) for word in parse_detail('{"expires":1e9,"revision":3,"sources":["a","b"]}')]
     [('expires', '1,000,000,000', 1000000000.0), ('revision', '3', None), ('sources', 'a, b', None)]

@@ -54,7 +54,7 @@ async def show_matrix(
     service: ServiceDep,
     heavy_limiter: HeavyLimiter,
 ) -> Response:
-    """Give the matrix alone, to be put into the page."""
+    """Return the matrix alone, to be put into the page."""
     wanted = MergeQuery.of(request.query_params)
 
     def work() -> Response:
@@ -73,7 +73,7 @@ async def merge_page(
     wanted: MergeQuery,
     problem: EdgemergeError | None = None,
 ) -> Response:
-    """Make the page; what cannot be done is told on it, in the words of the error."""
+    """Render the page; an error is shown on it, in its own words."""
     state = request.app.state
     service: Service = state.service
     preview = matrix = None
@@ -100,7 +100,7 @@ async def merge_page(
 
 
 def error_status(problem: EdgemergeError | None) -> int:
-    """Give the status that fits an error, as the rest of the server does."""
+    """Return the status that fits an error, as the rest of the server does."""
     if problem is None:
         return 200
     return next(code for kind, code in STATUS_BY_ERROR if isinstance(problem, kind))
@@ -135,7 +135,7 @@ def _confirm(request: Request, fleet: str, session: Session, exclude: str) -> Re
 async def adopt(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
-    """Let the selected devices, or all, be told of the selected ones only."""
+    """Let the selected devices, or all, adopt from the selected ones only."""
     sources, to = list(dict.fromkeys(form.every("source"))), form.one("to")
 
     def choose() -> Choice:
@@ -146,7 +146,7 @@ async def adopt(
         if not sources:
             raise SettingError("found no device selected, expected at least one: tick its box")
         targets = targets_of(service, fleet, sources, to)
-        return service.merging.adopt(fleet, sources, targets, session.caller)
+        return service.choices.adopt(fleet, sources, targets, session.caller)
 
     return await _run_and_redirect(request, fleet, session, choose)
 
@@ -162,7 +162,7 @@ async def exclude(
         request,
         fleet,
         session,
-        lambda: service.merging.exclude(fleet, parse_key(key), session.caller),
+        lambda: service.choices.exclude(fleet, parse_key(key), session.caller),
     )
 
 
@@ -173,7 +173,7 @@ async def undo(
     """Take a choice back."""
     chosen = parse_number(form.one("number"))
     return await _run_and_redirect(
-        request, fleet, session, lambda: service.merging.undo(fleet, chosen, session.caller)
+        request, fleet, session, lambda: service.choices.undo(fleet, chosen, session.caller)
     )
 
 

@@ -29,11 +29,11 @@ class QueryParams(Protocol):
     """Names with their values, as they stand in an address."""
 
     def get(self, key: str, default: str) -> str:
-        """Give one value."""
+        """Return one value."""
         ...
 
     def getlist(self, key: str) -> Sequence[str]:
-        """Give all values."""
+        """Return all values."""
         ...
 
 
@@ -66,18 +66,18 @@ class MergeQuery:
 
     @property
     def search(self) -> str:
-        """Give what leads back to this selection."""
+        """Return what leads back to this selection."""
         asked = [("source", source) for source in self.sources]
         return urlencode(asked + [("find", self.find)] * bool(self.find))
 
 
 def search_text(text: str) -> str:
-    """Give a text to search for, without what no name can have."""
+    """Return a text to search for, without what no name can have."""
     return "".join(letter for letter in text if letter.isprintable())[:MAX_SEARCH_CHARS].strip()
 
 
 def parse_number(text: str) -> int:
-    """Give a number that may stand in an address; 0 if it is none.
+    """Return a number that may stand in an address; 0 if it is none.
 
     >>> parse_number("12"), parse_number("-1"), parse_number("٣"), parse_number("9" * 40)
     (12, 0, 0, 0)
@@ -131,25 +131,25 @@ def choice_views(
         concerned = _concerned(choice, devices, ruled)
         state = _state(choice, concerned)
         since = choice.at if choice.undone is None else choice.undone
-        told = bool(concerned) and (state == "in force" or now - since < FOLLOW_UP_S)
+        is_followed = bool(concerned) and (state == "in force" or now - since < FOLLOW_UP_S)
         reports = [latest_reports.get(device) for device in concerned]
-        following = describe_followers(choice.epoch, since, reports) if told else ""
+        following = describe_followers(choice.epoch, since, reports) if is_followed else ""
         shown.append(_view(choice, state, following))
         ruled |= set() if choice.undone is not None else set(choice.targets or ())
     return shown
 
 
 def describe_choice(choice: Choice) -> str:
-    """Say what was chosen."""
+    """Describe what was chosen."""
     if choice.key is not None:
         return f"{describe_key(choice.key)} is excluded"
     sources, targets = list(choice.sources or ()), list(choice.targets or ())
-    verb = "is" if len(targets) == 1 else "are"
+    verb = "adopts" if len(targets) == 1 else "adopt"
     if not sources or sources == targets == sources[:1]:
-        return f"{join_names(targets)} {verb} told nothing of others"
+        return f"{join_names(targets)} {verb} nothing from others"
     if set(sources) == set(targets):
-        return f"{join_names(sources)} are told only each other's sums"
-    return f"{join_names(targets)} {verb} told only the sums of {join_names(sources)}"
+        return f"{join_names(sources)} adopt only each other's sums"
+    return f"{join_names(targets)} {verb} only the sums of {join_names(sources)}"
 
 
 def describe_key(key: tuple[str, int, str]) -> str:
@@ -182,7 +182,7 @@ def _view(choice: Choice, state: str, following: str) -> ChoiceView:
 
 
 def describe_followers(revision: int, since: float, reports: Sequence[LatestReport | None]) -> str:
-    """Say how many of the devices concerned follow a choice, as far as they report."""
+    """Return how many of the devices concerned follow a choice, as far as they report."""
     heard = [report for report in reports if report is not None and report.heard > since]
     follow = sum(_follows(report, revision, since) for report in heard)
     others, silent = len(heard) - follow, len(reports) - len(heard)
@@ -247,12 +247,12 @@ class MatrixGroup:
 
     @property
     def devices(self) -> list[str]:
-        """Name them."""
+        """Return them."""
         return [row.device for row in self.rows]
 
     @property
     def words(self) -> str:
-        """Say how many there are."""
+        """Return how many there are."""
         count = len(self.rows)
         return f"group {self.number}: {count} device{'s' if count > 1 else ''}"
 
@@ -266,7 +266,7 @@ class Matrix:
 
     @property
     def devices(self) -> list[str]:
-        """Name the devices in the order of rows and columns."""
+        """Return the devices in the order of rows and columns."""
         return [row.device for group in self.groups for row in group.rows]
 
     @property
@@ -276,7 +276,7 @@ class Matrix:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Give each step of colour and what it stands for."""
+        """Return each step of colour and what it stands for."""
         words = [f"≤ {edge:g}" for edge in COLOUR_STEPS] + [f"> {COLOUR_STEPS[-1]:g}"]
         return [(f"m{step}", word) for step, word in enumerate(words)]
 
@@ -294,7 +294,7 @@ def make_matrix(similarity: DeviceSimilarity, *, left_out: int) -> Matrix:
 
 
 def colour_class(ratio: float) -> str:
-    """Give the class of colour of a ratio.
+    """Return the class of colour of a ratio.
 
     >>> colour_class(0.98), colour_class(2.4), colour_class(1e6), colour_class(float("nan"))
     ('m0', 'm4', 'm11', 'none')
@@ -327,7 +327,7 @@ def _matrix_row(similarity: DeviceSimilarity, index: int, firsts: frozenset[int]
 
 
 def _group_starts(groups: Iterable[int]) -> frozenset[int]:
-    """Give the places at which a group begins, but for the very first."""
+    """Return the places at which a group begins, but for the very first."""
     listed = list(groups)
     return frozenset(k for k in range(1, len(listed)) if listed[k] != listed[k - 1])
 
@@ -362,13 +362,13 @@ class PreviewRow:
 
     @property
     def words(self) -> str:
-        """Say what the shift means."""
+        """Describe what the shift means."""
         falls = self.kind == "good" and self.shift < 1.0 / MAX_CALM_SHIFT
         return "falls: it is explained better" if falls else SHIFT_WORDS[self.kind]
 
     @property
     def bar(self) -> int:
-        """Give the length of its bar, in percent: 0 at no change."""
+        """Return the length of its bar, in percent: 0 at no change."""
         part = log(self.shift) / log(FULL_BAR_SHIFT) if self.shift > 1.0 else 0.0
         return round(100 * min(part, 1.0))
 
@@ -418,17 +418,17 @@ def shift_kind(shift: float, *, ready: bool = True) -> str:
 
 
 def describe_adoption(sources: Sequence[str], targets: Sequence[str], to: str) -> str:
-    """Say what adopting means, before and after it is done.
+    """Describe what adopting means, before and after it is done.
 
     >>> describe_adoption(["a", "b"], ["a", "b"], "selected")
-    "a and b will be told only each other's sums"
+    "a and b will adopt only each other's sums"
     """
     if to == "all":
         whom = f"{'all ' if len(targets) > 1 else ''}{counted(len(targets), 'device')}"
-        return f"{whom} will be told only the sums of {join_names(sources)}"
+        return f"{whom} will adopt only the sums of {join_names(sources)}"
     if len(sources) == 1:
-        return f"{sources[0]} will be told nothing of others"
-    return f"{join_names(sources)} will be told only each other's sums"
+        return f"{sources[0]} will adopt nothing from others"
+    return f"{join_names(sources)} will adopt only each other's sums"
 
 
 def _preview_row(each: PatternPreview) -> PreviewRow:
@@ -476,7 +476,7 @@ SHOWN_CHOICES = 50  # newest choices on the page
 class ContributionView:
     """A contribution; `excluded` is the number of the choice that excludes it, or 0."""
 
-    entry: StoredContribution
+    stored: StoredContribution
     excluded: int
 
 
@@ -484,7 +484,7 @@ class ContributionView:
 class MergeView:
     """All of the page but the matrix and the preview, which take longer."""
 
-    devices: list[str]  # that can be told something
+    devices: list[str]  # that are not revoked
     contributing: list[str]
     contributions: list[ContributionView]  # of one page
     found: int
@@ -497,10 +497,10 @@ class MergeView:
 def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery) -> MergeView:
     """Gather what is shown."""
     devices = active_devices(service, fleet)
-    _, entries = service.contributions(fleet, caller)
-    choices = service.merging.choices(fleet)
-    excluded = {choice.key: choice.number for choice in choices if _excludes(choice)}
-    found = [entry for entry in entries if _matches_search(entry, wanted.find)]
+    _, contributions = service.contributions(fleet, caller)
+    choices = service.choices.list_choices(fleet)
+    excluded = _excluded(choices)
+    found = [stored for stored in contributions if _matches_search(stored, wanted.find)]
     pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
     start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
     shown = [
@@ -510,7 +510,7 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
     views = choice_views(choices, service.history.latest_reports(fleet), devices, service.clock())
     return MergeView(
         devices=devices,
-        contributing=by_samples(entries),
+        contributing=by_samples(contributions),
         contributions=shown,
         found=len(found),
         pages=pages,
@@ -521,16 +521,16 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
 
 
 def active_devices(service: Service, fleet: str) -> list[str]:
-    """Name the devices that can be told something: those that are let in."""
+    """Return the names of devices that are not revoked."""
     return [device.device for device in service.devices(fleet) if device.revoked is None]
 
 
 def matrix_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery) -> Matrix:
     """Compute the matrix of the devices that are looked for, of many those with most samples."""
-    _, entries = service.contributions(fleet, caller)
-    known = by_samples(entries)
+    _, contributions = service.contributions(fleet, caller)
+    known = by_samples(contributions)
     fitting = [name for name in known if wanted.find.lower() in name.lower()]
-    similarity = service.merging.similarity(fleet, fitting[:MATRIX_DEVICES])
+    similarity = service.choices.similarity(fleet, fitting[:MATRIX_DEVICES])
     return make_matrix(similarity, left_out=len(fitting) - len(similarity.devices))
 
 
@@ -539,59 +539,59 @@ def preview_view(service: Service, fleet: str, wanted: MergeQuery) -> PreviewVie
     sources = list(wanted.sources)
     targets = targets_of(service, fleet, sources, wanted.to)
     looked = _largest(service, fleet, targets)
-    found = service.merging.preview(fleet, sources, looked)
+    found = service.choices.preview(fleet, sources, looked)
     return make_preview_view(
         found, sources=sources, targets=targets, to=wanted.to, looked=len(looked)
     )
 
 
 def targets_of(service: Service, fleet: str, sources: list[str], to: str) -> list[str]:
-    """Name those who would be told: the selected themselves, or all."""
+    """Return the devices that would adopt: the selected themselves, or all."""
     return active_devices(service, fleet) if to == "all" else sources
 
 
 def contribution_view(service: Service, fleet: str, key: Key, caller: Caller) -> ContributionView:
-    """Give one contribution that must be there."""
-    _, entries = service.contributions(fleet, caller)
-    found = next((entry for entry in entries if entry.key == key), None)
+    """Return one contribution that must be there."""
+    _, contributions = service.contributions(fleet, caller)
+    found = next((stored for stored in contributions if stored.key == key), None)
     if found is None:
         raise UnknownError(f"no contribution {'/'.join(map(str, key))} in {fleet}: it was dropped")
-    made = (each for each in service.merging.choices(fleet) if _excludes(each) and each.key == key)
-    return ContributionView(found, next((choice.number for choice in made), 0))
+    return ContributionView(found, _excluded(service.choices.list_choices(fleet)).get(key, 0))
 
 
 def _largest(service: Service, fleet: str, targets: list[str]) -> list[str]:
-    """Give the targets that a preview can look at: of too many, those with most samples."""
+    """Return the targets that a preview can look at: of too many, those with most samples."""
     if len(targets) <= MAX_TARGETS:
         return targets
     samples = {device.device: device.samples for device in service.devices(fleet)}
     return sorted(targets, key=lambda name: (-samples.get(name, 0.0), name))[:MAX_TARGETS]
 
 
-def by_samples(entries: Sequence[StoredContribution]) -> list[str]:
-    """Name the devices that have contributed samples, those with most first."""
+def by_samples(contributions: Sequence[StoredContribution]) -> list[str]:
+    """Return the devices that have contributed samples, those with most first."""
     sums: dict[str, float] = {}
-    for entry in entries:
-        sums[entry.device] = sums.get(entry.device, 0.0) + entry.samples
+    for stored in contributions:
+        sums[stored.device] = sums.get(stored.device, 0.0) + stored.samples
     return sorted((name for name in sums if sums[name] > 0), key=lambda name: (-sums[name], name))
 
 
 def notice_of(choices: Sequence[Choice], number: int) -> str:
-    """Say what became of a choice; nothing if there is none of this number."""
+    """Describe what became of a choice; nothing if there is none of this number."""
     choice = next((choice for choice in choices if choice.number == number), None)
     if choice is None:
         return ""
     if choice.undone is not None:
         return f"Choice {number} is undone: it is as if it had never been."
     return (
-        f"Choice {number} is in force: {describe_choice(choice)}. Devices hear of it "
+        f"Choice {number} is in force: {describe_choice(choice)}. Devices learn of it "
         "when they report."
     )
 
 
-def _excludes(choice: Choice) -> bool:
-    return choice.key is not None and choice.undone is None
+def _excluded(choices: Sequence[Choice]) -> dict[Key, int]:
+    """Return the keys that are excluded now, with the numbers of the choices."""
+    return {c.key: c.number for c in choices if c.key is not None and c.undone is None}
 
 
-def _matches_search(entry: StoredContribution, find: str) -> bool:
-    return find.lower() in f"{entry.device} {entry.pattern}".lower()
+def _matches_search(stored: StoredContribution, find: str) -> bool:
+    return find.lower() in f"{stored.device} {stored.pattern}".lower()

@@ -47,7 +47,7 @@ OPENER_POLICY = "Cross-Origin-Opener-Policy"
 
 
 def security_headers(scope: Scope) -> dict[str, str]:
-    """Give the headers of an answer; one of them browsers complain of where they trust nothing."""
+    """Return security headers; one is left out over plain http, where browsers complain of it."""
     trusts = any(name == b"sec-fetch-site" for name, _ in scope["headers"])
     if trusts or scope["scheme"] == "https":
         return {**SECURITY_HEADERS, OPENER_POLICY: "same-origin"}
@@ -150,7 +150,7 @@ SCRIPT_MEDIA_TYPES = ("application/json", "text/event-stream")  # what scripts a
 
 
 def wants_json(request: Request) -> bool:
-    """Say whether a script asks, which wants no page."""
+    """Return whether a script asks, which wants no page."""
     return any(kind in request.headers.get("accept", "") for kind in SCRIPT_MEDIA_TYPES)
 
 

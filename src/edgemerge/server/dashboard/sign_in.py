@@ -27,11 +27,11 @@ class Form:
     fields: dict[str, list[str]] = field(default_factory=dict)
 
     def one(self, name: str) -> str:
-        """Give the first value of a field, without the white space around it; "" if none."""
+        """Return the first value of a field, without the white space around it; "" if none."""
         return self.every(name)[0].strip() if self.every(name) else ""
 
     def every(self, name: str) -> list[str]:
-        """Give all values of a field."""
+        """Return all values of a field."""
         return self.fields.get(name, [])
 
 
@@ -87,7 +87,7 @@ MAX_PATH_CHARS = 2000  # characters of an address
 
 
 def cookies_of(request: Request) -> list[str]:
-    """Give what may be a session's cookie; over https only one that no other host can have set."""
+    """Return possible session cookies; over https only one that no other host can have set."""
     names = (
         (SECURE_COOKIE,)
         if request.scope["scheme"] == "https"
@@ -97,7 +97,7 @@ def cookies_of(request: Request) -> list[str]:
 
 
 def cookie_of(request: Request) -> str:
-    """Give the cookie of the session that this request was found to be in."""
+    """Return the cookie of the session that this request was found to be in."""
     return str(request.state.cookie)
 
 
@@ -108,7 +108,7 @@ def plain_cookie_name(request: Request) -> str:
 
 
 def session_of(request: Request) -> Session | None:
-    """Say who is signed in, and remember it for the pages that tell problems."""
+    """Return who is signed in, and remember it for the pages that tell problems."""
     request.state.session, request.state.cookie = None, ""
     for cookie in cookies_of(request):  # an old one must not hide a good one
         found: Session | None = request.app.state.service.sessions.session(cookie)
@@ -175,7 +175,7 @@ def _is_same_origin(request: Request, origin: str) -> bool:
 
 
 def sign_in_url_from(request: Request) -> str:
-    """Give the address at which to sign in, and which then leads to the page that was wanted."""
+    """Return the address at which to sign in, and which then leads to the page that was wanted."""
     wanted = safe_next_path(
         _requested_path(request) if request.method == "GET" else _referring_path(request)
     )
@@ -183,14 +183,14 @@ def sign_in_url_from(request: Request) -> str:
 
 
 def sign_in_url(following: str, *, again: bool = False) -> str:
-    """Give the address at which to sign in for a page; `again` has it asked for once more."""
+    """Return the address at which to sign in for a page; `again` has it asked for once more."""
     query = {"next": following} if following != HOME_PATH else {}
     query |= {"again": "1"} if again else {}
     return SIGN_IN_PATH + ("?" + urlencode(query, safe="/") if query else "")
 
 
 def safe_next_path(wanted: str) -> str:
-    """Give the address that was wanted if it is one of our pages, else that of the first.
+    """Return the address that was wanted if it is one of our pages, else that of the first.
 
     >>> safe_next_path("/ui/fleets/pumps?sort=score"), safe_next_path("//elsewhere/ui/")
     ('/ui/fleets/pumps?sort=score', '/ui/')
@@ -203,7 +203,7 @@ def safe_next_path(wanted: str) -> str:
 
 
 def is_cross_site(request: Request) -> bool:
-    """Say whether a page of another site led here: then the browser kept our cookie back.
+    """Return whether a page of another site led here: then the browser kept our cookie back.
 
     If our own page asks once more, the cookie comes along.
     """

@@ -63,7 +63,7 @@ class Database(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Give up the reserve on disk, so that dropping works even when the disk is full."""
+        """Return up the reserve on disk, so that dropping works even when the disk is full."""
         ...
 
     def restore_reserve(self) -> bool:
@@ -89,7 +89,7 @@ def redact_url(url: str) -> str:
 
 
 def redact_message(words: str, url: str) -> str:
-    """Give the words of a driver, unless they repeat a part of what the address keeps secret.
+    """Return the words of a driver, unless they repeat a part of what the address keeps secret.
 
     >>> redact_message('invalid port "pa"', "postgresql://fleet:pa/ss@db.local/fleets")
     'the reason names the password, so it is not shown'
@@ -100,7 +100,7 @@ def redact_message(words: str, url: str) -> str:
 
 
 def _secrets(url: str) -> set[str]:
-    """Give every part that might be, or be part of, a password, also of a misspelt address."""
+    """Return every part that might be, or be part of, a password, also of a misspelt address."""
     rest = url.partition("://")[2]
     user, _, password = rest.rpartition("@")[0].partition(":")
     options = re.findall(r"(?:ssl)?password=([^&]*)", rest)
@@ -213,7 +213,7 @@ class ConnectionPool(Generic[C]):
 
     @contextmanager
     def connection(self) -> Iterator[C]:
-        """Give a connection to the block, after at most `wait_s`."""
+        """Return a connection to the block, after at most `wait_s`."""
         if not self._room.acquire(timeout=self._wait_s):
             raise UnavailableError(
                 f"all {self._size} connections to the database were in use for {self._wait_s:g} s: "

@@ -234,7 +234,7 @@ def _translate(sql: str) -> bytes:
 
 
 def _plain_values(values: Sequence[Any]) -> Sequence[Any]:
-    """Give truth values as numbers, as SQLite keeps them."""
+    """Return truth values as numbers, as SQLite keeps them."""
     return [int(value) if isinstance(value, bool) else value for value in values]
 
 

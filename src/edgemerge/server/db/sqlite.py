@@ -65,7 +65,7 @@ def _open_private(path: Path) -> int:
 
 
 def _disk_error(error: OSError, path: Path) -> Exception:
-    """Say what a failure to write means."""
+    """Describe what a failure to write means."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
             f"there is no room for {path}: free some space on that disk, or drop devices that are "
@@ -102,7 +102,7 @@ class DiskReserve:
         return True
 
     def remove(self) -> None:
-        """Give the room back."""
+        """Return the room back."""
         self._path.unlink(missing_ok=True)
 
     def _allocate(self) -> None:
@@ -280,13 +280,13 @@ class SqliteDatabase:
         return self._writing()
 
     def make_room(self) -> None:
-        """Give up the reserve on disk, so that dropping works even when the disk is full."""
+        """Return up the reserve on disk, so that dropping works even when the disk is full."""
         self._reserve.remove()
         with self._writers.connection() as connection, suppress(DiskFullError):
             self._checkpoint(connection)
 
     def restore_reserve(self) -> bool:
-        """Give free pages back to the disk and make the reserve again; say if it is there."""
+        """Return free pages back to the disk and make the reserve again; say if it is there."""
         with self._writers.connection() as connection:
             self._checkpoint(connection)
             while free := self._count(
@@ -418,7 +418,7 @@ class SqliteDatabase:
         return int(pages)
 
     def _shrink(self, connection: sqlite3.Connection, pages: int) -> None:
-        """Give so many free pages back to the disk."""
+        """Return so many free pages back to the disk."""
         with self._named():  # `execute` would stop after one page
             connection.executescript(f"pragma incremental_vacuum({pages})")
 

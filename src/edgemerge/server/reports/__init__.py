@@ -1,1 +1,1 @@
-"""Reports: what devices say about themselves, taken in, kept within bounds, and told apart."""
+"""Reports: what devices say about themselves, in memory and in the database, bounded."""

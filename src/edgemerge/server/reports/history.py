@@ -39,7 +39,7 @@ from edgemerge.server.reports.model import (
     without_origins,
 )
 from edgemerge.server.reports.storage import WHERE_DEVICE, DeviceUpdate, StoredReport, WriteResult
-from edgemerge.server.schemas import AlarmAsked, MergeAsked, ReportAsked
+from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportRequest
 
 MAX_RECORDS = 10_000  # devices
 TARGET_REPORTS_PER_S = 50.0  # reports of all devices together
@@ -66,7 +66,7 @@ class DeviceRecord:
     in_flight: PendingHistory | None = None
 
     @property
-    def last_events(self) -> tuple[AlarmAsked | None, MergeAsked | None]:
+    def last_events(self) -> tuple[ReportedAlarm | None, ReportedMerge | None]:
         """The newest alarm and the newest merge, as far as there are any."""
         return (self.latest.alarm, self.latest.merge) if self.latest else (None, None)
 
@@ -76,83 +76,85 @@ class DeviceRecord:
         return [fresh for fresh in (self.in_flight, self.fresh) if fresh is not None]
 
     def is_due(self, minute: int) -> bool:
-        """Say whether something can be written before this minute is over."""
+        """Return whether something can be written before this minute is over."""
         return self.in_flight is None and self.fresh is not None and self.fresh.is_due(minute)
 
 
 class DeviceRecords:
-    """The tracks of all devices; any thread may call, and none is held up for long."""
+    """The records of all devices; any thread may call, and none is held up for long."""
 
     def __init__(self, most: int = MAX_RECORDS) -> None:
         """Start with none."""
         # The longest unheard first.
-        self._tracks: OrderedDict[DeviceId, DeviceRecord] = OrderedDict()
+        self._records: OrderedDict[DeviceId, DeviceRecord] = OrderedDict()
         self._waiting: dict[DeviceId, None] = {}
         self._lock, self._most = Lock(), most
         self._every, self._counted = 1.0, -inf
         self.seq = 0
 
     def __len__(self) -> int:
-        return len(self._tracks)
+        return len(self._records)
 
-    def take(self, name: DeviceId, report: ReportAsked, now: float) -> None:
+    def take(self, name: DeviceId, report: ReportRequest, now: float) -> None:
         """Remember what a device reports."""
-        told = to_server_clock(report, now)
+        received = to_server_clock(report, now)
         with self._lock:
-            track = self._track(name)
-            track.points = drop_future(track.points, now)
-            last_alarm, last_merge = track.last_events
-            merge = told.merge if _is_new_merge(told.merge, last_merge) else None
+            record = self._record(name)
+            record.points = drop_future(record.points, now)
+            last_alarm, last_merge = record.last_events
+            merge = received.merge if _is_new_merge(received.merge, last_merge) else None
             self._wait(
-                name, track, PendingHistory.of(told, new_points(track.points, told.points), merge)
+                name,
+                record,
+                PendingHistory.of(received, new_points(record.points, received.points), merge),
             )
-            track.points = merge_points(track.points, told.points)
-            track.merged += merge is not None
+            record.points = merge_points(record.points, received.points)
+            record.merged += merge is not None
             seen = LatestReport(
                 device=name.device,
                 heard=now,
                 every_s=self._every_s(now),
-                left=told.left,
-                status=told.status,
+                left=received.left,
+                status=received.status,
                 points=(),
-                alarm=max(told.alarms, key=lambda alarm: alarm.at, default=last_alarm),
+                alarm=max(received.alarms, key=lambda alarm: alarm.at, default=last_alarm),
                 merge=without_origins(merge) if merge else last_merge,
                 seq=0,
             )
-            self._show(track, seen)
+            self._show(record, seen)
 
     def count(self, name: DeviceId, traffic: Traffic) -> None:
         """Count what a device pushed or pulled."""
         with self._lock:
-            track = self._track(name)
-            track.traffic += traffic
-            self._wait(name, track, PendingHistory(since=traffic.last, traffic=traffic))
+            record = self._record(name)
+            record.traffic += traffic
+            self._wait(name, record, PendingHistory(since=traffic.last, traffic=traffic))
 
     def every_s(self, now: float) -> float:
-        """Say how often each device may report, so that all together are not too many."""
+        """Return how often each device may report, so that all together are not too many."""
         with self._lock:
             return self._every_s(now)
 
     def find(self, name: DeviceId) -> DeviceRecord:
-        """Give a copy of what is remembered of a device: nothing, if it is not known."""
+        """Return a copy of what is remembered of a device: nothing, if it is not known."""
         with self._lock:
-            return replace(self._tracks.get(name) or DeviceRecord())
+            return replace(self._records.get(name) or DeviceRecord())
 
     def every(self) -> dict[DeviceId, DeviceRecord]:
-        """Give all tracks, to be read only."""
+        """Return all records, to be read only."""
         with self._lock:
-            return dict(self._tracks)
+            return dict(self._records)
 
     def of(self, fleet: str) -> dict[str, DeviceRecord]:
-        """Give the tracks of a fleet, to be read only."""
+        """Return the records of a fleet, to be read only."""
         with self._lock:
-            return {name.device: one for name, one in self._tracks.items() if name.fleet == fleet}
+            return {name.device: one for name, one in self._records.items() if name.fleet == fleet}
 
     def collect(self, limit: int, now: float, *, over: bool = False) -> list[DeviceUpdate]:
-        """Give what some devices have to be written; with `over`, as if this minute were."""
+        """Return what some devices have to be written; with `over`, as if this minute were."""
         minute = minute_of(now) + over
         with self._lock:
-            due = (name for name in self._waiting if self._tracks[name].is_due(minute))
+            due = (name for name in self._waiting if self._records[name].is_due(minute))
             return [self._part(name, minute, now) for name in sorted(islice(due, limit))]
 
     def written(self, results: Iterable[WriteResult]) -> None:
@@ -160,105 +162,105 @@ class DeviceRecords:
         with self._lock:
             for done in results:
                 name = DeviceId(done.fleet, done.device)
-                track = self._tracks.get(name)
-                if track is None:
+                record = self._records.get(name)
+                if record is None:
                     continue
                 if done.version is None:
                     self._drop(name)
-                track.in_flight = None
-                if done.version == track.version + 1:  # else another server wrote meanwhile
-                    track.version = done.version
+                record.in_flight = None
+                if done.version == record.version + 1:  # else another server wrote meanwhile
+                    record.version = done.version
 
-    def restore_pending(self, sheets: Iterable[DeviceUpdate]) -> None:
+    def restore_pending(self, updates: Iterable[DeviceUpdate]) -> None:
         """Keep what could not be written for later, as far as the bounds allow."""
         with self._lock:
-            for sheet in sheets:
-                name = DeviceId(sheet.fleet, sheet.device)
-                track = self._tracks.get(name)
-                if track is not None and track.in_flight is sheet.fresh:
-                    track.in_flight = None
-                    track.fresh = sheet.fresh + track.fresh if track.fresh else sheet.fresh
+            for update in updates:
+                name = DeviceId(update.fleet, update.device)
+                record = self._records.get(name)
+                if record is not None and record.in_flight is update.fresh:
+                    record.in_flight = None
+                    record.fresh = update.fresh + record.fresh if record.fresh else update.fresh
                     self._waiting[name] = None
 
     def learn(self, name: DeviceId, row: StoredReport) -> None:
         """Take in what is in the database; there may be more in it than fits here."""
         with self._lock:
-            if name not in self._tracks and len(self._tracks) >= self._most:
+            if name not in self._records and len(self._records) >= self._most:
                 return
-            track = self._track(name)
-            track.traffic = sum((fresh.traffic for fresh in track.unwritten), row.traffic)
-            track.merged = row.merged + sum(fresh.merged for fresh in track.unwritten)
-            track.points, track.version = merge_points(track.points, row.points), row.version
-            found = [one for one in (row.latest, track.latest) if one is not None]
+            record = self._record(name)
+            record.traffic = sum((fresh.traffic for fresh in record.unwritten), row.traffic)
+            record.merged = row.merged + sum(fresh.merged for fresh in record.unwritten)
+            record.points, record.version = merge_points(record.points, row.points), row.version
+            found = [one for one in (row.latest, record.latest) if one is not None]
             if found:
-                self._show(track, max(found, key=lambda one: one.heard))
+                self._show(record, max(found, key=lambda one: one.heard))
 
     def versions(self) -> dict[DeviceId, int]:
-        """Give the version of each row as far as it is known here."""
+        """Return the version of each row as far as it is known here."""
         with self._lock:
-            return {name: track.version for name, track in self._tracks.items()}
+            return {name: record.version for name, record in self._records.items()}
 
     def forget(self, fleet: str) -> None:
         """Forget all devices of a fleet."""
         with self._lock:
-            for name in [name for name in self._tracks if name.fleet == fleet]:
+            for name in [name for name in self._records if name.fleet == fleet]:
                 self._drop(name)
 
     def oldest(self) -> float | None:
-        """Say since when something waits to be written."""
+        """Return since when something waits to be written."""
         with self._lock:
-            waiting = (fresh for one in self._tracks.values() for fresh in one.unwritten)
+            waiting = (fresh for one in self._records.values() for fresh in one.unwritten)
             return min((fresh.since for fresh in waiting), default=None)
 
-    def _track(self, name: DeviceId) -> DeviceRecord:
-        track = self._tracks.get(name)
-        if track is None:
-            if len(self._tracks) >= self._most:
-                self._drop(next(iter(self._tracks)))
-            track = self._tracks[name] = DeviceRecord()
-        self._tracks.move_to_end(name)
-        return track
+    def _record(self, name: DeviceId) -> DeviceRecord:
+        record = self._records.get(name)
+        if record is None:
+            if len(self._records) >= self._most:
+                self._drop(next(iter(self._records)))
+            record = self._records[name] = DeviceRecord()
+        self._records.move_to_end(name)
+        return record
 
     def _drop(self, name: DeviceId) -> None:
-        del self._tracks[name]
+        del self._records[name]
         self._waiting.pop(name, None)
 
-    def _wait(self, name: DeviceId, track: DeviceRecord, fresh: PendingHistory) -> None:
-        track.fresh = track.fresh + fresh if track.fresh else fresh
+    def _wait(self, name: DeviceId, record: DeviceRecord, fresh: PendingHistory) -> None:
+        record.fresh = record.fresh + fresh if record.fresh else fresh
         self._waiting[name] = None
 
     def _part(self, name: DeviceId, minute: int, now: float) -> DeviceUpdate:
-        track = self._tracks[name]
-        assert track.fresh is not None  # noqa: S101 - it is due
-        track.in_flight, track.fresh = track.fresh.parted(minute, now)
-        if track.fresh is None:
+        record = self._records[name]
+        assert record.fresh is not None  # noqa: S101 - it is due
+        record.in_flight, record.fresh = record.fresh.parted(minute, now)
+        if record.fresh is None:
             del self._waiting[name]
-        return DeviceUpdate(name.fleet, name.device, track.latest, track.in_flight)
+        return DeviceUpdate(name.fleet, name.device, record.latest, record.in_flight)
 
-    def _show(self, track: DeviceRecord, latest: LatestReport) -> None:
+    def _show(self, record: DeviceRecord, latest: LatestReport) -> None:
         self.seq += 1
-        track.latest = replace(latest, points=PointSequence(track.points), seq=self.seq)
+        record.latest = replace(latest, points=PointSequence(record.points), seq=self.seq)
 
     def _every_s(self, now: float) -> float:
         if not 0.0 <= now - self._counted < RATE_MAX_AGE_S:
-            some = sum(_is_reporting(track.latest, now) for track in self._tracks.values())
+            some = sum(_is_reporting(record.latest, now) for record in self._records.values())
             self._every, self._counted = max(1.0, some / TARGET_REPORTS_PER_S), now
         return self._every
 
 
-def _is_new_merge(merge: MergeAsked | None, last: MergeAsked | None) -> bool:
-    """Say whether a merge is another than the last one: devices repeat it when they start."""
+def _is_new_merge(merge: ReportedMerge | None, last: ReportedMerge | None) -> bool:
+    """Return whether a merge is another than the last one: devices repeat it when they start."""
     return merge is not None and (last is None or last.digest != merge.digest)
 
 
 def _is_reporting(latest: LatestReport | None, now: float) -> bool:
-    """Say whether a device is one of those that report now."""
+    """Return whether a device is one of those that report now."""
     if latest is None or latest.left:
         return False
     return now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s)
 
 
-# The historian: a thread that writes the history down, whenever nobody waits for the writer.
+# The history writer: a thread that writes the history down, whenever nobody waits for the writer.
 #
 # On the way it reads what other servers on the same database wrote, and deletes what is too old.
 
@@ -276,11 +278,11 @@ log = logging.getLogger(__name__)
 
 
 class HistoryWriter:
-    """Brings tracks and database together, every few seconds."""
+    """Brings records and database together, every few seconds."""
 
     def __init__(
         self,
-        tracks: DeviceRecords,
+        records: DeviceRecords,
         database: Database,
         writer: Writer,
         *,
@@ -288,13 +290,13 @@ class HistoryWriter:
         every_s: float = SHARED_INTERVAL_S,
     ) -> None:
         """Read what is there, and start the thread."""
-        self._tracks, self._database, self._writer, self._clock = tracks, database, writer, clock
+        self._records, self._database, self._writer, self._clock = records, database, writer, clock
         self._fleets: dict[str, float] = {}
         self._swept, self._every_s = FIRST_KEY, every_s
         self._troubled = False
         self._stopping, self._turn = Event(), Lock()
         self._guarded(self.read)
-        self._thread = Thread(target=self._work, name="historian", daemon=True)
+        self._thread = Thread(target=self._work, name="history-writer", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -307,7 +309,7 @@ class HistoryWriter:
     def forget(self, fleet: str) -> None:
         """Forget a fleet that was deleted here."""
         self._fleets.pop(fleet, None)  # one of the same name that is made now is another
-        self._tracks.forget(fleet)
+        self._records.forget(fleet)
 
     def flush(self) -> None:
         """Write all that waits now, also the minute that has only begun."""
@@ -324,12 +326,12 @@ class HistoryWriter:
         """Take in what other servers wrote, and forget fleets that are gone."""
         with self._database.reading() as tx:
             self._forget_fleets(dict(tx.rows("select fleet, created from fleets")))
-            known = self._tracks.versions()
+            known = self._records.versions()
             for key, version in storage.report_versions(tx).items():
                 name = DeviceId(*key)
                 row = None if known.get(name) == version else storage.read_report(tx, *name)
                 if row is not None:
-                    self._tracks.learn(name, row)
+                    self._records.learn(name, row)
 
     def sweep(self) -> None:
         """Delete minutes that are too old of the next few devices, also if those are silent."""
@@ -344,8 +346,8 @@ class HistoryWriter:
             self._change(lambda tx: _delete_old_minutes(tx, found, least))
 
     def pause_s(self) -> float:
-        """Say how long to wait: a large fleet reports once, so rows side by side go together."""
-        reporting = self._tracks.every_s(self._clock())
+        """Return how long to wait: a large fleet reports once, so rows side by side go together."""
+        reporting = self._records.every_s(self._clock())
         return reporting if reporting > max(SHARED_INTERVAL_S, self._every_s) else self._every_s
 
     def _work(self) -> None:
@@ -377,16 +379,16 @@ class HistoryWriter:
     def _written(self, *, over: bool, timeout_s: float = 30.0) -> bool:
         """Write what some devices have; False if there was nothing."""
         with self._turn:
-            sheets = self._tracks.collect(DEVICES_PER_WRITE, self._clock(), over=over)
+            updates = self._records.collect(DEVICES_PER_WRITE, self._clock(), over=over)
             try:
-                if sheets:
-                    write = partial(storage.write_updates, sheets=sheets)
-                    self._tracks.written(self._change(write, timeout_s))
+                if updates:
+                    write = partial(storage.write_updates, updates=updates)
+                    self._records.written(self._change(write, timeout_s))
             finally:
-                self._tracks.restore_pending(
-                    sheets
+                self._records.restore_pending(
+                    updates
                 )  # of what was written nothing is left to put back
-        return bool(sheets)
+        return bool(updates)
 
     def _change(self, change: Callable[[Transaction], T], timeout_s: float = 30.0) -> T:
         found = self._writer.write(change, timeout_s)
@@ -398,7 +400,7 @@ class HistoryWriter:
     def _forget_fleets(self, found: dict[str, float]) -> None:
         for fleet, created in self._fleets.items():
             if found.get(fleet) != created:  # deleted by another server, or made anew
-                self._tracks.forget(fleet)
+                self._records.forget(fleet)
         self._fleets = found
 
 
@@ -422,44 +424,44 @@ class History:
         """Start with what is in the database; write to it every `every_s`, by default as suits."""
         often = SHARED_INTERVAL_S if database.is_shared else SINGLE_INTERVAL_S
         self._database, self._clock = database, clock
-        self._tracks = DeviceRecords(most)
-        self._historian = HistoryWriter(
-            self._tracks, database, writer, clock=clock, every_s=every_s or often
+        self._records = DeviceRecords(most)
+        self._history_writer = HistoryWriter(
+            self._records, database, writer, clock=clock, every_s=every_s or often
         )
 
     def close(self) -> None:
         """Write what is left."""
-        self._historian.close()
+        self._history_writer.close()
 
-    def take(self, fleet: str, device: str, report: ReportAsked, now: float) -> None:
+    def take(self, fleet: str, device: str, report: ReportRequest, now: float) -> None:
         """Take a report in; nothing is waited for."""
-        self._tracks.take(DeviceId(fleet, device), report, now)
+        self._records.take(DeviceId(fleet, device), report, now)
 
     def every_s(self, now: float) -> float:
-        """Say how often each device may report, so that all together are not too many."""
-        return self._tracks.every_s(now)
+        """Return how often each device may report, so that all together are not too many."""
+        return self._records.every_s(now)
 
     @property
     def seq(self) -> int:
         """The number of the newest change."""
-        return self._tracks.seq
+        return self._records.seq
 
     def latest_reports(self, fleet: str) -> dict[str, LatestReport]:
-        """Give the newest of every device of a fleet that has ever reported."""
-        tracks = self._tracks.of(fleet)
-        return {name: one.latest for name, one in tracks.items() if one.latest is not None}
+        """Return the newest of every device of a fleet that has ever reported."""
+        records = self._records.of(fleet)
+        return {name: one.latest for name, one in records.items() if one.latest is not None}
 
     def latest(self, fleet: str, device: str) -> LatestReport | None:
-        """Give the newest of a device."""
-        return self._tracks.find(DeviceId(fleet, device)).latest
+        """Return the newest of a device."""
+        return self._records.find(DeviceId(fleet, device)).latest
 
     def changed(self, fleet: str, since: int) -> list[LatestReport]:
-        """Give what has changed since a number, in the order of the changes."""
+        """Return what has changed since a number, in the order of the changes."""
         newer = (one for one in self.latest_reports(fleet).values() if one.seq > since)
         return sorted(newer, key=lambda one: one.seq)
 
     def minutes(self, fleet: str, device: str, *, since: float) -> list[MinuteSummary]:
-        """Give the minutes of a device, of the last day at most, oldest first.
+        """Return the minutes of a device, of the last day at most, oldest first.
 
         A minute that is being written at this very moment may be missing, or be counted twice.
         """
@@ -471,8 +473,8 @@ class History:
 
     def alarms(
         self, fleet: str, device: str, *, limit: int = MAX_STORED_ALARMS
-    ) -> list[AlarmAsked]:
-        """Give the newest alarms of a device, newest first."""
+    ) -> list[ReportedAlarm]:
+        """Return the newest alarms of a device, newest first."""
         fresh = [alarm for some in self._unwritten(fleet, device) for alarm in some.alarms]
         stored = self._stored(lambda tx: storage.read_alarms(tx, fleet, device, limit)) or []
         both = {(alarm.at, alarm.sample): alarm for alarm in [*stored, *fresh]}
@@ -480,8 +482,8 @@ class History:
 
     def merges(
         self, fleet: str, device: str, *, limit: int = MAX_STORED_MERGES
-    ) -> list[MergeAsked]:
-        """Give the newest merges of a device, newest first; that one has all its origins.
+    ) -> list[ReportedMerge]:
+        """Return the newest merges of a device, newest first; that one has all its origins.
 
         Of those before it a long list of origins is left out.
         """
@@ -493,48 +495,48 @@ class History:
     def pushed(self, fleet: str, device: str, size: int) -> None:
         """Count a contribution that was kept, and its bytes."""
         traffic = Traffic(pushes=1, pushed_bytes=size, last=self._clock())
-        self._tracks.count(DeviceId(fleet, device), traffic)
+        self._records.count(DeviceId(fleet, device), traffic)
 
     def pulled(self, fleet: str, device: str, size: int, *, grouped: bool) -> None:
-        """Count sums that were told, and their bytes: 0 if the device had them already."""
+        """Count sums that were pulled, and their bytes: 0 if the device had them already."""
         traffic = Traffic(pulls=1, pulled_bytes=size, last=self._clock(), grouped=grouped)
-        self._tracks.count(DeviceId(fleet, device), traffic)
+        self._records.count(DeviceId(fleet, device), traffic)
 
     def last_pull_was_grouped(self, fleet: str, device: str) -> bool | None:
-        """Say whether a device asked for patterns last: a bank does, a detector does not."""
-        return self._tracks.find(DeviceId(fleet, device)).traffic.grouped
+        """Return whether a device asked for patterns last: a bank does, a detector does not."""
+        return self._records.find(DeviceId(fleet, device)).traffic.grouped
 
     def traffic(self, fleet: str) -> dict[str, Traffic]:
-        """Give what every device of a fleet has pushed and pulled."""
-        return {name: one.traffic for name, one in self._tracks.of(fleet).items()}
+        """Return what every device of a fleet has pushed and pulled."""
+        return {name: one.traffic for name, one in self._records.of(fleet).items()}
 
     def merged(self, fleet: str) -> int:
         """Count the merges that a fleet has reported, ever."""
-        return sum(one.merged for one in self._tracks.of(fleet).values())
+        return sum(one.merged for one in self._records.of(fleet).values())
 
     def forget(self, fleet: str) -> None:
         """Forget a fleet that was deleted."""
-        self._historian.forget(fleet)
+        self._history_writer.forget(fleet)
 
     def all_records(self) -> dict[DeviceId, DeviceRecord]:
-        """Give what is remembered of all devices of all fleets, to be read only."""
-        return self._tracks.every()
+        """Return what is remembered of all devices of all fleets, to be read only."""
+        return self._records.every()
 
     def flush(self) -> None:
         """Write all that waits now."""
-        self._historian.flush()
+        self._history_writer.flush()
 
     def refresh(self) -> None:
         """Take in now what other servers on the same database wrote."""
-        self._historian.read()
+        self._history_writer.read()
 
     def oldest_unwritten_s(self) -> float:
-        """Say for how long the oldest that is not in the database has waited."""
-        oldest = self._tracks.oldest()
+        """Return for how long the oldest that is not in the database has waited."""
+        oldest = self._records.oldest()
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
 
     def _unwritten(self, fleet: str, device: str) -> list[PendingHistory]:
-        return self._tracks.find(DeviceId(fleet, device)).unwritten
+        return self._records.find(DeviceId(fleet, device)).unwritten
 
     def _stored(self, read: Callable[[Transaction], T]) -> T | None:
         """Read what is stored; if the database is broken, there is what is in memory."""
@@ -549,9 +551,9 @@ class History:
 def count_device_states(tx: Transaction, history: History, now: float) -> Counter[str]:
     """Count the devices of all fleets by their state."""
     found: Counter[str] = Counter()
-    tracks, unknown = history.all_records(), DeviceRecord()
+    records, unknown = history.all_records(), DeviceRecord()
     for fleet, device, seen, revoked in tx.rows("select fleet, device, seen, revoked from devices"):
-        track = tracks.get(DeviceId(fleet, device), unknown)
-        last = max(seen or 0.0, track.traffic.last) or None
-        found[device_state(now, latest=track.latest, seen=last, revoked=revoked)] += 1
+        record = records.get(DeviceId(fleet, device), unknown)
+        last = max(seen or 0.0, record.traffic.last) or None
+        found[device_state(now, latest=record.latest, seen=last, revoked=revoked)] += 1
     return found

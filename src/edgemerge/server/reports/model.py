@@ -16,9 +16,15 @@ from typing import NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.server.schemas import AlarmAsked, MergeAsked, PointAsked, ReportAsked, StatusAsked
+from edgemerge.server.schemas import (
+    ReportedAlarm,
+    ReportedMerge,
+    ReportedPoint,
+    ReportedStatus,
+    ReportRequest,
+)
 
-ONLINE_S = 30.0  # after the last report, or three times as long as a device was told to wait
+ONLINE_S = 30.0  # after the last report, or three times as long as its reporting interval
 QUIET_S = 300.0  # after it was last heard of, if it has ever reported
 # Likewise, of a device that does not report: it shares now and then.
 QUIET_WITHOUT_REPORTS_S = 7_200.0
@@ -79,17 +85,17 @@ class LatestReport:
     heard: float
     every_s: float
     left: bool
-    status: StatusAsked
+    status: ReportedStatus
     points: Sequence[ScorePoint]  # oldest first, at most 600; made when looked at, so look at few
-    alarm: AlarmAsked | None
-    merge: MergeAsked | None  # without its origins: `History.merges` has them
+    alarm: ReportedAlarm | None
+    merge: ReportedMerge | None  # without its origins: `History.merges` has them
     seq: int
 
 
 def device_state(
     now: float, *, latest: LatestReport | None, seen: float | None, revoked: float | None
 ) -> str:
-    """Say how a device is: "online", "quiet", "offline" or "revoked"."""
+    """Describe how a device is: "online", "quiet", "offline" or "revoked"."""
     if revoked is not None:
         return "revoked"
     if latest is None:
@@ -146,8 +152,10 @@ def _point_from_row(row: list[float]) -> ScorePoint:
     return ScorePoint(at, score, None if threshold != threshold else threshold, bool(alarm))  # noqa: PLR0124 - NaN
 
 
-def points_to_server_clock(points: Sequence[PointAsked], *, shift: float, now: float) -> PointTable:
-    """Give reported points by the server's clock; none is of the future or older than a day."""
+def points_to_server_clock(
+    points: Sequence[ReportedPoint], *, shift: float, now: float
+) -> PointTable:
+    """Return reported points by the server's clock; none is of the future or older than a day."""
     rows = [
         (p.at, p.score, np.nan if p.threshold is None else p.threshold, p.alarm) for p in points
     ]
@@ -157,7 +165,7 @@ def points_to_server_clock(points: Sequence[PointAsked], *, shift: float, now: f
 
 
 def drop_future(table: PointTable, now: float) -> PointTable:
-    """Give the points up to now: after the clock was set back, older ones look like the newest."""
+    """Return the points up to now: after a clock was set back, older ones look newest."""
     ahead = len(table) > 0 and table[-1, 0] > now + MAX_CLOCK_SKEW_S
     return table[table[:, 0] <= now] if ahead else table
 
@@ -173,7 +181,7 @@ def newest_points(table: PointTable) -> PointTable:
 
 
 def merge_points(known: PointTable, more: PointTable) -> PointTable:
-    """Give the newest of both."""
+    """Return the newest of both."""
     if not len(more):
         return known
     both = np.concatenate([known, more])
@@ -183,7 +191,7 @@ def merge_points(known: PointTable, more: PointTable) -> PointTable:
 
 
 def new_points(known: PointTable, more: PointTable) -> PointTable:
-    """Give those that uniting adds."""
+    """Return those that uniting adds."""
     if not len(known) or not len(more) or known[-1, 0] < more[0, 0]:
         return more
     kept = more[:, 0] >= merge_points(known, more)[0, 0]
@@ -192,7 +200,7 @@ def new_points(known: PointTable, more: PointTable) -> PointTable:
 
 
 def pack_points(table: PointTable) -> bytes:
-    """Give points as bytes: little-endian numbers of 64 bits."""
+    """Return points as bytes: little-endian numbers of 64 bits."""
     return table.astype(POINT_DTYPE).tobytes()
 
 
@@ -209,7 +217,7 @@ MINUTES_PER_DAY = 1440  # minutes
 
 
 def minute_of(at: float) -> int:
-    """Give the number of the minute in which a moment lies."""
+    """Return the number of the minute in which a moment lies."""
     return int(at // MINUTE_S)
 
 
@@ -228,7 +236,7 @@ def _summarize(minute: int, rows: list[list[float]]) -> MinuteSummary:
 
 
 def add_summaries(known: MinuteSummary | None, more: MinuteSummary) -> MinuteSummary:
-    """Give a minute with all that two know of it; the threshold is that of the second."""
+    """Return a minute with all that two know of it; the threshold is that of the second."""
     if known is None:
         return more
     scores = known.scores + more.scores
@@ -258,13 +266,13 @@ class ReceivedReport:
 
     heard: float
     left: bool
-    status: StatusAsked
+    status: ReportedStatus
     points: PointTable
-    alarms: list[AlarmAsked]
-    merge: MergeAsked | None
+    alarms: list[ReportedAlarm]
+    merge: ReportedMerge | None
 
 
-def to_server_clock(report: ReportAsked, now: float) -> ReceivedReport:
+def to_server_clock(report: ReportRequest, now: float) -> ReceivedReport:
     """Move the times of a report by as much as the device's clock is off."""
     shift = now - report.sent
 
@@ -284,8 +292,8 @@ def to_server_clock(report: ReportAsked, now: float) -> ReceivedReport:
     )
 
 
-def without_origins(merge: MergeAsked) -> MergeAsked:
-    """Give a merge without the list of what is in it, which may be long."""
+def without_origins(merge: ReportedMerge) -> ReportedMerge:
+    """Return a merge without the list of what is in it, which may be long."""
     return merge.model_copy(update={"origins": []})
 
 
@@ -302,20 +310,20 @@ class PendingHistory:
     reported: bool = False
     points: PointTable = field(default_factory=lambda: NO_POINTS)
     minutes: dict[int, MinuteSummary] = field(default_factory=dict)
-    alarms: list[AlarmAsked] = field(default_factory=list)
-    merges: list[MergeAsked] = field(default_factory=list)
+    alarms: list[ReportedAlarm] = field(default_factory=list)
+    merges: list[ReportedMerge] = field(default_factory=list)
     merged: int = 0  # there may have been more than are kept
     traffic: Traffic = field(default_factory=Traffic)
 
     @classmethod
-    def of(cls, told: ReceivedReport, unknown: PointTable, merge: MergeAsked | None) -> Self:
-        """Give what a report brings; `unknown` are those of its points that nobody knew."""
+    def of(cls, report: ReceivedReport, unknown: PointTable, merge: ReportedMerge | None) -> Self:
+        """Return what a report brings; `unknown` are those of its points that nobody knew."""
         return cls(
-            since=told.heard,
+            since=report.heard,
             reported=True,
             points=unknown,
             minutes=summarize_minutes(unknown),
-            alarms=told.alarms,
+            alarms=report.alarms,
             merges=[] if merge is None else [merge],
             merged=int(merge is not None),
         )
@@ -336,12 +344,12 @@ class PendingHistory:
         )
 
     def is_due(self, minute: int) -> bool:
-        """Say whether there is more than the minute that has only begun."""
+        """Return whether there is more than the minute that has only begun."""
         beside = self.reported or self.traffic != Traffic()
         return beside or next(iter(self.minutes), minute) < minute  # they are in order
 
     def parted(self, minute: int, now: float) -> tuple[PendingHistory, PendingHistory | None]:
-        """Give what can be written now, and what is left: minutes that are not over."""
+        """Return what can be written now, and what is left: minutes that are not over."""
         over = {begun: one for begun, one in self.minutes.items() if begun < minute}
         left = {begun: one for begun, one in self.minutes.items() if begun >= minute}
         return replace(self, minutes=over), PendingHistory(
@@ -349,5 +357,5 @@ class PendingHistory:
         ) if left else None
 
 
-def _alarm_order(alarm: AlarmAsked) -> tuple[float, int]:
+def _alarm_order(alarm: ReportedAlarm) -> tuple[float, int]:
     return alarm.at, alarm.sample

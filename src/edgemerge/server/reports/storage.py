@@ -29,7 +29,7 @@ from edgemerge.server.reports.model import (
     unpack_points,
     without_origins,
 )
-from edgemerge.server.schemas import AlarmAsked, MergeAsked, StatusAsked
+from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedStatus
 
 MAX_TAIL_POINTS = 120  # points in the small row
 MAX_OLD_MERGE_CHARS = 4096  # characters of a merge that are kept when there is a newer one
@@ -48,9 +48,9 @@ class StoredStatus(BaseModel):
 
     every_s: float
     left: bool
-    status: StatusAsked
-    alarm: AlarmAsked | None
-    merge: MergeAsked | None
+    status: ReportedStatus
+    alarm: ReportedAlarm | None
+    merge: ReportedMerge | None
 
 
 class DeviceUpdate(NamedTuple):
@@ -80,16 +80,18 @@ class StoredReport(NamedTuple):
     merged: int
 
 
-def write_updates(tx: Transaction, sheets: Sequence[DeviceUpdate]) -> list[WriteResult]:
+def write_updates(tx: Transaction, updates: Sequence[DeviceUpdate]) -> list[WriteResult]:
     """Write what is new of some devices."""
-    return [WriteResult(sheet.fleet, sheet.device, _write_device(tx, sheet)) for sheet in sheets]
+    return [
+        WriteResult(update.fleet, update.device, _write_device(tx, update)) for update in updates
+    ]
 
 
-def _write_device(tx: Transaction, sheet: DeviceUpdate) -> int | None:
-    where, fresh = (sheet.fleet, sheet.device), sheet.fresh
+def _write_device(tx: Transaction, update: DeviceUpdate) -> int | None:
+    where, fresh = (update.fleet, update.device), update.fresh
     if tx.one(f"select 1 from devices {WHERE_DEVICE}", *where) is None:
         return None  # its fleet was deleted
-    version = _write_report(tx, sheet)
+    version = _write_report(tx, update)
     for minute, one in fresh.minutes.items():
         _write_minute(tx, where, minute, one)
     if fresh.alarms:
@@ -99,15 +101,15 @@ def _write_device(tx: Transaction, sheet: DeviceUpdate) -> int | None:
     return version
 
 
-def _write_report(tx: Transaction, sheet: DeviceUpdate) -> int:
-    where, fresh, glimpse = (sheet.fleet, sheet.device), sheet.fresh, sheet.latest
+def _write_report(tx: Transaction, update: DeviceUpdate) -> int:
+    where, fresh, latest = (update.fleet, update.device), update.fresh, update.latest
     row = tx.one(
         f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
         *where,
     )
     version, at, body, known, *traffic, merged = row or (0, 0.0, "", b"", *NO_TRAFFIC, 0)
-    if glimpse is not None and glimpse.heard > at:
-        at, body = glimpse.heard, _status_json(glimpse)
+    if latest is not None and latest.heard > at:
+        at, body = latest.heard, _status_json(latest)
     sums = Traffic(*traffic) + fresh.traffic
     points = pack_points(_tail_points(tx, where, merge_points(unpack_points(known), fresh.points)))
     values = (*where, version + 1, at, body, points, *vars(sums).values())
@@ -117,7 +119,7 @@ def _write_report(tx: Transaction, sheet: DeviceUpdate) -> int:
 
 
 def _tail_points(tx: Transaction, where: tuple[str, str], tail: PointTable) -> PointTable:
-    """Give the points for the small row; if they are many, move them to the large one."""
+    """Return the points for the small row; if they are many, move them to the large one."""
     if len(tail) <= MAX_TAIL_POINTS:
         return tail
     row = tx.one(f"select points from rings {WHERE_DEVICE}", *where)
@@ -140,7 +142,7 @@ def _write_minute(
     _upsert(tx, "minutes", fields, (*where, minute, *one[1:]), key=3)
 
 
-def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[AlarmAsked]) -> None:
+def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[ReportedAlarm]) -> None:
     for alarm in alarms:
         values = (*where, alarm.at, alarm.sample, alarm.model_dump_json())
         _upsert(tx, "alarms", "fleet, device, at, sample, body", values, key=4)
@@ -153,7 +155,7 @@ def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[Alar
     )
 
 
-def _write_merges(tx: Transaction, where: tuple[str, str], merges: Sequence[MergeAsked]) -> None:
+def _write_merges(tx: Transaction, where: tuple[str, str], merges: Sequence[ReportedMerge]) -> None:
     last = tx.one(f"select body from merges {WHERE_DEVICE} order by at desc limit 1", *where)
     before = [_parse_merge(last[0])] if last else []
     *older, newest = sorted([*before, *merges], key=lambda merge: merge.at)
@@ -183,13 +185,13 @@ def _upsert(
 
 
 def report_versions(tx: Transaction) -> dict[tuple[str, str], int]:
-    """Give the version of every device's row."""
+    """Return the version of every device's row."""
     rows = tx.rows("select fleet, device, version from reports")
     return {(fleet, device): version for fleet, device, version in rows}
 
 
 def read_report(tx: Transaction, fleet: str, device: str) -> StoredReport | None:
-    """Give what is stored of a device."""
+    """Return what is stored of a device."""
     where = (fleet, device)
     row = tx.one(
         f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
@@ -204,7 +206,7 @@ def read_report(tx: Transaction, fleet: str, device: str) -> StoredReport | None
 
 
 def read_minutes(tx: Transaction, fleet: str, device: str, since: int) -> dict[int, MinuteSummary]:
-    """Give the minutes of a device from one on."""
+    """Return the minutes of a device from one on."""
     rows = tx.rows(
         f"select minute, scores, mean, highest, threshold, alarms from minutes {WHERE_DEVICE}"
         " and minute >= ? order by minute",
@@ -215,14 +217,16 @@ def read_minutes(tx: Transaction, fleet: str, device: str, since: int) -> dict[i
     return {row[0]: MinuteSummary(row[0] * model.MINUTE_S, *row[1:]) for row in rows}
 
 
-def read_alarms(tx: Transaction, fleet: str, device: str, limit: int) -> list[AlarmAsked]:
-    """Give the newest alarms of a device."""
+def read_alarms(tx: Transaction, fleet: str, device: str, limit: int) -> list[ReportedAlarm]:
+    """Return the newest alarms of a device."""
     sql = f"select body from alarms {WHERE_DEVICE} order by at desc, sample desc limit ?"
-    return [AlarmAsked.model_validate_json(body) for (body,) in tx.rows(sql, fleet, device, limit)]
+    return [
+        ReportedAlarm.model_validate_json(body) for (body,) in tx.rows(sql, fleet, device, limit)
+    ]
 
 
-def read_merges(tx: Transaction, fleet: str, device: str, limit: int) -> list[MergeAsked]:
-    """Give the newest merges of a device."""
+def read_merges(tx: Transaction, fleet: str, device: str, limit: int) -> list[ReportedMerge]:
+    """Return the newest merges of a device."""
     sql = f"select body from merges {WHERE_DEVICE} order by at desc limit ?"
     return [_parse_merge(body) for (body,) in tx.rows(sql, fleet, device, limit)]
 
@@ -237,16 +241,16 @@ def _latest_report(device: str, at: float, body: str) -> LatestReport | None:
     if not body:
         return None  # it has pushed or pulled, and never reported
     try:
-        said = StoredStatus.model_validate_json(body)
+        stored = StoredStatus.model_validate_json(body)
     except ValidationError:
         log.warning("what a device reported is damaged", extra={"values": {"device": device}})
         return None
-    return LatestReport(device=device, heard=at, points=(), seq=0, **dict(said))
+    return LatestReport(device=device, heard=at, points=(), seq=0, **dict(stored))
 
 
-def _parse_merge(body: str) -> MergeAsked:
-    return MergeAsked.model_validate_json(body)
+def _parse_merge(body: str) -> ReportedMerge:
+    return ReportedMerge.model_validate_json(body)
 
 
-def _shortened(merge: MergeAsked) -> MergeAsked:
+def _shortened(merge: ReportedMerge) -> ReportedMerge:
     return merge if len(merge.model_dump_json()) <= MAX_OLD_MERGE_CHARS else without_origins(merge)

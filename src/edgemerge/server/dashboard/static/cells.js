@@ -1,5 +1,5 @@
 // The cells of a device in the table of its fleet: changed only where what they show has changed.
-import { tell } from "./page.js";
+import { showTime } from "./page.js";
 
 const NOTHING = "–";
 const WIDTH = 120;
@@ -20,7 +20,7 @@ function setPath(path, d) {
   if (path.getAttribute("d") !== d) path.setAttribute("d", d);
 }
 
-function mark(word, name) {
+function span(word, name) {
   const made = document.createElement("span");
   made.className = name;
   made.textContent = word;
@@ -31,7 +31,7 @@ function moment(cell, at) {
   const found = cell.querySelector("time");
   if (at === null) {
     if (found) found.remove();
-    if (!cell.querySelector(".faint")) cell.append(mark("never", "faint"));
+    if (!cell.querySelector(".faint")) cell.append(span("never", "faint"));
     return;
   }
   const time = found || document.createElement("time");
@@ -40,7 +40,7 @@ function moment(cell, at) {
   time.dataset.form = "age";
   time.dateTime = new Date(at * 1000).toISOString();
   time.removeAttribute("title");
-  tell(time);
+  showTime(time);
   if (!found) {
     cell.querySelector(".faint")?.remove();
     cell.append(time);
@@ -57,7 +57,7 @@ function state(cell, value) {
 function alarm(cell, now, at) {
   const found = cell.querySelector(".state");
   if (now && !found) {
-    const made = mark("alarm", "state");
+    const made = span("alarm", "state");
     made.dataset.state = "alarm";
     cell.prepend(made, " ");
   }
@@ -72,34 +72,34 @@ function pattern(cell, value) {
   span.textContent = value ?? NOTHING;
 }
 
-function score(cell, told) {
+function score(cell, update) {
   const [value, threshold] = cell.children;
-  setText(value, told.scoreText);
-  setText(threshold, told.thresholdText);
-  value.classList.toggle("above", told.above === 1);
+  setText(value, update.scoreText);
+  setText(threshold, update.thresholdText);
+  value.classList.toggle("above", update.above === 1);
 }
 
 const x = (i, heights) => WIDTH - MARGIN - STEP * (heights.length - 1 - i);
 
 function spark(cell, { heights, threshold, alarms }) {
-  const [line, curve, marks] = cell.firstElementChild.children;
+  const [line, curve, dots] = cell.firstElementChild.children;
   const steps = heights.slice(1).map((height, i) => `${STEP} ${height - heights[i]}`);
   setPath(line, threshold === null ? "" : `M0 ${threshold}H${WIDTH}`);
   setPath(curve, heights.length ? `M${x(0, heights)} ${heights[0]}l${["0 0", ...steps].join(" ")}` : "");
-  setPath(marks, alarms.map((i) => `M${x(i, heights)} ${heights[i]}h0`).join(""));
+  setPath(dots, alarms.map((i) => `M${x(i, heights)} ${heights[i]}h0`).join(""));
 }
 
-// Shows what was told of a device in its row, whose cells are in the order of the columns.
-export function paint(row, told) {
+// Shows an update of a device in its row, whose cells are in the order of the columns.
+export function paint(row, update) {
   const [, stateCell, alarmCell, patternCell, learnt, revision, shared, merged, scoreCell, sparkCell] = row.cells;
-  row.classList.toggle("alarmed", told.alarm === 1);
-  state(stateCell, told.state);
-  alarm(alarmCell, told.alarm === 1, told.alarmed);
-  pattern(patternCell, told.pattern);
-  setText(learnt, told.learntText);
-  setText(revision, told.revision === null ? NOTHING : String(told.revision));
-  moment(shared, told.shared);
-  moment(merged, told.merged);
-  score(scoreCell, told);
-  spark(sparkCell, told);
+  row.classList.toggle("alarmed", update.alarm === 1);
+  state(stateCell, update.state);
+  alarm(alarmCell, update.alarm === 1, update.alarmed);
+  pattern(patternCell, update.pattern);
+  setText(learnt, update.learntText);
+  setText(revision, update.revision === null ? NOTHING : String(update.revision));
+  moment(shared, update.shared);
+  moment(merged, update.merged);
+  score(scoreCell, update);
+  spark(sparkCell, update);
 }

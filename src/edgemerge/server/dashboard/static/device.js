@@ -1,6 +1,6 @@
 // The page of a device: its chart, and parts of the page that follow the stream.
 import { Chart } from "./chart.js";
-import { tellAll } from "./page.js";
+import { showTimes } from "./page.js";
 import { follow } from "./stream.js";
 
 const SPAN_S = 600;
@@ -53,7 +53,7 @@ function replace(name, text) {
   const opened = place.querySelector("details")?.open;
   place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
   place.querySelector("details")?.toggleAttribute("open", opened === true);
-  tellAll(place);
+  showTimes(place);
 }
 
 function replaceWaiting() {

@@ -12,10 +12,10 @@ const field = document.getElementById("q");
 const chosen = document.getElementById("sort");
 const count = document.getElementById("count");
 const none = document.getElementById("none");
-const waiting = new Map(); // what was told and is not shown yet, by device
+const waiting = new Map(); // updates that are not shown yet, by device
 const now = { totals: null, touched: 0, unordered: false, due: 0, painted: 0 };
 
-function tellCount() {
+function showCount() {
   const shown = table.shown;
   setText(count, `${shown} of ${table.entries.length} devices`);
   if (none.hidden !== shown > 0) none.hidden = shown > 0;
@@ -32,7 +32,7 @@ function remember() {
 
 function find() {
   table.filter(field.value);
-  tellCount();
+  showCount();
   remember();
 }
 
@@ -68,14 +68,14 @@ function added(device) {
   return table.add(row, device);
 }
 
-function showRow(told) {
-  const entry = table.byName.get(told.device) ?? added(told.device);
+function showRow(update) {
+  const entry = table.byName.get(update.device) ?? added(update.device);
   const before = { ...entry };
-  Object.assign(entry, told, { row: entry.row });
-  paint(entry.row, told);
+  Object.assign(entry, update, { row: entry.row });
+  paint(entry.row, update);
   table.sift(entry);
   now.unordered ||= moves(before, entry);
-  return told.alarm === 1 && before.alarm === 0;
+  return update.alarm === 1 && before.alarm === 0;
 }
 
 function moves(before, entry) {
@@ -102,14 +102,14 @@ function show() {
   now.due = 0;
   now.painted = performance.now();
   const news = [...waiting.values()].filter(showRow);
-  if (waiting.size) tellCount();
+  if (waiting.size) showCount();
   waiting.clear();
   if (now.totals) showTotals(now.totals);
   now.totals = null;
-  announce(news.map((told) => told.device));
+  announce(news.map((update) => update.device));
 }
 
-// Shows what was told at the next frame, but not more than once in a second.
+// Shows updates at the next frame, but not more than once in a second.
 function later() {
   if (now.due) return;
   const wait = Math.max(0, TICK_MS - (performance.now() - now.painted));
@@ -117,7 +117,7 @@ function later() {
 }
 
 function take({ rows, totals }) {
-  rows.map(named).forEach((told) => waiting.set(told.device, told));
+  rows.map(named).forEach((update) => waiting.set(update.device, update));
   now.totals = totals;
   later();
 }

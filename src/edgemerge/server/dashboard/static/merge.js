@@ -1,5 +1,5 @@
 // The merge page: fetches the matrix, selects devices and groups, says what a cell means.
-import { tellAll } from "./page.js";
+import { showTimes } from "./page.js";
 
 const place = document.getElementById("matrix");
 const selected = document.getElementById("selected");
@@ -66,7 +66,7 @@ function ready() {
     grid.addEventListener("keydown", walk);
   }
   count();
-  tellAll(place);
+  showTimes(place);
 }
 
 const cellsOf = (row) => [...row.querySelectorAll("td")];

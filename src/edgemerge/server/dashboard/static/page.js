@@ -19,7 +19,7 @@ export function clock(at) {
 const whole = new Intl.DateTimeFormat([], { dateStyle: "full", timeStyle: "long" }); // made once: a page may have thousands
 
 // <time data-at="unix seconds" data-form="age|clock">: its text, and the whole moment as a hint
-export function tell(element, skew = 0) {
+export function showTime(element, skew = 0) {
   const at = Number(element.dataset.at);
   if (!at) return;
   const old = Date.now() / 1000 + skew - at;
@@ -28,7 +28,7 @@ export function tell(element, skew = 0) {
   if (!element.title) element.title = whole.format(at * 1000);
 }
 
-export const tellAll = (root = document) => root.querySelectorAll("time[data-at]").forEach((e) => tell(e));
+export const showTimes = (root = document) => root.querySelectorAll("time[data-at]").forEach((e) => showTime(e));
 
 function zone() {
   const found = document.getElementById("zone");
@@ -67,5 +67,5 @@ function once() {
 zone();
 themes();
 once();
-tellAll();
-setInterval(tellAll, 5000);
+showTimes();
+setInterval(showTimes, 5000);

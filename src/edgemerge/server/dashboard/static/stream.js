@@ -25,18 +25,18 @@ async function session() {
   }
 }
 
-// Follows a stream; take(data) is called with what changed since the mark `since`.
+// Follows a stream; take(data) is called with what changed since the event id `since`.
 export function follow(address, since, take) {
-  const state = { source: null, mark: since, wait: 1000, timer: 0, over: false };
+  const state = { source: null, lastId: since, wait: 1000, timer: 0, over: false };
 
   const open = () => {
     clearTimeout(state.timer);
     if (state.source || state.over) return;
     const url = new URL(address, location.origin);
-    if (state.mark) url.searchParams.set("since", state.mark);
+    if (state.lastId) url.searchParams.set("since", state.lastId);
     state.source = new EventSource(url);
     state.source.onopen = () => { state.wait = 1000; show("live", "live"); };
-    state.source.onmessage = (event) => { state.mark = event.lastEventId; take(JSON.parse(event.data)); };
+    state.source.onmessage = (event) => { state.lastId = event.lastEventId; take(JSON.parse(event.data)); };
     state.source.addEventListener("gone", () => { close(); leave(); });
     state.source.onerror = lost;
   };
