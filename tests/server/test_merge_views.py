@@ -101,7 +101,7 @@ def test_a_preview_is_summed_up_in_a_sentence(shifts, kind, words):
     found = preview(*(previewed(f"d{k}", shift) for k, shift in enumerate(shifts)))
     assert found.worst == kind
     assert words in found.summary
-    assert [row.shift for row in found.rows] == sorted(shifts, reverse=True)
+    assert [row.preview.shift for row in found.rows] == sorted(shifts, reverse=True)
 
 
 def test_a_device_without_a_level_is_not_judged():
@@ -109,7 +109,7 @@ def test_a_device_without_a_level_is_not_judged():
     assert (found.worst, found.rows[0].words) == ("none", "has no level of its own yet")
     assert "None of them has a level" in found.summary
     found = preview(previewed("young", 9.0, ready=False), previewed("old", 0.5))
-    assert [row.device for row in found.rows] == ["old", "young"]
+    assert [row.preview.device for row in found.rows] == ["old", "young"]
 
 
 def test_the_bar_of_a_preview_is_empty_at_no_change_a_third_at_two_and_full_at_eight():
@@ -122,7 +122,7 @@ def test_the_bar_of_a_preview_is_empty_at_no_change_a_third_at_two_and_full_at_e
 def test_a_long_preview_shows_what_rises_most():
     found = preview(*(previewed(f"d{k}", 1.0 + k / 1000) for k in range(MAX_PREVIEW_ROWS + 3)))
     assert (len(found.rows), found.more) == (MAX_PREVIEW_ROWS, 3)
-    assert found.rows[0].device == f"d{MAX_PREVIEW_ROWS + 2}"
+    assert found.rows[0].preview.device == f"d{MAX_PREVIEW_ROWS + 2}"
 
 
 def test_what_happens_is_said_before_it_does():

@@ -24,7 +24,7 @@ from edgemerge.server.dashboard.sign_in import DataSession, PageSession
 from edgemerge.server.dashboard.stream import ViewersDep
 from edgemerge.server.http import Name, ServiceDep
 from edgemerge.server.reports.model import LatestReport, ScorePoint
-from edgemerge.server.schemas import Reason, ReportedAlarm, ReportedMerge, ReportedOrigin
+from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedOrigin
 from edgemerge.server.service import Service
 
 NEWEST, OLDER, EXCLUDED, DROPPED = "newest", "older", "excluded", "dropped"
@@ -144,7 +144,10 @@ class DeviceView:
         """The unusual inputs of the last alarm, the strongest first."""
         last = self.latest.alarm if self.latest else None
         why = sorted(last.why if last else (), key=lambda reason: -reason.factor)
-        return [_bar(reason, why[0].factor) for reason in why]
+        return [
+            Bar(each.input, f"{times(each.factor)} of usual", _width(each.factor, why[0].factor))
+            for each in why
+        ]
 
     @property
     def standing(self) -> str:
@@ -205,13 +208,14 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
     revisions = {stored.key: stored.revision for stored in contributions}
+    own = [stored for stored in contributions if stored.device == device]
     return DeviceView(
         fleet=fleet,
         row=rows[device],
         latest=service.history.latest(fleet, device),
         alarms=service.history.alarms(fleet, device, limit=SHOWN_ALARMS),
         merges=merges,
-        shared=_newest_first([stored for stored in contributions if stored.device == device]),
+        shared=sorted(own, key=lambda stored: -stored.received),
         sources=source_devices(merges[0] if merges else None, revisions, excluded, rows.keys()),
         excluded=excluded,
         desired=service.choices.desired_revision(fleet, device),
@@ -227,14 +231,6 @@ def chart_series(points: Sequence[ScorePoint]) -> list[list[float | None]]:
         [point.threshold for point in points],
         [float(digits(point.score, 6)) if point.alarm else None for point in points],
     ]
-
-
-def _newest_first(contributions: list[StoredContribution]) -> list[StoredContribution]:
-    return sorted(contributions, key=lambda stored: -stored.received)
-
-
-def _bar(reason: Reason, largest: float) -> Bar:
-    return Bar(reason.input, f"{times(reason.factor)} of usual", _width(reason.factor, largest))
 
 
 def _width(part: float, whole: float) -> str:
@@ -262,9 +258,9 @@ def show_device(
     """Show a device: its scores, alarms, patterns, contributions and merges."""
     view = device_view(service, viewers.tables, fleet, device)
     values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(request)}
-    last_id = event_id(view.points, viewers.run)
     values |= {"points": chart_series(view.points), "figures": formatting, "tab": ""}
-    return render_page(request, "device.html", session, event_id=last_id, **values)
+    values |= {"event_id": event_id(view.points, viewers.run)}
+    return render_page(request, "device.html", session, **values)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/minutes")
@@ -274,10 +270,5 @@ def get_minutes(
     """Return the minutes of the last day: times, highest scores, thresholds, alarms, means."""
     since = service.clock() - CHART_DAY_S
     found = service.history.minutes(fleet, device, since=since)
-    return {
-        "at": [minute.at for minute in found],
-        "highest": [minute.highest for minute in found],
-        "threshold": [minute.threshold for minute in found],
-        "alarms": [minute.alarms for minute in found],
-        "mean": [minute.mean for minute in found],
-    }
+    columns = ("at", "highest", "threshold", "alarms", "mean")
+    return {column: [getattr(minute, column) for minute in found] for column in columns}

@@ -59,21 +59,11 @@ def show_fleet(
     sort = sort if sort.removeprefix("-") in SORT_KEYS else ""
     rows = sort_rows(seen.rows, sort)
     shown = {row.device for row in rows if matches(row, q)}
-    values: dict[str, Any] = {
-        "fleet": fleet,
-        "tab": "Devices",
-        "seen": seen,
-        "here": server_url(request),
-    }
-    values |= {
-        "columns": TABLE_COLUMNS,
-        "falling": DESCENDING_FIRST,
-        "blank": BLANK_ROW,
-        "figures": formatting,
-    }
-    return render_page(
-        request, "fleet.html", session, rows=rows, shown=shown, q=q, sort=sort, **values
-    )
+    page: dict[str, Any] = {"fleet": fleet, "tab": "Devices", "here": server_url(request)}
+    table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
+    found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
+    values = page | table | found
+    return render_page(request, "fleet.html", session, figures=formatting, **values)
 
 
 def server_url(request: Request) -> str:

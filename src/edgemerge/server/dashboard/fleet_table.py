@@ -31,10 +31,8 @@ WIDTH, HEIGHT = 120, 28
 STEP = 2  # between two points
 MAX_SPARK_POINTS = WIDTH // STEP  # points
 MARGIN = 2  # above and below
-MIN_SCORE, MAX_SCORE = (
-    0.25,
-    100.0,
-)  # scores at the bottom and at the top: 1, 4 and 50 are well apart
+# Scores at the bottom and at the top: 1, 4 and 50 are well apart.
+MIN_SCORE, MAX_SCORE = (0.25, 100.0)
 _SCALE = (HEIGHT - 2 * MARGIN) / log(MAX_SCORE / MIN_SCORE)
 
 

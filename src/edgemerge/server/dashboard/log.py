@@ -66,33 +66,23 @@ async def show_log(
     request: Request, fleet: Name, session: PageSession, service: ServiceDep
 ) -> Response:
     """Show a stretch of the audit log."""
-    asked = request.query_params
-    action, find = search_text(asked.get("action", "")), search_text(asked.get("find", ""))
-    before = parse_number(asked.get("before", "")) or AFTER_LAST
+    query = request.query_params
+    action, find = search_text(query.get("action", "")), search_text(query.get("find", ""))
+    before = parse_number(query.get("before", "")) or AFTER_LAST
 
     def work() -> Response:
         found = service.audit_newest_first(
             fleet, before, ENTRIES_PER_PAGE + 1, action=action, subject=find
         )
-        rows, older = (
-            [_log_row(entry) for entry in found[:ENTRIES_PER_PAGE]],
-            len(found) > ENTRIES_PER_PAGE,
-        )
-        asks = {"action": action, "find": find, "newest": before == AFTER_LAST}
-        values: dict[str, Any] = {
-            **LOG_TEMPLATE_VALUES,
-            **asks,
-            "fleet": fleet,
-            "rows": rows,
-            "older": older,
-        }
-        return render_page(request, "log.html", session, **values)
+        rows = [
+            LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
+            for each in found[:ENTRIES_PER_PAGE]
+        ]
+        asked = {"action": action, "find": find, "newest": before == AFTER_LAST}
+        shown = {"fleet": fleet, "rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
+        return render_page(request, "log.html", session, **LOG_TEMPLATE_VALUES, **asked, **shown)
 
     return await run_in_thread(work)
-
-
-def _log_row(entry: Entry) -> LogRow:
-    return LogRow(entry, ACTION_WORDS.get(entry.action, entry.action), parse_detail(entry.detail))
 
 
 def parse_detail(text: str) -> list[Detail]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite, log
@@ -112,31 +112,35 @@ LatestReports = Mapping[str, LatestReport]
 class ChoiceView:
     """A choice in words; `state` is "in force", "replaced" or "undone"."""
 
-    number: int
-    at: float
-    actor: str
+    choice: Choice
     words: str
     state: str
-    undone: float | None
     following: str
 
 
 def choice_views(
     choices: Sequence[Choice], latest_reports: LatestReports, devices: Sequence[str], now: float
 ) -> list[ChoiceView]:
-    """Prepare what is shown, newest first as they come; `devices` are those of the fleet."""
-    ruled: set[str] = set()  # by newer choices: for these an older one counts no more
-    shown = []
+    """Describe choices, newest first as they come; `devices` are those of the fleet."""
+    replaced: set[str] = set()  # devices for which a newer choice counts
+    views = []
     for choice in choices:
-        concerned = _concerned(choice, devices, ruled)
-        state = _state(choice, concerned)
-        since = choice.at if choice.undone is None else choice.undone
-        is_followed = bool(concerned) and (state == "in force" or now - since < FOLLOW_UP_S)
-        reports = [latest_reports.get(device) for device in concerned]
-        following = describe_followers(choice.epoch, since, reports) if is_followed else ""
-        shown.append(_view(choice, state, following))
-        ruled |= set() if choice.undone is not None else set(choice.targets or ())
-    return shown
+        if choice.key is None:
+            concerned = [name for name in choice.targets or () if name not in replaced]
+        else:
+            concerned = [name for name in devices if name != choice.key[0]]
+        state = "in force" if concerned or choice.key is not None else "replaced"
+        since = choice.at
+        if choice.undone is not None:
+            state, since = "undone", choice.undone
+        following = ""
+        if concerned and (state == "in force" or now - since < FOLLOW_UP_S):
+            reports = [latest_reports.get(device) for device in concerned]
+            following = describe_followers(choice.epoch, since, reports)
+        views.append(ChoiceView(choice, describe_choice(choice), state, following))
+        if choice.undone is None:
+            replaced |= set(choice.targets or ())
+    return views
 
 
 def describe_choice(choice: Choice) -> str:
@@ -162,25 +166,6 @@ def describe_key(key: tuple[str, int, str]) -> str:
     return f"what {device} saw of {pattern}" + (f" (incarnation {incarnation})" * (incarnation > 0))
 
 
-def _concerned(choice: Choice, devices: Sequence[str], ruled: set[str]) -> list[str]:
-    if choice.key is None:
-        return [name for name in choice.targets or () if name not in ruled]
-    return [name for name in devices if name != choice.key[0]]
-
-
-def _state(choice: Choice, concerned: Sequence[str]) -> str:
-    if choice.undone is not None:
-        return "undone"
-    return "in force" if concerned or choice.key is not None else "replaced"
-
-
-def _view(choice: Choice, state: str, following: str) -> ChoiceView:
-    words = describe_choice(choice)
-    return ChoiceView(
-        choice.number, choice.at, choice.actor, words, state, choice.undone, following
-    )
-
-
 def describe_followers(revision: int, since: float, reports: Sequence[LatestReport | None]) -> str:
     """Return how many of the devices concerned follow a choice, as far as they report."""
     heard = [report for report in reports if report is not None and report.heard > since]
@@ -202,19 +187,8 @@ def _follows(report: LatestReport, revision: int, since: float) -> bool:
     return report.merge is not None and report.merge.at > since
 
 
-COLOUR_STEPS = (
-    1.1,
-    1.3,
-    1.6,
-    2.0,
-    2.5,
-    4.0,
-    6.0,
-    10.0,
-    25.0,
-    60.0,
-    150.0,
-)  # twelve steps of colour
+# Twelve steps of colour.
+COLOUR_STEPS = (1.1, 1.3, 1.6, 2.0, 2.5, 4.0, 6.0, 10.0, 25.0, 60.0, 150.0)
 MAX_DEVICES_WITH_TEXT = 24  # devices up to which a cell has room for its number
 UNKNOWN = "–"
 
@@ -283,12 +257,19 @@ class Matrix:
 
 def make_matrix(similarity: DeviceSimilarity, *, left_out: int) -> Matrix:
     """Prepare what is shown; the groups are numbered in the order in which they appear."""
-    firsts = _group_starts(similarity.groups)
-    rows = [_matrix_row(similarity, index, firsts) for index in range(len(similarity.devices))]
-    runs = groupby(range(len(rows)), key=lambda index: similarity.groups[index])
+    owners, places = similarity.groups, range(len(similarity.devices))
+    firsts = {k for k in places if k and owners[k] != owners[k - 1]}  # where another group begins
+    rows = []
+    for place in places:
+        cells = (
+            MatrixCell(colour_class(ratio), short_ratio(ratio), column in firsts, column == place)
+            for column, ratio in enumerate(map(float, similarity.ratios[place]))
+        )
+        row = MatrixRow(similarity.devices[place], similarity.samples[place], tuple(cells))
+        rows.append(row)
     groups = (
-        MatrixGroup(number, tuple(rows[index] for index in run))
-        for number, (_, run) in enumerate(runs, 1)
+        MatrixGroup(number, tuple(rows[place] for place in run))
+        for number, (_, run) in enumerate(groupby(places, key=lambda k: owners[k]), 1)
     )
     return Matrix(tuple(groups), left_out)
 
@@ -317,25 +298,8 @@ def short_ratio(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f}"
 
 
-def _matrix_row(similarity: DeviceSimilarity, index: int, firsts: frozenset[int]) -> MatrixRow:
-    ratios = [float(ratio) for ratio in similarity.ratios[index]]
-    cells = (
-        MatrixCell(colour_class(ratio), short_ratio(ratio), column in firsts, column == index)
-        for column, ratio in enumerate(ratios)
-    )
-    return MatrixRow(similarity.devices[index], similarity.samples[index], tuple(cells))
-
-
-def _group_starts(groups: Iterable[int]) -> frozenset[int]:
-    """Return the places at which a group begins, but for the very first."""
-    listed = list(groups)
-    return frozenset(k for k in range(1, len(listed)) if listed[k] != listed[k - 1])
-
-
-MAX_CALM_SHIFT, MAX_ACCEPTED_SHIFT = (
-    1.2,
-    2.0,
-)  # shifts up to which nothing is said, and above which devices refuse
+# Shifts up to which nothing is said, and above which devices refuse.
+MAX_CALM_SHIFT, MAX_ACCEPTED_SHIFT = (1.2, 2.0)
 FULL_BAR_SHIFT = 8.0  # the shift at which a bar is full
 MAX_PREVIEW_ROWS = 200  # rows of a preview; those that rise most come first
 SHIFT_WORDS = {
@@ -348,28 +312,22 @@ SHIFT_WORDS = {
 
 @dataclass(frozen=True)
 class PreviewRow:
-    """What adopting does to one pattern of one device."""
+    """What adopting does to one pattern of one device, and of which kind that is."""
 
-    device: str
-    pattern: str
-    samples: float
-    joined: float
-    alone: float
-    before: float
-    after: float
-    shift: float
+    preview: PatternPreview
     kind: str
 
     @property
     def words(self) -> str:
-        """Describe what the shift means."""
-        falls = self.kind == "good" and self.shift < 1.0 / MAX_CALM_SHIFT
+        """What the shift means."""
+        falls = self.kind == "good" and self.preview.shift < 1.0 / MAX_CALM_SHIFT
         return "falls: it is explained better" if falls else SHIFT_WORDS[self.kind]
 
     @property
     def bar(self) -> int:
-        """Return the length of its bar, in percent: 0 at no change."""
-        part = log(self.shift) / log(FULL_BAR_SHIFT) if self.shift > 1.0 else 0.0
+        """The length of its bar in percent: 0 at no change."""
+        shift = self.preview.shift
+        part = log(shift) / log(FULL_BAR_SHIFT) if shift > 1.0 else 0.0
         return round(100 * min(part, 1.0))
 
 
@@ -391,9 +349,8 @@ def make_preview_view(
     found: Sequence[PatternPreview], *, sources: list[str], targets: list[str], to: str, looked: int
 ) -> PreviewView:
     """Prepare what is shown, what rises most first; `looked` is how many targets it is about."""
-    rows = sorted(
-        (_preview_row(each) for each in found), key=lambda row: (-_sort_shift(row), row.device)
-    )
+    rows = [PreviewRow(each, shift_kind(each.shift, ready=each.ready)) for each in found]
+    rows.sort(key=lambda r: (-r.preview.shift if r.kind != "none" else 0.0, r.preview.device))
     return PreviewView(
         sources=sources,
         to=to,
@@ -431,40 +388,21 @@ def describe_adoption(sources: Sequence[str], targets: Sequence[str], to: str) -
     return f"{join_names(sources)} will adopt only each other's sums"
 
 
-def _preview_row(each: PatternPreview) -> PreviewRow:
-    return PreviewRow(
-        each.device,
-        each.pattern,
-        each.samples,
-        each.joined,
-        each.alone,
-        each.before,
-        each.after,
-        each.shift,
-        shift_kind(each.shift, ready=each.ready),
-    )
-
-
-def _sort_shift(row: PreviewRow) -> float:
-    return row.shift if row.kind != "none" else 0.0
-
-
 def _summary(rows: Sequence[PreviewRow]) -> str:
     levels = [row for row in rows if row.kind != "none"]
     if not levels:
         return "None of them has a level of its own yet that could change."
-    top, refused = levels[0], sorted({row.device for row in levels if row.kind == "bad"})
+    kind, top = levels[0].kind, levels[0].preview
+    most = f"{top.device}, {top.pattern}, {factor(top.shift)}."
+    refused = sorted({row.preview.device for row in levels if row.kind == "bad"})
     if refused:
-        share = f"{len(refused):,} of {counted(len({row.device for row in rows}), 'device')}"
-        return (
-            f"{share} would refuse it: {join_names(refused)}. "
-            f"The most: {top.device}, {top.pattern}, {factor(top.shift)}."
-        )
+        devices = counted(len({row.preview.device for row in rows}), "device")
+        share = f"{len(refused):,} of {devices}"
+        return f"{share} would refuse it: {join_names(refused)}. The most: {most}"
     if top.shift < 1.0 / MAX_CALM_SHIFT:
-        least = f"{top.device}, {top.pattern}, {factor(top.shift)}"
-        return f"Every level falls: all are explained better than now. The least: {least}."
-    calm = "No level rises above ×1.2" if top.kind == "good" else "Some levels rise, none above ×2"
-    return f"{calm}. The most: {top.device}, {top.pattern}, {factor(top.shift)}."
+        return f"Every level falls: all are explained better than now. The least: {most}"
+    calm = "No level rises above ×1.2" if kind == "good" else "Some levels rise, none above ×2"
+    return f"{calm}. The most: {most}"
 
 
 MATRIX_DEVICES = 60  # devices in a matrix
@@ -500,7 +438,8 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
     _, contributions = service.contributions(fleet, caller)
     choices = service.choices.list_choices(fleet)
     excluded = _excluded(choices)
-    found = [stored for stored in contributions if _matches_search(stored, wanted.find)]
+    sought = wanted.find.lower()
+    found = [c for c in contributions if sought in f"{c.device} {c.pattern}".lower()]
     pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
     start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
     shown = [
@@ -537,8 +476,11 @@ def matrix_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery
 def preview_view(service: Service, fleet: str, wanted: MergeQuery) -> PreviewView:
     """Compute what adopting the selection would do."""
     sources = list(wanted.sources)
-    targets = targets_of(service, fleet, sources, wanted.to)
-    looked = _largest(service, fleet, targets)
+    targets = looked = targets_of(service, fleet, sources, wanted.to)
+    if len(targets) > MAX_TARGETS:  # those with most samples
+        samples = {device.device: device.samples for device in service.devices(fleet)}
+        most_first = sorted(targets, key=lambda name: (-samples.get(name, 0.0), name))
+        looked = most_first[:MAX_TARGETS]
     found = service.choices.preview(fleet, sources, looked)
     return make_preview_view(
         found, sources=sources, targets=targets, to=wanted.to, looked=len(looked)
@@ -557,14 +499,6 @@ def contribution_view(service: Service, fleet: str, key: Key, caller: Caller) ->
     if found is None:
         raise UnknownError(f"no contribution {'/'.join(map(str, key))} in {fleet}: it was dropped")
     return ContributionView(found, _excluded(service.choices.list_choices(fleet)).get(key, 0))
-
-
-def _largest(service: Service, fleet: str, targets: list[str]) -> list[str]:
-    """Return the targets that a preview can look at: of too many, those with most samples."""
-    if len(targets) <= MAX_TARGETS:
-        return targets
-    samples = {device.device: device.samples for device in service.devices(fleet)}
-    return sorted(targets, key=lambda name: (-samples.get(name, 0.0), name))[:MAX_TARGETS]
 
 
 def by_samples(contributions: Sequence[StoredContribution]) -> list[str]:
@@ -591,7 +525,3 @@ def notice_of(choices: Sequence[Choice], number: int) -> str:
 def _excluded(choices: Sequence[Choice]) -> dict[Key, int]:
     """Return the keys that are excluded now, with the numbers of the choices."""
     return {c.key: c.number for c in choices if c.key is not None and c.undone is None}
-
-
-def _matches_search(stored: StoredContribution, find: str) -> bool:
-    return find.lower() in f"{stored.device} {stored.pattern}".lower()

@@ -79,10 +79,8 @@ FormDep = Annotated[
 
 
 HOME_PATH, SIGN_IN_PATH = "/ui/", "/ui/sign-in"
-SECURE_COOKIE, PLAIN_COOKIE = (
-    "__Host-edgemerge",
-    "edgemerge",
-)  # on https, and on http, where no name is safe
+# On https, and on http, where no name is safe.
+SECURE_COOKIE, PLAIN_COOKIE = ("__Host-edgemerge", "edgemerge")
 MAX_PATH_CHARS = 2000  # characters of an address
 
 

@@ -63,7 +63,7 @@ class Database(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Return up the reserve on disk, so that dropping works even when the disk is full."""
+        """Give up the reserve on disk, so that dropping works even when the disk is full."""
         ...
 
     def restore_reserve(self) -> bool:

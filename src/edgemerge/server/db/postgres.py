@@ -53,21 +53,10 @@ SESSION_SETTINGS = {
 SET_SESSION = "; ".join(f"set {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
 FULL_STATES = ("53100",)
-DAMAGE_STATES = (
-    "XX001",
-    "XX002",
-    "58030",
-    "42P01",
-    "42703",
-)  # damaged; or a table or column is missing
-UNAVAILABLE_STATES = (
-    "08",
-    "25006",
-    "40",
-    "53",
-    "55P03",
-    "57",
-)  # connection, read-only, conflict, load, shutdown
+# Damaged; or a table or column is missing.
+DAMAGE_STATES = ("XX001", "XX002", "58030", "42P01", "42703")
+# Connection, read-only, conflict, load, shutdown.
+UNAVAILABLE_STATES = ("08", "25006", "40", "53", "55P03", "57")
 
 log = logging.getLogger(__name__)
 Connection = psycopg.Connection[tuple[Any, ...]]

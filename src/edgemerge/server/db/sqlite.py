@@ -102,7 +102,7 @@ class DiskReserve:
         return True
 
     def remove(self) -> None:
-        """Return the room back."""
+        """Give the room back."""
         self._path.unlink(missing_ok=True)
 
     def _allocate(self) -> None:
@@ -280,13 +280,13 @@ class SqliteDatabase:
         return self._writing()
 
     def make_room(self) -> None:
-        """Return up the reserve on disk, so that dropping works even when the disk is full."""
+        """Give up the reserve on disk, so that dropping works even when the disk is full."""
         self._reserve.remove()
         with self._writers.connection() as connection, suppress(DiskFullError):
             self._checkpoint(connection)
 
     def restore_reserve(self) -> bool:
-        """Return free pages back to the disk and make the reserve again; say if it is there."""
+        """Give free pages back to the disk and make the reserve again; return whether it exists."""
         with self._writers.connection() as connection:
             self._checkpoint(connection)
             while free := self._count(
