@@ -21,7 +21,6 @@ from edgemerge.core.ledger import Key, Selection
 from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server.auth import Caller, Device
-from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
 from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (
     PutResult,
@@ -367,10 +366,7 @@ def total(
 
 @router.get(
     "/fleets/{fleet}/patterns",
-    responses={
-        **bytes_response_schema("A merged sum: one part for each pattern."),
-        **PULL_PROBLEMS,
-    },
+    responses={**bytes_response_schema("A merged sum: one part a pattern."), **PULL_PROBLEMS},
     response_class=Response,
 )
 def patterns(
@@ -647,7 +643,7 @@ async def preview(
     """Return what adopting from these sources only would do to targets; nothing changes."""
     look = service.choices.preview
     rows = await run_in_thread(lambda: look(fleet, body.sources, body.targets), limiter)
-    return [_preview_json(row) for row in rows]
+    return [PreviewResponse(**asdict(row), shift=row.shift) for row in rows]
 
 
 @router.get("/fleets/{fleet}/similarity", responses=READ_PROBLEMS)
@@ -660,7 +656,13 @@ async def similarity(
 ) -> SimilarityResponse:
     """Compare devices, 60 with most samples or up to 200 named ones, in an order of groups."""
     found = await run_in_thread(lambda: service.choices.similarity(fleet, device), limiter)
-    return _similarity_json(found)
+    return SimilarityResponse(
+        devices=list(found.devices),
+        ratios=found.ratios.tolist(),
+        groups=list(found.groups),
+        samples=list(found.samples),
+        left_out=found.left_out,
+    )
 
 
 router.add_api_route(
@@ -674,34 +676,10 @@ router.add_api_route(
 
 
 def choice_json(choice: Choice) -> ChoiceResponse:
-    """Return a choice as the API shows it."""
-    device, incarnation, pattern = choice.key or (None, None, None)
-    return ChoiceResponse(
-        number=choice.number,
-        at=choice.at,
-        actor=choice.actor,
-        kind=choice.kind,
-        sources=choice.sources,
-        targets=choice.targets,
-        device=device,
-        incarnation=incarnation,
-        pattern=pattern,
-        undone=choice.undone,
-    )
-
-
-def _preview_json(row: PatternPreview) -> PreviewResponse:
-    return PreviewResponse(**asdict(row), shift=row.shift)
-
-
-def _similarity_json(found: DeviceSimilarity) -> SimilarityResponse:
-    return SimilarityResponse(
-        devices=list(found.devices),
-        ratios=found.ratios.tolist(),
-        groups=list(found.groups),
-        samples=list(found.samples),
-        left_out=found.left_out,
-    )
+    """Return a choice as the API shows it: without epoch, and with its key in three fields."""
+    fields = asdict(choice)
+    fields["device"], fields["incarnation"], fields["pattern"] = choice.key or (None, None, None)
+    return ChoiceResponse(**{name: fields[name] for name in ChoiceResponse.model_fields})
 
 
 class SignInLink(BaseModel):

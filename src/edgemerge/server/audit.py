@@ -49,9 +49,7 @@ def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> li
     where, values = ("", ()) if fleet is None else (" and fleet = ?", (fleet,))
     rows = tx.rows(
         f"select {AUDIT_COLUMNS} from audit where seq > ?{where} order by seq limit ?",
-        after,
-        *values,
-        limit,
+        *(after, *values, limit),
     )
     return [Entry(*row) for row in rows]
 

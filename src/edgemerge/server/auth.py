@@ -88,9 +88,7 @@ def add_operator(tx: Transaction, token: str, name: str, now: float) -> None:
     """Accept an operator's token; repeating it changes nothing."""
     tx.run(
         "insert into operators (token_hash, name, created) values (?, ?, ?) on conflict do nothing",
-        hash_token(token),
-        name,
-        now,
+        *(hash_token(token), name, now),
     )
 
 
@@ -112,11 +110,7 @@ def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float)
     used = tx.run(
         "update invitations set used = ? where token_hash = ? and fleet = ? and used is null"
         " and expires > ? and (device is null or device = ?)",
-        now,
-        hash_token(invitation),
-        fleet,
-        now,
-        device,
+        *(now, hash_token(invitation), fleet, now, device),
     )
     if not used:
         raise DeniedError(
@@ -129,10 +123,7 @@ def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float)
         "insert into devices (fleet, device, token_hash, enrolled) values (?, ?, ?, ?)"
         " on conflict (fleet, device) do update set token_hash = excluded.token_hash,"
         " enrolled = excluded.enrolled, revoked = null",
-        fleet,
-        device,
-        hash_token(token),
-        now,
+        *(fleet, device, hash_token(token), now),
     )
     return token
 
@@ -151,9 +142,7 @@ def revoke_device(tx: Transaction, fleet: str, device: str, now: float) -> None:
     """Revoke a device's token; its contributions stay until they are dropped."""
     if not tx.run(
         "update devices set revoked = coalesce(revoked, ?) where fleet = ? and device = ?",
-        now,
-        fleet,
-        device,
+        *(now, fleet, device),
     ):
         raise UnknownError(f"no device {device} in {fleet}")
 
@@ -190,11 +179,8 @@ class SignInAttempts:
         """Count a wrong attempt, or refuse to go into it."""
         with self._lock:
             now = self._clock()
-            wait = (
-                self._wrong[0] + ATTEMPT_WINDOW_S - now
-                if len(self._wrong) == MAX_WRONG_ATTEMPTS
-                else 0.0
-            )
+            full = len(self._wrong) == MAX_WRONG_ATTEMPTS
+            wait = self._wrong[0] + ATTEMPT_WINDOW_S - now if full else 0.0
             if wait <= 0.0:
                 self._wrong.append(now)
                 return
@@ -253,8 +239,11 @@ class Sessions:
 
     def sign_in(self, token: str) -> tuple[str, Session]:
         """Let in who has an operator's token; the string is for the cookie."""
+        if not _has_prefix(token, TOKEN_PREFIXES["operator"]):
+            raise self._refused(TOKEN_REFUSED)
         try:
-            caller = self._operator(token)
+            with self._database.reading() as tx:
+                caller = find_caller(tx, token)
         except DeniedError as error:
             raise self._refused(TOKEN_REFUSED) from error
         return self._writer.write(lambda tx: self._begin(tx, caller.name, by="token"))
@@ -314,12 +303,6 @@ class Sessions:
 
         self._writer.write(change)
 
-    def _operator(self, token: str) -> Caller:
-        if not _has_prefix(token, TOKEN_PREFIXES["operator"]):
-            raise DeniedError(TOKEN_REFUSED)
-        with self._database.reading() as tx:
-            return find_caller(tx, token)
-
     def _can_be_used(self, link: str) -> bool:
         """Return whether a link opens something; an operator's row must be older than the link."""
         if not _has_prefix(link, LINK_PREFIX):
@@ -330,9 +313,7 @@ class Sessions:
                     "select 1 from links l where l.token_hash = ? and l.used is null"
                     " and l.expires > ? and exists (select 1 from operators o"
                     " where o.name = l.name and o.created <= l.expires - ?)",
-                    hash_token(link),
-                    self._clock(),
-                    LINK_S,
+                    *(hash_token(link), self._clock(), LINK_S),
                 )
             )
 
@@ -342,10 +323,7 @@ class Sessions:
         _delete_expired(tx, "sessions", name, self._clock())
         tx.run(
             "insert into sessions (token_hash, name, created, expires) values (?, ?, ?, ?)",
-            hash_token(cookie),
-            name,
-            start,
-            session.expires,
+            *(hash_token(cookie), name, start, session.expires),
         )
         self._record(tx, name, "sign in", by=by)
         return cookie, session
@@ -383,9 +361,7 @@ def _delete_expired(tx: Transaction, table: str, name: str, now: float) -> None:
     tx.run(
         f"delete from {table} where name = ? and token_hash not in (select token_hash"
         f" from {table} where name = ? order by expires desc, token_hash limit ?)",
-        name,
-        name,
-        MAX_SESSIONS - 1,
+        *(name, name, MAX_SESSIONS - 1),
     )
 
 

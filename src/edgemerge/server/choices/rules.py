@@ -185,13 +185,7 @@ def add_choice(tx: Transaction, fleet: str, choice: Choice) -> None:
         )
     tx.run(
         f"insert into choices (fleet, {CHOICE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
-        fleet,
-        choice.number,
-        choice.at,
-        choice.actor,
-        choice.epoch,
-        choice.undone,
-        choice.body,
+        *(fleet, choice.number, choice.at, choice.actor, choice.epoch, choice.undone, choice.body),
     )
 
 
@@ -207,9 +201,7 @@ def store_undo(tx: Transaction, fleet: str, choice: Choice) -> None:
         "delete from choices where fleet = ? and undone is not null and epoch <="
         " (select epoch from choices where fleet = ? and undone is not null"
         " order by epoch desc limit 1 offset ?)",
-        fleet,
-        fleet,
-        MAX_CHOICES,
+        *(fleet, fleet, MAX_CHOICES),
     )
 
 

@@ -15,7 +15,6 @@ from fastapi.responses import Response
 from edgemerge.core.errors import UnknownError
 from edgemerge.core.ledger import Key
 from edgemerge.server.contributions import StoredContribution, list_stored
-from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, digits, share, times
@@ -258,7 +257,7 @@ def show_device(
     """Show a device: its scores, alarms, patterns, contributions and merges."""
     view = device_view(service, viewers.tables, fleet, device)
     values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(request)}
-    values |= {"points": chart_series(view.points), "figures": formatting, "tab": ""}
+    values |= {"points": chart_series(view.points), "tab": ""}
     values |= {"event_id": event_id(view.points, viewers.run)}
     return render_page(request, "device.html", session, **values)
 

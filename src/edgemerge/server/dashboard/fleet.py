@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.fleet_table import BLANK_ROW, SORT_KEYS, matches, sort_rows
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import PageSession
@@ -40,9 +39,7 @@ def show_fleets(
     if len(found) == 1:
         return RedirectResponse(f"/ui/fleets/{found[0]}", 303)
     seen = [viewers.tables.look(name) for name in found]
-    return render_page(
-        request, "fleets.html", session, seen=seen, here=server_url(request), figures=formatting
-    )
+    return render_page(request, "fleets.html", session, seen=seen, here=server_url(request))
 
 
 @router.get("/fleets/{fleet}")
@@ -63,7 +60,7 @@ def show_fleet(
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
     found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
     values = page | table | found
-    return render_page(request, "fleet.html", session, figures=formatting, **values)
+    return render_page(request, "fleet.html", session, **values)
 
 
 def server_url(request: Request) -> str:

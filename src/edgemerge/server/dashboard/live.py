@@ -94,7 +94,7 @@ class DeviceEvents:
 def render_parts(view: DeviceView) -> dict[str, str]:
     """Render the parts of the page; they are equal as long as nothing in them changes."""
     return {
-        name: TEMPLATES.get_template(f"_device_{name}.html").render(view=view, figures=formatting)
+        name: TEMPLATES.get_template(f"_device_{name}.html").render(view=view)
         for name in PAGE_PARTS
     }
 

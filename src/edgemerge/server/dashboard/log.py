@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from edgemerge.server.audit import Entry
-from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.merge_view import parse_number, search_text
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import PageSession
@@ -39,8 +38,6 @@ FILTERS = {
     "-contribute": "everything but contributions",
     **{action: action for action in ACTION_WORDS},
 }
-LOG_TEMPLATE_VALUES: dict[str, Any] = {"tab": "Log", "choices": FILTERS, "figures": formatting}
-
 router = APIRouter(include_in_schema=False)
 
 
@@ -78,9 +75,10 @@ async def show_log(
             LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
             for each in found[:ENTRIES_PER_PAGE]
         ]
+        page: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
         asked = {"action": action, "find": find, "newest": before == AFTER_LAST}
-        shown = {"fleet": fleet, "rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
-        return render_page(request, "log.html", session, **LOG_TEMPLATE_VALUES, **asked, **shown)
+        shown = {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
+        return render_page(request, "log.html", session, **page, **asked, **shown)
 
     return await run_in_thread(work)
 

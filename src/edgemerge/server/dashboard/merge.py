@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -12,7 +12,6 @@ from fastapi.responses import RedirectResponse
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.server.auth import Session
 from edgemerge.server.choices.rules import Choice
-from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.merge_view import (
     TARGET_OPTIONS,
     MergeQuery,
@@ -27,11 +26,8 @@ from edgemerge.server.dashboard.merge_view import (
 )
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
-from edgemerge.server.http import STATUS_BY_ERROR, HeavyLimiter, Name, ServiceDep, run_in_thread
+from edgemerge.server.http import HeavyLimiter, Name, ServiceDep, error_answer, run_in_thread
 from edgemerge.server.service import Service
-
-T = TypeVar("T")
-MERGE_TEMPLATE_VALUES: dict[str, Any] = {"tab": "Merge", "say": formatting, "figures": formatting}
 
 router = APIRouter(include_in_schema=False)
 
@@ -59,9 +55,7 @@ async def show_matrix(
 
     def work() -> Response:
         matrix = matrix_view(service, fleet, session.caller, wanted)
-        return render_page(
-            request, "_matrix.html", session, matrix=matrix, wanted=wanted, **MERGE_TEMPLATE_VALUES
-        )
+        return render_page(request, "_matrix.html", session, matrix=matrix, wanted=wanted)
 
     return await run_in_thread(work, heavy_limiter)
 
@@ -76,59 +70,32 @@ async def merge_page(
     """Render the page; an error is shown on it, in its own words."""
     state = request.app.state
     service: Service = state.service
-    preview = matrix = None
+    values: dict[str, Any] = {"tab": "Merge", "fleet": fleet, "wanted": wanted}
+    values |= {"preview": None, "matrix": None}
     if wanted.previewing and problem is None:
-        look = _catch_problem(lambda: preview_view(service, fleet, wanted))
-        preview, problem = await run_in_thread(look, state.heavy_limiter)
+        look = partial(preview_view, service, fleet, wanted)
+        try:
+            values["preview"] = await run_in_thread(look, state.heavy_limiter)
+        except EdgemergeError as error:
+            problem = error
     if wanted.at_once:
         compare = partial(matrix_view, service, fleet, session.caller, wanted)
-        matrix = await run_in_thread(compare, state.heavy_limiter)
-    values = {
-        "fleet": fleet,
-        "wanted": wanted,
-        "preview": preview,
-        "matrix": matrix,
-        **MERGE_TEMPLATE_VALUES,
-    }
+        values["matrix"] = await run_in_thread(compare, state.heavy_limiter)
+    values["problem"] = "" if problem is None else str(problem)
+    status = 200 if problem is None else error_answer(problem).status
 
     def work() -> Response:
         values["view"] = merge_view(service, fleet, session.caller, wanted)
-        values["problem"] = "" if problem is None else str(problem)
-        return render_page(request, "merge.html", session, status=error_status(problem), **values)
+        return render_page(request, "merge.html", session, status=status, **values)
 
     return await run_in_thread(work)
-
-
-def error_status(problem: EdgemergeError | None) -> int:
-    """Return the status that fits an error, as the rest of the server does."""
-    if problem is None:
-        return 200
-    return next(code for kind, code in STATUS_BY_ERROR if isinstance(problem, kind))
-
-
-def _catch_problem(work: Callable[[], T]) -> Callable[[], tuple[T | None, EdgemergeError | None]]:
-    def tried() -> tuple[T | None, EdgemergeError | None]:
-        try:
-            return work(), None
-        except EdgemergeError as error:
-            return None, error
-
-    return tried
 
 
 def _confirm(request: Request, fleet: str, session: Session, exclude: str) -> Response:
     key = parse_key(exclude)
     found = contribution_view(request.app.state.service, fleet, key, session.caller)
-    words = describe_key(key)
-    return render_page(
-        request,
-        "exclude.html",
-        session,
-        fleet=fleet,
-        found=found,
-        words=words,
-        **MERGE_TEMPLATE_VALUES,
-    )
+    values = {"tab": "Merge", "fleet": fleet, "found": found, "words": describe_key(key)}
+    return render_page(request, "exclude.html", session, **values)
 
 
 @router.post("/fleets/{fleet}/merge/adopt")
@@ -157,30 +124,27 @@ async def exclude(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
     """Exclude a contribution."""
-    key = form.one("exclude") or form.one("revoke")
-    return await _run_and_redirect(
-        request,
-        fleet,
-        session,
-        lambda: service.choices.exclude(fleet, parse_key(key), session.caller),
-    )
+    text = form.one("exclude") or form.one("revoke")
+
+    def choose() -> Choice:
+        return service.choices.exclude(fleet, parse_key(text), session.caller)
+
+    return await _run_and_redirect(request, fleet, session, choose)
 
 
 @router.post("/fleets/{fleet}/merge/undo")
 async def undo(
     request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
 ) -> Response:
-    """Take a choice back."""
-    chosen = parse_number(form.one("number"))
-    return await _run_and_redirect(
-        request, fleet, session, lambda: service.choices.undo(fleet, chosen, session.caller)
-    )
+    """Undo a choice."""
+    undoing = partial(service.choices.undo, fleet, parse_number(form.one("number")))
+    return await _run_and_redirect(request, fleet, session, lambda: undoing(session.caller))
 
 
 async def _run_and_redirect(
     request: Request, fleet: str, session: Session, choose: Callable[[], Choice]
 ) -> Response:
-    """Lead back to the page, which says what was chosen; or say there why it was not."""
+    """Redirect to the page, which shows what was chosen; or show there why it was not."""
     try:
         choice = await run_in_thread(choose)
     except EdgemergeError as problem:

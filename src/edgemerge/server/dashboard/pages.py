@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgemerge import __version__
 from edgemerge.core.errors import UnknownError
 from edgemerge.server.auth import Session
+from edgemerge.server.dashboard import formatting
 from edgemerge.server.http import ErrorAnswer, error_json
 
 CONTENT_SECURITY_POLICY = (
@@ -130,13 +131,13 @@ TEMPLATES = Environment(
     undefined=StrictUndefined,
     auto_reload=False,
 )
-TEMPLATES.globals.update(static=static_url, version=__version__)
+TEMPLATES.globals.update(static=static_url, version=__version__, figures=formatting)
 
 
 def render_page(
     request: Request, template: str, session: Session | None, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """Fill in a template; it also sees `static(name)`, `session`, `version` and `now`."""
+    """Fill in a template; it also sees `static`, `figures`, `session`, `version` and `now`."""
     now = request.app.state.service.clock()
     text = TEMPLATES.get_template(template).render(session=session, now=now, **values)
     return HTMLResponse(text, status, security_headers(request.scope))
@@ -174,15 +175,8 @@ def error_page(request: Request, answer: ErrorAnswer) -> Response:
     if answer.status < 400 or wants_json(request):
         response: Response = error_json(request, answer)
     else:
-        heading = ERROR_TITLES.get(answer.status, "Not done")
         session = getattr(request.state, "session", None)
-        response = render_page(
-            request,
-            "problem.html",
-            session,
-            status=answer.status,
-            heading=heading,
-            words=answer.message,
-        )
+        words = {"heading": ERROR_TITLES.get(answer.status, "Not done"), "words": answer.message}
+        response = render_page(request, "problem.html", session, status=answer.status, **words)
     response.headers.update({**security_headers(request.scope), **answer.headers})
     return response

@@ -210,9 +210,7 @@ def read_minutes(tx: Transaction, fleet: str, device: str, since: int) -> dict[i
     rows = tx.rows(
         f"select minute, scores, mean, highest, threshold, alarms from minutes {WHERE_DEVICE}"
         " and minute >= ? order by minute",
-        fleet,
-        device,
-        since,
+        *(fleet, device, since),
     )
     return {row[0]: MinuteSummary(row[0] * model.MINUTE_S, *row[1:]) for row in rows}
 
