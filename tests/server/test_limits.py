@@ -8,8 +8,10 @@ from threading import Event
 
 import pytest
 
-from edgemerge.core.errors import UnavailableError
+from edgemerge.core.errors import RejectedError, UnavailableError
+from edgemerge.server.auth import Caller
 from edgemerge.server.db.writer import Writer
+from edgemerge.server.fleets import Fleet
 from edgemerge.server.http import Limits
 from edgemerge.wire.codec import decode, encode
 from tests.server.wire import (
@@ -29,6 +31,8 @@ from tests.services.hub import running
 pytestmark = pytest.mark.slow
 
 WHOLE = encode(note("a"))
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(WHOLE), WHOLE)
+MAX_BYTES = Fleet("mine", encode(SHARED), "totals", 1, False, 0, 0.0).max_contribution_bytes
 THREADS = 12
 
 
@@ -62,8 +66,9 @@ def idle(here):
 
 
 def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path):
-    with serving(tmp_path, max_bytes_in_flight=len(WHOLE) + 500) as (here, token):
-        with half_sent(here, token) as opened:
+    with serving(tmp_path, max_bytes_in_flight=MAX_BYTES) as (here, token):
+        # Chunks may become as large as a contribution can be: they reserve all there is.
+        with half_sent(here, token, "Transfer-Encoding: chunked", body=CHUNKED) as opened:
             before = dump(here)
             answered = push(here, token, note("a", pattern="idle"))
             assert answered.status == 503
@@ -72,10 +77,18 @@ def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path
             assert dump(here) == before
             assert ask(here, "GET", "/healthz").status == 200
             assert ask(here, "GET", "/fleets/mine/total", token=token).status == 200
-            opened.sendall(WHOLE[100:])
+            opened.sendall(CHUNKED[100:])
             assert status_on(opened) == 201
         until(lambda: idle(here))
         assert push(here, token, note("a", pattern="idle")).status == 201
+
+
+def test_a_fleet_whose_contributions_could_never_be_sent_is_refused(tmp_path):
+    database = f"sqlite:///{tmp_path / 'fleets.db'}"
+    with running(database, Limits(max_bytes_in_flight=MAX_BYTES - 1)) as here:
+        with pytest.raises(RejectedError, match=f"{MAX_BYTES} bytes.*choose fewer inputs"):
+            here.operator.create_fleet("mine", SHARED)
+        assert here.service.fleets(Caller("root")) == []
 
 
 def test_too_many_requests_under_way_are_refused_until_there_are_fewer(tmp_path):
@@ -93,10 +106,9 @@ def test_too_many_requests_under_way_are_refused_until_there_are_fewer(tmp_path)
 def test_a_length_beside_chunks_reserves_no_less(tmp_path):
     with serving(tmp_path) as (here, token):
         lines = "Content-Length: 1", "Transfer-Encoding: chunked"
-        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(WHOLE), WHOLE)
-        with half_sent(here, token, *lines, body=body) as opened:
-            assert here.app.state.load.bytes == here.service.fleet("mine").limit
-            opened.sendall(body[100:])
+        with half_sent(here, token, *lines, body=CHUNKED) as opened:
+            assert here.app.state.load.bytes == MAX_BYTES
+            opened.sendall(CHUNKED[100:])
             assert status_on(opened) == 201
         until(lambda: idle(here))
 

@@ -73,7 +73,13 @@ class ProfileCache:
                 self._known.move_to_end(stored.digest)
                 return found
         made = Profile.of(read_stats(tx, stored, projection))
-        self._remember(stored.digest, made)
+        with self._lock:
+            if stored.digest not in self._known:
+                self._used += profile_bytes(projection)
+            self._known[stored.digest] = made
+            while self._used > self._room:
+                _, gone = self._known.popitem(last=False)
+                self._used -= profile_bytes(gone.stats.projection)
         return made
 
     def stats(self, tx: Transaction, stored: StoredContribution, projection: Projection) -> Stats:
@@ -82,17 +88,8 @@ class ProfileCache:
             found = self._known.get(stored.digest)
         return found.stats if found else read_stats(tx, stored, projection)
 
-    def _remember(self, digest: str, profile: Profile) -> None:
-        with self._lock:
-            if digest not in self._known:
-                self._used += profile_bytes(profile.stats.projection)
-            self._known[digest] = profile
-            while self._used > self._room:
-                _, gone = self._known.popitem(last=False)
-                self._used -= profile_bytes(gone.stats.projection)
 
-
-EntriesByPart = Mapping[int, Sequence[StoredContribution]]
+ContributionsByPart = Mapping[int, Sequence[StoredContribution]]
 Sources = frozenset[str] | None  # sources; None: all
 
 
@@ -112,7 +109,7 @@ class SourceSums:
         tx: Transaction,
         fleet: Fleet,
         whole: totals.Parts,
-        inside: EntriesByPart,
+        inside: ContributionsByPart,
         rules: Rules,
         read: Callable[[StoredContribution], Stats],
     ) -> None:
@@ -304,7 +301,7 @@ class Preview:
         totals.must_match_samples(whole, self._placed)
         return self._sums(whole, group_by_part(self._placed))
 
-    def _sums(self, whole: totals.Parts, inside: EntriesByPart) -> SourceSums:
+    def _sums(self, whole: totals.Parts, inside: ContributionsByPart) -> SourceSums:
         read = partial(self._solved.stats, self._tx, projection=self._fleet.projection)
         return SourceSums(self._tx, self._fleet, whole, inside, self._now.rules, read)
 

@@ -162,9 +162,8 @@ def choices_of(tx: Transaction, fleet: str) -> list[Choice]:
 
 def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
     """Return a choice that must be there."""
-    row = tx.one(
-        f"select {CHOICE_COLUMNS} from choices where fleet = ? and number = ?", fleet, number
-    )
+    sql = f"select {CHOICE_COLUMNS} from choices where fleet = ? and number = ?"
+    row = tx.one(sql, fleet, number)
     if row is None:
         raise UnknownError(f"no choice {number} in {fleet}")
     return _choice_from_row(row)

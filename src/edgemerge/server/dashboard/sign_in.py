@@ -73,9 +73,8 @@ async def _form_dependency(request: Request) -> Form:
     return await read_form(request)
 
 
-FormDep = Annotated[
-    Form, Depends(_form_dependency)
-]  # name it after Acting, which knows who sends it
+# A route names it after its session, so that forms of strangers are not read.
+FormDep = Annotated[Form, Depends(_form_dependency)]
 
 
 HOME_PATH, SIGN_IN_PATH = "/ui/", "/ui/sign-in"
@@ -86,11 +85,9 @@ MAX_PATH_CHARS = 2000  # characters of an address
 
 def cookies_of(request: Request) -> list[str]:
     """Return possible session cookies; over https only one that no other host can have set."""
-    names = (
-        (SECURE_COOKIE,)
-        if request.scope["scheme"] == "https"
-        else (SECURE_COOKIE, plain_cookie_name(request))
-    )
+    names = [SECURE_COOKIE]
+    if request.scope["scheme"] != "https":
+        names.append(plain_cookie_name(request))
     return [request.cookies[name] for name in names if request.cookies.get(name)]
 
 
@@ -120,7 +117,7 @@ OptionalSession = Annotated[Session | None, Depends(session_of)]
 
 
 def require_page_session(request: Request, session: OptionalSession) -> Session:
-    """Lead a stranger to sign in, and then back to where it wanted to go."""
+    """Redirect a request without a session to sign in, and then back."""
     if session is None:
         if wants_json(request):
             raise HTTPException(401, "you are not signed in: load the page again")
@@ -129,7 +126,7 @@ def require_page_session(request: Request, session: OptionalSession) -> Session:
 
 
 def require_data_session(session: OptionalSession) -> Session:
-    """Refuse a stranger: a script cannot sign in."""
+    """Refuse a request without a session: a script cannot sign in."""
     if session is None:
         raise HTTPException(401, "you are not signed in: load the page again")
     return session
@@ -226,13 +223,13 @@ def _split_url(address: str) -> tuple[str, str]:
     return host, slash + rest
 
 
-MAX_SIGN_IN_BYTES = 8192  # bytes of the form: strangers send it
+MAX_SIGN_IN_BYTES = 8192  # bytes of the form: anybody may send it
 
 router = APIRouter(include_in_schema=False)
 
 
 async def sign_in_form(request: Request) -> Form:
-    """Read the form of somebody whom we do not know, if it is ours."""
+    """Read the form before sign-in, if it was sent from our page."""
     must_be_same_origin(request)
     return await read_form(request, MAX_SIGN_IN_BYTES)
 
@@ -257,7 +254,7 @@ def show_sign_in(
 def sign_in(
     request: Request, service: ServiceDep, form: Annotated[Form, Depends(sign_in_form)]
 ) -> Response:
-    """Let in who has a token or a link, and lead to what was wanted."""
+    """Sign in with a token or a link, and redirect to the page that was wanted."""
     following, link = safe_next_path(form.one("next")), form.one("link")
     sessions = service.sessions
     try:

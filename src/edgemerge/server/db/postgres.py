@@ -117,10 +117,9 @@ class PostgresDatabase:
         except psycopg.Error as error:
             problem = redact_message(str(error), self._url)
         raise UnavailableError(  # not from the error itself, whose words might hold the password
-            f"{redact_url(self._url)} cannot be reached: {problem}; see that "
-            "PostgreSQL runs there, "
-            "lets this user in, and has connections left: each server takes up "
-            f"to {MAX_CONNECTIONS}",
+            f"{redact_url(self._url)} cannot be reached: {problem}; see that PostgreSQL runs "
+            "there, lets this user in, and has connections left: each server takes up to "
+            f"{MAX_CONNECTIONS}",
             retry_s=5.0,
         )
 
@@ -130,7 +129,9 @@ class PostgresDatabase:
                 more = SET_LOCAL if sql != "commit" and _is_pooled(connection) else ""
                 connection.execute(sql + more, prepare=False)
                 return StatementResult([], 0)
-            cursor = connection.execute(_translate(sql), _plain_values(values), binary=True)
+            # SQLite stores truth values as numbers.
+            plain = [int(value) if isinstance(value, bool) else value for value in values]
+            cursor = connection.execute(_translate(sql), plain, binary=True)
             return StatementResult(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
     @contextmanager
@@ -153,17 +154,15 @@ class PostgresDatabase:
             )
         if state.startswith(DAMAGE_STATES):
             return DatabaseDamagedError(
-                f"{redact_url(self._url)} is damaged ({words}): restore it from a "
-                "backup; devices will "
-                "push again what is newer"
+                f"{redact_url(self._url)} is damaged ({words}): restore it from a backup; devices "
+                "will push again what is newer"
             )
         if state.startswith(UNAVAILABLE_STATES) or (
             not state and isinstance(error, psycopg.OperationalError)
         ):
             return UnavailableError(
-                f"{redact_url(self._url)} broke off ({words}): what was not "
-                "acknowledged may be lost; "
-                "try again",
+                f"{redact_url(self._url)} broke off ({words}): what was not acknowledged may be "
+                "lost; try again",
                 retry_s=1.0,
             )
         return None
@@ -220,11 +219,6 @@ def _must_be_supported(connection: Connection) -> None:
 def _translate(sql: str) -> bytes:
     """Write a statement as psycopg wants it."""
     return sql.replace("%", "%%").replace("?", "%s").encode()
-
-
-def _plain_values(values: Sequence[Any]) -> Sequence[Any]:
-    """Return truth values as numbers, as SQLite keeps them."""
-    return [int(value) if isinstance(value, bool) else value for value in values]
 
 
 def _is_usable(connection: Connection) -> bool:

@@ -289,9 +289,8 @@ class SqliteDatabase:
         """Give free pages back to the disk and make the reserve again; return whether it exists."""
         with self._writers.connection() as connection:
             self._checkpoint(connection)
-            while free := self._count(
-                connection, "freelist"
-            ):  # in steps, as each needs room in the log
+            # In steps, as each needs room in the log.
+            while free := self._count(connection, "freelist"):
                 self._shrink(connection, MAX_PAGES_FREED)
                 self._checkpoint(connection)
                 if self._count(connection, "freelist") >= free:
@@ -320,7 +319,9 @@ class SqliteDatabase:
         with self._writers.connection() as connection:
             with self._transaction(connection, "begin immediate") as changes:
                 yield changes
-                self._hold(changes)
+                ((pages,),) = changes.rows("pragma page_count")
+                if self._body is not None:  # now: moving the log there must not fail for lack of it
+                    self._body.hold(pages)
             self._tidy(connection)
 
     def _open(self) -> None:
@@ -342,14 +343,11 @@ class SqliteDatabase:
             if size < pages * PAGE_BYTES and not logged:  # SQLite would read zeros at the end
                 raise self._broken(f"it has {size} bytes, expected {pages} whole pages")
             if size <= MAX_CHECKED_BYTES:
-                self._must_be_sound(connection)
+                ((words,),) = self._ask(connection, "pragma integrity_check(1)", ()).rows
+                if words != "ok":
+                    raise self._broken(" ".join(str(words).split()))
             self._ask(connection, "begin immediate", ())  # makes what lies beside an open file
             self._ask(connection, "rollback", ())
-
-    def _must_be_sound(self, connection: sqlite3.Connection) -> None:
-        ((words,),) = self._ask(connection, "pragma integrity_check(1)", ()).rows
-        if words != "ok":
-            raise self._broken(" ".join(str(words).split()))
 
     def _writer(self) -> sqlite3.Connection:
         return self._connected(
@@ -393,12 +391,6 @@ class SqliteDatabase:
                 f"{self.path} lies where SQLite cannot keep a log beside it (mode {mode}): "
                 "put it on a local disk"
             )
-
-    def _hold(self, changes: Transaction) -> None:
-        """Take the room in the file now: moving the log there must not fail for lack of it."""
-        ((pages,),) = changes.rows("pragma page_count")
-        if self._body is not None:
-            self._body.hold(pages)
 
     def _tidy(self, connection: sqlite3.Connection) -> None:
         """Bound the log and give free pages back; what was committed stays so if this fails."""

@@ -102,12 +102,11 @@ class DeviceRecords:
             record = self._record(name)
             record.points = drop_future(record.points, now)
             last_alarm, last_merge = record.last_events
-            merge = received.merge if _is_new_merge(received.merge, last_merge) else None
-            self._wait(
-                name,
-                record,
-                PendingHistory.of(received, new_points(record.points, received.points), merge),
-            )
+            merge = received.merge
+            if merge is not None and last_merge is not None and last_merge.digest == merge.digest:
+                merge = None  # devices repeat the last merge when they start
+            unknown = new_points(record.points, received.points)
+            self._wait(name, record, PendingHistory.of(received, unknown, merge))
             record.points = merge_points(record.points, received.points)
             record.merged += merge is not None
             seen = LatestReport(
@@ -248,11 +247,6 @@ class DeviceRecords:
         return self._every
 
 
-def _is_new_merge(merge: ReportedMerge | None, last: ReportedMerge | None) -> bool:
-    """Return whether a merge is another than the last one: devices repeat it when they start."""
-    return merge is not None and (last is None or last.digest != merge.digest)
-
-
 def _is_reporting(latest: LatestReport | None, now: float) -> bool:
     """Return whether a device is one of those that report now."""
     if latest is None or latest.left:
@@ -325,7 +319,11 @@ class HistoryWriter:
     def read(self) -> None:
         """Take in what other servers wrote, and forget fleets that are gone."""
         with self._database.reading() as tx:
-            self._forget_fleets(dict(tx.rows("select fleet, created from fleets")))
+            found = dict(tx.rows("select fleet, created from fleets"))
+            for fleet, created in self._fleets.items():
+                if found.get(fleet) != created:  # deleted by another server, or made anew
+                    self._records.forget(fleet)
+            self._fleets = found
             known = self._records.versions()
             for key, version in storage.report_versions(tx).items():
                 name = DeviceId(*key)
@@ -343,7 +341,14 @@ class HistoryWriter:
             found = [key for key in some if tx.one(old, *key, least)]
         self._swept = some[-1] if some else FIRST_KEY
         if found and self._may_write():
-            self._change(lambda tx: _delete_old_minutes(tx, found, least))
+
+            def delete_old(tx: Transaction) -> None:
+                for fleet, device in found:
+                    tx.run(
+                        f"delete from minutes {WHERE_DEVICE} and minute < ?", fleet, device, least
+                    )
+
+            self._change(delete_old)
 
     def pause_s(self) -> float:
         """Return how long to wait: a large fleet reports once, so rows side by side go together."""
@@ -385,9 +390,7 @@ class HistoryWriter:
                     write = partial(storage.write_updates, updates=updates)
                     self._records.written(self._change(write, timeout_s))
             finally:
-                self._records.restore_pending(
-                    updates
-                )  # of what was written nothing is left to put back
+                self._records.restore_pending(updates)  # of what was written nothing is left
         return bool(updates)
 
     def _change(self, change: Callable[[Transaction], T], timeout_s: float = 30.0) -> T:
@@ -396,17 +399,6 @@ class HistoryWriter:
             log.info("history is written again")
         self._troubled = False
         return found
-
-    def _forget_fleets(self, found: dict[str, float]) -> None:
-        for fleet, created in self._fleets.items():
-            if found.get(fleet) != created:  # deleted by another server, or made anew
-                self._records.forget(fleet)
-        self._fleets = found
-
-
-def _delete_old_minutes(tx: Transaction, keys: list[tuple[str, str]], least: int) -> None:
-    for fleet, device in keys:
-        tx.run(f"delete from minutes {WHERE_DEVICE} and minute < ?", fleet, device, least)
 
 
 class History:

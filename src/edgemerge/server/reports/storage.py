@@ -38,6 +38,10 @@ TRAFFIC_COLUMNS = "pushes, pushed_bytes, pulls, pulled_bytes, last, grouped"
 NO_TRAFFIC = tuple(vars(Traffic()).values())
 REPORT_COLUMNS = f"fleet, device, version, at, body, points, {TRAFFIC_COLUMNS}, merged"
 
+SELECT_REPORT = (
+    f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -103,17 +107,14 @@ def _write_device(tx: Transaction, update: DeviceUpdate) -> int | None:
 
 def _write_report(tx: Transaction, update: DeviceUpdate) -> int:
     where, fresh, latest = (update.fleet, update.device), update.fresh, update.latest
-    row = tx.one(
-        f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
-        *where,
-    )
+    row = tx.one(SELECT_REPORT, *where)
     version, at, body, known, *traffic, merged = row or (0, 0.0, "", b"", *NO_TRAFFIC, 0)
     if latest is not None and latest.heard > at:
         at, body = latest.heard, _status_json(latest)
     sums = Traffic(*traffic) + fresh.traffic
     points = pack_points(_tail_points(tx, where, merge_points(unpack_points(known), fresh.points)))
-    values = (*where, version + 1, at, body, points, *vars(sums).values())
-    values = (*values, merged + fresh.merged)
+    totals = (*vars(sums).values(), merged + fresh.merged)
+    values = (*where, version + 1, at, body, points, *totals)
     _upsert(tx, "reports", REPORT_COLUMNS, values)
     return int(version) + 1
 
@@ -157,7 +158,7 @@ def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[Repo
 
 def _write_merges(tx: Transaction, where: tuple[str, str], merges: Sequence[ReportedMerge]) -> None:
     last = tx.one(f"select body from merges {WHERE_DEVICE} order by at desc limit 1", *where)
-    before = [_parse_merge(last[0])] if last else []
+    before = [ReportedMerge.model_validate_json(last[0])] if last else []
     *older, newest = sorted([*before, *merges], key=lambda merge: merge.at)
     for merge in [*map(_shortened, older), newest]:
         values = (*where, merge.at, merge.model_dump_json())
@@ -193,10 +194,7 @@ def report_versions(tx: Transaction) -> dict[tuple[str, str], int]:
 def read_report(tx: Transaction, fleet: str, device: str) -> StoredReport | None:
     """Return what is stored of a device."""
     where = (fleet, device)
-    row = tx.one(
-        f"select version, at, body, points, {TRAFFIC_COLUMNS}, merged from reports {WHERE_DEVICE}",
-        *where,
-    )
+    row = tx.one(SELECT_REPORT, *where)
     if row is None:
         return None
     version, at, body, tail, *traffic, merged = row
@@ -226,7 +224,9 @@ def read_alarms(tx: Transaction, fleet: str, device: str, limit: int) -> list[Re
 def read_merges(tx: Transaction, fleet: str, device: str, limit: int) -> list[ReportedMerge]:
     """Return the newest merges of a device."""
     sql = f"select body from merges {WHERE_DEVICE} order by at desc limit ?"
-    return [_parse_merge(body) for (body,) in tx.rows(sql, fleet, device, limit)]
+    return [
+        ReportedMerge.model_validate_json(body) for (body,) in tx.rows(sql, fleet, device, limit)
+    ]
 
 
 def _status_json(latest: LatestReport) -> str:
@@ -244,10 +244,6 @@ def _latest_report(device: str, at: float, body: str) -> LatestReport | None:
         log.warning("what a device reported is damaged", extra={"values": {"device": device}})
         return None
     return LatestReport(device=device, heard=at, points=(), seq=0, **dict(stored))
-
-
-def _parse_merge(body: str) -> ReportedMerge:
-    return ReportedMerge.model_validate_json(body)
 
 
 def _shortened(merge: ReportedMerge) -> ReportedMerge:
