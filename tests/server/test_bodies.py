@@ -214,7 +214,7 @@ def test_of_a_body_that_says_it_is_too_large_nothing_is_read(shared, length):
 )
 def test_a_body_without_end_is_given_up_at_the_limit(shared, headers):
     status, taken = taken_from(shared, headers)
-    limit = shared.here.service.fleet("mine").limit
+    limit = shared.here.service.fleet("mine").max_contribution_bytes
     assert status == 413
     assert taken <= limit + PIECE
     assert shared.here.app.state.load.bytes == 0

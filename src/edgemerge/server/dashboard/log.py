@@ -75,10 +75,10 @@ async def show_log(
             LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
             for each in found[:ENTRIES_PER_PAGE]
         ]
-        page: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
-        asked = {"action": action, "find": find, "newest": before == AFTER_LAST}
-        shown = {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
-        return render_page(request, "log.html", session, **page, **asked, **shown)
+        values: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
+        values |= {"action": action, "find": find, "newest": before == AFTER_LAST}
+        values |= {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
+        return render_page(request, "log.html", session, **values)
 
     return await run_in_thread(work)
 

@@ -94,8 +94,8 @@ async def merge_page(
 def _confirm(request: Request, fleet: str, session: Session, exclude: str) -> Response:
     key = parse_key(exclude)
     found = contribution_view(request.app.state.service, fleet, key, session.caller)
-    values = {"tab": "Merge", "fleet": fleet, "found": found, "words": describe_key(key)}
-    return render_page(request, "exclude.html", session, **values)
+    words: dict[str, Any] = {"tab": "Merge", "fleet": fleet, "words": describe_key(key)}
+    return render_page(request, "exclude.html", session, found=found, **words)
 
 
 @router.post("/fleets/{fleet}/merge/adopt")

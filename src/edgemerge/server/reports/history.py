@@ -319,7 +319,7 @@ class HistoryWriter:
     def read(self) -> None:
         """Take in what other servers wrote, and forget fleets that are gone."""
         with self._database.reading() as tx:
-            found = dict(tx.rows("select fleet, created from fleets"))
+            found: dict[str, float] = dict(tx.rows("select fleet, created from fleets"))
             for fleet, created in self._fleets.items():
                 if found.get(fleet) != created:  # deleted by another server, or made anew
                     self._records.forget(fleet)
