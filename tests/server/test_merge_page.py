@@ -127,7 +127,7 @@ def test_a_preview_says_what_would_happen_to_each_device(operator):
     assert sorted(rows) == ["a1", "a2"]
     assert re.match(r"normal ×0\.\d\d falls: it is explained better .* \+300$", rows["a1"])
     assert "Every level falls" in text
-    (happens,) = [text for _, text in page.all("strong") if "told" in text]
+    (happens,) = [text for _, text in page.all("strong") if "adopt" in text]
     assert happens == "a1 and a2 will adopt only each other's sums"
     hidden = [attrs["value"] for attrs, _ in page.all("input", type="hidden", name="source")]
     assert hidden == ["a1", "a2"]

@@ -244,13 +244,13 @@ def test_patterns_are_grouped_for_a_preview_though_nobody_has_asked_for_them(
 
 
 def test_sums_of_a_selection_are_read_once_for_all_targets(detectors, monkeypatch):
-    read, real = [], contributions.read_stats
+    read, real = [], contributions.read_contribution
 
     def reading(tx, entry, projection):
         read.append(entry.device)
         return real(tx, entry, projection)
 
-    monkeypatch.setattr(contributions, "read_stats", reading)
+    monkeypatch.setattr(contributions, "read_contribution", reading)
     detectors.world.told()
     read.clear()
     detectors.choices.preview(FLEET, ["b", "c"], ["a", "d"])
@@ -354,13 +354,13 @@ def test_of_many_patterns_the_largest_are_compared(detectors, monkeypatch):
 
 
 def test_solved_contributions_are_remembered_while_there_is_room(detectors, monkeypatch):
-    made, real = [], contributions.read_stats
+    made, real = [], contributions.read_contribution
 
     def reading(tx, entry, projection):
         made.append(entry.device)
         return real(tx, entry, projection)
 
-    monkeypatch.setattr(contributions, "read_stats", reading)
+    monkeypatch.setattr(contributions, "read_contribution", reading)
     few = preview.ProfileCache(room=2 * preview.profile_bytes(SHARED))
     with detectors.world.service.database.reading() as tx:
         entries = contributions.list_stored(tx, FLEET)[:3]
