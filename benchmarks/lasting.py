@@ -1,42 +1,57 @@
 """Faults that last: how much of a fault is in alarm, and how much of normal is.
 
-Each trial is one stream: commissioning, normal, a fault, normal again, with default settings.
-`in alarm` is the share of the fault's samples in alarm, `before` and `after` that of normal ones.
+Run `python -m benchmarks.lasting`; it writes docs/results/lasting.csv. Each trial is one stream
+with default settings: commissioning, normal, a fault, normal again. `in_alarm` is the share of
+the fault's samples in alarm, `before` and `after` that of normal ones around it. An alarm needs
+three odd samples of five to begin and five calm ones to end, so two samples of each fault are not
+in alarm yet, and four after it still are: `after` does not count these four.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from multiprocessing import Pool
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from benchmarks.machines import MACHINES, Machine, Motion, motion
 from edgemerge import Bank, Detector, Monitor, Projection
 from edgemerge.wire.state import from_bytes, to_bytes
 
 Array = NDArray[np.float64]
+Marks = NDArray[np.bool_]
 LEARNERS: dict[str, Callable[[Projection], Detector | Bank]] = {"detector": Detector, "bank": Bank}
 N_HIDDEN = 64
+FIRST = 16 * N_HIDDEN  # samples of commissioning
 RANGE_ROWS = 300  # first rows that the range of inputs is taken from
-BEFORE, FAULT, AFTER = 1000, 500, 500  # samples
+BEFORE, FAULT, AFTER = 2000, 1000, 1000  # samples
+ENDING = 4  # samples in alarm after a fault, by the rule
 WALKING, SITTING, LYING = (1, 2, 3), 4, 6
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "lasting.csv"
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Samples (k, n) and which of them are faults, (k,); `first` are commissioning."""
+    """Samples (k, n) and which of them are faults, (k,); the `first` ones are commissioning."""
 
     name: str
     rows: Array
-    fault: NDArray[np.bool_]
+    fault: Marks
     first: int
+    restart: bool = False  # save and load the monitor amid the fault
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One stream through one monitor."""
+    """What one stream did to one monitor."""
 
     stream: str
     learner: str
@@ -46,119 +61,149 @@ class Trial:
     after: float
     episodes: int
     patterns: int
-    drift: float
-
-    @classmethod
-    def run(
-        cls, stream: Stream, learner: str, seed: int, *, restart: bool = False, **settings: object
-    ) -> Trial:
-        """Give a stream to a monitor; with `restart`, save and load it amid the fault."""
-        shared = Projection.of_data(stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed)
-        monitor = Monitor(LEARNERS[learner](shared), commissioning=stream.first, **settings)
-        alarms = np.zeros(len(stream.rows), bool)
-        middle = int(np.median(np.flatnonzero(stream.fault))) if restart else -1
-        drift = 0.0
-        for at, row in enumerate(stream.rows):
-            if at == middle:
-                monitor = from_bytes(to_bytes(monitor))
-            alarms[at] = monitor.take(row, float(at)).alarm
-            drift = max(drift, monitor.drift)
-        watched = np.arange(len(stream.rows)) >= stream.first
-        fault = stream.fault & watched
-        begins = int(np.argmax(fault)) if fault.any() else len(fault)
-        before, after = watched & ~fault, watched & ~fault
-        before[begins:], after[:begins] = False, False
-        share = lambda mask: float(alarms[mask].mean()) if mask.any() else float("nan")  # noqa: E731
-        return cls(
-            stream.name, learner, seed, share(fault), share(before), share(after),
-            len(monitor.episodes), len(monitor.odd_patterns), drift,
-        )  # fmt: skip
+    drift_before: float
+    drift_event: bool
 
 
-def lasting(machine: Machine, seed: int, fault: float = 1.0, times: int = 1) -> Stream:
-    """Return a stream of a machine whose fault comes so many times, and lasts."""
-    rng = np.random.default_rng(seed)
-    first = 16 * N_HIDDEN
-    normal = machine.draw(first + BEFORE + AFTER, 0.0, rng)
-    odd = machine.draw(FAULT, fault, rng)
-    rows, marks = [normal[: first + BEFORE]], [np.zeros(first + BEFORE, bool)]
-    for part, calm in zip(
-        np.array_split(odd, times), np.array_split(normal[first + BEFORE :], times)
-    ):
-        rows += [part, calm]
-        marks += [np.ones(len(part), bool), np.zeros(len(calm), bool)]
-    name = f"{machine.name}, fault {fault:g}" + (f", {times} times" if times > 1 else "")
-    return Stream(name, np.vstack(rows), np.concatenate(marks), first)
-
-
-def dirty(machine: Machine, seed: int, chunks: int = 1, share: float = 0.05) -> Stream:
-    """Return a lasting fault, of which some samples were in commissioning already."""
-    clean = lasting(machine, seed)
-    rng = np.random.default_rng(seed + 1000)
-    more = machine.draw((chunks - 1) * clean.first, 0.0, rng)
-    rows = np.vstack([more, clean.rows]) if len(more) else clean.rows.copy()
-    first = chunks * clean.first
-    places = rng.permutation(first)[: int(share * first)]
-    rows[places] = machine.draw(len(places), 1.0, rng)
-    fault = np.concatenate([np.zeros(len(more), bool), clean.fault])
-    return Stream(f"{machine.name}, 5 % faults in {16 * chunks}N", rows, fault, first)
-
-
-def people(data: Motion, seed: int, odd: int = LYING, *, one_by_one: bool = False) -> Stream:
-    """Return people who walk, then sit or lie for long, then walk."""
-    rng = np.random.default_rng(seed)
-    group = rng.permutation(np.arange(1, 31))[:12]
-    walks = np.isin(data.activity, WALKING) & np.isin(data.person, group)
-    where = np.flatnonzero(walks)
-    if one_by_one:
-        rank = {person: i for i, person in enumerate(group)}
-        where = np.array(sorted(where, key=lambda i: rank[int(data.person[i])]))
-    else:
-        where = rng.permutation(where)
-    first = 16 * N_HIDDEN if not one_by_one else 8 * N_HIDDEN
-    faults = np.flatnonzero((data.activity == odd) & np.isin(data.person, group))[:500]
-    end = len(where) - 200
-    rows = np.vstack([data.rows[where[:end]], data.rows[faults], data.rows[where[end:]]])
-    fault = np.zeros(len(rows), bool)
-    fault[end : end + len(faults)] = True
-    name = {SITTING: "sitting", LYING: "lying"}[odd]
-    return Stream(
-        f"HAR, {name}" + (", people one after the other" if one_by_one else ""), rows, fault, first
+def run(stream: Stream, learner: str, seed: int) -> Trial:
+    """Give a stream to a monitor with default settings."""
+    shared = Projection.of_data(stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed)
+    monitor = Monitor(LEARNERS[learner](shared), commissioning=stream.first)
+    watched = np.arange(len(stream.rows)) >= stream.first
+    fault = stream.fault & watched
+    begins, middle = int(np.argmax(fault)), int(np.median(np.flatnonzero(fault)))
+    alarms, drift = np.zeros(len(fault), np.bool_), 0.0
+    for i, row in enumerate(stream.rows):
+        if stream.restart and i == middle:
+            monitor = cast("Monitor", from_bytes(to_bytes(monitor)))
+        alarms[i] = monitor.take(row, float(i)).alarm
+        drift = max(drift, monitor.drift) if i < begins else drift
+    recent = np.convolve(fault, np.ones(ENDING + 1), "full")[: len(fault)] > 0
+    normal = watched & ~fault & ~recent
+    before = normal & (np.arange(len(fault)) < begins)
+    drifted = [event.at >= begins for event in monitor.happenings if event.kind == "drift"]
+    return Trial(
+        stream=stream.name,
+        learner=learner,
+        seed=seed,
+        in_alarm=float(alarms[fault].mean()),
+        before=float(alarms[before].mean()),
+        after=float(alarms[normal & ~before].mean()),
+        episodes=len(monitor.episodes),
+        patterns=len(monitor.odd_patterns),
+        drift_before=drift,
+        drift_event=any(drifted),
     )
 
 
-def streams(seed: int) -> Iterator[Stream]:
-    """Return all streams of a trial."""
-    for machine in MACHINES:
+def lasting(
+    machine: Machine, seed: int, *, fault: float = 1.0, times: int = 1, restart: bool = False
+) -> Stream:
+    """Return a stream of a machine whose fault comes so many times, and lasts each time."""
+    rng = np.random.default_rng(seed)
+    normal = machine.draw(FIRST + BEFORE + times * AFTER, 0.0, rng)
+    rows, marks = [normal[: FIRST + BEFORE]], [np.zeros(FIRST + BEFORE, np.bool_)]
+    for calm in np.array_split(normal[FIRST + BEFORE :], times):
+        rows += [machine.draw(FAULT, fault, rng), calm]
+        marks += [np.ones(FAULT, np.bool_), np.zeros(len(calm), np.bool_)]
+    words = [machine.name, "weak fault" if fault < 1.0 else "fault"]
+    words += [f"{times} times"] if times > 1 else []
+    words += ["restart"] if restart else []
+    return Stream(", ".join(words), np.vstack(rows), np.concatenate(marks), FIRST, restart)
+
+
+def dirty(machine: Machine, seed: int, *, chunks: int = 1, share: float = 0.05) -> Stream:
+    """Return a lasting fault of which some samples were in commissioning already."""
+    rng = np.random.default_rng(seed + 1000)
+    first, clean = chunks * FIRST, lasting(machine, seed)
+    rows = np.vstack([machine.draw(first, 0.0, rng), clean.rows[FIRST:]])
+    places = rng.permutation(first)[: int(share * first)]
+    rows[places] = machine.draw(len(places), 1.0, rng)
+    fault = np.concatenate([np.zeros(first - FIRST, np.bool_), clean.fault])
+    return Stream(f"{machine.name}, 5 % faults in {16 * chunks}N", rows, fault, first)
+
+
+def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> Stream:
+    """Return people who walk, then sit or lie for long, then walk."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.arange(1, 31))[:12]
+    where = rng.permutation(
+        np.flatnonzero(np.isin(data.activity, WALKING) & np.isin(data.person, group))
+    )
+    if one_by_one:
+        rank = {int(person): i for i, person in enumerate(group)}
+        where = np.array(sorted(where, key=lambda i: rank[int(data.person[i])]))
+    faults = np.flatnonzero((data.activity == odd) & np.isin(data.person, group))
+    end = len(where) - 200
+    rows = np.vstack([data.rows[where[:end]], data.rows[faults], data.rows[where[end:]]])
+    fault = np.zeros(len(rows), np.bool_)
+    fault[end : end + len(faults)] = True
+    name = f"HAR, {'sitting' if odd == SITTING else 'lying'}"
+    name += ", people one after the other" if one_by_one else ""
+    return Stream(name, rows, fault, FIRST // 2 if one_by_one else FIRST)
+
+
+def streams(seed: int, *, quick: bool = False) -> Iterator[Stream]:
+    """Yield the streams of a trial."""
+    for machine in MACHINES[1:3] if quick else MACHINES:
         yield lasting(machine, seed)
-        yield lasting(machine, seed, times=10)
-        yield lasting(machine, seed, fault=0.2)
-        yield dirty(machine, seed)
-        yield dirty(machine, seed, chunks=4)
-    data = motion()
+        yield lasting(machine, seed, restart=True)
+        if not quick:
+            yield lasting(machine, seed, times=10)
+            yield lasting(machine, seed, fault=0.2)
+            yield dirty(machine, seed)
+            yield dirty(machine, seed, chunks=4)
+    data = None if quick else motion()
     if data is not None:
-        yield people(data, seed)
+        yield people(data, seed, LYING)
         yield people(data, seed, SITTING)
-        yield people(data, seed, one_by_one=True)
+        yield people(data, seed, LYING, one_by_one=True)
+
+
+def trials(seed: int, *, quick: bool = False) -> list[Trial]:
+    """Run each stream with each learner."""
+    return [run(s, learner, seed) for s in streams(seed, quick=quick) for learner in LEARNERS]
+
+
+def table(found: list[Trial]) -> Table:
+    """Return the means over the seeds, and the worst share in alarm."""
+    shown = Table("stream", "learner", "in alarm", "worst", "before", "after", "episodes",
+                  "patterns", "drift before", "drift event")  # fmt: skip
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in found:
+        groups.setdefault((trial.stream, trial.learner), []).append(trial)
+    for (stream, learner), mine in groups.items():
+        columns = zip(*((t.in_alarm, t.before, t.after, t.episodes, t.patterns) for t in mine),
+                      strict=True)  # fmt: skip
+        alarm, before, after, episodes, patterns = (float(np.mean(c)) for c in columns)
+        events = sum(t.drift_event for t in mine)
+        shown.add_row(
+            stream, learner, f"{alarm:.3f}", f"{min(t.in_alarm for t in mine):.3f}",
+            f"{before:.4f}", f"{after:.4f}", f"{episodes:.1f}", f"{patterns:.1f}",
+            f"{max(t.drift_before for t in mine):.2f}", f"{events} of {len(mine)}",
+        )  # fmt: skip
+    return shown
 
 
 def main() -> None:
-    """Run some trials and print them."""
-    import sys
-
-    only = sys.argv[1] if len(sys.argv) > 1 else ""
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    for seed in range(seeds):
-        for stream in streams(seed):
-            if only not in stream.name:
-                continue
-            for learner in LEARNERS:
-                t = Trial.run(stream, learner, seed)
-                print(
-                    f"{t.stream:48} {t.learner:9} in alarm {t.in_alarm:.3f} before {t.before:.4f} "
-                    f"after {t.after:.4f} episodes {t.episodes:3} patterns {t.patterns:2} drift {t.drift:.2f}",
-                    flush=True,
-                )
+    """Run, write and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lasting", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="few streams, nothing is written")
+    given = parser.parse_args()
+    with Pool(2) as pool:
+        jobs = [pool.apply_async(trials, (s,), {"quick": given.quick}) for s in range(given.seeds)]
+        found = [trial for job in jobs for trial in job.get()]
+    if not given.quick:
+        with RESULTS.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [f.name for f in fields(Trial)], lineterminator="\n")
+            writer.writeheader()
+            for t in found:
+                rounded = {
+                    k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(t).items()
+                }
+                writer.writerow(rounded)
+    Console(width=150).print(table(found))
 
 
 if __name__ == "__main__":

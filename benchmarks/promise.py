@@ -1,4 +1,4 @@
-"""The promised limit: how many false episodes a monitor raises on long streams of normal samples."""
+"""The promised limit: how many false episodes a monitor raises on long streams of normal data."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--stream", choices=[*STREAMS], action="append")
     given = parser.parse_args()
     for name in given.stream or STREAMS:
-        print(run(name, given.samples, given.promise), flush=True)  # noqa: T201
+        print(run(name, given.samples, given.promise), flush=True)
 
 
 if __name__ == "__main__":

@@ -760,7 +760,8 @@ class Detector:
         """
         row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
         h = x.hidden if isinstance(x, Seen) else self.projection.project(row)
-        return self.residuals(row[None], h[None])[0] ** 2
+        shares: Array = self.residuals(row[None], h[None])[0] ** 2
+        return shares
 
     def residuals(self, rows: Array, H: Array) -> Array:
         """Return x − hB in units of what is usual for each input, (k, n).

@@ -239,8 +239,9 @@ def _learner_of(tensor: NDArray[Any], pinned: list[str], limit: int) -> Detector
     learner = from_bytes(tensor.tobytes(), limit=limit)
     if not isinstance(learner, Detector | Bank):
         raise FormatError(f"found {type(learner).__name__}, expected a detector or a bank")
-    for name in pinned if isinstance(learner, Bank) else ():
-        learner.patterns.instances[name].pinned = True
+    if isinstance(learner, Bank):
+        for name in pinned:
+            learner.patterns.instances[name].pinned = True
     return learner
 
 
