@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core import patterns
-from edgemerge.core.detector import Detector, Seen, one_or_rows
+from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.ledger import Contribution, Merged, must_be_name
 from edgemerge.core.patterns import Event, Patterns, maintain
@@ -289,15 +289,20 @@ class Bank:
             stats: Their sums.
             rows: Some of them on the grid, (k, n).
             name: Keep them as a pattern of their own under this name, which is neither split nor
-                joined; None adds them to the pattern with the nearest centroid.
+                joined; None adds them to the pattern with the nearest centroid, if there is one
+                besides such patterns.
         """
         self.catch_up()
-        if name is not None:
-            name = self.patterns.free_name(name)
-            self.patterns.add(name, stats, rows).pinned = True
+        mean = stats.C / stats.count
+        free = {n: each for n, each in self.patterns.instances.items() if not each.pinned}
+        if name is None and free:
+            name = min(free, key=lambda n: float(((free[n].centroid - mean) ** 2).sum()))
+            each = free[name]
+            each.detector = each.detector.with_own(each.detector.own + stats)
+            each.held += 1
         else:
-            name = self.closest_row(stats.C / stats.count)
-            self._replace_own(name, self[name].own + stats)
+            name = self.patterns.free_name(name or NORMAL)
+            self.patterns.add(name, stats, rows).pinned = True
         return name
 
     def exclude(self, name: str, stats: Stats) -> Stats:
@@ -308,10 +313,11 @@ class Bank:
             stats: The sums that it was given.
         """
         self.catch_up()
-        self[name]
-        if self.patterns.instances[name].pinned:
+        detector, each = self[name], self.patterns.instances[name]
+        if each.pinned:
             return self.take_out(name)
-        self._replace_own(name, self[name].own - stats)
+        each.detector = detector.without(stats)
+        each.held -= 1
         return stats
 
     def take_out(self, name: str) -> Stats:
@@ -323,17 +329,11 @@ class Bank:
         self.catch_up()
         own = self[name].own
         if self[name].others.count:
-            self._replace_own(name, Stats.empty(self.projection))
+            nothing = Stats.empty(self.projection)
+            self.patterns.instances[name].detector = self[name].with_own(nothing)
         else:
             del self.patterns.instances[name]
         return own
-
-    def _replace_own(self, name: str, own: Stats) -> None:
-        old = self.patterns.instances[name]
-        new = self.patterns.add(name, own, old.ring.rows())
-        new.detector.adopt(old.detector.others)
-        new.considered, new.used_at, new.pinned = old.considered, old.used_at, old.pinned
-        new.ring.seen = old.ring.seen
 
     def restarted(self) -> Bank:
         """Return a bank that has seen nothing itself; what it adopted stays."""

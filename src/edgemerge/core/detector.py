@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.errors import FormatError, must_be
+from edgemerge.core.errors import FormatError, SettingError, must_be
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import Cache, Fit, Level, Preview, Readout, effective_count, ridge_for
@@ -820,6 +820,19 @@ class Detector:
         found = Detector.resume(own, self.others, **settings)
         found.supervised = self.supervised
         return found
+
+    def without(self, stats: Stats) -> Detector:
+        """Return a detector like this one that never saw these samples, to the last bit.
+
+        Raises:
+            SettingError: With forgetting the samples have faded since, nobody knows how much.
+        """
+        if self.forgetting < 1.0:
+            raise SettingError(
+                f"found forgetting={self.forgetting}, expected 1 to take samples back: "
+                "these fade by themselves; or relearn"
+            )
+        return self.with_own(self.own - stats)
 
     def progress(self) -> Array:
         """Return P as updated since it was last solved, for `restore`; empty if it is not solved.

@@ -30,7 +30,7 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
 from edgemerge.core.ledger import must_be_name
-from edgemerge.core.limit import SECONDS, AlarmLevel, Limit
+from edgemerge.core.limit import NUMBER, SECONDS, AlarmLevel, Limit
 from edgemerge.core.patterns import inliers
 from edgemerge.core.projection import Samples
 from edgemerge.core.stats import Stats
@@ -334,13 +334,12 @@ class Monitor:
     def _change_learn(self, learn: Learn) -> None:
         self.learn = learn
         self.learner.supervised = learn != "always"
-        if learn == "normal" and not learner_ready(self.learner):
-            self.phase, self.taken, self.began, self.snapshot = "commissioning", 0, None, None
-        elif learn == "normal":
-            self._rebase()
-        elif self.phase == "commissioning":
+        self.pending = []
+        if learn != "normal" and self.phase == "commissioning":
             self._learn_first()
             self._begin_watching()
+        elif learn == "normal" and self.phase == "watching":
+            self._rebase()
 
     def status(self) -> dict[str, Any]:
         """Return what a person wants to know, as plain JSON; no sample is in it."""
@@ -383,21 +382,27 @@ class Monitor:
         if self.last_at is not None:
             self.limit.tell_interval(at - self.last_at)
         self.last_at = at
-        self.began = at if self.began is None else self.began
-        self.taken += 1
         self.outside += bool(np.abs(seen.row).max() > FAR_OUTSIDE)
         if self.snoozed_until is not None and at < self.snoozed_until:
             return self._result(seen, at)
-        if self.phase == "commissioning":
-            if not self.paused:
-                self._guard(at, self._commission, seen.row, at)
+        if self.learn == "normal" and self.phase == "watching" and not self.ready:
+            self._begin_commissioning("commissioning", at)  # what it had adopted is gone
+        if self.phase == "commissioning" and self.paused:
             return self._result(seen, at)
+        self.began = at if self.began is None else self.began
+        self.taken += 1
+        if self.phase == "commissioning":
+            result = self._result(seen, at)  # of what was known before
+            self._guard(at, self._commission, seen.row, at)
+            return result
         return self._watch(seen, at)
 
-    def _guard(self, at: float, learn: Callable[..., None], *what: Any, **how: Any) -> None:
-        """Learn, or note that the sums are full: results come all the same."""
+    def _guard(self, at: float, learn: Callable[..., None], *what: Any) -> None:
+        """Learn unless it is paused; full sums pause it, and results come all the same."""
+        if self.paused:
+            return
         try:
-            learn(*what, **how)
+            learn(*what)
         except CapacityError as error:
             self.paused = True
             self._note("learning ended", at, str(error))
@@ -405,7 +410,7 @@ class Monitor:
     def _watch(self, seen: Seen, at: float) -> Result:
         if not self.ready:  # learn="always" or "off", and too little is known
             result = self._result(seen, at)
-            if self.learn == "always" and not self.paused:
+            if self.learn == "always":
                 self._guard(at, self.learner.learn, seen)
             return result
         before = self.level.value
@@ -418,8 +423,7 @@ class Monitor:
         result = self._result(seen, at)
         if not self.drifted:
             self.limit.count(before, self.level.value, inside=alarm)
-        if not self.paused:
-            self._guard(at, self._learn, seen, at, alarm=alarm, odd=odd)
+        self._learn(seen, at, alarm=alarm, odd=odd)
         return result
 
     def _result(self, seen: Seen, at: float) -> Result:
@@ -439,7 +443,7 @@ class Monitor:
 
     def _learn(self, seen: Seen, at: float, *, alarm: bool, odd: bool) -> None:
         if self.learn == "always":
-            self.learner.learn(seen)
+            self._guard(at, self.learner.learn, seen)
         if self.learn != "normal" or alarm:
             return
         if odd:
@@ -455,7 +459,7 @@ class Monitor:
 
     def _learn_one(self, seen: Seen, at: float) -> None:
         if not self.drifted:
-            self.learner.learn(seen)
+            self._guard(at, self.learner.learn, seen)
         self.recent.append(seen.row)
         if len(self.recent) == DRIFT_ROWS:
             self._look_at_drift(at)
@@ -476,32 +480,33 @@ class Monitor:
         Raises:
             SettingError: There are too few samples yet.
         """
-        if self.phase == "watching":
-            return
         least = ceil(READY_SAMPLES_PER_HIDDEN * self.n_hidden)
-        if self.taken < least:
+        if self.phase == "commissioning" and self.taken >= least:
+            self._end_commissioning(self.last_at or 0.0)
+        if self.phase != "watching":
             raise SettingError(
-                f"found {self.taken} samples since commissioning began, expected {least} at least: "
-                "wait for more"
+                f"found {self.taken} samples since commissioning began, expected {least} at least "
+                "besides outliers: wait for more"
             )
-        self._end_commissioning(self.last_at or 0.0)
 
     def relearn(self) -> None:
         """Begin commissioning again, after maintenance: own samples are forgotten.
 
         What was adopted stays, and so do faults; approved patterns have to be met again.
         """
+        self._begin_commissioning("relearn", self.last_at or 0.0)
         self.learner = restarted(self.learner)
         self.learner.supervised = self.learn != "always"
-        self.phase, self.taken, self.began = "commissioning", 0, None
         self.odd_patterns = {n: p for n, p in self.odd_patterns.items() if p.status == "fault"}
-        if self.episode is not None:
-            self._end_episode(self.last_at or 0.0)
-        self.first_rows, self.pending, self.block = [], [], []
+
+    def _begin_commissioning(self, why: str, at: float) -> None:
+        self._end_episode(at)
+        self.phase, self.taken, self.began = "commissioning", 0, None
+        self.first_rows, self.pending = [], []
         self.sketch = Thinned(self.sketch.capacity)
         self.level = AlarmLevel(self.level.votes)
         self.snapshot = None
-        self._note("relearn", self.last_at or 0.0)
+        self._note(why, at)
 
     def _learn_first(self) -> None:
         """Learn the rows kept so far, without the rarest."""
@@ -522,6 +527,8 @@ class Monitor:
         if isinstance(self.learner, Bank):
             self.learner.catch_up()
             self._set_doubtful_aside(self.learner, at)
+        if not learner_ready(self.learner):
+            return  # too many were outliers: go on
         self.sketch = Thinned(self.sketch.capacity)
         self._begin_watching()
         self._note("watching", at)
@@ -537,7 +544,8 @@ class Monitor:
         for name in list(bank):
             places = [i for i, found in enumerate(names) if found == name]
             own = bank[name].own
-            if own.count and len(bank.detectors) > 1 and _is_doubtful(places, len(names)):
+            enough_is_left = known(bank) - own.count >= READY_SAMPLES_PER_HIDDEN * self.n_hidden
+            if own.count and enough_is_left and _is_doubtful(places, len(names)):
                 bank.take_out(name)
                 mine = rows[places]
                 residuals = bank.residuals(mine, bank.projection.project(mine))
@@ -559,8 +567,9 @@ class Monitor:
 
     def _begin_episode(self, at: float) -> Episode:
         self.numbers["episode"] += 1
-        episode = Episode(self.numbers["episode"], self.pending[0][1] if self.pending else at)
-        self.episode = episode
+        began = self.pending[0][1] if self.pending else at
+        peak = max((score for *_, score in self.pending), default=0.0)
+        self.episode = episode = Episode(self.numbers["episode"], began, peak=peak)
         self._keep_episode(episode)
         self.block += [(time, row) for _, time, row, _ in self.pending]
         self.pending = []
@@ -590,8 +599,8 @@ class Monitor:
         episode.inputs = _largest((residuals**2).mean(0))
         mean = residuals.mean(0)
         open_ones = [p for p in self.odd_patterns.values() if p.status != "normal"]
-        known = [p for p in open_ones if p.cosine(mean) >= p.least_cosine]
-        found = max(known, key=lambda p: p.cosine(mean), default=None)
+        alike = [p for p in open_ones if p.cosine(mean) >= p.least_cosine]
+        found = max(alike, key=lambda p: p.cosine(mean), default=None)
         if found is None:
             found = self._new_pattern(block[0][0])
             found.nearest = nearest
@@ -602,8 +611,10 @@ class Monitor:
 
     def _new_pattern(self, at: float) -> OddPattern:
         self._make_room(at)
-        self.numbers["odd"] += 1
-        name = f"odd-{self.numbers['odd']}"
+        name = ""
+        while not name or name in self.odd_patterns:  # a fault may have been called so
+            self.numbers["odd"] += 1
+            name = f"odd-{self.numbers['odd']}"
         projection = self.learner.projection
         nothing, zero = Stats.empty(projection), np.zeros(projection.n_inputs)
         found = OddPattern(name, nothing, Thinned(RESERVOIR_ROWS), at, at, zero)
@@ -648,8 +659,7 @@ class Monitor:
         Args:
             until: When it ends, in seconds like the times of samples; None ends it now.
         """
-        if self.episode is not None:
-            self._end_episode(self.last_at or 0.0)
+        self._end_episode(self.last_at or 0.0)
         self.level = AlarmLevel(self.level.votes)
         self.pending = []
         self.snoozed_until = until
@@ -693,7 +703,7 @@ class Monitor:
         rows = found.rows.array(learner.projection.n_inputs)
         enough = READY_SAMPLES_PER_HIDDEN * self.n_hidden
         if isinstance(learner, Bank):
-            whole = found.stats.count >= enough or not len(learner)
+            whole = found.stats.count >= enough
             found.into = learner.include(found.stats, rows, found.name if whole else None)
         else:
             self.learner = learner.with_own(learner.own + found.stats)
@@ -705,7 +715,7 @@ class Monitor:
             if isinstance(self.learner, Bank):
                 found.stats = self.learner.exclude(found.into, found.stats)
             else:
-                self.learner = self.learner.with_own(self.learner.own - found.stats)
+                self.learner = self.learner.without(found.stats)
             self._rebase()
         found.status, found.into = "unreviewed", ""
 
@@ -740,16 +750,16 @@ class Monitor:
         H = self.learner.projection.project(rows)
         scores = np.minimum(self.snapshot.score_rows(rows, H), self.limit.value)
         self.drifts.append(float(scores.mean()))
-        before, self.drift = self.drift, float(np.mean(self.drifts))
         if len(self.drifts) < DRIFT_BLOCKS:
             return
+        before, self.drift = self.drift, float(np.mean(self.drifts))
         if before <= DRIFT_EVENT < self.drift:
             self._note("drift", at, f"{self.drift:.3g}")
         if self.drift > DRIFT_STOP and not self.drifted:
             self.drifted = True
             self._note("learning stopped", at, f"{self.drift:.3g}")
-        elif self.drifted and max(list(self.drifts)[-DRIFT_CALM:]) < DRIFT_EVENT:
-            self.drifted = False
+        elif self.drifted and max(calm := list(self.drifts)[-DRIFT_CALM:]) < DRIFT_EVENT:
+            self.drifted, self.drift = False, float(np.mean(calm))
             self.drifts.clear()
             self._note("learning resumed", at, f"{self.drift:.3g}")
 
@@ -764,8 +774,12 @@ class Monitor:
 
 def learner_ready(learner: Detector | Bank) -> bool:
     """Return whether a learner knows enough to score samples."""
-    known = sum(each.count for each in learner.detectors.values())
-    return known >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+    return known(learner) >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+
+
+def known(learner: Detector | Bank) -> float:
+    """Return the samples that a learner knows, own and others'."""
+    return sum(each.count for each in learner.detectors.values())
 
 
 def restarted(learner: Detector | Bank) -> Detector | Bank:
@@ -807,7 +821,7 @@ def _commissioning(asked: int | str | None, n_hidden: int) -> tuple[float, float
         if asked < least:
             raise SettingError(f"found commissioning={asked}, expected {least} samples at least")
         return float(asked), never
-    found = fullmatch(r"\s*([\d.]+)\s+([a-z]+?)s?\s*", asked.lower())
+    found = fullmatch(rf"\s*({NUMBER})\s+([a-z]+?)s?\s*", str(asked).lower())
     if asked == "manual":
         return never, never
     if found is None or found[2] not in SECONDS:

@@ -170,6 +170,7 @@ class Pattern:
     """One pattern of normal; rows (k, n) are on the grid."""
 
     pinned = False  # approved by a person: neither split nor joined
+    held = 0  # approved additions that may be taken back: not joined
 
     def __init__(self, detector: Detector, rows: Array) -> None:
         """Wrap a detector that has learnt these rows last."""
@@ -436,7 +437,7 @@ def _is_full(patterns: Patterns) -> bool:
 
 def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
     """Add the two patterns most alike into one, if each explains the other's data well enough."""
-    free = {name: i for name, i in patterns.instances.items() if not i.pinned}
+    free = {name: i for name, i in patterns.instances.items() if not i.pinned and not i.held}
     profiles = {name: Profile.of(i.total) for name, i in free.items()}
     pair = nearest_pair(profiles, limit)
     if pair:

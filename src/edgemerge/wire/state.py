@@ -224,6 +224,8 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
         monitor.odd_patterns[each["name"]] = OddPattern(
             stats=sums[f"{i}."], rows=kept, direction=direction, **each
         )
+        if isinstance(learner, Bank) and each["into"] in learner.detectors:
+            learner.patterns.instances[each["into"]].held += 1
     return monitor
 
 

@@ -1,0 +1,907 @@
+"""What may become normal: each arrow of the monitor's states, and what is refused."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from edgemerge import Bank, Detector, Monitor, Projection, Stats
+from edgemerge.core import monitor as core
+from edgemerge.core import patterns
+from edgemerge.core.errors import KindError, SampleError, SettingError, UnknownError
+from edgemerge.core.monitor import (
+    DRIFT_BLOCKS,
+    DRIFT_ROWS,
+    MAX_EPISODES,
+    MAX_ODD,
+    MAX_PATTERNS,
+    MIN_COMMISSIONING_PER_HIDDEN,
+    RESERVOIR_ROWS,
+    Episode,
+    Thinned,
+)
+from tests.watched import COMMISSIONING, READY, SHARED, Watched
+
+LEARNERS = pytest.mark.parametrize("learner", [Detector, Bank])
+HIGH = 1e3  # a limit that commissioned noise does not pass
+
+
+# Commissioning
+
+
+@LEARNERS
+def test_watching_begins_after_16_samples_for_each_hidden_value(learner):
+    watched = Watched(learner)
+    results = watched.ordinary(COMMISSIONING - 1)
+    assert not any(result.ready or result.alarm for result in results)
+    assert watched.monitor.phase == "commissioning"
+    (last,) = watched.ordinary(1)
+    assert (last.ready, last.score) == (False, None)  # it was scored before anything was learnt
+    assert watched.monitor.ready
+    assert watched.kinds == ["watching"]
+    assert watched.learnt == pytest.approx(COMMISSIONING, abs=4)
+
+
+def test_watching_begins_after_a_number_of_samples():
+    watched = Watched(commissioning=READY + 9)
+    watched.ordinary(READY + 8)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(1)
+    assert watched.monitor.phase == "watching"
+
+
+@pytest.mark.parametrize("words", ["100 seconds", "1 minute", "0.05 hours"])
+def test_watching_begins_after_a_set_time(words):
+    seconds = {"100 seconds": 100, "1 minute": 60, "0.05 hours": 180}[words]
+    watched = Watched(commissioning=words)
+    watched.ordinary(seconds)  # the first has time 1, the last has not reached it
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(1)
+    assert watched.monitor.phase == "watching"
+
+
+def test_a_set_time_waits_for_enough_samples():
+    watched = Watched(commissioning="1 second")
+    least = int(MIN_COMMISSIONING_PER_HIDDEN * SHARED.n_hidden)
+    watched.ordinary(least - 1)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(1)
+    assert watched.monitor.phase == "watching"
+
+
+@LEARNERS
+def test_watching_begins_by_command_and_only_then(learner):
+    watched = Watched(learner, commissioning="manual")
+    watched.ordinary(READY - 1)
+    with pytest.raises(SettingError, match=f"found {READY - 1} samples.*expected {READY}.*wait"):
+        watched.monitor.watch()
+    watched.ordinary(3 * COMMISSIONING)
+    assert watched.monitor.phase == "commissioning"
+    assert watched.kinds == []
+    watched.monitor.watch()
+    assert watched.monitor.ready
+    watched.monitor.watch()  # twice does no harm
+    assert watched.kinds == ["watching"]
+
+
+def test_a_command_without_enough_samples_besides_outliers_is_refused():
+    large = Projection(n_inputs=4, n_hidden=32, seed=7)
+    watched = Watched(monitor=Monitor(Detector(large), commissioning="manual"))
+    rows = watched.rows(42)  # ceil(1.3 · 32)
+    rows[10:40:10] = 30.0
+    watched.take(rows)
+    with pytest.raises(SettingError, match="expected 42 at least besides outliers: wait for more"):
+        watched.monitor.watch()
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(5)
+    watched.monitor.watch()
+    assert watched.monitor.ready
+
+
+def test_a_long_commissioning_is_learnt_piece_by_piece_without_keeping_all_rows():
+    watched = Watched(commissioning=3 * COMMISSIONING)
+    watched.ordinary(3 * COMMISSIONING - 1)
+    assert len(watched.monitor.first_rows) < COMMISSIONING
+    assert len(watched.monitor.sketch.rows) <= COMMISSIONING
+    assert 0 < watched.learnt <= 2 * COMMISSIONING
+
+
+def test_outliers_of_commissioning_are_not_learnt():
+    watched = Watched()
+    rows = watched.rows(COMMISSIONING)
+    rows[60:64] = 0.8
+    watched.take(rows)
+    assert watched.learnt <= COMMISSIONING - 4
+    assert watched.monitor.learner.score(rows[60]) > 10.0
+
+
+def test_a_learner_that_knows_enough_is_watched_at_once():
+    detector = Detector(SHARED)
+    detector.learn(np.random.default_rng(0).normal(0.0, 0.1, (READY, 4)))
+    assert Monitor(detector).ready
+    detector = Detector(SHARED)
+    detector.learn(np.random.default_rng(0).normal(0.0, 0.1, (READY - 1, 4)))
+    assert Monitor(detector).phase == "commissioning"
+
+
+def test_before_enough_is_known_there_is_no_score():
+    watched = Watched(learn="always")
+    results = watched.ordinary(READY + 5)
+    assert [result.score is None for result in results] == [True] * READY + [False] * 5
+    assert [result.ready for result in results] == [False] * READY + [True] * 5
+    assert not any(result.alarm for result in Watched().ordinary(COMMISSIONING))
+
+
+def test_a_monitor_that_loses_what_it_had_adopted_is_commissioned_again():
+    watched = Watched(monitor=Monitor(adopting(100)))
+    assert watched.monitor.ready
+    watched.monitor.learner.adopt(Stats.empty(SHARED))
+    (result,) = watched.ordinary(1)
+    assert not result.ready
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(COMMISSIONING - 1)
+    assert watched.monitor.ready
+    assert watched.kinds == ["commissioning", "watching"]
+
+
+def adopting(count):
+    detector = Detector(SHARED)
+    detector.adopt(Stats.of(SHARED, np.random.default_rng(1).normal(0.0, 0.1, (count, 4))))
+    return detector
+
+
+# Relearning
+
+
+@LEARNERS
+def test_relearning_forgets_own_samples_and_keeps_faults_and_what_was_adopted(learner):
+    watched = Watched(learner).commissioned()
+    others = Stats.of(SHARED, watched.rows(40))
+    watched.monitor.learner.adopt(others)
+    watched.fault(20, 0.6)
+    watched.monitor.review("odd-1", "fault", name="worn")
+    watched.ordinary(10)
+    watched.fault(20, -0.6)
+    assert watched.monitor.status()["patterns"][1]["name"] == "odd-2"
+    watched.monitor.relearn()
+    assert watched.monitor.phase == "commissioning"
+    assert list(watched.monitor.odd_patterns) == ["worn"]
+    assert watched.monitor.episode is None
+    assert watched.kinds[-2:] == ["episode ended", "relearn"]
+    assert watched.learnt == 0
+    told = [each.others for each in watched.monitor.learner.detectors.values()]
+    assert sum(told, start=Stats.empty(SHARED)) == others
+    assert watched.monitor.learner.supervised
+    results = watched.fault(COMMISSIONING, -0.6)
+    assert not any(result.alarm for result in results)
+    assert watched.monitor.phase == "watching"
+    watched.fault(50, -0.6)
+    assert watched.monitor.episode is None
+
+
+def test_relearning_takes_the_whole_commissioning_again():
+    watched = Watched().commissioned()
+    watched.ordinary(300)
+    watched.monitor.relearn()
+    watched.ordinary(COMMISSIONING - 1)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(1)
+    assert watched.monitor.phase == "watching"
+
+
+# Samples
+
+
+@LEARNERS
+def test_samples_outside_episodes_are_learnt(learner):
+    watched = Watched(learner, limit=HIGH).commissioned()
+    before, rows = watched.own, watched.rows(64)
+    watched.take(rows)
+    total = sum(before, start=Stats.empty(SHARED)) + Stats.of(SHARED, rows)
+    assert sum(watched.own, start=Stats.empty(SHARED)) == total
+
+
+@LEARNERS
+def test_nothing_is_learnt_inside_an_episode(learner):
+    watched = Watched(learner).commissioned()
+    watched.fault(3)
+    assert watched.monitor.episode is not None
+    watched.catch_up()
+    before = watched.own
+    watched.fault(100)
+    watched.ordinary(4)  # not odd, and the episode is still open
+    assert watched.monitor.episode is not None
+    assert watched.own == before
+    watched.ordinary(1)
+    assert watched.monitor.episode is None
+    assert watched.learnt == sum(stats.count for stats in before) + 1
+
+
+@pytest.mark.parametrize(("above", "learnt"), [(0.9 * MAX_ODD, 1), (1.1 * MAX_ODD, 0)])
+def test_an_isolated_odd_sample_is_learnt_late_and_only_up_to_four_times_the_limit(above, learnt):
+    watched = Watched(limit=20.0).commissioned()
+    odd = watched.scoring(20.0 * above * 0.97, 20.0 * above * 1.03)
+    (result,) = watched.take([odd])
+    assert not result.alarm
+    assert result.score > 20.0
+    before = watched.learnt
+    watched.ordinary(4)
+    assert watched.learnt == before + 4
+    assert len(watched.monitor.pending) == 1
+    own, rows = watched.own[0], watched.rows(1)
+    watched.take(rows)
+    assert watched.learnt == before + 5 + learnt
+    assert watched.own[0] == own + Stats.of(SHARED, rows) + learnt * Stats.of(SHARED, odd[None])
+    assert watched.monitor.pending == []
+
+
+def test_odd_samples_that_an_episode_follows_are_never_learnt_and_are_its_beginning():
+    watched = Watched(limit=10.0).commissioned()
+    before = watched.learnt
+    watched.take([*watched.rows(1, 0.9), *watched.rows(1), *watched.rows(2, 0.6)])
+    (episode,) = watched.monitor.episodes
+    assert episode.began == watched.at - 3.0
+    assert episode.peak == pytest.approx(watched.monitor.learner.score(np.full(4, 0.9)), rel=0.5)
+    watched.ordinary(20)
+    assert watched.learnt == before + 1 + 16  # it ends with the fifth of 20
+    assert watched.odd.stats.count == 3
+
+
+def test_learn_always_learns_every_sample_and_keeps_no_pattern():
+    watched = Watched(learn="always")
+    rows = np.vstack([watched.rows(200), watched.rows(300, 0.6)])
+    results = watched.take(rows)
+    assert watched.own[0] == Stats.of(SHARED, rows)
+    assert any(result.alarm for result in results[200:])
+    assert not results[-1].alarm
+    assert watched.monitor.odd_patterns == {}
+    assert not watched.monitor.learner.supervised
+
+
+def test_learn_off_learns_nothing_and_still_alarms_and_keeps_patterns():
+    detector = Detector(SHARED)
+    watched = Watched(monitor=Monitor(detector, learn="off"))
+    assert [result.score for result in watched.ordinary(30)] == [None] * 30
+    assert watched.learnt == 0
+    detector.learn(watched.rows(200))
+    before = watched.own
+    watched.ordinary(30)
+    assert watched.fault(30)[-1].alarm
+    assert watched.own == before
+    assert watched.odd.stats.count > 20
+
+
+def test_a_sample_that_cannot_be_is_refused_and_changes_nothing():
+    watched = Watched().commissioned()
+    before = watched.monitor.status(), watched.own, watched.monitor.taken, watched.monitor.last_at
+    for wrong in ([1.0, 2.0], [0.0, np.nan, 0.0, 0.0]):
+        with pytest.raises(SampleError):
+            watched.monitor.take(wrong, 1e6)
+    monitor = watched.monitor
+    assert (monitor.status(), watched.own, monitor.taken, monitor.last_at) == before
+
+
+def test_samples_far_outside_the_range_are_counted():
+    watched = Watched()
+    watched.take([[0.0, 1.9, 0.0, 0.0], [0.0, -2.1, 0.0, 0.0], [0.0, 0.0, 0.0, 1e3]])
+    assert watched.monitor.status()["outside"] == 2
+
+
+# Episodes
+
+
+def test_an_episode_begins_with_three_of_five_and_ends_after_five_quiet_samples():
+    watched = Watched().commissioned()
+    ordinary, odd = watched.rows(1)[0] * 0.0, np.full(4, 0.7)
+    assert not any(r.alarm for r in watched.take([odd, ordinary, ordinary, odd, ordinary]))
+    results = watched.take([odd, odd, ordinary, ordinary, odd, *[ordinary] * 5])
+    assert [result.alarm for result in results] == [False, True] + [True] * 7 + [False]
+    (episode,) = watched.monitor.episodes
+    assert episode.ended == watched.at
+    assert episode.samples == 8
+    assert watched.kinds == ["watching", "episode began", "new pattern", "episode ended"]
+
+
+def test_votes_and_limit_are_settings():
+    watched = Watched(votes=(1, 1), limit=2.0).commissioned()
+    odd, calm = watched.scoring(2.05, 2.5), np.zeros(4)
+    assert [result.alarm for result in watched.take([odd, calm, odd])] == [True, False, True]
+    assert len(watched.monitor.episodes) == 2
+
+
+def test_a_result_names_the_episode_and_its_pattern():
+    watched = Watched().commissioned()
+    assert watched.ordinary(1)[0].pattern == "normal"
+    results = watched.fault(30)
+    assert {result.episode for result in results[5:]} == {1}
+    assert results[-1].pattern == "odd-1"
+    assert results[-1].level > results[-1].limit == 4.0
+    watched.ordinary(20)
+    assert watched.fault(30)[-1].episode == 2
+
+
+def test_an_episode_says_which_inputs_carry_it():
+    watched = Watched().commissioned()
+    rows = watched.rows(40)
+    rows[:, 2] += 0.8
+    watched.take(rows)
+    assert watched.monitor.episodes[0].inputs[0][0] == 2
+    assert watched.odd.inputs[0][0] == 2
+    assert watched.odd.inputs[0][1] > 10.0
+    assert watched.odd.nearest == "normal"
+
+
+def test_episodes_are_listed_until_they_are_acknowledged_and_have_ended():
+    watched = Watched().commissioned()
+    monitor = watched.monitor
+    for _ in range(2):
+        watched.fault(10)
+        watched.ordinary(20)
+    watched.fault(10)
+
+    def listed():
+        return [episode["number"] for episode in monitor.status()["episodes"]]
+
+    assert listed() == [1, 2, 3]
+    monitor.acknowledge(1)
+    assert listed() == [2, 3]
+    monitor.acknowledge()
+    assert listed() == [3]  # it is open
+    watched.ordinary(20)
+    assert listed() == []
+    assert len(monitor.episodes) == 3  # they stay in the history
+    with pytest.raises(UnknownError, match=r"no episode 9; known: \[1, 2, 3\]"):
+        monitor.acknowledge(9)
+
+
+def test_the_number_of_episodes_is_bounded_and_acknowledged_ones_go_first():
+    monitor = Watched().monitor
+    for number in range(1, MAX_EPISODES + 1):
+        monitor._keep_episode(Episode(number, 0.0, acknowledged=number == 7))
+    monitor._keep_episode(Episode(1000, 0.0))
+    kept = [episode.number for episode in monitor.episodes]
+    assert len(kept) == MAX_EPISODES
+    assert 7 not in kept
+    monitor._keep_episode(Episode(1001, 0.0))
+    kept = [episode.number for episode in monitor.episodes]
+    assert len(kept) == MAX_EPISODES
+    assert 1 not in kept
+    assert kept[-1] == 1001
+
+
+# Snoozing
+
+
+def test_while_snoozed_there_is_no_alarm_and_nothing_is_learnt():
+    watched = Watched().commissioned()
+    watched.fault(10)
+    assert watched.monitor.episode is not None
+    watched.monitor.snooze(watched.at + 51.0)
+    assert watched.monitor.episode is None
+    assert watched.monitor.status()["snoozed_until"] == watched.at + 51.0
+    before = watched.own
+    results = watched.fault(25) + watched.ordinary(25)
+    assert not any(result.alarm for result in results)
+    assert watched.own == before
+    watched.ordinary(1)  # at that time it ends
+    assert watched.learnt == before[0].count + 1
+    assert watched.fault(5)[-1].alarm
+
+
+def test_a_snooze_can_be_ended_early():
+    watched = Watched().commissioned()
+    watched.monitor.snooze(1e9)
+    assert not watched.fault(10)[-1].alarm
+    watched.monitor.snooze(None)
+    assert watched.fault(5)[-1].alarm
+
+
+def test_snoozed_samples_do_not_count_for_commissioning():
+    watched = Watched(commissioning=READY)
+    watched.monitor.snooze(100.0)
+    watched.ordinary(99)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(READY - 1)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(5)
+    assert watched.monitor.ready
+
+
+# Odd patterns
+
+
+@LEARNERS
+def test_odd_samples_join_one_pattern_also_across_interruptions(learner):
+    watched = Watched(learner).commissioned()
+    for _ in range(4):
+        watched.fault(30)
+        watched.ordinary(30)
+    odd = watched.odd
+    assert odd.status == "unreviewed"
+    assert len(watched.monitor.episodes) == 4
+    assert {episode.pattern for episode in watched.monitor.episodes} == {"odd-1"}
+    assert odd.stats.count == pytest.approx(120, abs=4)
+    assert len(odd.rows.rows) <= RESERVOIR_ROWS
+    assert odd.first < COMMISSIONING + 10 < odd.last
+
+
+def test_a_pattern_has_the_exact_sums_of_its_samples_and_no_ordinary_ones():
+    watched = Watched().commissioned()
+    rows = watched.rows(40, 0.8)
+    watched.take(rows)
+    watched.ordinary(10)
+    assert watched.odd.stats == Stats.of(SHARED, rows)
+
+
+def test_faults_that_differ_are_different_patterns():
+    watched = Watched().commissioned()
+    watched.fault(40, 0.6)
+    watched.ordinary(20)
+    watched.fault(40, -0.6)
+    watched.ordinary(20)
+    assert list(watched.monitor.odd_patterns) == ["odd-1", "odd-2"]
+    assert [episode.pattern for episode in watched.monitor.episodes] == ["odd-1", "odd-2"]
+
+
+@LEARNERS
+def test_unreviewed_patterns_are_neither_shared_nor_in_the_own_sums(learner):
+    watched = Watched(learner).commissioned()
+    before = watched.monitor.learner.share("pump", revision=1)
+    watched.fault(104, 0.8)  # 13 blocks
+    assert watched.odd.stats.count == 104
+    assert watched.monitor.learner.share("pump", revision=1) == before
+    assert "rows" not in json.dumps(watched.monitor.status())
+    assert all(each["samples"] == 104 for each in watched.monitor.status()["patterns"])
+
+
+def test_the_number_of_patterns_is_bounded_and_the_oldest_small_one_goes_first():
+    monitor = Watched().commissioned().monitor
+    big = Stats.of(SHARED, np.zeros((50, 4)))
+    for k in range(MAX_PATTERNS):
+        found = monitor._new_pattern(float(k))
+        if k != 5:
+            found.add(np.zeros((0, 4)), np.ones(4), big, float(k))
+    monitor.review("odd-3", "fault", name="worn")
+    monitor._new_pattern(100.0)
+    assert len(monitor.odd_patterns) == MAX_PATTERNS + 1  # faults do not count
+    monitor._new_pattern(101.0)
+    assert "odd-6" not in monitor.odd_patterns  # small
+    assert monitor.happenings[-2].kind == "pattern dropped"
+    assert monitor.happenings[-2].what == "odd-6"
+    monitor.odd_patterns["odd-17"].add(np.zeros((0, 4)), np.ones(4), big, 100.0)
+    monitor.odd_patterns["odd-18"].add(np.zeros((0, 4)), np.ones(4), big, 101.0)
+    monitor._new_pattern(102.0)
+    assert "odd-1" not in monitor.odd_patterns  # the oldest
+    assert len(monitor.odd_patterns) == MAX_PATTERNS + 1
+    assert "worn" in monitor.odd_patterns
+
+
+def test_rows_are_thinned_evenly_and_bounded():
+    kept = Thinned(8)
+    for k in range(1000):
+        kept.push(np.array([float(k)]))
+        assert len(kept.rows) <= 8
+    found = kept.array(1).ravel().tolist()
+    assert found == [kept.stride * i for i in range(len(found))]
+    assert len(found) >= 4
+
+
+# Reviews
+
+
+def reviewed(learner=Detector, *, count=60, place=0.6):
+    """A watched machine with one unreviewed pattern, back to normal."""
+    watched = Watched(learner).commissioned()
+    watched.fault(count, place)
+    watched.ordinary(30)
+    assert watched.odd.status == "unreviewed"
+    return watched
+
+
+@LEARNERS
+@pytest.mark.parametrize("count", [6, 60])  # small ones are added to a pattern that is there
+def test_an_approved_pattern_is_learnt_and_undoing_is_exact_to_the_last_bit(learner, count):
+    watched = reviewed(learner, count=count)
+    before, odd = watched.own, watched.odd.stats
+    assert (odd.count >= READY) == (count == 60)
+    watched.monitor.review("odd-1", "approve")
+    assert watched.odd.status == "normal"
+    after = watched.own
+    assert sum(after, start=Stats.empty(SHARED)) == sum(before, start=Stats.empty(SHARED)) + odd
+    assert watched.monitor.learner.supervised
+    shared = watched.monitor.learner.share("pump", revision=1)
+    assert sum(each.stats.count for each in shared) == watched.learnt
+    if count == 60:
+        assert not any(result.alarm for result in watched.fault(30))
+        watched.catch_up()
+        waiting = len(watched.monitor.pending)
+        assert watched.learnt == sum(stats.count for stats in after) + 30 - waiting
+    later = watched.own
+    watched.monitor.review("odd-1", "undo")
+    assert watched.odd.status == "unreviewed"
+    total = sum(later, start=Stats.empty(SHARED)) - watched.odd.stats
+    assert sum(watched.own, start=Stats.empty(SHARED)) == total
+    if learner is Detector or count == 6:
+        assert watched.odd.stats == odd
+        assert watched.own == [later[0] - odd, *later[1:]]
+    else:
+        assert watched.own == before  # what came later went to the pattern, and left with it
+    assert watched.kinds[-2:] == ["approve", "undo"] or count == 60
+
+
+@LEARNERS
+@pytest.mark.parametrize("count", [6, 60])
+def test_undoing_at_once_leaves_what_was_there(learner, count):
+    watched = reviewed(learner, count=count)
+    before, odd = watched.own, watched.odd.stats
+    for _ in range(2):
+        watched.monitor.review("odd-1", "approve")
+        assert watched.own != before
+        watched.monitor.review("odd-1", "undo")
+        assert watched.own == before
+        assert watched.odd.stats == odd
+        assert watched.odd.into == ""
+
+
+def test_a_large_approved_pattern_of_a_bank_is_its_own_and_stays_so():
+    watched = reviewed(Bank)
+    names = set(watched.monitor.learner)
+    watched.monitor.review("odd-1", "approve")
+    assert set(watched.monitor.learner) == names | {"odd-1"}
+    assert watched.ordinary(1)[0].pattern in names
+    assert watched.fault(1)[0].pattern == "odd-1"
+    assert watched.monitor.learner.patterns.instances["odd-1"].pinned
+
+
+def test_a_small_pattern_is_not_added_to_an_approved_one_and_both_can_be_undone_in_any_order():
+    for order in (("odd-1", "odd-2"), ("odd-2", "odd-1")):
+        watched = reviewed(Bank)
+        before = watched.own
+        watched.monitor.review("odd-1", "approve")
+        watched.fault(6, 1.2)
+        watched.ordinary(10)
+        watched.catch_up()
+        rest = sum(watched.own, start=Stats.empty(SHARED)) - watched.monitor.learner["odd-1"].own
+        monitor = watched.monitor
+        small = monitor.odd_patterns["odd-2"].stats
+        assert 0 < small.count < READY
+        monitor.review("odd-2", "approve")
+        assert monitor.odd_patterns["odd-2"].into != "odd-1"
+        for name in order:
+            monitor.review(name, "undo")
+        assert monitor.odd_patterns["odd-2"].stats == small
+        assert sum(watched.own, start=Stats.empty(SHARED)) == rest
+        assert len(watched.own) == len(before)
+
+
+def test_a_bank_of_approved_patterns_only_can_take_a_small_one():
+    bank = Bank(SHARED)
+    bank.supervised = True
+    rows = np.random.default_rng(0).normal(0.0, 0.1, (5, 4))
+    stats = Stats.of(SHARED, rows)
+    assert bank.include(stats, rows, None) == "normal"
+    assert bank.include(stats, rows, None) == "normal-2"
+    assert bank.exclude("normal", stats) == stats
+    assert list(bank) == ["normal-2"]
+
+
+def test_a_fault_names_later_alarms_and_is_not_learnt():
+    watched = reviewed()
+    before = watched.own
+    watched.monitor.review("odd-1", "fault", name="worn bearing")
+    assert watched.odd.status == "fault"
+    assert watched.own == before
+    assert watched.monitor.episodes[0].pattern == "worn bearing"
+    results = watched.fault(40)
+    assert results[-1].alarm
+    assert results[-1].pattern == "worn bearing"
+    assert watched.odd.stats.count > 80
+    assert watched.odd.status == "fault"
+
+
+def test_a_fault_without_a_name_keeps_that_of_its_pattern():
+    watched = reviewed()
+    watched.monitor.review("odd-1", "fault")
+    assert list(watched.monitor.odd_patterns) == ["odd-1"]
+    assert watched.odd.status == "fault"
+
+
+def test_a_dismissed_pattern_stays_in_alarm_and_takes_in_more():
+    watched = reviewed()
+    before, count = watched.own, watched.odd.stats.count
+    watched.monitor.review("odd-1", "dismiss")
+    assert watched.odd.status == "dismissed"
+    assert watched.own == before
+    assert watched.fault(40)[-1].alarm
+    assert watched.odd.status == "dismissed"
+    assert watched.odd.stats.count > count
+
+
+@pytest.mark.parametrize("decision", ["fault", "dismiss"])
+def test_a_fault_and_a_dismissed_pattern_can_be_undone(decision):
+    watched = reviewed()
+    stats, own = watched.odd.stats, watched.own
+    watched.monitor.review("odd-1", decision)
+    watched.monitor.review("odd-1", "undo")
+    assert watched.odd.status == "unreviewed"
+    assert watched.odd.stats == stats
+    assert watched.own == own
+    watched.monitor.review("odd-1", "approve")
+    assert watched.odd.status == "normal"
+
+
+@pytest.mark.parametrize("first", ["approve", "fault", "dismiss"])
+@pytest.mark.parametrize("second", ["approve", "fault", "dismiss"])
+def test_a_second_decision_is_refused_until_the_first_is_undone(first, second):
+    watched = reviewed()
+    watched.monitor.review("odd-1", first)
+    before = watched.odd.status, watched.own, watched.kinds
+    with pytest.raises(SettingError, match=f"is {before[0]}, so '{second}'.*undo that first"):
+        watched.monitor.review("odd-1", second)
+    assert (watched.odd.status, watched.own, watched.kinds) == before
+
+
+def test_decisions_that_cannot_be_are_refused_and_change_nothing():
+    watched = reviewed()
+    monitor = watched.monitor
+    before = monitor.status(), watched.kinds
+    for pattern, decision, name, error, words in (
+        ("odd-1", "undo", "", SettingError, "nothing to undo"),
+        ("odd-9", "approve", "", UnknownError, r"no pattern 'odd-9'; known: \['odd-1'\]"),
+        ("odd-1", "accept", "", SettingError, "found decision 'accept', expected one of"),
+        ("odd-1", "fault", "no\nname", SettingError, "pattern"),
+    ):
+        with pytest.raises(error, match=words):
+            monitor.review(pattern, decision, name=name)
+    assert (monitor.status(), watched.kinds) == before
+
+
+def test_a_fault_cannot_take_the_name_of_another_nor_a_new_pattern_that_of_a_fault():
+    watched = reviewed()
+    monitor = watched.monitor
+    monitor.review("odd-1", "fault", name="odd-2")
+    watched.fault(40, -0.6)
+    watched.ordinary(10)
+    assert list(monitor.odd_patterns) == ["odd-2", "odd-3"]
+    assert monitor.odd_patterns["odd-2"].status == "fault"
+    with pytest.raises(SettingError, match="found the name 'odd-2' of another pattern"):
+        monitor.review("odd-3", "fault", name="odd-2")
+    assert monitor.odd_patterns["odd-3"].status == "unreviewed"
+
+
+@LEARNERS
+def test_samples_that_fade_cannot_be_taken_back(learner):
+    bank = learner(SHARED, forgetting=0.99)
+    watched = Watched(monitor=Monitor(bank)).commissioned()
+    watched.fault(6)
+    watched.ordinary(10)
+    watched.monitor.review("odd-1", "approve")
+    with pytest.raises(SettingError, match=r"found forgetting=0.99.*or relearn"):
+        watched.monitor.review("odd-1", "undo")
+    assert watched.odd.status == "normal"
+    assert watched.ordinary(20)[-1].ready
+
+
+# Drift
+
+
+def test_drift_is_measured_told_and_stops_learning_until_a_person_accepts_it():
+    watched = Watched(limit=HIGH).commissioned()
+    window = DRIFT_ROWS * DRIFT_BLOCKS
+    watched.ordinary(window)
+    assert 0.8 < watched.monitor.drift < 1.2
+    watched.fault(window, 0.2)
+    assert watched.monitor.drift > core.DRIFT_STOP
+    assert watched.kinds.count("drift") == 1
+    assert "learning stopped" in watched.kinds
+    assert watched.monitor.drifted
+    assert watched.monitor.status()["learn"] == "stopped by drift"
+    before = watched.own
+    watched.ordinary(50)
+    assert watched.own == before
+    watched.monitor.accept_drift()
+    assert watched.kinds[-1] == "drift accepted"
+    assert (watched.monitor.drift, watched.monitor.drifted) == (1.0, False)
+    watched.ordinary(50)
+    assert watched.learnt == before[0].count + 50
+    watched.fault(window, 0.2)
+    assert watched.monitor.drift < core.DRIFT_STOP  # what was learnt is known now
+    assert not watched.monitor.drifted
+
+
+def test_drift_between_the_two_limits_is_told_and_learning_goes_on():
+    watched = Watched(limit=HIGH).commissioned()
+    watched.fault(DRIFT_ROWS * DRIFT_BLOCKS, 0.12)
+    assert core.DRIFT_EVENT < watched.monitor.drift < core.DRIFT_STOP
+    assert watched.kinds == ["watching", "drift"]
+    before = watched.learnt
+    watched.ordinary(10)
+    assert watched.learnt == before + 10
+
+
+def test_an_ordinary_machine_does_not_drift():
+    watched = Watched().commissioned()
+    watched.ordinary(2000)
+    assert "drift" not in watched.kinds
+    assert 0.9 < watched.monitor.drift < 1.2
+
+
+def test_drift_is_measured_against_what_was_approved():
+    watched = reviewed(Bank, count=200)
+    watched.monitor.review("odd-1", "approve")
+    watched.fault(DRIFT_ROWS * DRIFT_BLOCKS)
+    assert "drift" not in watched.kinds
+
+
+def test_samples_that_were_odd_when_learning_was_paused_do_not_begin_a_later_episode():
+    watched = Watched().commissioned()
+    watched.take(watched.rows(1, 0.5))
+    watched.monitor.paused = True
+    watched.ordinary(100)
+    assert watched.monitor.pending == []
+    watched.fault(10)
+    assert watched.monitor.episodes[0].began > watched.at - 10.0
+    assert watched.odd.stats.count < 11
+
+
+# Banks
+
+
+def two_modes(first, second, *, order="mixed"):
+    """Commission a bank with two modes; return the watched machine."""
+    watched = Watched(Bank, commissioning=first + second)
+    rows = np.vstack([watched.rows(first, -0.5), watched.rows(second, 0.5)])
+    watched.take(watched.rng.permutation(rows) if order == "mixed" else rows)
+    assert watched.monitor.phase == "watching"
+    return watched
+
+
+def test_modes_that_alternate_in_commissioning_are_normal():
+    watched = two_modes(200, 200)
+    assert watched.monitor.odd_patterns == {}
+    assert watched.learnt == pytest.approx(400, abs=20)
+    assert not any(r.alarm for place in (-0.5, 0.5) for r in watched.fault(30, place))
+
+
+def test_a_pattern_met_in_one_block_only_waits_for_a_review():
+    watched = Watched(Bank, commissioning=600)
+    rows = np.vstack([watched.rows(300, -0.5), watched.rows(120, 0.5), watched.rows(180, -0.5)])
+    watched.take(rows)
+    assert watched.monitor.phase == "watching"
+    odd = watched.odd
+    assert odd.status == "unreviewed"
+    assert 0 < odd.stats.count <= 120
+    assert odd.inputs
+    learner = watched.monitor.learner
+    shared = sum((each.stats for each in learner.share("pump", revision=1)), Stats.empty(SHARED))
+    assert shared.count <= 480
+    assert watched.fault(30, 0.5)[-1].alarm
+    watched.monitor.review(odd.name, "approve")
+    assert not watched.fault(30, 0.5)[-1].alarm
+
+
+def test_a_rare_pattern_waits_for_a_review_and_a_common_or_scattered_one_does_not():
+    many = 1000
+    assert core._is_doubtful(range(0, 190, 10), many)  # 1.9 %
+    assert not core._is_doubtful(range(0, 1000, 40), many)  # 2.5 %, all over
+    assert core._is_doubtful(range(100, 340), many)  # 24 % in one block
+    assert not core._is_doubtful(range(100, 360), many)  # 26 %
+    assert not core._is_doubtful(range(0, 400, 2), many)  # not dense
+    assert core._is_doubtful([], many)
+
+
+def test_commissioning_never_sets_aside_what_the_learner_needs_to_be_ready(monkeypatch):
+    monkeypatch.setattr(core, "_is_doubtful", lambda *_: True)
+    watched = two_modes(200, 200)
+    assert watched.monitor.ready
+    assert watched.monitor.odd_patterns
+    assert watched.learnt >= READY
+
+
+@LEARNERS
+def test_a_learner_rejects_only_when_no_monitor_decides(learner):
+    rows = np.random.default_rng(0).normal(0.0, 0.1, (300, 4))
+    free, supervised = (learner(SHARED, reject_above=4.0) for _ in range(2))
+    supervised.supervised = True
+    for each in (free, supervised):
+        each.learn(np.vstack([rows, np.full((20, 4), 0.7)]))
+        each.learn(np.full(4, 0.7))
+        each.learn(each.look(np.full(4, 0.7)))
+        getattr(each, "catch_up", lambda: None)()
+    assert free.rejected > 20
+    assert supervised.rejected == 0
+    assert sum(each.count for each in supervised.detectors.values()) == 322
+
+
+def test_a_supervised_bank_founds_no_pattern_and_joins_none_that_was_approved():
+    bank = Bank(SHARED)
+    watched = Watched(monitor=Monitor(bank, limit=1e9)).commissioned()
+    before = set(bank)
+    watched.fault(300, 0.7)
+    assert not [event for event in bank.events if event.kind == "new"]
+    free = Bank(SHARED)
+    free.learn(np.vstack([watched.rows(200), watched.rows(200, 0.7)]))
+    assert [event.pattern for event in free.events if event.kind == "new"]  # alone it does
+    rows = watched.rows(100)
+    bank.include(Stats.of(SHARED, rows), rows, "approved")
+    bank.learn(watched.rows(2200))
+    assert "approved" in bank
+    assert not [e for e in bank.events if e.kind == "joined" and "approved" in (e.pattern, e.other)]
+    assert before <= set(bank) | {e.other for e in bank.events}
+
+
+def test_patterns_that_hold_something_approved_are_not_joined_so_that_it_can_be_undone():
+    bank, rows = Bank(SHARED), np.random.default_rng(0).normal(0.0, 0.1, (400, 4))
+    bank.supervised = True
+    for name in ("a", "b"):
+        bank.patterns.add(name, Stats.of(SHARED, rows), rows)
+    small = Stats.of(SHARED, rows[:5])
+    into = bank.include(small, rows[:5], None)
+    patterns._join_most_similar(bank.patterns)
+    assert list(bank) == ["a", "b"]
+    bank.exclude(into, small)
+    assert [bank[name].own for name in bank] == [Stats.of(SHARED, rows)] * 2
+    patterns._join_most_similar(bank.patterns)
+    assert list(bank) == ["a"]  # now they may be
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"learn": "sometimes"}, 'found learn=.*expected "normal", "always" or "off"'),
+        ({"limit": -1.0}, "found limit=-1.0"),
+        ({"limit": 4.0, "false_alarms": 0.01}, "leave one out"),
+        ({"false_alarms": "often"}, "found false_alarms"),
+        ({"votes": (5, 3)}, "found votes"),
+        ({"commissioning": READY - 1}, f"found commissioning={READY - 1}, expected {READY}"),
+        ({"commissioning": "soon"}, 'found commissioning="soon", expected.*"2 hours"'),
+        ({"commissioning": "2 parsecs"}, "expected a number of samples, a time"),
+        ({"commissioning": "1.2.3 hours"}, "expected a number of samples, a time"),
+        ({"commissioning": 100.5}, "expected a number of samples, a time"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, words):
+    with pytest.raises(SettingError, match=words):
+        Monitor(Detector(SHARED), **settings)
+
+
+def test_a_monitor_watches_over_a_detector_or_a_bank():
+    with pytest.raises(KindError, match="found Projection, expected Detector or Bank: give"):
+        Monitor(SHARED)
+
+
+def test_status_is_plain_json_and_says_what_is_missing():
+    watched = Watched(false_alarms="1 per 1000 samples").commissioned()
+    watched.fault(10)
+    status = watched.monitor.status()
+    assert json.loads(json.dumps(status)) == json.loads(json.dumps(status, default=str))
+    assert status["phase"] == "watching"
+    assert status["ready"] is True
+    assert status["commissioning"] == {"samples": COMMISSIONING + 10, "of": COMMISSIONING}
+    assert status["limit"] == {"value": 4.0, "kind": "provisional", "missing": 997}
+    assert status["episodes"] == [asdict(watched.monitor.episodes[0])]
+    assert Watched(commissioning="manual").monitor.status()["commissioning"]["of"] is None
+
+
+def test_a_promise_counts_samples_outside_long_episodes_only():
+    watched = Watched(false_alarms="1 per 1000 samples").commissioned()
+    watched.ordinary(100)
+    assert watched.monitor.limit.counts.samples == 100
+    watched.fault(200)
+    watched.ordinary(10)
+    assert watched.monitor.limit.counts.samples == 100 + 2 + 6
+    watched.fault(6, 0.8)
+    watched.ordinary(10)
+    assert watched.monitor.limit.counts.samples == 108 + 16
+
+
+def test_other_projections_work_as_well():
+    projection = Projection(n_inputs=2, n_hidden=1, seed=0)
+    monitor = Monitor(Detector(projection))
+    rng = np.random.default_rng(0)
+    results = [monitor.take(x, float(t)) for t, x in enumerate(rng.normal(0.0, 0.1, (40, 2)))]
+    assert [result.ready for result in results] == [False] * 16 + [True] * 24
