@@ -9,9 +9,10 @@ import pytest
 from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core import monitor as core
 from edgemerge.core import patterns
-from edgemerge.core.errors import KindError, SampleError, SettingError, UnknownError
+from edgemerge.core.errors import CapacityError, KindError, SampleError, SettingError, UnknownError
 from edgemerge.core.monitor import (
     DRIFT_BLOCKS,
+    DRIFT_CALM,
     DRIFT_ROWS,
     MAX_EPISODES,
     MAX_ODD,
@@ -600,6 +601,19 @@ def test_a_fault_names_later_alarms_and_is_not_learnt():
     assert watched.odd.status == "fault"
 
 
+def test_an_approved_pattern_takes_in_nothing_more():
+    watched = Watched(limit=3.0).commissioned()
+    watched.fault(4, 1.5)
+    watched.ordinary(10)
+    watched.monitor.review("odd-1", "approve")  # too few to explain what comes
+    stats = watched.odd.stats
+    assert watched.fault(30, -1.5)[-1].alarm
+    watched.ordinary(10)
+    assert watched.fault(30, 3.0)[-1].alarm
+    assert watched.monitor.odd_patterns["odd-1"].stats == stats
+    assert len(watched.monitor.odd_patterns) >= 2
+
+
 def test_a_fault_without_a_name_keeps_that_of_its_pattern():
     watched = reviewed()
     watched.monitor.review("odd-1", "fault")
@@ -720,6 +734,39 @@ def test_drift_between_the_two_limits_is_told_and_learning_goes_on():
     assert watched.learnt == before + 10
 
 
+def test_learning_goes_on_by_itself_when_samples_are_as_before():
+    watched = Watched(limit=HIGH).commissioned()
+    watched.fault(DRIFT_ROWS * DRIFT_BLOCKS, 0.2)
+    assert watched.monitor.drifted
+    before = watched.learnt
+    watched.ordinary(DRIFT_ROWS * DRIFT_CALM - 1)
+    assert watched.learnt == before
+    watched.ordinary(DRIFT_ROWS)  # the last block may be a mixed one
+    assert not watched.monitor.drifted
+    assert watched.kinds[-1] == "learning resumed"
+    assert watched.monitor.drift < core.DRIFT_EVENT
+    before = watched.learnt
+    watched.ordinary(10)
+    assert watched.learnt == before + 10
+    watched.fault(DRIFT_ROWS * DRIFT_BLOCKS, 0.3)
+    assert watched.kinds[-2:] == ["drift", "learning stopped"]
+
+
+def test_drift_is_the_mean_of_several_blocks_and_not_of_one():
+    watched = Watched(limit=HIGH).commissioned()
+    watched.fault(DRIFT_ROWS * (DRIFT_BLOCKS - 1), 0.3)
+    assert (watched.monitor.drift, watched.kinds) == (1.0, ["watching"])
+    watched.fault(DRIFT_ROWS, 0.3)
+    assert watched.kinds == ["watching", "drift", "learning stopped"]
+
+
+def test_a_drifted_machine_raises_no_limit():
+    watched = Watched(limit=None, false_alarms=0.01).commissioned()
+    watched.monitor.drifted = True
+    watched.ordinary(50)
+    assert watched.monitor.limit.counts.samples == 0
+
+
 def test_an_ordinary_machine_does_not_drift():
     watched = Watched().commissioned()
     watched.ordinary(2000)
@@ -743,6 +790,112 @@ def test_samples_that_were_odd_when_learning_was_paused_do_not_begin_a_later_epi
     watched.fault(10)
     assert watched.monitor.episodes[0].began > watched.at - 10.0
     assert watched.odd.stats.count < 11
+
+
+# Pausing, full sums, other settings
+
+
+@pytest.mark.parametrize("learn", ["normal", "always"])
+def test_a_paused_monitor_alarms_and_learns_nothing(learn):
+    watched = Watched(learn=learn)
+    watched.ordinary(COMMISSIONING)
+    before = watched.own
+    watched.monitor.paused = True
+    assert not any(result.alarm for result in watched.ordinary(20))
+    assert watched.fault(20)[-1].alarm
+    assert watched.own == before
+    watched.monitor.paused = False
+    watched.ordinary(10)
+    assert watched.learnt > before[0].count
+
+
+def test_paused_samples_do_not_count_for_commissioning():
+    watched = Watched()
+    watched.monitor.paused = True
+    watched.ordinary(2 * COMMISSIONING)
+    assert watched.monitor.taken == 0
+    watched.monitor.paused = False
+    watched.ordinary(COMMISSIONING)
+    assert watched.monitor.ready
+
+
+@pytest.mark.parametrize("learn", ["normal", "always"])
+def test_full_sums_end_learning_and_never_scoring(learn, monkeypatch):
+    watched = Watched(learn=learn)
+    watched.ordinary(COMMISSIONING)
+
+    def full(*_):
+        raise CapacityError("found full sums")
+
+    monkeypatch.setattr(watched.monitor.learner, "learn", full)
+    results = watched.ordinary(20)
+    assert all(result.ready and result.score is not None for result in results)
+    assert watched.monitor.paused
+    assert watched.kinds.count("learning ended") == 1
+    assert watched.fault(20)[-1].alarm
+
+
+def changed(watched, **other):
+    watched.monitor.change(**(watched.monitor.options | other))
+
+
+def test_other_settings_go_on_from_what_was_learnt_and_counted():
+    watched = Watched(false_alarms=0.01).commissioned()
+    watched.ordinary(300)
+    own, counted = watched.own, watched.monitor.limit.counts.samples
+    changed(watched, false_alarms="1 per 500 samples", votes=(1, 1))
+    assert watched.own == own
+    assert watched.monitor.limit.counts.samples == counted == 300
+    assert watched.monitor.limit.kind == "provisional"
+    assert [result.alarm for result in watched.take([[3.0] * 4, [0.0] * 4])] == [True, False]
+    changed(watched, false_alarms=None, limit=1e9)
+    assert watched.monitor.limit.value == 1e9
+    assert watched.monitor.options["votes"] == (1, 1)
+
+
+def test_settings_that_cannot_be_change_nothing():
+    watched = Watched().commissioned()
+    before = watched.monitor.options, watched.monitor.status()
+    with pytest.raises(SettingError, match=r"found limit=-1.0"):
+        changed(watched, learn="always", limit=-1.0)
+    assert (watched.monitor.options, watched.monitor.status()) == before
+
+
+def test_a_shorter_commissioning_ends_with_the_next_sample():
+    watched = Watched()
+    watched.ordinary(60)
+    changed(watched, commissioning=40)
+    watched.ordinary(1)
+    assert watched.monitor.ready
+
+
+def test_what_is_learnt_can_be_changed_back_and_forth():
+    watched = Watched()
+    watched.ordinary(40)
+    changed(watched, learn="always")  # ends commissioning with what there is
+    assert watched.monitor.phase == "watching"
+    assert watched.learnt == pytest.approx(40, abs=2)
+    assert not watched.monitor.learner.supervised
+    watched.fault(50)
+    changed(watched, learn="off")
+    before = watched.own
+    watched.ordinary(20)
+    assert watched.own == before
+    changed(watched, learn="normal")
+    assert watched.monitor.learner.supervised
+    assert watched.monitor.ready
+    watched.ordinary(20)
+    assert watched.learnt > before[0].count
+
+
+def test_learning_only_what_is_normal_begins_with_commissioning_when_too_little_is_known():
+    watched = Watched(learn="off")
+    watched.ordinary(20)
+    changed(watched, learn="normal")
+    watched.ordinary(COMMISSIONING - 1)
+    assert watched.monitor.phase == "commissioning"
+    watched.ordinary(1)
+    assert watched.monitor.ready
 
 
 # Banks
