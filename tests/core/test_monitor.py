@@ -944,6 +944,20 @@ def test_a_rare_pattern_waits_for_a_review_and_a_common_or_scattered_one_does_no
     assert core._is_doubtful([], many)
 
 
+def test_a_pattern_that_no_kept_row_belongs_to_waits_too_and_is_explained():
+    watched = Watched(Bank, commissioning=400)
+    rows = np.vstack([watched.rows(200, -0.5), watched.rows(199, 0.5)])
+    watched.take(watched.rng.permutation(rows))
+    watched.monitor.sketch = Thinned(1)
+    watched.fault(1, 0.5)
+    assert watched.monitor.ready
+    patterns = watched.monitor.status()["patterns"]
+    assert patterns
+    assert all(pattern["inputs"] for pattern in patterns)
+    assert json.dumps(patterns, allow_nan=False)
+    assert all(len(odd.rows.rows) for odd in watched.monitor.odd_patterns.values())
+
+
 def test_commissioning_never_sets_aside_what_the_learner_needs_to_be_ready(monkeypatch):
     monkeypatch.setattr(core, "_is_doubtful", lambda *_: True)
     watched = two_modes(200, 200)

@@ -1,5 +1,6 @@
 """Laws of the monitor: restarts change nothing, undoing is exact, no sample counts twice."""
 
+import json
 from functools import reduce
 from operator import add
 
@@ -154,6 +155,7 @@ def test_no_sample_counts_twice_and_all_that_is_kept_is_bounded(case, make, comm
     assert own(monitor).count + kept + waiting <= len(X)
     shared = monitor.learner.share("pump", revision=1)
     assert total((each.stats for each in shared), projection) == own(monitor)
+    assert json.dumps(monitor.status(), allow_nan=False)
     assert len(monitor.episodes) <= MAX_EPISODES
     assert sum(each.status in ("unreviewed", "dismissed") for each in aside) <= MAX_PATTERNS
     assert all(len(each.rows.rows) <= RESERVOIR_ROWS for each in aside)

@@ -539,15 +539,15 @@ class Monitor:
 
     def _set_doubtful_aside(self, bank: Bank, at: float) -> None:
         """Let patterns that are small, or were met in one block only, wait for a review."""
-        rows = self.sketch.array(bank.projection.n_inputs)
-        names = [bank.closest_row(row) for row in rows]
+        sketch = self.sketch.array(bank.projection.n_inputs)
+        names = [bank.closest_row(row) for row in sketch]
         for name in list(bank):
             places = [i for i, found in enumerate(names) if found == name]
             own = bank[name].own
             enough_is_left = known(bank) - own.count >= READY_SAMPLES_PER_HIDDEN * self.n_hidden
             if own.count and enough_is_left and _is_doubtful(places, len(names)):
+                mine = bank.patterns.instances[name].ring.rows()
                 bank.take_out(name)
-                mine = rows[places]
                 residuals = bank.residuals(mine, bank.projection.project(mine))
                 odd = self._new_pattern(at)
                 odd.add(mine, residuals.mean(0), own, at)
