@@ -77,6 +77,7 @@ def test_watching_begins_by_command_and_only_then(learner):
     watched.ordinary(READY - 1)
     with pytest.raises(SettingError, match=f"found {READY - 1} samples.*expected {READY}.*wait"):
         watched.monitor.watch()
+    assert watched.learnt == 0
     watched.ordinary(3 * COMMISSIONING)
     assert watched.monitor.phase == "commissioning"
     assert watched.kinds == []
