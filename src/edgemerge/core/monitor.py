@@ -54,6 +54,7 @@ MAX_EVENTS = 1000
 SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
 BLOCK_SHARE, BLOCK_DENSITY = 0.25, 0.8  # a pattern met in one block: rare, and dense in its span
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
+MIN_DRIFT_BLOCKS = 4  # before which nothing is concluded
 DRIFT_CALM = 2  # blocks below the first limit that end an alarm by drift
 DRIFT_EVENT, DRIFT_STOP = 1.5, 2.0  # mean score under the snapshot
 FAR_OUTSIDE = 2.0  # half-ranges from the middle: half the range outside
@@ -750,7 +751,7 @@ class Monitor:
         H = self.learner.projection.project(rows)
         scores = np.minimum(self.snapshot.score_rows(rows, H), self.limit.value)
         self.drifts.append(float(scores.mean()))
-        if len(self.drifts) < DRIFT_BLOCKS:
+        if len(self.drifts) < MIN_DRIFT_BLOCKS:
             return
         before, self.drift = self.drift, float(np.mean(self.drifts))
         if before <= DRIFT_EVENT < self.drift:
