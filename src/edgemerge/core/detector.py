@@ -824,8 +824,11 @@ class Detector:
     def without(self, stats: Stats) -> Detector:
         """Return a detector like this one that never saw these samples, to the last bit.
 
+        Args:
+            stats: The sums of samples that this device saw itself.
+
         Raises:
-            SettingError: With forgetting the samples have faded since, nobody knows how much.
+            SettingError: With forgetting they have faded since, and cannot be taken back exactly.
         """
         if self.forgetting < 1.0:
             raise SettingError(
