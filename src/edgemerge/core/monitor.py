@@ -304,7 +304,14 @@ class Monitor:
         votes: tuple[int, int],
         commissioning: int | str | None,
     ) -> None:
-        """Go on with other settings, as for a new monitor; what was learnt and counted stays.
+        """Go on with other settings; what was learnt and counted stays.
+
+        Args:
+            learn: "normal", "always" or "off", as for a new monitor, like all others here.
+            limit: A fixed limit, or None.
+            false_alarms: A promise instead of a limit, or None.
+            votes: (k, n) of the alarm level.
+            commissioning: When watching begins, if it has not begun yet.
 
         Raises:
             SettingError: A setting is out of range; nothing changes.
