@@ -103,7 +103,9 @@ def test_a_command_without_enough_samples_besides_outliers_is_refused():
 
 def test_a_long_commissioning_is_learnt_piece_by_piece_without_keeping_all_rows():
     watched = Watched(commissioning=3 * COMMISSIONING)
-    watched.ordinary(3 * COMMISSIONING - 1)
+    results = watched.ordinary(3 * COMMISSIONING - 1)
+    assert results[-1].score is not None  # enough is known, and it is not watching yet
+    assert not any(result.ready for result in results)
     assert len(watched.monitor.first_rows) < COMMISSIONING
     assert len(watched.monitor.sketch.rows) <= COMMISSIONING
     assert 0 < watched.learnt <= 2 * COMMISSIONING
