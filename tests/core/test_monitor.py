@@ -1016,6 +1016,31 @@ def test_patterns_that_hold_something_approved_are_not_joined_so_that_it_can_be_
     assert list(bank) == ["a"]  # now they may be
 
 
+def test_an_approved_pattern_is_neither_joined_nor_split_and_a_split_keeps_what_is_held(
+    monkeypatch,
+):
+    bank, rng = Bank(SHARED), np.random.default_rng(0)
+    bank.supervised = True
+    rows = SHARED.to_rows(rng.normal(0.0, 0.1, (400, 4)))
+    stats = Stats.of(SHARED, rows)
+    bank.patterns.add("same", stats, rows)
+    bank.include(stats, rows, "approved")
+    patterns._join_most_similar(bank.patterns)
+    assert list(bank) == ["same", "approved"]
+    small = Stats.of(SHARED, rows[:5])
+    assert bank.include(small, rows[:5], None) == "same"
+    considered: list[str] = []
+    monkeypatch.setattr(patterns, "split_pattern", lambda _, name, __: considered.append(name))
+    patterns.maintain(bank.patterns)
+    assert considered == ["same"]
+    patterns._replace_by_two(bank.patterns, "same", "other", rows[:200], rows[200:])
+    assert bank["approved"].own == stats
+    assert bank.patterns.instances["same"].held == 1
+    bank.exclude("same", small)
+    rest = [bank[name].own for name in bank if name != "approved"]
+    assert sum(rest, start=Stats.empty(SHARED)) == stats
+
+
 # What is asked for
 
 

@@ -94,7 +94,7 @@ asked = st.lists(st.tuples(moments, st.sampled_from(COMMANDS)), min_size=2, max_
 
 
 @given(streams(), monitors(), asked, st.lists(moments, min_size=1, max_size=9))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_saving_and_loading_at_any_point_changes_no_result(case, make, commands, saves):
     projection, X = case
     steady, restarted = make(projection), make(projection)

@@ -254,6 +254,9 @@ class Patterns:
         """Add an instance that has learnt these rows last."""
         instance = Pattern(Detector.resume(own, **self.settings), rows)
         instance.used_at = self.clock
+        if name in self.instances:
+            old = self.instances[name]
+            instance.pinned, instance.held = old.pinned, old.held
         self.instances[name] = instance
         return instance
 
