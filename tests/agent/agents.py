@@ -39,8 +39,11 @@ def write_rows(path, rows, mode="w"):
         file.writelines(",".join(map(repr, map(float, row))) + "\n" for row in rows)
 
 
-def configured(folder, *settings, device="pump-1", kind="detector") -> Config:
-    """A configuration in a folder, with `table.key=value` over it."""
+def configured(folder, *settings, device="pump-1", kind="detector", learn="always") -> Config:
+    """A configuration in a folder, with `table.key=value` over it.
+
+    It learns everything and judges each sample by itself, unless a test is about that.
+    """
     folder = Path(folder)
     (folder / "exchange").mkdir(exist_ok=True)
     path = folder / f"{device}.toml"
@@ -58,6 +61,9 @@ def configured(folder, *settings, device="pump-1", kind="detector") -> Config:
         header = false
         [learner]
         kind = "{kind}"
+        [monitor]
+        learn = "{learn}"
+        votes = {[1, 1] if learn == "always" else [3, 5]}
         [exchange]
         kind = "folder"
         path = "exchange"
@@ -80,7 +86,8 @@ class Listener:
     def verdict(self, verdict):
         self.verdicts.append(verdict)
         if self._file is not None:
-            self._file.write(f"{verdict.index} {verdict.score.hex()}\n")
+            score = "none" if verdict.score is None else verdict.score.hex()
+            self._file.write(f"{verdict.index} {score} {verdict.alarm} {verdict.pattern}\n")
 
     def status(self, status):
         self.statuses.append(status)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from edgemerge import Contribution, Stats
+from edgemerge import Contribution, Monitor, Stats
 from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
@@ -40,7 +40,8 @@ class Desk:
     wall_s: float = NOON
 
     def __post_init__(self):
-        self.memory = AgentState("pump-1", 1000, self.learner, merged=self.merged)
+        monitor = Monitor(self.learner, learn="always")
+        self.memory = AgentState("pump-1", 1000, monitor, merged=self.merged)
         self.sharing = SharingPolicy(self.memory, gate=0.0, max_shift=1e9)
         clocks = Clocks(lambda: self.wall_s + self.now, lambda: self.now)
         self.reporting = DeviceReporter(self.memory, self, self, self.config, clocks=clocks)

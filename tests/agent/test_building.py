@@ -10,6 +10,7 @@ from edgemerge.agent.sources import FileSource, RateLimitedSource, TailSource
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, MismatchError, SettingError
+from edgemerge.core.monitor import Monitor
 from edgemerge.exchange.mqtt import MqttExchange
 from tests.agent.configuring import SHARED
 
@@ -62,11 +63,19 @@ def test_learners_have_the_defaults_of_their_kind(configured):
     assert some.reject_above == 5.0
 
 
-def test_thresholds_are_built(configured):
-    assert runner.make_threshold(configured(SHARED, "threshold.limit=3")).limit == 3.0
-    assert runner.make_threshold(configured()).limit == 4.0
-    with pytest.raises(SettingError, match="one way: limit, quantile or sigmas"):
-        runner.make_threshold(configured(SHARED, "threshold.limit=3", "threshold.sigmas=3"))
+def test_monitors_are_built(configured):
+    shared = configured().projection
+
+    def made(*settings):
+        return runner.make_monitor(configured(SHARED, *settings), shared)
+
+    assert made().options == Monitor(Detector(shared)).options
+    assert (made().limit.value, made().phase) == (4.0, "commissioning")
+    assert made("monitor.limit=3").limit.value == 3.0
+    found = made("monitor.false_alarms=1 per week", "monitor.commissioning=2 hours")
+    assert (found.limit.kind, found.commissioning) == ("provisional", "2 hours")
+    assert made("monitor.false_alarms=0.001").options["false_alarms"] == 0.001
+    assert made("monitor.learn=off", "monitor.votes=[1, 2]").options["votes"] == (1, 2)
 
 
 def test_sinks_are_built(configured, tmp_path):

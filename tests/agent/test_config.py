@@ -12,6 +12,7 @@ from edgemerge.agent.config import (
     TABLES,
     Config,
     ExchangeConfig,
+    MonitorConfig,
     SinkConfig,
     TopLevelConfig,
     read_config,
@@ -57,7 +58,7 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
         SHARED,
         "source.columns=x, 2, y",
         'sync.devices=["a,b", "c"]',
-        "threshold.votes=2,3",
+        "monitor.votes=2,3",
         "exchange.username=123",
         "sync.push=false",
         "learner.reject_above=never",
@@ -66,7 +67,7 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
     )
     assert config.source.columns == ("x", 2, "y")
     assert config.sync.devices == ("a,b", "c")
-    assert config.threshold.votes == (2, 3)
+    assert config.monitor.votes == (2, 3)
     assert config.exchange.username == "123"
     assert config.sync.push is False
     assert config.learner.reject_above == "never"
@@ -188,6 +189,60 @@ def test_bare_column_numbers_log_how_to_count_from_1(configured, caplog):
     assert '(0, 2) count from 0. Write "1", "3" in quotes' in caplog.messages[0]
 
 
+# the former table
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[threshold]\nlimit = 6", MonitorConfig(limit=6.0)),
+        ("[threshold]\nlimit = 6\nvotes = [2, 4]", MonitorConfig(limit=6.0, votes=(2, 4))),
+        ("[threshold]\nquantile = 0.99", MonitorConfig(false_alarms=0.01)),
+        ("[threshold]\nlimit = 6\n[monitor]\nlimit = 7", MonitorConfig(limit=7.0)),
+        ("[threshold]\nsigmas = 3", MonitorConfig(learn="always", votes=(1, 1))),
+        (
+            "[threshold]\nquantile = 0.9\nwindow = 9",
+            MonitorConfig(learn="always", votes=(1, 1), false_alarms=0.1),
+        ),
+        ("[learner]\nreject_above = 9", MonitorConfig(learn="always", votes=(1, 1))),
+        ("[learner]\nreject_above = 9\n[monitor]\nlimit = 7", MonitorConfig(limit=7.0)),
+    ],
+)
+def test_the_former_table_is_an_alias_that_says_what_to_write(configured, caplog, text, found):
+    assert configured(SHARED + text).monitor == found
+    if "[threshold]" in text:
+        assert "[threshold] is now [monitor]: write {" in caplog.text
+    if found.learn == "always":
+        assert "and so is a fault that lasts. Leave it out, and use monitor.limit" in caplog.text
+
+
+def test_a_flag_of_the_former_table_wins_over_the_file(configured):
+    config = configured(SHARED + "[monitor]\nlimit = 7\n", "threshold.limit=8")
+    assert config.monitor.limit == 8.0
+    config = configured(SHARED, "threshold.limit=8", "monitor.limit=9")
+    assert config.monitor.limit == 9.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[threshold]\nsigmas = 3\n[monitor]\nlimit = 4", "followed the last scores.*use monitor"),
+        ("[threshold]\nwindow = 3\n[monitor]\nlimit = 4", "threshold.window.*use monitor.limit"),
+        ("[threshold]\nquantile = 2", "0.5 to below 1"),
+        ("[threshold]\nlevel = 2", "threshold.level"),
+        ("[monitor]\nlimit = 4\nfalse_alarms = 0.1", "expected one of them"),
+        ("[monitor]\nfalse_alarms = 'never'", "1 per week"),
+        ("[monitor]\nfalse_alarms = 2", "between 0 and 1"),
+        ("[monitor]\ncommissioning = 'soon'", "2 hours"),
+        ("[monitor]\nlearn = 'sometimes'", '"normal" or "always" or "off"'),
+        ("[monitor]\nvotes = [4, 3]", "1 ≤ k ≤ n"),
+    ],
+)
+def test_settings_of_the_monitor_that_cannot_be_are_refused(configured, text, words):
+    with pytest.raises(SettingError, match=words):
+        configured(SHARED + text)
+
+
 # the page
 
 
@@ -241,4 +296,4 @@ def test_the_example_of_the_page_is_read(tmp_path):
     config = read_config(tmp_path / "agent.toml", environment={})
     assert config.exchange != ExchangeConfig()
     runner.make_features(config)
-    runner.make_threshold(config)
+    runner.make_monitor(config, config.projection)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edgemerge import Detector
+from edgemerge import Detector, Monitor
 from edgemerge.agent.background import ReportOutcome, ReportSender
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
@@ -110,14 +110,14 @@ def test_it_is_held_but_not_acted_upon_by_an_agent_that_does_not_follow():
 
 
 def test_it_is_saved_and_states_without_it_load():
-    state = AgentState("pump-1", 1, Detector(P), desired=DESIRED.plain(), followed=42)
+    state = AgentState("pump-1", 1, Monitor(Detector(P)), desired=DESIRED.plain(), followed=42)
     found = state_from_bytes(state_to_bytes(state))
     assert (parse_desired(found.desired), found.followed) == (DESIRED, 42)
 
 
 def test_the_document_is_read_and_unknown_keys_are_ignored():
     found = parse_desired({**DOCUMENT, "reviews": [], "adopt": {"devices": None, "excluded": 3}})
-    assert found == DesiredState(42, None, 3)
+    assert found == DesiredState(42, None, 3, reviews=())
     keys = {"devices": [], "excluded": [["pump-9", 0, "normal"]], "other": 1}
     assert parse_desired(DOCUMENT | {"adopt": keys}).excluded == (("pump-9", 0, "normal"),)
     assert parse_desired(json.loads(json.dumps(DESIRED.plain()))) == DESIRED

@@ -16,7 +16,7 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import StateFolder
 from edgemerge.core.ledger import Selection
@@ -38,24 +38,25 @@ MOST_TOLD = 150  # scores, before a kill
 SETTINGS = ("sync.gate=0", "sync.every_s=0.02", "sync.max_shift=1e9")
 
 
+VOTES = {"always": (1, 1), "normal": (3, 5)}
+
+
 @cache
-def expected(kind):
-    """Scores and own sums of a run that nobody disturbs."""
-    learner, scores = Bank(P) if kind == "bank" else Detector(P), []
-    for x in ROWS:
-        seen = learner.look(x)
-        scores.append(seen.score)
-        learner.learn(seen)
-    return scores, own_stats(learner)
+def expected(kind, learn):
+    """Results and own sums of a run that nobody disturbs."""
+    learner = Bank(P) if kind == "bank" else Detector(P)
+    monitor = Monitor(learner, learn=learn, votes=VOTES[learn])
+    results = [monitor.take(x, at) for at, x in enumerate(ROWS)]
+    return results, own_stats(monitor.learner)
 
 
 class Agent:
     """An agent over all rows that is started again and again until it comes to the end."""
 
-    def __init__(self, folder, kind="detector"):
+    def __init__(self, folder, kind="detector", learn="always"):
         folder.mkdir(exist_ok=True)
-        self.folder, self.kind = folder, kind
-        self.config = configured(folder, *SETTINGS, kind=kind)
+        self.folder, self.kind = folder, (kind, learn)
+        self.config = configured(folder, *SETTINGS, kind=kind, learn=learn)
         self.exchange = FolderExchange(self.config.exchange.path, P)
         self.scores = folder / "scores"
         self.scores.touch()
@@ -99,7 +100,7 @@ class Agent:
         return memory
 
     def must_have_counted_every_sample_once(self):
-        memory, (_, own) = self.memory(), expected(self.kind)
+        memory, (_, own) = self.memory(), expected(*self.kind)
         assert memory.index == len(ROWS)
         assert own_stats(memory.learner) == own
         there = self.exchange.pull(Selection(devices=("pump-1",)))
@@ -110,9 +111,13 @@ class Agent:
         self.must_have_counted_every_sample_once()
         told = {}
         for line in self.scores.read_text().splitlines():
-            index, score = line.split()
-            told.setdefault(int(index), set()).add(float.fromhex(score))
-        assert told == {index: {score} for index, score in enumerate(expected(self.kind)[0])}
+            index, *rest = line.split()
+            told.setdefault(int(index), set()).add(tuple(rest))
+        single = self.kind[0] == "detector"
+        for index, result in enumerate(expected(*self.kind)[0]):
+            score = "none" if result.score is None else result.score.hex()
+            pattern = None if single and not result.alarm else result.pattern
+            assert told[index] == {(score, str(result.alarm), str(pattern))}
 
 
 def test_killed_at_every_failpoint_it_counts_every_sample_once(tmp_path):
@@ -125,15 +130,16 @@ def test_killed_at_every_failpoint_it_counts_every_sample_once(tmp_path):
     assert agent.memory().learner.others == PEER.stats
 
 
+@pytest.mark.parametrize("learn", ["always", "normal"])
 @pytest.mark.parametrize("kind", ["detector", "bank"])
-def test_killed_at_random_moments_it_goes_on_to_the_last_bit(tmp_path, kind):
-    agent, random, kills = Agent(tmp_path, kind), Random(kind), 0
+def test_killed_at_random_moments_it_goes_on_to_the_last_bit(tmp_path, kind, learn):
+    agent, random, kills = Agent(tmp_path, kind, learn), Random(kind), 0
     while kills < KILLS // 2:
         if agent.is_killed_after(random.randrange(MOST_TOLD)):
             kills += 1
         else:
             agent.must_be_as_if_nothing_had_been()
-            agent = Agent(tmp_path / f"after-{kills}", kind)
+            agent = Agent(tmp_path / f"after-{kills}", kind, learn)
     assert not agent.dies_at("nowhere")
     agent.must_be_as_if_nothing_had_been()
     told = f"{kills} kills of an agent with a {kind}, 0 samples lost or doubled"

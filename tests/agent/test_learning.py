@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.learner import census, own_stats, start_new_incarnation
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.core.detector import MAX_STEPS
@@ -36,7 +36,9 @@ def plain_run(maker):
 
 
 def reloaded(learner):
-    return state_from_bytes(state_to_bytes(AgentState("pump-1", 1, learner))).learner
+    return state_from_bytes(
+        state_to_bytes(AgentState("pump-1", 1, Monitor(learner, learn="always")))
+    ).learner
 
 
 @pytest.mark.slow
@@ -176,7 +178,9 @@ def test_starting_anew_goes_on_detecting_and_owns_nothing(kind):
     learner.adopt(peer)
     known = sum(stats.count for stats in own_stats(learner).values())
     usual, odd = learner.score(ROWS[7]), learner.score(np.full(6, 0.9))
-    learner = start_new_incarnation(learner, peer)
+    monitor = Monitor(learner, learn="always")
+    start_new_incarnation(monitor, peer)
+    learner = monitor.learner
     assert own_stats(learner) == {}
     assert census(learner) == {}
     assert sum(part.others.count for part in learner.detectors.values()) == known + 90

@@ -1,5 +1,6 @@
 """The MQTT sink, with a real broker and listeners that are not ours."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -127,6 +128,42 @@ def test_commands_are_taken_but_not_nonsense_nor_retained_ones(mosquitto, sinkin
     assert sink.commands() == ["sync", "save"]
     assert sink.commands() == []
     assert "format c:" in [r.values["command"] for r in caplog.records if "command" in r.message]
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ("relearn", "relearn"),
+        ("accept-drift", "accept-drift"),
+        ('{"command": "review", "pattern": "odd-1", "decision": "approve"}', dict),
+        ('{"command": "snooze", "time": "2 hours"}', dict),
+        ("review", None),
+        ('{"command": "score", "rows": []}', None),
+        ('{"command": ["sync"]}', None),
+        ("[1]", None),
+        ("[" * 4000, None),
+    ],
+)
+def test_commands_with_arguments_are_json(sinking, words, taken, caplog):
+    sink = sinking(free_port())
+    sink._command(words)
+    found = sink.commands()
+    assert found == ([] if taken is None else [json.loads(words) if taken is dict else taken])
+    refused = [r.values["command"] for r in caplog.records if "was not taken" in r.message]
+    assert refused == ([words[:100]] if taken is None else [])
+
+
+def test_a_score_that_is_not_known_is_not_published(mosquitto, listening, sinking, topics):
+    listener = listening(mosquitto, topics["score"])
+    sink = sinking(mosquitto, scores_per_s=1000.0)
+    until(lambda: sink.connected, "connected")
+    for index in range(3):
+        sink.verdict(said(index, score=None))
+    until(lambda: not sink.waiting, "the first alarm state was sent")
+    sink.verdict(said(3, score=2.0))
+    told = listener.next()[1]
+    assert (told["index"], told["score"]) == (3, 2.0)
+    assert (told["ready"], told["episode"]) == (True, None)
 
 
 def test_only_so_many_commands_wait(sinking):

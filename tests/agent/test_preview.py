@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import MergePreview, SharingPolicy
@@ -34,7 +34,7 @@ def sharing(thing, rows=200, **options):
     learner = thing
     for x in stream(rows):
         learner.learn(x)
-    memory = AgentState("pump-1", 1, learner, merged=encode(Merged(P)))
+    memory = AgentState("pump-1", 1, Monitor(learner, learn="always"), merged=encode(Merged(P)))
     return SharingPolicy(memory, gate=2.0, **{"max_shift": 2.0, **options})
 
 

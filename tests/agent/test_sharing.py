@@ -5,9 +5,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import ExchangeJob, run_exchange
 from edgemerge.agent.config import SaveConfig
+from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.learner import start_new_incarnation
 from edgemerge.agent.schedule import SyncSchedule
@@ -15,7 +16,6 @@ from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError
 from edgemerge.core.ledger import Merged, MergedPart, Selection
-from edgemerge.core.threshold import Threshold
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream
 
@@ -28,7 +28,7 @@ def told(*seeds):
 
 
 def memory(thing=Detector):
-    return AgentState("pump-1", 1000, thing(P), merged=encode(Merged(P)))
+    return AgentState("pump-1", 1000, Monitor(thing(P), learn="always"), merged=encode(Merged(P)))
 
 
 class Refusing:
@@ -113,7 +113,7 @@ def test_samples_that_wait_for_their_block_wait_on_in_a_new_life():
         made.learner.learn(x)
     waiting = made.learner.waiting
     assert len(waiting) == 8
-    made.learner = start_new_incarnation(made.learner, Merged(P))
+    start_new_incarnation(made.monitor, Merged(P))
     assert np.array_equal(made.learner.waiting, waiting)
 
 
@@ -132,11 +132,14 @@ class Raw:
     def state(self):
         return None
 
+    def push(self, values):
+        return values
+
 
 def test_few_readings_are_saved_after_a_while():
     folder, now = Folder(), [0.0]
     often = SaveConfig(every=100, every_s=10.0)
-    keeper = StateSaver(folder, memory(), Raw(), Threshold(), often, steady=lambda: now[0])
+    keeper = StateSaver(folder, memory(), Raw(), often, steady=lambda: now[0])
     keeper.count()
     for now[0], writes in ((9.9, 0), (10.0, 1), (30.0, 1)):  # nothing has come in since
         keeper.tend()
@@ -148,16 +151,19 @@ def test_few_readings_are_saved_after_a_while():
 
 def test_a_full_learner_ends_learning_and_is_not_asked_again(monkeypatch, caplog):
     made, calls = memory(), count()
+    made.learner.learn(stream(100, 1))
 
     def full(_x):
         next(calls)
         raise CapacityError("there is no more room")
 
     monkeypatch.setattr(made.learner, "learn", full)
-    judge = Judge(made, Raw(), Threshold(), "abcdef", lambda: 0.0)
+    judge = Judge(made, Raw(), lambda _read: "abcdef", lambda: 0.0)
+    verdicts = []
     for x in stream(3):
-        judge._seen = made.learner.look(x)
-        judge.learn()
+        verdicts.append(judge.judge(Reading(x)))
+        judge.news()
+    assert all(verdict.score is not None for verdict in verdicts)
     assert next(calls) == 1
     assert not made.learning
     assert made.index == 3

@@ -23,6 +23,7 @@ from tests.agent.listening import DEADLINE_S, said
 from tests.cases import examples
 
 KEYS = ["device", "index", "at", "score", "limit", "alarm", "pattern", "why"]
+KEYS += ["ready", "level", "episode"]
 
 
 # what is said

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Contribution, Detector, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import (
     MAX_BROKEN_FILES,
@@ -32,12 +32,13 @@ def remembered(kind=Bank):
     for x in stream(130):
         learner.learn(learner.look(x))
     peer = Merged(P, (MergedPart.of([Contribution("peer", Stats.of(P, stream(90, 3)), 4)], P),))
-    memory = AgentState("pump-1", 1234, learner, revision=3, index=130, alarms=2, skipped=1)
+    memory = AgentState(
+        "pump-1", 1234, Monitor(learner, learn="always"), revision=3, index=130, alarms=2, skipped=1
+    )
     memory.position, memory.features = {"offset": 17, "names": ["a", "ü"]}, {"rows": [[0.1, 2.0]]}
     memory.merged, memory.before = encode(peer), b""
     memory.reject(peer, "it was undone")
     assert release(memory, 16).released
-    memory.threshold = {"recent": [0.1], "seen": 1, "votes": [True]}
     return memory
 
 

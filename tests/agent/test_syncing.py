@@ -7,7 +7,7 @@ from threading import Event
 import numpy as np
 import pytest
 
-from edgemerge import Contribution, Detector, Stats
+from edgemerge import Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import ExchangeJob, exchange_worker, run_exchange
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.learner import own_stats
@@ -52,7 +52,8 @@ class Device:
 
     def __init__(self, exchange, memory=None, *, gate=2.0, **choice):
         learner = Detector(P)
-        self.memory = memory or AgentState("pump-1", 1000, learner, merged=encode(Merged(P)))
+        monitor = Monitor(learner, learn="always")
+        self.memory = memory or AgentState("pump-1", 1000, monitor, merged=encode(Merged(P)))
         self.now, self.saved, self.can_save = 0.0, [], True
         self.sharing = SharingPolicy(self.memory, gate=gate, max_shift=1e9)
         self.syncing = Synchronizer(

@@ -38,6 +38,9 @@ def enrolled(hub, folder, *settings, reads="totals"):
         path = "rows.csv"
         [learner]
         kind = "detector"
+        [monitor]
+        learn = "always"
+        votes = [1, 1]
         [exchange]
         kind = "http"
         url = "{hub.url}"

@@ -5,7 +5,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Detector, EdgemergeError, Stats, load, save
+from edgemerge import Bank, Detector, EdgemergeError, Monitor, Stats, load, save
 from edgemerge.agent.state import AgentState, state_to_bytes
 from edgemerge.exchange.folder import folder_lock
 from edgemerge.flower import device
@@ -73,7 +73,7 @@ def test_the_state_of_an_agent_is_left_to_the_agent(tmp_path):
     pump = Detector(SHARED)
     pump.learn(rows(1))
     state = tmp_path / "agent.state"
-    state.write_bytes(state_to_bytes(AgentState("a", 1, pump)))
+    state.write_bytes(state_to_bytes(AgentState("a", 1, Monitor(pump))))
     with pytest.raises(
         EdgemergeError, match="is the state of an agent, which no other program may"
     ):

@@ -19,7 +19,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edgemerge.agent.rows import MAX_LINE_BYTES
+from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.files import load
 
@@ -359,17 +361,35 @@ class LearnerConfig:
     max_patterns: int = positive(8)
 
 
+def _is_votes(value: tuple[int, ...]) -> bool:
+    return len(value) == 2 and 1 <= value[0] <= value[1]
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """[monitor]: what is learnt, and when an alarm is raised; limit or false_alarms, not both."""
+
+    learn: Literal["normal", "always", "off"] = "normal"
+    limit: float | None = positive(None)
+    false_alarms: float | str | None = None
+    votes: tuple[int, ...] = setting((3, 5), "[k, n], 1 ≤ k ≤ n", _is_votes)
+    commissioning: int | str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of a `Monitor`."""
+        return asdict(self) | {"votes": (self.votes[0], self.votes[1])}
+
+
 @dataclass(frozen=True)
 class ThresholdConfig:
-    """[threshold]: when a score is an alarm; one of limit, quantile, sigmas."""
+    """[threshold]: the former name of [monitor], with its former keys."""
 
     limit: float | None = positive(None)
     quantile: float | None = setting(None, "0.5 to below 1", lambda value: 0.5 <= value < 1.0)
     sigmas: float | None = positive(None)
-    window: int = positive(500)
-    votes: tuple[int, ...] = setting(
-        (1, 1), "[k, n], 1 ≤ k ≤ n", lambda value: len(value) == 2 and 1 <= value[0] <= value[1]
-    )
+    window: int | None = positive(None)
+    votes: tuple[int, ...] | None = setting(None, "[k, n], 1 ≤ k ≤ n", _is_votes)
 
 
 @dataclass(frozen=True)
@@ -461,7 +481,7 @@ class Config:
     source: SourceConfig = field(default_factory=SourceConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -483,7 +503,7 @@ TABLES: dict[str, type[Any]] = {
     "source": SourceConfig,
     "features": FeaturesConfig,
     "learner": LearnerConfig,
-    "threshold": ThresholdConfig,
+    "monitor": MonitorConfig,
     "exchange": ExchangeConfig,
     "sync": SyncConfig,
     "report": ReportConfig,
@@ -501,6 +521,7 @@ def read_config(
     top = [each.name for each in fields(TopLevelConfig)]
     for keys, value in [*environment_overrides(environment, top), *flag_overrides(overrides)]:
         apply_override(given, keys, value)
+    _replace_threshold(given, file)
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:
@@ -520,8 +541,70 @@ def read_config(
             f'{file} has no [projection]: add it, or let exchange.kind = "http" ask the fleet'
         )
     sinks = _sinks(given.get("sinks", []), file)
+    _check_monitor(parts["monitor"], file)
     _warn_of_bare_columns(parts["source"])
     return Config(head.device, head.state, shared, sinks=sinks, **parts)
+
+
+FORMER_POLICY = (("learner", "reject_above"), ("threshold", "sigmas"), ("threshold", "window"))
+LIMIT_ADVICE = 'use monitor.limit = 4, or monitor.false_alarms = "1 per week"'
+
+
+def _replace_threshold(given: dict[str, Any], file: Path) -> None:
+    """Turn the former table [threshold] into [monitor], and log what to write instead.
+
+    Samples above `reject_above` or a limit that follows the last scores were what kept faults out,
+    and did not keep out those that last. A file that says so, and nothing of [monitor], keeps that
+    policy, which learns everything else at once.
+    """
+    former = [
+        f"{table}.{name}"
+        for table, name in FORMER_POLICY
+        if isinstance(given.get(table), dict) and name in given[table]
+    ]
+    instead: dict[str, Any] = {}
+    if former and "monitor" not in given:
+        instead = {"learn": "always", "votes": [1, 1]}
+        logger.warning(
+            "%s without [monitor]: samples are learnt as in former versions, and so is a fault "
+            "that lasts. Leave it out, and %s",
+            *(" and ".join(former), LIMIT_ADVICE),
+        )
+    if "threshold" in given:
+        instead |= _threshold_as_monitor(given, file)
+        logger.warning("[threshold] is now [monitor]: write %s there", instead)
+    new = given.setdefault("monitor", {}) if instead else {}
+    if not isinstance(new, dict):
+        return
+    for name, value in instead.items():
+        # The new name wins, but a flag wins over the file under either name.
+        flag = isinstance(value, TextValue) and not isinstance(new.get(name), TextValue)
+        if name not in new or flag:
+            new[name] = value
+
+
+def _threshold_as_monitor(given: dict[str, Any], file: Path) -> dict[str, Any]:
+    raw = given.pop("threshold")
+    old = parse_table(ThresholdConfig, raw, TableLocation(file, "threshold"))
+    gone = [name for name in ("sigmas", "window") if getattr(old, name) is not None]
+    if gone and "monitor" in given:
+        raise SettingError(
+            f"found threshold.{gone[0]} in {file}, expected [monitor] alone: that limit followed "
+            f"the last scores, and so a fault that lasts; {LIMIT_ADVICE}"
+        )
+    found = {name: raw[name] for name in ("limit", "votes") if name in raw}
+    if old.quantile is not None:
+        found["false_alarms"] = float(f"{1.0 - old.quantile:.6g}")
+    return found
+
+
+def _check_monitor(said: MonitorConfig, file: Path) -> None:
+    """Refuse settings that no monitor takes; `commissioning` also depends on the projection."""
+    smallest = Detector(Projection(n_inputs=1, n_hidden=1))
+    try:
+        Monitor(smallest, **said.options)
+    except SettingError as error:
+        raise SettingError(f"[monitor] in {file}: {error}") from error
 
 
 def _warn_of_bare_columns(source: SourceConfig) -> None:

@@ -124,7 +124,10 @@ class ControlSocket:
 def send_command(
     state_folder: Path, command: dict[str, Any] | str, timeout_s: float
 ) -> dict[str, Any]:
-    """Ask the agent that runs on a state folder: status, sync, undo, save, score or learn.
+    """Send a command to the agent that runs on a state folder, and return its answer.
+
+    The commands are status, sync, undo, save, score, learn, review, acknowledge, snooze, watch,
+    relearn and accept_drift.
 
     Args:
         state_folder: The state folder of a running agent.

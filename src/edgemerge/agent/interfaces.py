@@ -31,18 +31,23 @@ class Reading:
 class Verdict:
     """What the agent makes of one sample; `why` names the inputs that carry an alarm.
 
-    `carried` has some more of them, each with how many times its loss is what is usual for it.
+    `score` is None while too little is known. `alarm` says that an episode is open, `episode` is
+    its number, and `level` the recent score that is held against the limit. `carried` has some
+    more inputs, each with how many times its loss is what is usual for it.
     """
 
     device: str
     index: int
     at: float
-    score: float
+    score: float | None
     limit: float
     alarm: bool
     pattern: str | None = None
     why: tuple[str, ...] = ()
     carried: tuple[tuple[str, float], ...] = ()
+    ready: bool = True
+    level: float = 0.0
+    episode: int | None = None
 
 
 class Source(Protocol):

@@ -1,100 +1,237 @@
-"""Judge readings: score each sample, decide on an alarm, then learn the sample."""
+"""Judge readings: give each sample to the monitor, and tell people what it found."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgemerge.agent.interfaces import Features, Reading, Verdict
 from edgemerge.agent.state import AgentState
-from edgemerge.core.detector import Detector, Seen
-from edgemerge.core.errors import CapacityError, SampleError
-from edgemerge.core.threshold import Threshold
+from edgemerge.agent.sync import iso_time
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import EdgemergeError, SampleError
+from edgemerge.core.monitor import FAR_OUTSIDE, Happening, Result
 
 NAMED_INPUTS = 3  # inputs that an alarm names
-EXPLAINED_INPUTS = 8  # inputs whose part in the loss an alarm reports
+RANGE_CHECK_SAMPLES = 100  # after which most samples must have been inside the range
+RECENT_HAPPENINGS = 16  # that the status has
 
 logger = logging.getLogger(__name__)
 
 
+class OutsideError(EdgemergeError, ValueError):
+    """Most of the first samples lie far outside the projection's range."""
+
+
 class Judge:
-    """Scores each sample before it is learnt: `judge`, then `learn`, project it once."""
+    """Gives samples to the monitor, and names of inputs to what it says."""
 
     def __init__(
         self,
         memory: AgentState,
         features: Features,
-        threshold: Threshold,
         names: Callable[[tuple[str, ...] | None], Sequence[str]],
         clock: Callable[[], float],
     ) -> None:
         """Judge samples; `names` returns the names of inputs for the names that a source read."""
-        self._memory, self._features, self._threshold = memory, features, threshold
+        self._memory, self._features = memory, features
         self._names, self._clock = names, clock
         self._read: tuple[str, ...] | None = None
-        self._seen: Seen | None = None  # judged, and not learnt yet
+        self._found: dict[int, tuple[float, float]] = {}  # ranges of inputs that were far outside
+        self._ahead_s = 0.0  # of the time of day: the time of samples
+        self._last: Happening | None = _newest(memory)
 
     def judge(self, reading: Reading) -> Verdict | None:
-        """Return the verdict on the sample that a reading completes; None if it completes none."""
-        self._memory.position, self._read = reading.position, reading.names
-        self._seen = None
+        """Return the verdict on the sample that a reading completes; None if it completes none.
+
+        Raises:
+            OutsideError: Of the first 100 samples, most were far outside the projection's range.
+        """
+        memory = self._memory
+        memory.position, self._read = reading.position, reading.names
+        now = self._clock()
+        at = now if reading.at is None else reading.at
+        outside = memory.monitor.outside
         try:
             sample = self._features.push(reading.values)
             if sample is None:
                 return None
-            self._seen = self._memory.learner.look(sample)
-            return self._verdict(self._seen, reading.at)
+            result = memory.monitor.take(sample, at)
         except SampleError as error:
             self._skip(error)
             return None
+        self._ahead_s = at - now
+        verdict = self._verdict(result)
+        memory.index += 1
+        if memory.monitor.outside != outside:
+            self._count_outside(sample)
+        if memory.index == RANGE_CHECK_SAMPLES and 2 * memory.monitor.outside > memory.index:
+            raise OutsideError(self._outside_words())
+        return verdict
 
-    def learn(self) -> None:
-        """Learn the sample that was judged last, unless learning is paused."""
-        if self._seen is not None and self._memory.learning:
-            try:
-                self._memory.learner.learn(self._seen)
-            except CapacityError as error:
-                self._memory.learning = False
-                logger.error("learning has ended", extra={"values": {"why": error}})
-        self._seen = None
-        self._memory.index += 1
-
-    def scores(self, rows: Sequence[Sequence[float]]) -> list[float]:
-        """Score samples without learning them."""
-        return [self._memory.learner.look(row).score for row in rows]
+    def scores(self, rows: Sequence[Sequence[float]]) -> list[float | None]:
+        """Score samples without learning them; None while too little is known."""
+        found = [self._memory.learner.look(row).score for row in rows]
+        return list(found) if self._memory.monitor.ready else [None] * len(found)
 
     @property
     def limit(self) -> float:
-        """The score above which a sample counts as unusual now."""
-        return self._threshold.limit
+        """The limit of the alarm level now."""
+        return self._memory.monitor.limit.value
 
-    def _verdict(self, seen: Seen, at: float | None) -> Verdict:
-        memory, limit = self._memory, self._threshold.limit
-        alarm = self._threshold.update(seen.score)
-        memory.alarms += alarm
-        carried = self._carried(seen) if alarm else ()
+    def sample_time(self, at: float) -> float:
+        """Return a time of day by the clock of the samples, which a source may bring along."""
+        return at + self._ahead_s
+
+    def news(self) -> list[Happening]:
+        """Log what has happened in the monitor since the last call, and return it."""
+        found: list[Happening] = []
+        for each in reversed(self._memory.monitor.happenings):
+            if each is self._last:
+                break
+            found.insert(0, each)
+        for each in found:
+            self._log(each)
+        self._last = found[-1] if found else self._last
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Return the monitor's status as plain JSON, with inputs by name, and recent happenings."""
+        status = self._memory.monitor.status()
+        for each in (*status["episodes"], *status["patterns"]):
+            each["inputs"] = self._named(each["inputs"])
+        recent = list(self._memory.monitor.happenings)[-RECENT_HAPPENINGS:]
+        status["happenings"] = [
+            {"kind": each.kind, "at": each.at, "what": each.what} for each in recent
+        ]
+        return status
+
+    def _verdict(self, result: Result) -> Verdict:
+        memory = self._memory
+        memory.alarms += result.alarm
+        single = isinstance(memory.learner, Detector) and not result.alarm
+        episode = memory.monitor.episode
+        carried = () if episode is None else tuple(self._named(episode.inputs))
         return Verdict(
             device=memory.device,
             index=memory.index,
-            at=self._clock() if at is None else at,
-            score=seen.score,
-            limit=limit,
-            alarm=alarm,
-            pattern=None if isinstance(memory.learner, Detector) else seen.pattern,
+            at=result.at,
+            score=result.score,
+            limit=result.limit,
+            alarm=result.alarm,
+            pattern=None if single else result.pattern,
             why=tuple(name for name, _factor in carried[:NAMED_INPUTS]),
             carried=carried,
+            ready=result.ready,
+            level=result.level,
+            episode=result.episode,
         )
 
-    def _carried(self, seen: Seen) -> tuple[tuple[str, float], ...]:
-        shares = self._memory.learner.explain(seen)
+    def _named(self, inputs: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
         names = self._names(self._read)
-        first = np.argsort(-shares, kind="stable")[:EXPLAINED_INPUTS]
-        return tuple((names[i], float(shares[i])) for i in first)
+        return [(names[i], float(f"{share:.6g}")) for i, share in inputs]
 
     def _skip(self, error: SampleError) -> None:
         self._memory.skipped += 1
-        if self._memory.skipped & (self._memory.skipped - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
+        if _is_power_of_2(self._memory.skipped):
             values = {"skipped": self._memory.skipped, "why": error}
             logger.warning("a sample was skipped", extra={"values": values})
+
+    def _count_outside(self, sample: NDArray[np.float64]) -> None:
+        low, high = self._range()
+        far = np.abs(sample - (low + high) / 2.0) > FAR_OUTSIDE * (high - low) / 2.0
+        for i in np.flatnonzero(far).tolist():
+            lowest, highest = self._found.get(i, (np.inf, -np.inf))
+            x = float(sample[i])
+            self._found[i] = min(lowest, x), max(highest, x)
+        if _is_power_of_2(self._memory.monitor.outside):
+            values = {
+                "outside": self._memory.monitor.outside,
+                "of": self._memory.index,
+                "inputs": self._range_words(),
+            }
+            logger.warning(
+                "a sample lies far outside the projection's range", extra={"values": values}
+            )
+
+    def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        projection = self._memory.projection
+        n = projection.n_inputs
+        return (
+            np.broadcast_to(np.asarray(projection.low, float), (n,)),
+            np.broadcast_to(np.asarray(projection.high, float), (n,)),
+        )
+
+    def _range_words(self) -> str:
+        """Return some inputs that were outside, with the range found and the one expected."""
+        names, (low, high) = self._names(self._read), self._range()
+        some = [
+            f"{names[i]} from {a:.6g} to {b:.6g}, expected {low[i]:.6g} to {high[i]:.6g}"
+            for i, (a, b) in list(self._found.items())[:NAMED_INPUTS]
+        ]
+        rest = len(self._found) - len(some)
+        return "; ".join(some) + (f"; and {rest} more" if rest else "")
+
+    def _outside_words(self) -> str:
+        return (
+            f"of the first {self._memory.index} samples {self._memory.monitor.outside} lie far "
+            f"outside the projection's range: found {self._range_words()}. Check [source] columns "
+            "and units, or set low and high in [projection] to the range of the readings; then "
+            "start again"
+        )
+
+    def _log(self, each: Happening) -> None:
+        """Log what happened in words; `at` is the time of the sample."""
+        values: dict[str, Any] = {"at": iso_time(each.at)}
+        if each.what:
+            values[KIND_WORDS.get(each.kind, ("", "what"))[1]] = each.what
+        if each.kind.startswith("episode"):
+            values |= self._episode_values(int(each.what))
+        level = logging.WARNING if each.kind in WARNINGS else logging.INFO
+        words = KIND_WORDS.get(each.kind, (each.kind, ""))[0]
+        logger.log(level, words, extra={"values": values})
+
+    def _episode_values(self, number: int) -> dict[str, Any]:
+        for episode in self._memory.monitor.episodes:
+            if episode.number == number:
+                inputs = [name for name, _ in self._named(episode.inputs)[:NAMED_INPUTS]]
+                ended = {"samples": episode.samples, "peak": float(f"{episode.peak:.4g}")}
+                found = {"inputs": inputs, "pattern": episode.pattern}
+                return found | (ended if episode.ended is not None else {})
+        return {}
+
+
+WARNINGS = ("episode began", "pattern dropped", "drift", "learning stopped", "learning ended")
+# What is logged for each kind of happening, and what to call its detail.
+KIND_WORDS = {
+    "episode began": ("an alarm began", "episode"),
+    "episode ended": ("the alarm has ended", "episode"),
+    "new pattern": ("new pattern, which waits for a review", "pattern"),
+    "pattern dropped": ("the oldest pattern was dropped to make room", "pattern"),
+    "drift": ("the samples drift away from what commissioning saw", "drift"),
+    "learning stopped": (
+        "learning has stopped, since the drift is large: accept-drift or relearn",
+        "drift",
+    ),
+    "learning ended": ("learning has ended", "why"),
+    "drift accepted": ("the drift was accepted: what was learnt up to now is normal", ""),
+    "watching": ("commissioning has ended: alarms are raised from now on", ""),
+    "relearn": ("commissioning begins again: own samples are forgotten", ""),
+    "approve": ("a pattern was approved: it is normal now", "pattern"),
+    "fault": ("a pattern was named as a fault", "pattern"),
+    "dismiss": ("a pattern was dismissed", "pattern"),
+    "undo": ("the review of a pattern was undone", "pattern"),
+}
+
+
+def _newest(memory: AgentState) -> Happening | None:
+    happenings = memory.monitor.happenings
+    return happenings[-1] if happenings else None
+
+
+def _is_power_of_2(count: int) -> bool:
+    return count & (count - 1) == 0  # the 1st, 2nd, 4th, 8th, …

@@ -9,6 +9,7 @@ from __future__ import annotations
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.monitor import Monitor
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import loss_shift
 from edgemerge.privacy.gate import PatternSamples
@@ -57,8 +58,19 @@ def _copy(learner: Detector | Bank) -> Detector | Bank:
     return copy
 
 
-def start_new_incarnation(learner: Detector | Bank, merged: Merged) -> Detector | Bank:
-    """Return a learner that owns nothing: what this one saw counts as adopted, beside `merged`."""
+def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:
+    """Let the learner own nothing: what it saw counts as adopted, beside `merged`.
+
+    Approved patterns are part of that, so their reviews cannot be undone any more.
+    """
+    supervised = monitor.learner.supervised
+    monitor.learner = _owning_nothing(monitor.learner, merged)
+    monitor.learner.supervised = supervised
+    odd = monitor.odd_patterns
+    monitor.odd_patterns = {n: each for n, each in odd.items() if each.status != "normal"}
+
+
+def _owning_nothing(learner: Detector | Bank, merged: Merged) -> Detector | Bank:
     if isinstance(learner, Detector):
         known, nothing = learner.own + learner.others, Stats.empty(learner.projection)
         return Detector.resume(nothing, known, rejected=learner.rejected, **learner.options)

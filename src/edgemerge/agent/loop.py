@@ -1,4 +1,4 @@
-"""The agent's loop: score, deliver, learn; between samples run commands, sync, save and report."""
+"""The agent's loop: judge, deliver; between samples run commands, sync, save and report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from edgemerge.agent.control import ControlSocket, Request
 from edgemerge.agent.interfaces import Reading, Sink
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.reviews import DO, Reviewer
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import AnswerCallback, Synchronizer
 from edgemerge.core.errors import EdgemergeError
@@ -32,6 +33,7 @@ class Agent:
     keeper: StateSaver
     syncing: Synchronizer | None
     sinks: list[Sink]
+    reviews: Reviewer
     reporting: DeviceReporter | None = None
 
     def tend(self, requests: Iterable[Request]) -> None:
@@ -39,8 +41,9 @@ class Agent:
         for request in requests:
             self._carry_out(request.command, request.answer)
         for sink in self.sinks:
-            for word in getattr(sink, "commands", list)():
-                self._carry_out({"command": word}, _log_answer)
+            for said in getattr(sink, "commands", list)():
+                command = said if isinstance(said, dict) else {"command": said}
+                self._carry_out(command, _log_answer)
 
     def status(self) -> dict[str, Any]:
         """Return the agent's status as plain JSON."""
@@ -49,12 +52,13 @@ class Agent:
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
         found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
         found |= {"waiting": memory.learner.buffered, "saved": self.keeper.trouble or "ok"}
+        found |= {"monitor": self.judge.status(), "reviews": self.reviews.plain()}
         if memory.desired is not None:
             found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})
 
     def _carry_out(self, command: dict[str, Any], answer: AnswerCallback) -> None:
-        do = self._commands().get(str(command.get("command")))
+        do = self._commands().get(str(command.get("command")).replace("-", "_"))
         if do is None:
             known = ", ".join(self._commands())
             answer({"error": f"found the command {command.get('command')!r}, known are {known}"})
@@ -76,7 +80,11 @@ class Agent:
             "save": self._save,
             "score": self._score,
             "learn": self._learn,
+            **dict.fromkeys(DO, self._decide),
         }
+
+    def _decide(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        return self.reviews.command(command)
 
     def _sync(self, _command: dict[str, Any], answer: AnswerCallback) -> dict[str, Any] | None:
         if self.syncing is None:
@@ -101,13 +109,15 @@ class Agent:
                 "error": f"found {len(rows)} rows, expected {MAX_SCORED_ROWS} at most: ask again"
             }
         scores = self.judge.scores(rows)
-        return {"scores": scores, "alarms": [score > self.judge.limit for score in scores]}
+        limit = self.judge.limit
+        alarms = [score is not None and score > limit for score in scores]
+        return {"scores": scores, "alarms": alarms, "ready": self.memory.monitor.ready}
 
     def _learn(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
         on = command.get("on")
         if not isinstance(on, bool):
             return {"error": 'expected "on": true or false'}
-        self.memory.learning = on
+        self.memory.monitor.paused = not on
         self.keeper.save()
         return {"learning": on}
 
@@ -123,6 +133,7 @@ def _log_answer(found: dict[str, Any]) -> None:
 
 POLL_S = 0.1  # longest wait for a reading before the loop does other work
 STATUS_INTERVAL_S = 10.0  # between two reports to the sinks
+NEWS_INTERVAL_S = 1.0  # likewise, if something has happened
 FINAL_SYNC_TIMEOUT_S = 60.0  # for the last exchange, after the source has ended
 
 
@@ -134,7 +145,7 @@ class Loop:
     ) -> None:
         """Run an agent; `steady` is a monotonic clock."""
         self._agent, self._control, self._steady = agent, control, steady
-        self._report_due = steady()
+        self._report_due = self._reported = steady()
 
     def run(self, stop: Event, *, sync_at_end: bool) -> None:
         """Process readings until the source ends or `stop` is set; then sync, save and report."""
@@ -152,21 +163,31 @@ class Loop:
             self._agent.reporting.leave(self._agent.status)
 
     def process_reading(self, reading: Reading) -> None:
-        """Score a reading, deliver the verdict, and learn from it."""
+        """Judge a reading and deliver the verdict."""
         verdict = self._agent.judge.judge(reading)
         if verdict is not None:
             for sink in self._agent.sinks:
                 sink.verdict(verdict)
             if self._agent.reporting is not None:
                 self._agent.reporting.verdict(verdict)
-            self._agent.judge.learn()
+            self._tell_news()
         self._agent.keeper.count()
+
+    def _tell_news(self) -> None:
+        """Log what has happened, and tell sinks soon; patterns are saved before anyone reviews."""
+        news = self._agent.judge.news()
+        if news:
+            self._report_due = min(self._report_due, self._reported + NEWS_INTERVAL_S)
+        if any(not each.kind.startswith("episode") for each in news):
+            self._agent.keeper.save()
 
     def tend(self) -> None:
         """Run commands; sync, save and report if due. Nothing here waits."""
         self._agent.tend(self._control.requests())
         if self._agent.syncing is not None:
             self._agent.syncing.tend()
+        if self._agent.reviews.tend() and self._agent.reporting is not None:
+            self._agent.reporting.hurry()
         self._agent.keeper.tend()
         if self._agent.reporting is not None:
             self._agent.reporting.tend(self._agent.status)
@@ -187,6 +208,7 @@ class Loop:
 
     def report(self) -> None:
         """Send the agent's status to the sinks."""
-        self._report_due = self._steady() + STATUS_INTERVAL_S
+        self._reported = self._steady()
+        self._report_due = self._reported + STATUS_INTERVAL_S
         for sink in self._agent.sinks:
             sink.status(self._agent.status())

@@ -6,6 +6,7 @@ each connection; every reconnect makes a new client, so that nothing queues up i
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import deque
@@ -227,8 +228,12 @@ def discovery_message(topics: Topics, version: str) -> tuple[str, dict[str, Any]
     }
 
 
-COMMANDS = ("sync", "undo", "save")
+COMMANDS = ("sync", "undo", "save", "watch", "relearn", "accept-drift")
+# With arguments, as a JSON object: {"command": "review", "pattern": "odd-1", …}.
+JSON_COMMANDS = (*COMMANDS, "review", "acknowledge", "snooze")
+MAX_COMMAND_BYTES = 4096
 MAX_QUEUED_COMMANDS = 16  # commands that may wait
+MAX_LOGGED_CHARS = 100  # of a command that was not taken
 FINAL_SEND_TIMEOUT_S = 1.5  # for what is left to send at the end
 
 
@@ -260,7 +265,7 @@ class MqttSink:
         self._status: dict[str, Any] = {}
         self._due: set[str] = set()  # of status and discovery
         self._sent: tuple[MQTTMessageInfo, str | None] | None = None
-        self._commands: deque[str] = deque()
+        self._commands: deque[str | dict[str, Any]] = deque()
         will = (topics["status"], to_json_line({"state": "offline"}).encode())
         self._link = BrokerConnection(
             broker, self._on_connect, self._on_tick, self._on_message, self._on_close, will
@@ -289,8 +294,8 @@ class MqttSink:
         self._status = to_plain_json(status)
         self._due.add("status")
 
-    def commands(self) -> list[str]:
-        """Return the commands that have come in since the last time: sync, undo or save."""
+    def commands(self) -> list[str | dict[str, Any]]:
+        """Return the commands that have come in since the last time, as words or objects."""
         return [self._commands.popleft() for _ in range(len(self._commands))]
 
     def close(self) -> None:
@@ -305,17 +310,21 @@ class MqttSink:
             client.subscribe(HOME_ASSISTANT_STATUS, qos=1)
 
     def _on_message(self, message: MQTTMessage) -> None:
-        text = bytes(message.payload[:100]).decode(errors="replace").strip()
+        text = bytes(message.payload[:MAX_COMMAND_BYTES]).decode(errors="replace").strip()
         if message.topic == HOME_ASSISTANT_STATUS:
             if text == "online":
                 self._due |= {"discovery", "status"}
-        elif message.retain:
-            return  # a retained command would run at every connection
-        elif text in COMMANDS and len(self._commands) < MAX_QUEUED_COMMANDS:
-            self._commands.append(text)
+        elif not message.retain:  # a retained command would run at every connection
+            self._command(text)
+
+    def _command(self, text: str) -> None:
+        found = _parse_command(text)
+        if found is not None and len(self._commands) < MAX_QUEUED_COMMANDS:
+            self._commands.append(found)
         else:
-            why = "too many wait" if text in COMMANDS else f"known are {', '.join(COMMANDS)}"
-            values = {"command": text, "why": why}
+            known = f"known are {', '.join(COMMANDS)}, and as JSON {', '.join(JSON_COMMANDS)}"
+            why = known if found is None else "too many wait"
+            values = {"command": text[:MAX_LOGGED_CHARS], "why": why}
             logger.warning("a command was not taken", extra={"values": values})
 
     def _on_tick(self, client: Client) -> None:
@@ -330,7 +339,10 @@ class MqttSink:
 
     def _publish_score(self, client: Client) -> None:
         newest, now = self._score, self._clock()
-        if newest is None or newest is self._published or now < self._score_due:
+        # Programs that draw curves, and Home Assistant, expect a number.
+        if newest is None or newest.score is None:
+            return
+        if newest is self._published or now < self._score_due:
             return
         if self._score_sent is None or _is_sent(self._score_sent):
             score = verdict_to_dict(newest)
@@ -369,6 +381,18 @@ class MqttSink:
         )
         while not _is_sent(gone) and self._clock() < end + NETWORK_POLL_S:
             client.loop(NETWORK_POLL_S)
+
+
+def _parse_command(words: str) -> str | dict[str, Any] | None:
+    """Return a command as a word, or as an object with its arguments; None if there is none."""
+    if words in COMMANDS:
+        return words
+    try:
+        found = json.loads(words)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(found, dict) and found.get("command") in JSON_COMMANDS
+    return found if known else None
 
 
 def _is_sent(message: MQTTMessageInfo) -> bool:

@@ -40,7 +40,7 @@ class TimedVerdict(NamedTuple):
     @property
     def weight(self) -> tuple[bool, float]:
         """What counts when only one can be kept: an alarm first, then the score."""
-        return self.verdict.alarm, self.verdict.score
+        return self.verdict.alarm, self.verdict.score or 0.0
 
 
 class ReportBatch(NamedTuple):
@@ -67,6 +67,8 @@ class ReportBuffer:
         begins = verdict.alarm and not (self.newest is not None and self.newest.alarm)
         self.newest = verdict
         self._recent.append(verdict.pattern)
+        if verdict.score is None:  # too little is known: there is nothing to show
+            return begins
         judged = TimedVerdict(now, verdict)
         self._point_slot = _put_in_slot(self._points, judged, self._slot_s, self._point_slot)
         if verdict.alarm:
@@ -113,6 +115,9 @@ def _put_in_slot(
 MAX_TEXT_CHARS = 500
 MAX_PATTERNS = 64
 MAX_REASONS = 8
+MAX_EPISODES = 32  # of the monitor's status, the newest
+MAX_ODD_PATTERNS = 48
+MAX_EPISODE_INPUTS, MAX_INPUT_CHARS = 3, 60
 MAX_ORIGINS = 2000
 MAX_NUMBER = 1e300
 MAX_TIMESTAMP = 1e11  # seconds since 1970
@@ -167,16 +172,37 @@ def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
     }
 
 
-def describe_point(judged: TimedVerdict, at: float) -> JsonObject:
-    """Return a point; without threshold or alarm the keys are left out."""
+def describe_monitor(status: Mapping[str, Any]) -> JsonObject:
+    """Return the monitor's status with the newest episodes and patterns, so that it fits."""
+    monitor = dict(status)
+    for name, most in (("episodes", MAX_EPISODES), ("patterns", MAX_ODD_PATTERNS)):
+        monitor[name] = [_with_few_inputs(each) for each in monitor[name][-most:]]
+    return monitor
+
+
+def _with_few_inputs(each: Mapping[str, Any]) -> JsonObject:
+    inputs = [(printable(name, MAX_INPUT_CHARS), rounded(share)) for name, share in each["inputs"]]
+    return {**each, "inputs": inputs[:MAX_EPISODE_INPUTS]}
+
+
+def describe_point(judged: TimedVerdict, at: float, *, detailed: bool = False) -> JsonObject:
+    """Return a point; without threshold or alarm the keys are left out.
+
+    With `detailed`, for servers that take it, there are also the alarm level and the episode.
+    """
     verdict = judged.verdict
-    found: JsonObject = {"at": timestamp(at), "score": rounded(verdict.score)}
+    found: JsonObject = {"at": timestamp(at), "score": rounded(verdict.score or 0.0)}
     if isfinite(verdict.limit):
         found["threshold"] = rounded(verdict.limit)
+    if detailed:
+        found |= {"ready": verdict.ready, "level": rounded(verdict.level)}
+        found["episode"] = verdict.episode
     return found | ({"alarm": True} if verdict.alarm else {})
 
 
-def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonObject:
+def describe_alarm(
+    judged: TimedVerdict, at: float, memory: AgentState, *, detailed: bool = False
+) -> JsonObject:
     """Return an alarm with the inputs that carry it."""
     verdict = judged.verdict
     why = [
@@ -184,7 +210,7 @@ def describe_alarm(judged: TimedVerdict, at: float, memory: AgentState) -> JsonO
         for name, factor in verdict.carried[:MAX_REASONS]
     ]
     return {
-        **describe_point(judged, at),
+        **describe_point(judged, at, detailed=detailed),
         "sample": verdict.index,
         "pattern": pattern_name(memory, verdict.pattern),
         "why": [{"input": name, "factor": factor} for name, factor in why if name],
@@ -255,12 +281,17 @@ class DeviceReporter:
         self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
         self._trouble: type[EdgemergeError] | None = None
         self._sends_desired = False  # whether the last answer named a desired state
+        self._takes_monitor = _knows_reviews(memory.desired)  # whether the server does
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def verdict(self, verdict: Verdict) -> None:
         """Add a verdict to the next report."""
         if self._points.add(verdict, self._clocks.steady()):
             self._schedule.mark_urgent()
+
+    def hurry(self) -> None:
+        """Send the next report as soon as allowed."""
+        self._schedule.mark_urgent()
 
     def tend(self, status: StatusFunction) -> None:
         """Take the answer to a report, and send the next one if due; never wait."""
@@ -298,13 +329,19 @@ class DeviceReporter:
 
     def _send(self, status: StatusFunction, *, leaving: bool = False) -> None:
         now, sent = self._clocks.steady(), self._clocks.wall()
-        last = self._syncing.last if self._syncing else None
+        last, found = self._syncing.last if self._syncing else None, status()
         report: dict[str, Any] = {
             "sent": timestamp(sent),
-            "status": describe_status(self._memory, self._points, status(), last),
+            "status": describe_status(self._memory, self._points, found, last),
         }
-        if self._sends_desired:  # older servers refuse unknown keys
+        # Older servers refuse unknown keys.
+        if self._sends_desired:
             report["status"]["desired"] = self._memory.followed
+        if self._takes_monitor:
+            report["status"] |= {
+                "monitor": describe_monitor(found["monitor"]),
+                "reviews": found["reviews"],
+            }
         if not self._schedule.failures:  # after a failure try with a short report first
             report |= self._news(sent - now)
         self._worker.send(report | ({"leaving": True} if leaving else {}))
@@ -314,10 +351,14 @@ class DeviceReporter:
         """Return what is new; `shift_s` turns monotonic times into times of day."""
         taken = self._points.take()
         self._in_flight = taken, self._merge
+        detailed = self._takes_monitor
         found: dict[str, Any] = {
-            "points": [describe_point(each, each.at + shift_s) for each in taken.points],
+            "points": [
+                describe_point(each, each.at + shift_s, detailed=detailed) for each in taken.points
+            ],
             "alarms": [
-                describe_alarm(each, each.at + shift_s, self._memory) for each in taken.alarms
+                describe_alarm(each, each.at + shift_s, self._memory, detailed=detailed)
+                for each in taken.alarms
             ],
         }
         if self._merge is not None:
@@ -343,6 +384,7 @@ class DeviceReporter:
             self._trouble = None
             logger.info("the server takes reports again")
         self._sends_desired = answer.desired is not None
+        self._takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
         wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
@@ -350,7 +392,7 @@ class DeviceReporter:
     def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:
         if was_not_sent(error):
             self._points.requeue(taken)
-        self._sends_desired = False  # it may be an older server now
+        self._sends_desired = self._takes_monitor = False  # it may be an older server now
         now, kind = self._clocks.steady(), error_kind(error)
         if kind in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])
@@ -380,3 +422,7 @@ class DeviceReporter:
             self._followed, self._follow_due = revision, 0.0
             if self._sends_desired:
                 self._memory.followed = revision
+
+
+def _knows_reviews(desired: Any) -> bool:
+    return isinstance(desired, dict) and "reviews" in desired

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from threading import Event
@@ -27,9 +26,10 @@ from edgemerge.agent.features import (
     WindowTransform,
 )
 from edgemerge.agent.interfaces import Features, Sink, Source
-from edgemerge.agent.judge import Judge
+from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.reviews import Reviewer
 from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
 from edgemerge.agent.schedule import Backoff, SyncSchedule
 from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
@@ -40,8 +40,8 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, RejectedError, SettingError, UnavailableError
 from edgemerge.core.ledger import Merged
+from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
-from edgemerge.core.threshold import Threshold
 from edgemerge.daemon import notify
 from edgemerge.exchange.client import ReportClient, ServerClient
 from edgemerge.exchange.folder import FolderExchange
@@ -169,9 +169,9 @@ def make_learner(config: Config, projection: Projection) -> Detector | Bank:
     return Bank(projection, max_patterns=settings.max_patterns, **options)
 
 
-def make_threshold(config: Config) -> Threshold:
-    """Make the threshold."""
-    return Threshold(**asdict(config.threshold))
+def make_monitor(config: Config, projection: Projection) -> Monitor:
+    """Make the monitor around a new learner."""
+    return Monitor(make_learner(config, projection), **config.monitor.options)
 
 
 def make_sinks(config: Config) -> list[Sink]:
@@ -310,9 +310,9 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
 
 def new_state(config: Config, projection: Projection, clock: Callable[[], float]) -> AgentState:
     """Return the empty state of a new incarnation."""
-    learner = make_learner(config, projection)
+    monitor = make_monitor(config, projection)
     now = max(0, int(clock() * MS_PER_S))
-    memory = AgentState(config.device, now, learner, merged=encode(Merged(projection)))
+    memory = AgentState(config.device, now, monitor, merged=encode(Merged(projection)))
     values = {"device": memory.device, "incarnation": memory.incarnation}
     logger.info("a new incarnation begins", extra={"values": values})
     return memory
@@ -341,6 +341,23 @@ def check_state(memory: AgentState, config: Config) -> None:
         logger.warning(
             "settings of [learner] have changed: what was learnt keeps the ones it began with",
             extra={"values": values},
+        )
+
+
+def follow_settings(memory: AgentState, config: Config) -> None:
+    """Let a restored monitor follow the configuration, and tell of settings that do harm."""
+    said, monitor = config.monitor, memory.monitor
+    before = monitor.options
+    monitor.change(**said.options)
+    changed = [name for name, value in monitor.options.items() if value != before[name]]
+    if changed:
+        logger.info("settings of [monitor] have changed", extra={"values": {"changed": changed}})
+    if said.learn == "always":
+        logger.warning('monitor.learn = "always": a fault that lasts will be learnt as normal')
+    elif config.learner.reject_above is not None:
+        logger.warning(
+            'learner.reject_above has no effect: monitor.learn = "%s" decides what is learnt',
+            said.learn,
         )
 
 
@@ -373,6 +390,7 @@ def _learner_options(learner: Detector | Bank) -> dict[str, object]:
     return {name: getattr(learner, name) for name in names if hasattr(learner, name)}
 
 
+NO_USABLE_DATA = 5  # the exit code if samples do not fit the projection's range
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
@@ -405,6 +423,7 @@ def run(
         if memory is None:
             memory = new_state(config, shared, clock)
         check_state(memory, config)
+        follow_settings(memory, config)
         clocks = Clocks(clock, time.monotonic)
         agent = _build_agent(config, memory, folder, exchange, clocks, ends)
         agent.sinks += sinks
@@ -424,14 +443,14 @@ def _build_agent(
     ends: ExitStack,
 ) -> Agent:
     source = make_source(config, memory.projection)
-    features, threshold = make_features(config, memory.projection), make_threshold(config)
+    features = make_features(config, memory.projection)
     if memory.features is not None:
         features.resume(memory.features)
-    if memory.threshold is not None and not threshold.resume(memory.threshold):
-        logger.warning("[threshold] has changed: the limit is learnt again")
     names = partial(input_names, config, memory.projection)
-    keeper = StateSaver(folder, memory, features, threshold, config.save, steady=clocks.steady)
-    judge = Judge(memory, features, threshold, names, clocks.wall)
+    keeper = StateSaver(folder, memory, features, config.save, steady=clocks.steady)
+    judge = Judge(memory, features, names, clocks.wall)
+    follow = config.report.follow
+    reviews = Reviewer(memory, judge, keeper, clock=clocks.wall, follow=follow)
     sinks = make_sinks(config)
     for sink in sinks:
         ends.callback(sink.close)
@@ -446,7 +465,7 @@ def _build_agent(
         ends.callback(reporting.close)
     inbox = ReadAhead(source, memory.position)
     ends.callback(inbox.close)
-    return Agent(memory, inbox, judge, keeper, syncing, sinks, reporting)
+    return Agent(memory, inbox, judge, keeper, syncing, sinks, reviews, reporting)
 
 
 def _build_sync(
@@ -465,7 +484,12 @@ def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitSt
     agent.keeper.save()  # a failure is logged, and detection goes on
     notify("READY=1")
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
-    Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
+    try:
+        Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
+    except OutsideError as error:
+        agent.keeper.discard()
+        logger.error("the agent stops", extra={"values": {"why": error}})
+        return NO_USABLE_DATA
     notify("STOPPING=1")
     if agent.inbox.error is not None:
         logger.error("the source failed", extra={"values": {"why": agent.inbox.error}})

@@ -38,6 +38,9 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
         "alarm": verdict.alarm,
         "pattern": verdict.pattern,
         "why": list(verdict.why),
+        "ready": verdict.ready,
+        "level": _rounded(verdict.level),
+        "episode": verdict.episode,
     }
 
 
@@ -61,8 +64,10 @@ def to_plain_json(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def _rounded(number: float) -> float | None:
-    return float(f"{number:.{SIGNIFICANT_DIGITS}g}") if isfinite(number) else None
+def _rounded(number: float | None) -> float | None:
+    if number is None or not isfinite(number):
+        return None
+    return float(f"{number:.{SIGNIFICANT_DIGITS}g}")
 
 
 MAX_QUEUED_LINES = 1024  # lines that may wait

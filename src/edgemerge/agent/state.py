@@ -26,8 +26,8 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
 from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
-from edgemerge.core.threshold import Threshold
 from edgemerge.failpoints import failpoint
 from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate
@@ -39,26 +39,26 @@ MAGIC = b"edgemerge agent\n"
 MAX_STATE_BYTES = 2**30  # bytes
 REFUSED_PREFIX = "it was refused"
 MAX_REJECTED = 8  # refused or undone sums whose digests are kept
+MAX_REFUSED_REVIEWS = 16  # whose reasons are kept
 PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
-PART_FIELDS = ("position", "features", "threshold")
-OPTIONAL_FIELDS = ("desired", "followed")  # missing in states of older versions
+PART_FIELDS = ("position", "features")
+# Missing in states of older versions.
+OPTIONAL_FIELDS = ("desired", "followed", "reviewed", "refused_reviews")
 
 
 @dataclass
 class AgentState:
-    """The device, its learner, what it shares and adopted, and where it stopped."""
+    """The device, its monitor, what it shares and adopted, and where it stopped."""
 
     device: str
     incarnation: int
-    learner: Detector | Bank
+    monitor: Monitor
     revision: int = 0  # of the last release
     index: int = 0  # samples judged
     alarms: int = 0
     skipped: int = 0
-    learning: bool = True
     position: Any = None  # of the source, behind the last reading
     features: Any = None
-    threshold: Any = None
     gate: Gate = field(default_factory=Gate)
     pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
     merged: bytes = b""  # the Merged that was adopted last; empty if there was none
@@ -66,6 +66,18 @@ class AgentState:
     rejected: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
     desired: Any = None  # the newest desired-state document of the server, as plain JSON
     followed: int = 0  # the revision of it that was last acted upon
+    reviewed: int = 0  # the number of the server's last review that was acted upon
+    refused_reviews: list[tuple[int, str]] = field(default_factory=list)  # number and reason
+
+    @property
+    def learner(self) -> Detector | Bank:
+        """The learner that the monitor watches over."""
+        return self.monitor.learner
+
+    @property
+    def learning(self) -> bool:
+        """Whether learning goes on; false after the command, or when the sums are full."""
+        return not self.monitor.paused
 
     @property
     def projection(self) -> Projection:
@@ -111,11 +123,9 @@ def state_to_bytes(memory: AgentState) -> bytes:
     }
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
     plain["shunned"] = memory.rejected
-    learner = memory.learner
     tensors: Tensors = {
         "plain": _array(json.dumps(plain).encode()),
-        "learner": _array(to_bytes(learner)),
-        "progress": learner.progress() if isinstance(learner, Detector) else np.empty(0),
+        "monitor": _array(to_bytes(memory.monitor)),
         "told": _array(memory.merged),
         "before": _array(memory.before or b""),
     }
@@ -142,22 +152,33 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     plain = json.loads(tensors["plain"].tobytes())
     if words.get("kind") != "agent" or plain["format"] != FORMAT:
         raise FormatError(f"found format {plain['format']}, expected {FORMAT}")
-    learner = from_bytes(tensors["learner"].tobytes(), limit=MAX_STATE_BYTES)
-    if not isinstance(learner, Detector | Bank):
-        raise FormatError(f"found {type(learner).__name__}, expected a detector or a bank")
-    if isinstance(learner, Detector) and "progress" in tensors:
-        learner.restore(tensors["progress"].astype(np.float64))
-    for row in tensors.get("rows", np.empty(0)):  # older states hold rows to be learnt again
-        learner.learn(learner.look(row))
-    fields = {name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS)}
+    monitor = _monitor_of(tensors)
+    monitor.paused = not plain.pop("learning")
+    fields = {name: plain[name] for name in (*PLAIN_FIELDS, *PART_FIELDS) if name != "learning"}
     fields |= {name: plain[name] for name in OPTIONAL_FIELDS if name in plain}
-    memory = AgentState(learner=learner, rejected=plain["shunned"], **fields)
-    memory.gate = Gate.of(plain["gate"], census(learner))
+    memory = AgentState(monitor=monitor, rejected=plain["shunned"], **fields)
+    memory.refused_reviews = [(number, why) for number, why in memory.refused_reviews]
+    memory.gate = Gate.of(plain["gate"], census(memory.learner))
     memory.merged = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None
     pending = [name for name in tensors if name.startswith("pending.")]
     memory.pending = [tensors[name].tobytes() for name in pending]
     return memory
+
+
+def _monitor_of(tensors: Tensors) -> Monitor:
+    """Return the saved monitor; a learner of an older version is watched over from now on."""
+    name = "monitor" if "monitor" in tensors else "learner"
+    found = from_bytes(tensors[name].tobytes(), limit=MAX_STATE_BYTES)
+    if isinstance(found, Monitor):
+        return found
+    if not isinstance(found, Detector | Bank):
+        raise FormatError(f"found {type(found).__name__}, expected a monitor or a learner")
+    if isinstance(found, Detector) and "progress" in tensors:
+        found.restore(tensors["progress"].astype(np.float64))
+    for row in tensors.get("rows", np.empty(0)):  # some hold rows to be learnt again
+        found.learn(found.look(row))
+    return Monitor(found)
 
 
 def _array(data: bytes) -> NDArray[np.int8]:
@@ -217,6 +238,10 @@ class StateFolder:
         write_atomically(state_to_bytes(memory), self.path / STATE_FILE)
         failpoint("agent-after-save")
 
+    def discard(self) -> None:
+        """Delete the saved state."""
+        (self.path / STATE_FILE).unlink(missing_ok=True)
+
     def projection(self) -> Projection | None:
         """Return the projection saved here, if any."""
         try:
@@ -267,14 +292,12 @@ class StateSaver:
         folder: StateFolder,
         memory: AgentState,
         features: Features,
-        threshold: Threshold,
         often: SaveConfig,
         *,
         steady: Callable[[], float],
     ) -> None:
-        """Save the state, with features and threshold, as often as configured."""
-        self._folder, self._memory = folder, memory
-        self._features, self._threshold = features, threshold
+        """Save the state, with that of the features, as often as configured."""
+        self._folder, self._memory, self._features = folder, memory, features
         self._save_config, self._steady = often, steady
         self._readings, self._at = 0, steady()
         self.trouble = ""
@@ -291,10 +314,13 @@ class StateSaver:
         if late or self._readings >= self._save_config.every:
             self.save()
 
+    def discard(self) -> None:
+        """Delete the state: nothing in it is of use, and another projection may take its place."""
+        self._folder.discard()
+
     def save(self) -> bool:
         """Save now; return whether it worked."""
         self._memory.features = self._features.state()
-        self._memory.threshold = self._threshold.state()
         self._readings, self._at = 0, self._steady()
         try:
             self._folder.write(self._memory)

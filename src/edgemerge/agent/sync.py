@@ -181,7 +181,7 @@ class SharingPolicy:
         memory = self.memory
         old = memory.incarnation
         merged = memory.decode_merged(memory.merged)
-        memory.learner = start_new_incarnation(memory.learner, merged)
+        start_new_incarnation(memory.monitor, merged)
         memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
         memory.revision, memory.pending, memory.gate = 0, [], Gate()
         memory.merged, memory.before = b"", None
@@ -281,7 +281,7 @@ class Synchronizer:
 
     def plain(self) -> dict[str, Any]:
         """Return the state of the exchange as plain JSON."""
-        last = None if self.last is None else _iso_time(self.last)
+        last = None if self.last is None else iso_time(self.last)
         return {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
 
     def _start(self) -> None:
@@ -339,7 +339,7 @@ class Synchronizer:
         if not isinstance(error, UnavailableError):
             self.state = f"{'denied' if isinstance(error, DeniedError) else 'refused'}: {error}"
         elif not self.state.startswith("away"):
-            self.state = f"away since {_iso_time(self._clocks.wall())}: {error}"
+            self.state = f"away since {iso_time(self._clocks.wall())}: {error}"
         retry_s = error.retry_s if isinstance(error, UnavailableError) else None
         self._schedule.failed(self._clocks.steady(), retry_s, hopeless=is_permanent(error))
         logger.warning("the exchange failed", extra={"values": {"why": error}})
@@ -350,7 +350,8 @@ class Synchronizer:
             answer({"pushed": self._pushed, **self.plain()})
 
 
-def _iso_time(at: float) -> str:
+def iso_time(at: float) -> str:
+    """Return a time of day as ISO 8601, or in seconds if it is out of range."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):

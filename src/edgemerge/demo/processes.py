@@ -40,8 +40,10 @@ kind = "stdin"
 format = "csv"
 header = {header}
 
-[threshold]
+[monitor]
+learn = "always"
 limit = {limit}
+votes = [1, 1]
 
 [exchange]
 kind = "http"
@@ -129,7 +131,7 @@ class AgentProcess:
         for line in self.process.stdout or ():
             found = json.loads(line)
             if "score" in found:
-                self.scores.append(found["score"])
+                self.scores.append(found["score"] or 0.0)  # null until enough is known
 
 
 class FleetProcesses:

@@ -227,12 +227,14 @@ class ReportAnswer(NamedTuple):
     """The answer to a report; None where a value is missing or invalid.
 
     `desired` is the revision of the device's desired state; older servers send only `choice`, the
-    number of the operator's newest choice.
+    number of the operator's newest choice. `monitor` says that the server takes the status of the
+    monitor, which older ones refuse.
     """
 
     every_s: float | None = None
     choice: int | None = None
     desired: int | None = None
+    monitor: bool = False
 
 
 class DesiredState(NamedTuple):
@@ -240,16 +242,20 @@ class DesiredState(NamedTuple):
 
     `devices` are those whose contributions to adopt, None for all. `excluded` are contributions to
     leave out, as (device, incarnation, pattern); only their number where devices read totals only.
+    `reviews` are decisions about the device's patterns and episodes, each with a "number"; None if
+    the server knows none.
     """
 
     revision: int
     devices: tuple[str, ...] | None = None
     excluded: tuple[tuple[str, int, str], ...] | int = ()
+    reviews: tuple[dict[str, Any], ...] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the document as plain JSON; `parse_desired` reads it back."""
         adopt = {"devices": self.devices, "excluded": self.excluded}
-        return {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
+        found = {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
+        return found if self.reviews is None else found | {"reviews": list(self.reviews)}
 
 
 def parse_desired(document: object) -> DesiredState:
@@ -259,7 +265,7 @@ def parse_desired(document: object) -> DesiredState:
         RejectedError: The document has another format or a value of the wrong type.
 
     >>> parse_desired({"format": 1, "revision": 7, "adopt": {"devices": ["pump-1"], "excluded": 2}})
-    DesiredState(revision=7, devices=('pump-1',), excluded=2)
+    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None)
     """
     if not isinstance(document, dict) or document.get("format") != DESIRED_FORMAT:
         raise RejectedError(f"found no desired state of format {DESIRED_FORMAT}: update the agent")
@@ -273,7 +279,15 @@ def parse_desired(document: object) -> DesiredState:
         excluded = tuple((device, number, pattern) for device, number, pattern in excluded)
     elif _number(excluded) is None:
         raise RejectedError("found adopt.excluded in a desired state, expected a list of keys")
-    return DesiredState(revision, None if devices is None else tuple(devices), excluded)
+    names = None if devices is None else tuple(devices)
+    return DesiredState(revision, names, excluded, _reviews(document.get("reviews")))
+
+
+def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
+    """Return the reviews that have a number; the agent refuses those that it does not know."""
+    if not isinstance(found, list):
+        return None
+    return tuple(each for each in found if isinstance(each, dict) and _number(each.get("number")))
 
 
 def _is_text(found: object) -> bool:
@@ -332,7 +346,8 @@ class ReportClient:
         )
         answer = _dict(reply.must_be(200))
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
-        return ReportAnswer(_interval(answer.get("every_s")), choice, desired)
+        takes_monitor = answer.get("monitor") is True
+        return ReportAnswer(_interval(answer.get("every_s")), choice, desired, takes_monitor)
 
     def desired(self, known: int | None = None) -> DesiredState | None:
         """Fetch the desired state of this device; None if its revision is still `known`.

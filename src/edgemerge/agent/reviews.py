@@ -1,0 +1,183 @@
+"""What people decide about a device: reviews of patterns, acknowledging, snoozing, relearning.
+
+Decisions come as commands (control socket, MQTT), or from the server in the desired-state document,
+where each has a number and is acted upon once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from re import fullmatch
+from typing import Any
+
+from edgemerge.agent.judge import Judge
+from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, StateSaver
+from edgemerge.agent.sync import iso_time
+from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.limit import SECONDS
+from edgemerge.core.monitor import DECISIONS
+
+MAX_REASON_CHARS = 300
+
+logger = logging.getLogger(__name__)
+
+
+class Reviewer:
+    """Carries out what people decided, and saves it at once."""
+
+    def __init__(
+        self,
+        memory: AgentState,
+        judge: Judge,
+        keeper: StateSaver,
+        *,
+        clock: Callable[[], float],
+        follow: bool = True,
+    ) -> None:
+        """Act on commands, and with `follow` on the reviews of the server."""
+        self._memory, self._judge, self._keeper = memory, judge, keeper
+        self._clock, self._follow = clock, follow
+        self._looked_at: object = None  # the desired state that was acted upon
+        self._done = memory.reviewed
+
+    def command(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one of `DO`, save it, and return a sentence about it.
+
+        Raises:
+            EdgemergeError: It cannot be done; the message says why, and nothing has changed.
+        """
+        words = self._carry_out(str(said.get("command")).replace("-", "_"), said)
+        self._judge.news()
+        self._keeper.save()
+        return {"done": words}
+
+    def tend(self) -> bool:
+        """Act on new reviews of the server, in order; return whether there were any."""
+        desired = self._memory.desired
+        if desired is self._looked_at or not self._follow:
+            return False
+        self._looked_at = desired
+        entries = [] if desired is None else desired.get("reviews") or []
+        new = [each for each in entries if each["number"] > self._memory.reviewed]
+        for entry in sorted(new, key=lambda each: each["number"]):
+            self._act(entry)
+        if new:
+            self._judge.news()
+            self._keeper.save()
+        return bool(new)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the last review that is done and saved, and the last ones that were refused."""
+        if not self._keeper.trouble:
+            self._done = self._memory.reviewed
+        return {"done": self._done, "refused": [list(e) for e in self._memory.refused_reviews]}
+
+    def _act(self, entry: dict[str, Any]) -> None:
+        memory, number = self._memory, entry["number"]
+        told = {name: entry[name] for name in ("by", "comment", "pattern") if entry.get(name)}
+        decision = str(entry.get("decision"))
+        values = {"number": number, "decision": decision, **told}
+        try:
+            is_review = decision in DECISIONS
+            words = self._carry_out("review" if is_review else decision, entry)
+            logger.info("a review of the server: %s", words, extra={"values": values})
+        except (EdgemergeError, ArithmeticError, ValueError, TypeError) as error:
+            why = str(error)[:MAX_REASON_CHARS]
+            memory.refused_reviews.append((number, why))
+            del memory.refused_reviews[:-MAX_REFUSED_REVIEWS]
+            values["why"] = why
+            logger.warning("a review of the server was refused", extra={"values": values})
+        memory.reviewed = number
+
+    def _carry_out(self, decision: str, said: dict[str, Any]) -> str:
+        do = DO.get(decision)
+        if do is None:
+            raise SettingError(f"found the decision {decision!r}, known are {', '.join(DO)}")
+        return do(self, said)
+
+    def _review(self, said: dict[str, Any]) -> str:
+        pattern, decision, name = (said.get(key) for key in ("pattern", "decision", "name"))
+        if not isinstance(pattern, str) or not isinstance(name or "", str):
+            raise SettingError('expected "pattern": its name, and for a fault "name": what it is')
+        if decision == "fault" and not name:
+            raise SettingError('expected "name": what to call the fault')
+        monitor = self._memory.monitor
+        monitor.review(pattern, decision, name=name or "")  # type: ignore[arg-type] # it checks
+        found = monitor.odd_patterns[name or pattern if decision == "fault" else pattern]
+        after = {
+            "approve": "is normal now",
+            "fault": f"is the fault {found.name}",
+            "dismiss": "is no longer shown",
+            "undo": "waits for a review again",
+        }[str(decision)]
+        return f"{pattern} ({found.stats.count:g} samples) {after}"
+
+    def _acknowledge(self, said: dict[str, Any]) -> str:
+        number = said.get("episode")
+        if number is not None and type(number) is not int:
+            raise SettingError(f'found "episode": {number!r}, expected a number, or null for all')
+        self._memory.monitor.acknowledge(number)
+        which = "all episodes are" if number is None else f"episode {number} is"
+        return f"{which} acknowledged"
+
+    def _snooze(self, said: dict[str, Any]) -> str:
+        until = said.get("until")
+        if "time" in said:
+            until = parse_time(said["time"], self._clock())
+        if until is None:
+            self._memory.monitor.snooze(None)
+            return "snoozing has ended: alarms are raised again"
+        if type(until) not in (int, float):
+            raise SettingError(f'found "until": {until!r}, expected seconds since 1970, or null')
+        self._memory.monitor.snooze(self._judge.sample_time(float(until)))
+        return f"no alarm until {iso_time(until)}, and nothing is learnt"
+
+    def _watch(self, _said: dict[str, Any]) -> str:
+        self._memory.monitor.watch()
+        return "commissioning has ended: alarms are raised from now on"
+
+    def _relearn(self, _said: dict[str, Any]) -> str:
+        self._memory.monitor.relearn()
+        return (
+            "commissioning begins again; what was shared before is replaced by the next release "
+            "that covers enough samples"
+        )
+
+    def _accept_drift(self, _said: dict[str, Any]) -> str:
+        self._memory.monitor.accept_drift()
+        return "what was learnt up to now is normal: drift is measured from here"
+
+
+DO: dict[str, Callable[[Reviewer, dict[str, Any]], str]] = {
+    "review": Reviewer._review,
+    "acknowledge": Reviewer._acknowledge,
+    "snooze": Reviewer._snooze,
+    "watch": Reviewer._watch,
+    "relearn": Reviewer._relearn,
+    "accept_drift": Reviewer._accept_drift,
+}
+
+
+def parse_time(text: object, now: float) -> float | None:
+    """Return when a snooze ends: after a time, at a moment in ISO 8601 (UTC), or None for "off".
+
+    >>> parse_time("2 hours", now=100.0), parse_time("off", now=100.0)
+    (7300.0, None)
+    >>> parse_time("1970-01-02T00:00", now=100.0)
+    86400.0
+    """
+    words = str(text).strip().lower()
+    if words == "off":
+        return None
+    found = fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+?)s?", words)
+    if found is not None and found[2] in SECONDS:
+        return now + float(found[1]) * SECONDS[found[2]]
+    try:
+        at = datetime.fromisoformat(str(text).strip())
+    except ValueError:
+        raise SettingError(
+            f'found the time {text!r}, expected such as "2 hours", "2026-11-17T18:00" or "off"'
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
