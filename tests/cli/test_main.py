@@ -49,9 +49,20 @@ def test_all_commands_are_there():
         "enrol",
     }
     assert top == files_and_network | {
-        *("agent", "sync", "dashboard", "paper", "simulate", "demo", "doctor", "completion"),
+        *(
+            "agent",
+            "sync",
+            "monitor",
+            "dashboard",
+            "paper",
+            "simulate",
+            "demo",
+            "doctor",
+            "completion",
+        ),
     }
     assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 16
+    assert len([words for words in COMMANDS if words[:1] == ("monitor",)]) == 8
 
 
 @pytest.mark.slow

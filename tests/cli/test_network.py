@@ -191,10 +191,10 @@ def test_the_configuration_is_told_without_running_anything(config, tmp_path):
 
 
 def test_the_configuration_for_machines_is_json_with_what_was_set_over_it(config):
-    words = ("--set", "sync.every_s=7", "--set", "threshold.votes=[2, 3]")
+    words = ("--set", "sync.every_s=7", "--set", "monitor.votes=[2, 3]")
     told = json.loads(call("agent", config, "--check", "--json", *words).stdout)
     assert told["sync"]["every_s"] == 7.0
-    assert told["threshold"]["votes"] == [2, 3]
+    assert told["monitor"]["votes"] == [2, 3]
     assert told["projection"]["hidden"] == 8
     environment = {"EDGEMERGE_SYNC__EVERY_S": "9"}
     told = json.loads(call("agent", config, "--check", "--json", **environment).stdout)

@@ -21,6 +21,9 @@ state = "state"
 kind = "stdin"
 [learner]
 kind = "detector"
+[monitor]
+learn = "always"
+votes = [1, 1]
 [exchange]
 kind = "http"
 url = "{url}"

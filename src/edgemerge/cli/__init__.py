@@ -17,6 +17,7 @@ SECTIONS = {
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",
+        "monitor": "edgemerge.cli.monitor",
         "dashboard": "edgemerge.cli.serve",
     },
     "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.simulate"},

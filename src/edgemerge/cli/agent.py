@@ -134,13 +134,13 @@ def sync(place: Path, timeout_s: float, *, undo: bool, as_json: bool) -> None:
         )
 
 
-def ask_agent(folder: Path, command: str, timeout_s: float) -> dict[str, Any]:
+def ask_agent(folder: Path, command: str | dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """Send a command to the agent; if none runs, say how to start it."""
     from edgemerge.agent.control import send_command
     from edgemerge.core.errors import UnavailableError
 
     try:
-        return send_command(folder, {"command": command}, timeout_s)
+        return send_command(folder, command, timeout_s)
     except UnavailableError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):

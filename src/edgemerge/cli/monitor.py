@@ -1,0 +1,215 @@
+"""Commands about a running agent's monitor: its episodes and patterns, and what to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from edgemerge.cli.agent import ask_agent, find_state_folder
+from edgemerge.cli.group import CommandError, LazyGroup, example
+from edgemerge.cli.output import (
+    confirm,
+    format_time,
+    json_option,
+    print_fields,
+    print_json,
+    print_table,
+)
+
+SECTIONS = {
+    "Look": {"show": "edgemerge.cli.monitor"},
+    "Decide": {
+        "review": "edgemerge.cli.monitor",
+        "acknowledge": "edgemerge.cli.monitor",
+        "snooze": "edgemerge.cli.monitor",
+    },
+    "Learn": {
+        "watch": "edgemerge.cli.monitor",
+        "relearn": "edgemerge.cli.monitor",
+        "accept-drift": "edgemerge.cli.monitor:accept_drift",
+    },
+}
+EPISODE_COLUMNS = {
+    "number": "EPISODE",
+    "began": "BEGAN",
+    "ended": "ENDED",
+    "samples": "SAMPLES",
+    "peak": "PEAK",
+    "pattern": "PATTERN",
+    "inputs": "INPUTS",
+}
+PATTERN_COLUMNS = {
+    "name": "PATTERN",
+    "status": "STATUS",
+    "samples": "SAMPLES",
+    "first": "FIRST",
+    "last": "LAST",
+    "peak": "PEAK",
+    "nearest": "NEAREST",
+    "inputs": "INPUTS",
+}
+SHOWN_INPUTS = 3
+TIMEOUT_S = 60.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def place_argument(*, required: bool = False) -> Callable[[F], F]:
+    """Take the configuration or the state folder of the agent, by default this folder."""
+    options: dict[str, Any] = {"metavar": "CONFIG_OR_STATE" if required else "[CONFIG_OR_STATE]"}
+    if not required:
+        options["default"] = Path()
+    return click.argument("place", type=click.Path(path_type=Path), **options)
+
+
+@click.group(cls=LazyGroup, sections=SECTIONS, epilog=example("edgemerge monitor show pump-3.toml"))
+def monitor() -> None:
+    """Review what a running agent found odd.
+
+    CONFIG_OR_STATE is the agent's CONFIG.toml or its state folder.
+    """
+
+
+@click.command(epilog=example("edgemerge monitor show pump-3.toml"))
+@place_argument()
+@json_option
+def show(place: Path, *, as_json: bool) -> None:
+    """Show episodes, patterns, limit and drift.
+
+    Episodes are shown until they are acknowledged.
+    """
+    found = _ask(place, {"command": "status"})["monitor"]
+    if as_json:
+        print_json(found)
+        return
+    print_fields(_summary(found))
+    for title, rows, columns in (
+        ("Episodes", found["episodes"], EPISODE_COLUMNS),
+        ("Patterns", found["patterns"], PATTERN_COLUMNS),
+    ):
+        if rows:
+            click.echo(f"\n{title}")
+            print_table([_row(each) for each in rows], columns)
+
+
+def _summary(found: Mapping[str, Any]) -> dict[str, Any]:
+    done, limit = found["commissioning"], found["limit"]
+    of = "" if done["of"] is None else f" of {done['of']:g}"
+    phase = found["phase"]
+    if phase == "commissioning":
+        phase = f"commissioning: {done['samples']:g}{of} samples"
+    missing = f", {limit['missing']} samples missing" if limit["missing"] else ""
+    return {
+        "phase": phase,
+        "learn": found["learn"],
+        "limit": f"{limit['value']:g} ({limit['kind']}{missing})",
+        "drift": f"{found['drift']:.3g} (1 is none)",
+        "outside the range": found["outside"],
+        "snoozed until": format_time(found["snoozed_until"]),
+        "episodes": len(found["episodes"]) or "none to acknowledge",
+        "patterns": len(found["patterns"]) or "none",
+    }
+
+
+def _row(each: Mapping[str, Any]) -> dict[str, Any]:
+    names = [name for name in ("began", "ended", "first", "last") if name in each]
+    times = {name: format_time(each[name]) for name in names}
+    inputs = [f"{name} {share:.3g}" for name, share in each["inputs"][:SHOWN_INPUTS]]
+    if "ended" in each and each["ended"] is None:
+        times["ended"] = "lasts"
+    return {**each, **times, "inputs": ", ".join(inputs), "peak": float(f"{each['peak']:.4g}")}
+
+
+@click.command(
+    epilog=example(
+        "edgemerge monitor review pump-3.toml odd-1 approve",
+        "edgemerge monitor review pump-3.toml odd-2 fault bearing",
+    )
+)
+@place_argument(required=True)
+@click.argument("pattern")
+@click.argument("decision", type=click.Choice(["approve", "fault", "dismiss", "undo"]))
+@click.argument("name", required=False)
+@json_option
+def review(place: Path, pattern: str, decision: str, name: str | None, *, as_json: bool) -> None:
+    """Say what a pattern is: normal, a fault, or nothing.
+
+    approve makes it normal: it is learnt and may be shared. fault gives it a NAME, which later
+    alarms carry. dismiss hides it. undo makes it unreviewed again, exactly.
+    """
+    if (name is not None) != (decision == "fault"):
+        raise CommandError("a fault needs a NAME, and nothing else has one: fault bearing")
+    said = {"command": "review", "pattern": pattern, "decision": decision, "name": name or ""}
+    _decide(place, said, as_json=as_json)
+
+
+@click.command(epilog=example("edgemerge monitor acknowledge pump-3.toml 7"))
+@place_argument(required=True)
+@click.argument("episode", type=int, required=False)
+@json_option
+def acknowledge(place: Path, episode: int | None, *, as_json: bool) -> None:
+    """Mark an episode as seen, or all of them."""
+    _decide(place, {"command": "acknowledge", "episode": episode}, as_json=as_json)
+
+
+@click.command(
+    epilog=example(
+        'edgemerge monitor snooze pump-3.toml "2 hours"',
+        "edgemerge monitor snooze pump-3.toml off",
+    )
+)
+@place_argument(required=True)
+@click.argument("time")
+@json_option
+def snooze(place: Path, time: str, *, as_json: bool) -> None:
+    """Raise no alarm and learn nothing for a while.
+
+    TIME is how long ("2 hours"), until when (2026-11-17T18:00, in UTC unless it says otherwise),
+    or off.
+    """
+    _decide(place, {"command": "snooze", "time": time}, as_json=as_json)
+
+
+@click.command(epilog=example("edgemerge monitor watch pump-3.toml"))
+@place_argument()
+@json_option
+def watch(place: Path, *, as_json: bool) -> None:
+    """End commissioning now: alarms are raised from now on."""
+    _decide(place, {"command": "watch"}, as_json=as_json)
+
+
+@click.command(epilog=example("edgemerge monitor relearn pump-3.toml --yes"))
+@place_argument()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def relearn(place: Path, *, yes: bool, as_json: bool) -> None:
+    """Forget what this device saw and begin commissioning again.
+
+    For after maintenance. What was adopted from others stays, and so do named faults. What this
+    device had shared is replaced by its next release.
+    """
+    confirm("Forget all that this device has learnt by itself?", yes=yes)
+    _decide(place, {"command": "relearn"}, as_json=as_json)
+
+
+@click.command("accept-drift", epilog=example("edgemerge monitor accept-drift pump-3.toml"))
+@place_argument()
+@json_option
+def accept_drift(place: Path, *, as_json: bool) -> None:
+    """Take what was learnt up to now as normal, and go on learning.
+
+    Drift is measured from here on.
+    """
+    _decide(place, {"command": "accept_drift"}, as_json=as_json)
+
+
+def _decide(place: Path, said: dict[str, Any], *, as_json: bool) -> None:
+    found = _ask(place, said)
+    print_json(found) if as_json else click.echo(found["done"])
+
+
+def _ask(place: Path, said: dict[str, Any]) -> dict[str, Any]:
+    return ask_agent(find_state_folder(place), said, TIMEOUT_S)
