@@ -138,6 +138,15 @@ def test_the_summary_says_what_changed_and_what_travelled(outcome):
     assert f"{outcome.bytes_samples / 1000:.0f} kB of samples" in said
 
 
+def test_a_fault_that_lasts_stays_an_alarm_and_is_known_by_its_name_after_a_review(outcome):
+    fault = outcome.fault
+    assert fault.alarms == fault.samples - 2  # an alarm begins with the third odd sample
+    assert fault.samples > 100
+    assert (fault.found_as, fault.again) == ("odd-1", fault.kind)
+    assert len(set(fault.inputs)) == 3
+    assert f"{fault.alarms} of its {fault.samples} samples are in alarm" in summary_text(outcome)
+
+
 def test_the_figure_is_a_png_of_some_size(outcome, tmp_path):
     figure = pytest.importorskip("edgemerge.demo.figure")
     figure.plot(outcome, tmp_path / "demo.png")
@@ -182,7 +191,7 @@ def test_roc_auc_counts_pairs_and_halves_ties():
 
 def test_it_says_what_it_does_and_leaves_nothing_running(outcome, told, folder):
     assert outcome.seconds > 0.0
-    assert [line[:6] for line in told[1:]] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+    assert [line[:6] for line in told[1:]] == ["1 of 5", "2 of 5", "3 of 5", "4 of 5", "5 of 5"]
     left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     assert not [path for path in folder.rglob("*") if path.name == "agent.state.broken-1"]

@@ -48,6 +48,29 @@ class DeviceRow:
 
 
 @dataclass(frozen=True)
+class LastingFault:
+    """A fault that comes to stay on one device, and what a person makes of it.
+
+    Attributes:
+        device: The device.
+        kind: The fault.
+        samples: How long it lasted.
+        alarms: How many of these were in alarm.
+        inputs: The inputs that carried the alarm, the largest first.
+        found_as: The pattern that its samples formed.
+        again: The pattern that the alarm named when the fault came back, after the review.
+    """
+
+    device: str
+    kind: str
+    samples: int
+    alarms: int
+    inputs: tuple[str, ...]
+    found_as: str
+    again: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Result of the demo; `curves` are (3, k): low, mean and high spectra of each kind."""
 
@@ -61,6 +84,7 @@ class Outcome:
     samples: int = 0
     bytes_sums: int = 0
     seconds: float = 0.0
+    fault: LastingFault | None = None
 
     @property
     def bytes_samples(self) -> int:
@@ -158,6 +182,16 @@ def summary_text(outcome: Outcome) -> str:
         f"Each device sent {outcome.bytes_sums / 1000:.0f} kB of sums instead of "
         f"{outcome.bytes_samples / 1000:.0f} kB of samples ({outcome.samples:,} rows of "
         f"{outcome.inputs} values); the sums stay this small however long it learns."
+        + ("" if outcome.fault is None else _fault_text(outcome.fault))
+    )
+
+
+def _fault_text(fault: LastingFault) -> str:
+    return (
+        f"\nThen “{fault.kind}” began on {fault.device} and stayed: {fault.alarms} of its "
+        f"{fault.samples} samples are in alarm, which begins with the third, and none was learnt. "
+        f"They formed the pattern {fault.found_as}, mainly in {', '.join(fault.inputs)}. After a "
+        f"person had named it, the alarm said “{fault.again}” when it came back."
     )
 
 
@@ -178,4 +212,5 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
         "bytes_samples": outcome.bytes_samples,
         "seconds": round(outcome.seconds, 1),
         "rows": [asdict(row) for row in outcome.rows],
+        "fault": None if outcome.fault is None else asdict(outcome.fault),
     }

@@ -31,6 +31,10 @@ ANSWER_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 FLEET_NAME = "demo"
 
+# The paper's flow: each sample is learnt and judged by itself. Later one device watches, as it
+# would in a plant.
+PAPER_POLICY, WATCHING_POLICY = 'learn = "always"\nvotes = [1, 1]', 'learn = "normal"'
+
 CONFIG_TEMPLATE = """\
 device = "{device}"
 state = "{device}"
@@ -41,9 +45,8 @@ format = "csv"
 header = {header}
 
 [monitor]
-learn = "always"
 limit = {limit}
-votes = [1, 1]
+{policy}
 
 [exchange]
 kind = "http"
@@ -67,6 +70,7 @@ class AgentProcess:
         """Start the process."""
         self.device, self.state = device, folder / device
         self.scores: list[float] = []
+        self.verdicts: list[dict[str, Any]] = []
         self._log = (folder / f"{device}.log").open("wb")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         words = "agent", f"{device}.toml"
@@ -131,6 +135,7 @@ class AgentProcess:
         for line in self.process.stdout or ():
             found = json.loads(line)
             if "score" in found:
+                self.verdicts.append(found)
                 self.scores.append(found["score"] or 0.0)  # null until enough is known
 
 
@@ -217,8 +222,20 @@ class FleetProcesses:
             with interrupts_blocked():
                 self.agents[device] = AgentProcess(device, self.folder)
         for agent in self.agents.values():
-            agent.wait_until_up(deadline)
-            agent.write([",".join(self.inputs)] if self.inputs else ())
+            self._begin(agent, deadline)
+
+    def _begin(self, agent: AgentProcess, deadline: float) -> None:
+        agent.wait_until_up(deadline)
+        agent.write([",".join(self.inputs)] if self.inputs else ())
+
+    def restart(self, device: str, policy: str) -> AgentProcess:
+        """Restart an agent with another policy of its monitor; it goes on from its state."""
+        self.agents[device].close()
+        self._configure(device, policy)
+        with interrupts_blocked():
+            self.agents[device] = AgentProcess(device, self.folder)
+        self._begin(self.agents[device], time.monotonic() + START_TIMEOUT_S)
+        return self.agents[device]
 
     def _enrol(self, operator: ServerClient, device: str) -> None:
         invitation = operator.invite(FLEET_NAME, device)["token"]
@@ -226,9 +243,13 @@ class FleetProcesses:
         secret = self.folder / f"{device}.token"
         secret.touch(mode=0o600)
         secret.write_text(token + "\n", encoding="utf-8")
+        self._configure(device, PAPER_POLICY)
+
+    def _configure(self, device: str, policy: str) -> None:
         names = {"device": device, "url": self.url, "fleet": FLEET_NAME}
         header = str(bool(self.inputs)).lower()
-        config = CONFIG_TEMPLATE.format(**names, limit=self.limit, header=header)
+        options = {"limit": self.limit, "header": header, "policy": policy}
+        config = CONFIG_TEMPLATE.format(**names, **options)
         (self.folder / f"{device}.toml").write_text(config, encoding="utf-8")
 
 

@@ -22,8 +22,15 @@ from rich.text import Text
 
 from edgemerge.core.errors import SettingError
 from edgemerge.demo.datasets import DemoData
-from edgemerge.demo.outcome import THRESHOLD, DeviceRow, Outcome, plain_table, row_of
-from edgemerge.demo.processes import FLEET_NAME, FleetProcesses
+from edgemerge.demo.outcome import (
+    THRESHOLD,
+    DeviceRow,
+    LastingFault,
+    Outcome,
+    plain_table,
+    row_of,
+)
+from edgemerge.demo.processes import FLEET_NAME, WATCHING_POLICY, FleetProcesses
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_CELLS = 28  # of the curve
@@ -97,6 +104,7 @@ def live_view(
 Array = NDArray[np.float64]
 Log = Callable[[str], None]
 
+REPEATED_SAMPLES = 20  # of a fault that comes back
 STEP_TIMEOUT_S = 90.0  # for all samples of one step
 MARKER_FILE = "demo.json"  # only a folder with this file is emptied
 
@@ -118,7 +126,7 @@ def run_demo(
     say(f"starting a server and {len(devices)} agents")
     with FleetProcesses(folder, material.projection, devices, **options) as fleet:
         with live_view(fleet, material.patterns, quiet=quiet) as view:
-            rows, sizes = _run_steps(material, fleet, view, say)
+            rows, sizes, fault = _run_steps(material, fleet, view, say)
         outcome = Outcome(
             name=material.name,
             seed=seed,
@@ -130,6 +138,7 @@ def run_demo(
             samples=round(np.mean([len(rows) for rows in material.learn.values()])),
             bytes_sums=round(np.mean(list(sizes.values()))),
             seconds=time.monotonic() - began,
+            fault=fault,
         )
         done(outcome, fleet)
     return outcome
@@ -147,27 +156,57 @@ def prepare_folder(folder: Path) -> None:
 
 def _run_steps(
     material: DemoData, fleet: FleetProcesses, view: LiveView, say: Log
-) -> tuple[list[DeviceRow], dict[str, int]]:
+) -> tuple[list[DeviceRow], dict[str, int], LastingFault]:
     def doing(words: str) -> None:
         view.current_step = words
         if not view.is_displayed:
             say(words)
 
-    doing("1 of 4  each device learns what is normal for it, alone")
+    doing("1 of 5  each device learns what is normal for it, alone")
     fleet.feed(material.learn)
     _wait_for_scores(fleet, {name: len(rows) for name, rows in material.learn.items()})
     fleet.ask("learn", on=False)
-    doing("2 of 4  each judges everybody's normal, and what nobody has learnt: before merging")
+    doing("2 of 5  each judges everybody's normal, and what nobody has learnt: before merging")
     before = _score_all(material, fleet, merged=False)
-    doing("3 of 4  all share their sums with the server, and merge once")
+    doing("3 of 5  all share their sums with the server, and merge once")
     fleet.ask("sync")  # the first agent finds no contributions yet
     fleet.ask("sync")
-    doing("4 of 4  each judges the same again: after merging")
+    doing("4 of 5  each judges the same again: after merging")
     after = _score_all(material, fleet, merged=True)
     sizes: Counter[str] = Counter()
     for entry in fleet.operator.contributions(FLEET_NAME)["contributions"]:
         sizes[entry["device"]] += entry["bytes"]
-    return before + after, sizes
+    device, kind = next(iter(material.normal)), next(iter(material.odd))
+    doing(f"5 of 5  {device} watches, {kind} comes to stay, and is reviewed")
+    return before + after, sizes, _lasting_fault(material, fleet, device, kind)
+
+
+def _lasting_fault(
+    material: DemoData, fleet: FleetProcesses, device: str, kind: str
+) -> LastingFault:
+    """Let a fault last on one device, call it by its name, and let it come back."""
+    agent = fleet.restart(device, WATCHING_POLICY)
+    agent.ask("learn", on=True)
+    calm, odd = material.normal[device], material.odd[kind]
+    odd = odd[: len(odd) // 2]
+    every = np.vstack([calm, odd, calm, odd[:REPEATED_SAMPLES]])
+    agent.feed(every[:-REPEATED_SAMPLES])
+    _wait_for_scores(fleet, {device: len(every) - REPEATED_SAMPLES})
+    alarms = sum(each["alarm"] for each in agent.verdicts[len(calm) : len(calm) + len(odd)])
+    patterns = agent.ask("status")["monitor"]["patterns"]
+    found = max(patterns, key=lambda each: each["samples"])
+    agent.ask("review", pattern=found["name"], decision="fault", name=kind)
+    agent.feed(every[-REPEATED_SAMPLES:])
+    _wait_for_scores(fleet, {device: len(every)})
+    return LastingFault(
+        device=device,
+        kind=kind,
+        samples=len(odd),
+        alarms=alarms,
+        inputs=tuple(str(name) for name, _share in found["inputs"][:3]),
+        found_as=found["name"],
+        again=str(agent.verdicts[-1]["pattern"]),
+    )
 
 
 def _score_all(material: DemoData, fleet: FleetProcesses, *, merged: bool) -> list[DeviceRow]:
