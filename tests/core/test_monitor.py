@@ -18,6 +18,7 @@ from edgemerge.core.monitor import (
     MAX_ODD,
     MAX_PATTERNS,
     MIN_COMMISSIONING_PER_HIDDEN,
+    MIN_DRIFT_BLOCKS,
     RESERVOIR_ROWS,
     Episode,
     Thinned,
@@ -757,7 +758,7 @@ def test_learning_goes_on_by_itself_when_samples_are_as_before():
 
 def test_drift_is_the_mean_of_several_blocks_and_not_of_one():
     watched = Watched(limit=HIGH).commissioned()
-    watched.fault(DRIFT_ROWS * (DRIFT_BLOCKS - 1), 0.3)
+    watched.fault(DRIFT_ROWS * (MIN_DRIFT_BLOCKS - 1), 0.3)
     assert (watched.monitor.drift, watched.kinds) == (1.0, ["watching"])
     watched.fault(DRIFT_ROWS, 0.3)
     assert watched.kinds == ["watching", "drift", "learning stopped"]
