@@ -44,3 +44,31 @@ def said(sent, *, points=(), alarms=(), merge=None, leaving=False, **status):
 def report(sent, **words):
     """A report as it is read."""
     return ReportRequest.model_validate(said(sent, **words))
+
+
+def monitor(**changed):
+    """The status of a monitor: an open episode and one that ended, a pattern to review and one not.
+
+    Times are those of samples, in seconds.
+    """
+    inputs = [["bearing_rms", 12.5], ["speed", 2.0]]
+    odd = {"first": 900.0, "last": 960.0, "samples": 61.0, "peak": 33.0, "inputs": inputs}
+    episode = {"peak": 33.0, "samples": 60, "inputs": inputs, "acknowledged": False}
+    return {
+        "phase": "watching",
+        "ready": True,
+        "learn": "normal",
+        "commissioning": {"samples": 5000, "of": 256.0},
+        "limit": {"value": 4.0, "kind": "provisional", "missing": 604_000},
+        "drift": 1.25,
+        "outside": 3,
+        "snoozed_until": None,
+        "episodes": [
+            {"number": 1, "began": 900.0, "ended": 930.0, "pattern": "odd-1", **episode},
+            {"number": 2, "began": 950.0, "ended": None, "pattern": "odd-1", **episode},
+        ],
+        "patterns": [
+            {"name": "odd-1", "status": "unreviewed", "nearest": "normal", **odd},
+            {"name": "worn bearing", "status": "fault", "nearest": None, **odd},
+        ],
+    } | changed

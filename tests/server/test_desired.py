@@ -37,6 +37,7 @@ def test_without_a_choice_a_device_adopts_all(site):
         "format": 1,
         "revision": 0,
         "adopt": {"devices": None, "excluded": 0},
+        "reviews": [],
     }
     assert answer.headers["etag"] == '"0"'
     assert answer.headers["cache-control"] == "no-cache"

@@ -104,6 +104,28 @@ class ServerClient:
         """Revoke a device's token; its contributions stay until they are dropped."""
         self._ask("DELETE", "fleets", fleet, "devices", device)
 
+    def device(self, fleet: str, device: str) -> dict[str, Any]:
+        """Return a device: its state, and the status it reported last."""
+        return _dict(self._ask("GET", "fleets", fleet, "devices", device))
+
+    def reviews(self, fleet: str, device: str) -> list[dict[str, Any]]:
+        """Return the reviews of a device, newest first: waiting, done or refused."""
+        return _list(self._ask("GET", "fleets", fleet, "devices", device, "reviews"))
+
+    def review(self, fleet: str, device: str, decision: str, **words: Any) -> dict[str, Any]:
+        """Decide about a device's pattern or episode; the device acts when it next reports.
+
+        Args:
+            fleet: Name of the fleet.
+            device: Name of the device.
+            decision: "approve", "fault", "dismiss" or "undo" a pattern; "acknowledge", "snooze",
+                "watch", "relearn" or "accept_drift".
+            **words: `pattern`, `name` of the fault, `episode` (None: all), `until` (Unix seconds;
+                None ends a snooze) and `comment`, as far as the decision needs them.
+        """
+        asked = {"decision": decision, **words}
+        return _dict(self._post(asked, "fleets", fleet, "devices", device, "reviews"))
+
     def contributions(self, fleet: str) -> dict[str, Any]:
         """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))
@@ -378,12 +400,16 @@ class ReportClient:
 def encode_report(report: dict[str, Any], largest: int = MAX_REPORT_BYTES) -> bytes:
     """Encode a report as JSON; if it is too large, remove origins first, then the oldest entries.
 
+    Episodes of the monitor go last, and of these the newest stay.
+
     >>> encode_report({"sent": 1.0, "points": [{"at": 0.0}, {"at": 1.0}]}, largest=35)
     b'{"sent":1.0,"points":[{"at":1.0}]}'
     """
     report = dict(report)
     if report.get("merge"):
         report["merge"] = dict(report["merge"])
+    if (status := report.get("status")) and status.get("monitor"):
+        report["status"] = status | {"monitor": dict(status["monitor"])}
     dump = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     while len(body := dump(report).encode()) > largest and _trim(report):
         pass
@@ -405,6 +431,11 @@ def _trim(report: dict[str, Any]) -> bool:
     for name in ("alarms", "points"):
         if found := report.get(name):
             report[name] = found[_trim_count(found) :]
+            return True
+    monitor = (report.get("status") or {}).get("monitor") or {}
+    for name in ("happenings", "episodes", "patterns"):
+        if found := monitor.get(name):
+            monitor[name] = found[_trim_count(found) :]
             return True
     return False
 

@@ -58,6 +58,7 @@ from edgemerge.server.http import (
     validation_message,
 )
 from edgemerge.server.metrics import CONTENT_TYPE
+from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
     MAX_REPORT_BYTES,
     AdoptRequest,
@@ -69,6 +70,8 @@ from edgemerge.server.schemas import (
     ContributionSummary,
     DesiredAdoption,
     DesiredResponse,
+    DesiredReview,
+    DeviceResponse,
     Dropped,
     Enrolment,
     EnrolmentRequest,
@@ -83,6 +86,8 @@ from edgemerge.server.schemas import (
     Reads,
     ReportRequest,
     ReportResponse,
+    ReviewRequest,
+    ReviewResponse,
     SimilarityResponse,
     Status,
 )
@@ -245,11 +250,10 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
         async with load.body(request, MAX_REPORT_BYTES) as data:
             found = _parse_report(data)
     now = service.clock()
-    service.history.take(fleet, device, found, now)
+    revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
-    revision = service.choices.desired_revision(fleet, device)
-    every_s = service.history.every_s(now)
-    return JSONResponse({"every_s": every_s, "choice": revision, "desired": revision})
+    answer = {"every_s": service.history.every_s(now), "choice": revision, "desired": revision}
+    return JSONResponse({**answer, "monitor": True})
 
 
 async def _reporting_device(service: Service, token: str, fleet: str, device: str) -> Caller:
@@ -295,7 +299,10 @@ def _parse_report(data: bytes) -> ReportRequest:
 def desired(
     fleet: Name, device: Name, caller: Member, service: ServiceDep, request: Request
 ) -> Response:
-    """Return what a device should do: whose contributions to adopt. The revision is the ETag."""
+    """Return what a device should do: whose contributions to adopt, which reviews to act upon.
+
+    The revision is the ETag; it rises with every change.
+    """
     if not caller.is_operator and caller.name != device:
         raise DeniedError(f"only {device} itself or an operator may read its desired state")
     agreed, found = service.choices.desired(fleet, device)
@@ -308,12 +315,20 @@ def desired(
 
 
 def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
-    """Encode a desired state so that agents read it; a list that is too long becomes a number."""
+    """Encode a desired state so that agents read it.
+
+    A list of exclusions that is too long becomes a number; of too many reviews, the first are in
+    it, and the others when the device has acted upon those.
+    """
     devices = None if found.devices is None else list(found.devices)
+    reviews = [DesiredReview(**review.plain) for review in found.reviews]
     number = len(found.excluded)
-    for excluded in (list(found.excluded) if list_excluded else number, number):
+    every: list[list[Key] | int] = [list(found.excluded)] if list_excluded else []
+    forms = [(excluded, reviews) for excluded in (*every, number)]
+    forms += [(number, reviews[:count]) for count in range(len(reviews) - 1, 0, -1)]
+    for excluded, some in forms:
         adopt = DesiredAdoption(devices=devices, excluded=excluded)
-        document = DesiredResponse(format=1, revision=found.revision, adopt=adopt)
+        document = DesiredResponse(format=1, revision=found.revision, adopt=adopt, reviews=some)
         data = document.model_dump_json().encode()
         if len(data) <= MAX_DESIRED_BYTES:
             return data
@@ -502,6 +517,60 @@ async def enrol(fleet: Name, invitation: Token, service: ServiceDep, request: Re
 def list_devices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[Device]:
     """Return the devices of a fleet."""
     return service.devices(fleet)
+
+
+@router.get("/fleets/{fleet}/devices/{device}", responses=problem_responses(401, 403, 404, 422))
+def get_device(fleet: Name, device: Name, _caller: Operator, service: ServiceDep) -> DeviceResponse:
+    """Return a device: how it is, and the status it reported last, with that of its monitor."""
+    found, state, latest = service.device(fleet, device)
+    reviews = service.reviews.list_reviews(fleet, device)
+    return DeviceResponse(
+        device=device,
+        state=state,
+        enrolled=found.enrolled,
+        revoked=found.revoked,
+        seen=found.seen,
+        heard=latest.heard if latest else None,
+        waiting=sum(review.state == "waiting" for review in reviews),
+        status=latest.status if latest else None,
+    )
+
+
+REVIEWS_PATH = "/fleets/{fleet}/devices/{device}/reviews"
+
+
+@router.get(REVIEWS_PATH, responses=problem_responses(401, 403, 404, 422))
+def list_reviews(
+    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+) -> list[ReviewResponse]:
+    """Return the reviews of a device, newest first, with what became of each."""
+    return [review_json(review) for review in service.reviews.list_reviews(fleet, device)]
+
+
+@router.post(
+    REVIEWS_PATH,
+    status_code=201,
+    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    openapi_extra=json_body_schema(ReviewRequest),
+)
+async def review(
+    fleet: Name,
+    device: Name,
+    caller: Operator,
+    service: ServiceDep,
+    body: Annotated[ReviewRequest, Depends(json_request(ReviewRequest))],
+) -> ReviewResponse:
+    """Decide about a device; it acts upon that once, when it next hears of it.
+
+    A decision that waits already is not made again.
+    """
+    act = service.reviews
+    return review_json(await run_in_thread(lambda: act.add(fleet, device, body, caller)))
+
+
+def review_json(review: Review) -> ReviewResponse:
+    """Return a review as the API shows it."""
+    return ReviewResponse(**review.plain, state=review.state, why=review.why)
 
 
 @router.delete(

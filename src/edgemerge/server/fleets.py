@@ -34,7 +34,7 @@ def must_be_pattern_name(value: str) -> None:
 FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
 FLEET_TABLES = (
     *("alarms", "choices", "contributions", "devices", "invitations", "merges", "minutes"),
-    *("reports", "rings", "totals", "fleets"),
+    *("reports", "reviews", "rings", "totals", "fleets"),
 )
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,9 +13,9 @@ from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.auth import TooManyReportsError
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.db.writer import Writer
-from edgemerge.server.reports.history import History, count_device_states
+from edgemerge.server.reports.history import History, count_device_states, reported_monitors
 from edgemerge.server.reports.model import DEVICE_STATES
-from edgemerge.server.schemas import ReportRequest
+from edgemerge.server.schemas import ReportedMonitor, ReportRequest
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 DURATION_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -42,7 +43,24 @@ GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index f
         "Choices of operators that were undone.",
         "select count(*) from choices where undone is not null",
     ),
+    "edgemerge_reviews_waiting": (
+        "Reviews that devices have not acted upon yet.",
+        "select count(*) from reviews where state = 'waiting'",
+    ),
+    "edgemerge_reviews_refused": (
+        "Reviews that devices refused, among those that are remembered.",
+        "select count(*) from reviews where state = 'refused'",
+    ),
 }
+MONITOR_GAUGES = {  # of devices that were not revoked and reported a monitor
+    "edgemerge_open_episodes": "Episodes that are open: devices in alarm have one.",
+    "edgemerge_unreviewed_patterns": "Patterns that wait for a review.",
+    "edgemerge_drifting_devices": "Devices whose drift is above 1.5.",
+    "edgemerge_stopped_devices": "Devices that stopped learning because of drift.",
+    "edgemerge_highest_drift": "The highest drift of a device; 1 is none, 0 if no device reports.",
+    "edgemerge_outside_samples": "Samples far outside the range of the projection, so far.",
+}
+MONITOR_STATES = ("commissioning", "not ready", "ready")
 
 
 class Metrics:
@@ -79,6 +97,12 @@ class Metrics:
             name: self._gauge(name, GAUGE_QUERIES[name][0]) for name in GAUGE_QUERIES
         }
         self._states = self._gauge("edgemerge_device_states", "Devices by state.", "state")
+        self._monitors = {name: self._gauge(name, words) for name, words in MONITOR_GAUGES.items()}
+        self._monitor_states = self._gauge(
+            "edgemerge_monitor_states",
+            "Devices with a monitor by its state; alarms come from those that are ready.",
+            "state",
+        )
         self._unwritten = self._gauge(
             "edgemerge_history_unwritten_seconds",
             "Age of the oldest report that is not in the database; up to 125 is usual.",
@@ -112,8 +136,24 @@ class Metrics:
         found = count_device_states(tx, history, now)
         for state in DEVICE_STATES:
             self._states.labels(state).set(found[state])
+        self._set_monitors(reported_monitors(tx, history))
         self._unwritten.set(history.oldest_unwritten_s())
         return generate_latest(self.registry)
+
+    def _set_monitors(self, found: list[ReportedMonitor]) -> None:
+        values = {
+            "edgemerge_open_episodes": sum(one.open_episodes for one in found),
+            "edgemerge_unreviewed_patterns": sum(one.unreviewed for one in found),
+            "edgemerge_drifting_devices": sum(one.drifts for one in found),
+            "edgemerge_stopped_devices": sum(one.learning_stopped for one in found),
+            "edgemerge_highest_drift": max((one.drift for one in found), default=0.0),
+            "edgemerge_outside_samples": sum(one.outside for one in found),
+        }
+        for name, value in values.items():
+            self._monitors[name].set(value)
+        states = Counted(_monitor_state(one) for one in found)
+        for state in MONITOR_STATES:
+            self._monitor_states.labels(state).set(states[state])
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(name, words, labels, registry=self.registry)
@@ -129,3 +169,9 @@ class Metrics:
         ):
             for outcome in outcomes:
                 counter.labels(outcome)
+
+
+def _monitor_state(monitor: ReportedMonitor) -> str:
+    if monitor.ready:
+        return "ready"
+    return "commissioning" if monitor.phase == "commissioning" else "not ready"

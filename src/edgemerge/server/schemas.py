@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints
 
+from edgemerge.core.monitor import DRIFT_EVENT, DRIFT_STOP
 from edgemerge.server.audit import Entry
 from edgemerge.server.fleets import NAME_PATTERN
 
@@ -234,12 +235,18 @@ LongText = Annotated[str, StringConstraints(max_length=500)]
 
 
 class ReportedPoint(StrictRequest):
-    """The highest score within a moment, and the threshold of that moment, if it has one."""
+    """The highest score within a moment, and the threshold of that moment, if it has one.
+
+    Agents with a monitor also say whether they are ready, the alarm level, and the open episode.
+    """
 
     at: Timestamp
     score: NonNegative
     threshold: NonNegative | None = None
     alarm: bool = False
+    ready: bool | None = None
+    level: NonNegative | None = None
+    episode: Count | None = None
 
 
 class Reason(StrictRequest):
@@ -286,8 +293,132 @@ class ReportedMerge(StrictRequest):
     origins: list[ReportedOrigin] = Field(default_factory=list, max_length=MAX_REPORT_ORIGINS)
 
 
+# What a monitor says. Unknown fields are ignored and long lists are cut, so that a newer agent is
+# understood as far as possible; a wrong type or a number that is none is refused.
+
+MAX_MONITOR_EPISODES = 64  # the newest are kept
+MAX_MONITOR_PATTERNS = 64
+MAX_MONITOR_INPUTS = 8  # of an episode or a pattern, the first
+MAX_REFUSED_REVIEWS = 64
+MAX_REVIEW_NUMBER = 2**53
+MAX_MOMENT = 1e11  # seconds
+
+InputName = Annotated[str, StringConstraints(max_length=200)]
+# The time of a sample, by whatever clock its source has.
+Moment = Annotated[float, Field(ge=-MAX_MOMENT, le=MAX_MOMENT, allow_inf_nan=False)]
+
+
+def _first(most: int) -> BeforeValidator:
+    return BeforeValidator(lambda found: found[:most] if isinstance(found, list) else found)
+
+
+def _last(most: int) -> BeforeValidator:
+    return BeforeValidator(lambda found: found[-most:] if isinstance(found, list) else found)
+
+
+InputShares = Annotated[
+    list[Annotated[tuple[InputName, NonNegative], Field(strict=False)]],
+    _first(MAX_MONITOR_INPUTS),
+]
+
+
+class LenientReport(BaseModel):
+    """A part of a report whose unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class ReportedEpisode(LenientReport):
+    """An episode; `ended` is null while it is open, `inputs` are those that carried the peak."""
+
+    number: Count
+    began: Moment
+    ended: Moment | None = None
+    peak: NonNegative = 0.0
+    samples: Count = 0
+    inputs: InputShares = Field(default_factory=list)
+    pattern: ShortText | None = None
+    acknowledged: bool = False
+
+
+class ReportedOddPattern(LenientReport):
+    """Samples that were not learnt and belong together; `status` is what a person decided."""
+
+    name: ShortText
+    status: ShortText = "unreviewed"
+    first: Moment
+    last: Moment
+    samples: NonNegative = 0.0
+    peak: NonNegative = 0.0
+    inputs: InputShares = Field(default_factory=list)
+    nearest: ShortText | None = None
+
+
+class ReportedCommissioning(LenientReport):
+    """How many samples were taken, of how many; null: a time or a command ends it."""
+
+    samples: NonNegative = 0.0
+    of: NonNegative | None = None
+
+
+class ReportedLimit(LenientReport):
+    """The limit now, of which kind it is, and how many samples a promised one still needs."""
+
+    value: NonNegative | None = None
+    kind: ShortText = "fixed"
+    missing: NonNegative | None = None
+
+
+class ReportedMonitor(LenientReport):
+    """What the device's monitor says: phase, limit, drift, episodes and patterns to review."""
+
+    phase: ShortText
+    ready: bool
+    learn: ShortText = "normal"
+    commissioning: ReportedCommissioning = Field(default_factory=ReportedCommissioning)
+    limit: ReportedLimit = Field(default_factory=ReportedLimit)
+    drift: NonNegative = 1.0
+    outside: Count = 0
+    snoozed_until: Moment | None = None
+    episodes: Annotated[list[ReportedEpisode], _last(MAX_MONITOR_EPISODES)] = Field(
+        default_factory=list
+    )
+    patterns: Annotated[list[ReportedOddPattern], _last(MAX_MONITOR_PATTERNS)] = Field(
+        default_factory=list
+    )
+
+    @property
+    def open_episodes(self) -> int:
+        """The number of episodes that have not ended: the device is in alarm."""
+        return sum(episode.ended is None for episode in self.episodes)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether recent samples as a whole lie away from what is known."""
+        return self.drift > DRIFT_EVENT
+
+    @property
+    def learning_stopped(self) -> bool:
+        """Whether nothing is learnt until a person has accepted the drift."""
+        return self.learn == "stopped by drift" or self.drift > DRIFT_STOP
+
+    @property
+    def unreviewed(self) -> int:
+        """The number of patterns that wait for a review."""
+        return sum(pattern.status == "unreviewed" for pattern in self.patterns)
+
+
+class ReportedReviews(LenientReport):
+    """Up to which number the device has acted on reviews, and which it refused, and why."""
+
+    done: Annotated[int, Field(ge=0, le=MAX_REVIEW_NUMBER)] = 0
+    refused: Annotated[
+        list[Annotated[tuple[Count, LongText], Field(strict=False)]], _last(MAX_REFUSED_REVIEWS)
+    ] = Field(default_factory=list)
+
+
 class ReportedStatus(StrictRequest):
-    """How the device is doing."""
+    """How the device is doing; without `monitor` it is an agent that has none."""
 
     samples: Count  # judged
     learnt: NonNegative  # by the device itself, as they weigh now
@@ -303,6 +434,8 @@ class ReportedStatus(StrictRequest):
     synced: Timestamp | None = None
     saved: LongText = "ok"
     desired: Count | None = None  # the revision of the desired state that it follows
+    monitor: ReportedMonitor | None = None
+    reviews: ReportedReviews | None = None
 
 
 class ReportRequest(BaseModel):
@@ -319,11 +452,15 @@ class ReportRequest(BaseModel):
 
 
 class ReportResponse(BaseModel):
-    """When to report again, and the revision of the desired state; `choice` is its old name."""
+    """When to report again, and the revision of the desired state; `choice` is its old name.
+
+    `monitor` says that this server takes `monitor` and `reviews` in a status; older ones do not.
+    """
 
     every_s: float
     choice: int
     desired: int
+    monitor: bool
 
 
 class DesiredAdoption(BaseModel):
@@ -338,9 +475,73 @@ class DesiredAdoption(BaseModel):
     excluded: list[tuple[str, int, str]] | int
 
 
+PatternDecision = Literal["approve", "fault", "dismiss", "undo"]
+Decision = PatternDecision | Literal["acknowledge", "snooze", "watch", "relearn", "accept_drift"]
+
+
+class ReviewRequest(StrictRequest):
+    """A decision about a device.
+
+    "approve", "fault", "dismiss" and "undo" need the name of a `pattern`, "fault" also what to call
+    it. "acknowledge" is about an `episode`, null for all; "snooze" lasts `until` a time in Unix
+    seconds, null ends it. "watch" ends commissioning, "relearn" begins it again, "accept_drift"
+    takes what was learnt so far as normal.
+    """
+
+    decision: Decision
+    pattern: Annotated[str, StringConstraints(max_length=200)] = ""
+    name: Annotated[str, StringConstraints(max_length=200)] = ""
+    episode: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)] | None = None
+    until: Timestamp | None = None
+    comment: LongText = ""
+
+
+class DesiredReview(BaseModel):
+    """A review that the device has not acted upon yet, as far as the server knows."""
+
+    number: int
+    decision: Decision
+    pattern: str
+    name: str
+    episode: int | None
+    until: float | None
+    by: str
+    at: float
+    comment: str
+
+
+class ReviewResponse(DesiredReview):
+    """A review, and what became of it; `why` says why the device refused it."""
+
+    state: Literal["waiting", "done", "refused"]
+    why: str
+
+
+class DeviceResponse(BaseModel):
+    """A device, and the status that it reported last; null if it never did.
+
+    `state` is "online", "quiet", "offline" or "revoked", `heard` when the last report came,
+    `waiting` how many reviews it has not acted upon yet.
+    """
+
+    device: str
+    state: str
+    enrolled: float
+    revoked: float | None
+    seen: float | None
+    heard: float | None
+    waiting: int
+    status: ReportedStatus | None
+
+
 class DesiredResponse(BaseModel):
-    """What a device should do; readers ignore keys that they do not know."""
+    """What a device should do; readers ignore keys that they do not know.
+
+    Each review is acted upon once, in the order of their numbers, and stays until the device has
+    reported that; of many, the first are here.
+    """
 
     format: Literal[1]
     revision: int
     adopt: DesiredAdoption
+    reviews: list[DesiredReview]

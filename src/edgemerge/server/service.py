@@ -23,6 +23,9 @@ from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.reports.history import History
+from edgemerge.server.reports.model import LatestReport, device_state
+from edgemerge.server.reviews import ReviewService
+from edgemerge.server.schemas import ReportRequest
 from edgemerge.server.totals import PullResult, PullService
 
 T = TypeVar("T")
@@ -59,6 +62,13 @@ class Service:
             clock=clock,
             latest=self.history.latest,
             last_pull_was_grouped=self.history.last_pull_was_grouped,
+        )
+        self.reviews = ReviewService(
+            database,
+            self.writer,
+            clock=clock,
+            done=self._reviews_done,
+            changed=self.choices.refresh,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
@@ -161,6 +171,26 @@ class Service:
             fleets.get(tx, name)
             return auth.devices_of(tx, name)
 
+    def device(self, name: str, device: str) -> tuple[Device, str, LatestReport | None]:
+        """Return a device that must have enrolled, its state, and what it reported last."""
+        found = [each for each in self.devices(name) if each.device == device]
+        if not found:
+            raise UnknownError(f"no device {device} in {name}: its devices are listed")
+        latest, seen = self.history.latest(name, device), found[0].seen
+        moved = self.history.traffic(name).get(device)
+        last = max(seen or 0.0, moved.last if moved else 0.0) or None
+        revoked = found[0].revoked
+        state = device_state(self.clock(), latest=latest, seen=last, revoked=revoked)
+        return found[0], state, latest
+
+    def take_report(self, fleet: str, device: str, report: ReportRequest, now: float) -> int:
+        """Take a report in; return the revision of the device's desired state. It never waits."""
+        self.history.take(fleet, device, report, now)
+        reviews, first = report.status.reviews, self.choices.first_waiting_review(fleet, device)
+        if reviews is not None and first is not None and first <= reviews.done:
+            self.reviews.settle(fleet, device, reviews)
+        return self.choices.desired_revision(fleet, device)
+
     def contributions(self, name: str, caller: Caller) -> tuple[Fleet, list[StoredContribution]]:
         """Return a fleet and the contributions that the caller may see, without their numbers."""
         with self.database.reading() as tx:
@@ -252,6 +282,11 @@ class Service:
             tx.one("select count(*) from fleets")
         self.writer.write(lambda tx: tx.run("update operators set created = created"), 5.0)
         self._checked_at = monotonic()
+
+    def _reviews_done(self, fleet: str, device: str) -> int:
+        latest = self.history.latest(fleet, device)
+        reviews = latest.status.reviews if latest else None
+        return reviews.done if reviews else 0
 
     def _make_room(self, change: Callable[[Any], T]) -> T:
         """Make a change that frees space, even when the disk is full."""

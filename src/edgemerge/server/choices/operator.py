@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from time import monotonic, time
@@ -40,6 +41,7 @@ from edgemerge.server.db.base import Database
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
+from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 
 # After which `desired_revision` looks up what another process may have chosen.
@@ -94,19 +96,20 @@ class ChoiceService:
         with self._database.reading() as tx:
             agreed = fleets.get(tx, fleet)
             must_be_devices(tx, fleet, (device,))
-            return agreed, self._pull_service.rules_cache.rules(tx, fleet).desired(device)
+            found = self._pull_service.rules_cache.rules(tx, fleet).desired(device)
+            return agreed, replace(found, reviews=waiting_reviews(tx, fleet, device))
 
     def desired_revision(self, fleet: str, device: str) -> int:
-        """Return the revision of a device's desired state, 0 as long as nothing was chosen.
+        """Return the revision of a device's desired state, 0 as long as nothing was decided.
 
         Reports must not wait for the database: after the first call it comes from memory, and is
         read again in the background when it is a second old, as another process may have chosen.
         """
-        at, rules = self._rules.get(fleet) or self._read_rules(fleet)
-        if monotonic() - at >= RULES_MAX_AGE_S:
-            self._rules[fleet] = (monotonic(), rules)
-            Thread(target=self._refresh_rules, args=(fleet,), daemon=True).start()
-        return rules.desired_revision(device)
+        return self._recent_rules(fleet).desired_revision(device)
+
+    def first_waiting_review(self, fleet: str, device: str) -> int | None:
+        """Return the number of the review that has waited longest, likewise from memory."""
+        return self._recent_rules(fleet).first_waiting(device)
 
     def adopt(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str], caller: Caller
@@ -167,8 +170,15 @@ class ChoiceService:
 
     def _write(self, fleet: str, change: Change) -> Choice:
         made = self._writer.write(change)
-        self._refresh_rules(fleet)  # else devices would hear of it a moment later
+        self.refresh(fleet)  # else devices would hear of it a moment later
         return made
+
+    def _recent_rules(self, fleet: str) -> Rules:
+        at, rules = self._rules.get(fleet) or self._read_rules(fleet)
+        if monotonic() - at >= RULES_MAX_AGE_S:
+            self._rules[fleet] = (monotonic(), rules)
+            Thread(target=self.refresh, args=(fleet,), daemon=True).start()
+        return rules
 
     def _read_rules(self, fleet: str) -> tuple[float, Rules]:
         with self._database.reading() as tx:
@@ -176,7 +186,8 @@ class ChoiceService:
         self._rules[fleet] = found
         return found
 
-    def _refresh_rules(self, fleet: str) -> None:
+    def refresh(self, fleet: str) -> None:
+        """Read again what was decided, as far as the database answers."""
         try:
             self._read_rules(fleet)
         except EdgemergeError as error:  # what is known holds until the next attempt

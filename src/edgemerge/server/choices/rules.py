@@ -21,6 +21,7 @@ from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import find_stored
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
+from edgemerge.server.reviews import Review, WaitingReviews, newest_epoch, waiting_by_device
 
 ChoiceKind = Literal["adopt", "exclude", "revoke"]  # revoke: exclusions of older servers
 CHOICE_COLUMNS = "number, at, actor, epoch, undone, body"
@@ -55,22 +56,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Desired:
-    """What one device should adopt from others; pulls enforce it, the document names it.
+    """What one device should adopt from others, and act upon; pulls enforce the first.
 
     Args:
-        revision: The epoch of the newest choice about this device or about all, 0 without one.
+        revision: The epoch of the newest choice about this device or about all, or of the newest
+            change of its reviews; 0 without any.
         devices: The other devices whose contributions it adopts; None: those of all.
         excluded: Keys of contributions that no device adopts, also not those of its own past.
+        reviews: Reviews that the device has not acted upon, in the order of their numbers.
     """
 
     revision: int
     devices: tuple[str, ...] | None
     excluded: tuple[Key, ...]
+    reviews: tuple[Review, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rules:
     """What the choices in force say: from whom a device adopts, and what is excluded.
+
+    Beside them, which reviews of each device wait: devices hear of both by one revision.
 
     A device that is not among `sources` adopts from all. What it saw in an earlier incarnation is
     its own, and comes back to it whatever was chosen, unless that was excluded.
@@ -80,6 +86,7 @@ class Rules:
     excluded: frozenset[Key] = frozenset()
     newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
     stamp: int = 0
+    reviews: Mapping[str, WaitingReviews] = field(default_factory=dict)
 
     def allows(self, key: Key, device: str | None) -> bool:
         """Return whether a device, or an operator, may pull a contribution."""
@@ -95,8 +102,13 @@ class Rules:
         return not self.excluded and device not in self.sources
 
     def desired_revision(self, device: str) -> int:
-        """Return a number that changes with every choice, made or undone, about this device."""
-        return max(self.newest.get(device, 0), self.newest.get(None, 0))
+        """Return a number that rises with every choice and review, made or ended, about it."""
+        reviewed = self.reviews[device].epoch if device in self.reviews else 0
+        return max(self.newest.get(device, 0), self.newest.get(None, 0), reviewed)
+
+    def first_waiting(self, device: str) -> int | None:
+        """Return the number of the review that has waited longest for a device."""
+        return self.reviews[device].first if device in self.reviews else None
 
     def desired(self, device: str) -> Desired:
         """Return the desired state of a device."""
@@ -129,7 +141,7 @@ def rules_from(choices: Iterable[Choice]) -> Rules:
 
 
 class RulesCache:
-    """The rules of fleets, read again only when a choice was made or undone, by whomever."""
+    """The rules of fleets, read again only when a choice or review changed, by whomever."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
@@ -139,13 +151,17 @@ class RulesCache:
     def rules(self, tx: Transaction, fleet: str) -> Rules:
         """Return the rules of a fleet as this transaction sees them."""
         row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
-        stamp = int(row[0]) if row else 0
+        stamp = max(int(row[0]) if row else 0, newest_epoch(tx, fleet))
         if not stamp:
             return Rules()
         with self._lock:
             found = self._known.get(fleet)
         if found is None or found.stamp != stamp:
-            found = rules_from(choices_of(tx, fleet))
+            found = replace(
+                rules_from(choices_of(tx, fleet)),
+                stamp=stamp,
+                reviews=waiting_by_device(tx, fleet),
+            )
             with self._lock:
                 self._known[fleet] = found
                 self._known.move_to_end(fleet)
@@ -221,6 +237,8 @@ def _choice_from_row(row: tuple[Any, ...]) -> Choice:
 
 
 MAX_NAMES = 5000  # devices in one choice, as sources or as targets
+# Of a desired-state document, beside the names of sources: one review must always fit.
+RESERVED_BYTES = 8192
 SHOWN_NAMES = 3  # names that a message, or the subject of an audit entry, has
 
 Change = Callable[[Transaction], Choice]
@@ -341,7 +359,7 @@ def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: Devic
 
 def _must_be_readable(sources: DeviceNames) -> None:
     """Refuse more names than fit into the document that a device reads, beside the rest of it."""
-    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - 1024
+    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - RESERVED_BYTES
     if size > limit:
         raise SettingError(
             f"the names of {len(sources)} sources have {size} bytes, expected at most {limit}: "

@@ -16,7 +16,7 @@ from edgemerge.server.dashboard.sign_in import PageSession
 from edgemerge.server.http import Name, ServiceDep, run_in_thread
 
 ENTRIES_PER_PAGE = 50
-TIME_DETAILS = ("expires",)  # details that are times
+TIME_DETAILS = ("expires", "until")  # details that are times
 DIGEST_PATTERN = "[0-9a-f]{64}"  # is shown by its first letters
 AFTER_LAST = 2**62  # a number after every entry
 ACTION_WORDS = {  # in words, with the subject behind them
@@ -32,6 +32,9 @@ ACTION_WORDS = {  # in words, with the subject behind them
     "exclude contribution": "excluded the contribution",
     "revoke contribution": "excluded the contribution",  # the old word
     "undo": "undid",
+    "review": "reviewed",
+    "review done": "acted upon reviews of",
+    "review refused": "refused reviews of",
 }
 FILTERS = {
     "": "everything",

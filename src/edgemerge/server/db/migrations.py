@@ -116,6 +116,16 @@ MIGRATIONS = (
         ),
     ),
     Migration(3, ("alter table reports add column grouped {integer}",)),
+    Migration(
+        4,
+        (
+            "create table reviews (fleet {text} not null, device {text} not null,"
+            " number {integer} not null, at {real} not null, actor {text} not null,"
+            " epoch {integer} not null, state {text} not null, body {text} not null,"
+            " primary key (fleet, device, number)) {end}",
+            "create index reviews_by_epoch on reviews (fleet, epoch)",
+        ),
+    ),
 )
 
 

@@ -39,7 +39,12 @@ from edgemerge.server.reports.model import (
     without_origins,
 )
 from edgemerge.server.reports.storage import WHERE_DEVICE, DeviceUpdate, StoredReport, WriteResult
-from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportRequest
+from edgemerge.server.schemas import (
+    ReportedAlarm,
+    ReportedMerge,
+    ReportedMonitor,
+    ReportRequest,
+)
 
 MAX_RECORDS = 10_000  # devices
 TARGET_REPORTS_PER_S = 50.0  # reports of all devices together
@@ -549,3 +554,11 @@ def count_device_states(tx: Transaction, history: History, now: float) -> Counte
         last = max(seen or 0.0, record.traffic.last) or None
         found[device_state(now, latest=record.latest, seen=last, revoked=revoked)] += 1
     return found
+
+
+def reported_monitors(tx: Transaction, history: History) -> list[ReportedMonitor]:
+    """Return what the monitors of all devices said last, those that were revoked left out."""
+    enrolled = set(tx.rows("select fleet, device from devices where revoked is null"))
+    records = history.all_records().items()
+    latest = (one.latest for name, one in records if tuple(name) in enrolled)
+    return [one.status.monitor for one in latest if one is not None and one.status.monitor]

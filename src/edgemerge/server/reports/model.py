@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isnan
-from typing import NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from edgemerge.server.schemas import (
+    MAX_MOMENT,
     ReportedAlarm,
     ReportedMerge,
+    ReportedMonitor,
     ReportedPoint,
     ReportedStatus,
     ReportRequest,
@@ -110,6 +113,8 @@ def device_state(
 MAX_POINTS = 600
 DAY_S = 86_400.0
 MAX_CLOCK_SKEW_S = 60.0  # by which clocks of several servers may differ
+CLOCK_STEP_S = 10.0  # of the correction of a monitor's times: delays vary less
+ModelT = TypeVar("ModelT", bound=BaseModel)
 POINT_DTYPE = np.dtype("<f8")
 PointTable = NDArray[np.float64]
 NO_POINTS: PointTable = np.empty((0, 4))
@@ -280,8 +285,13 @@ def to_server_clock(report: ReportRequest, now: float) -> ReceivedReport:
         return max(0.0, min(moment + shift, now))
 
     status, merge = report.status, report.merge
+    changed: dict[str, Any] = {}
     if status.synced is not None:
-        status = status.model_copy(update={"synced": at(status.synced)})
+        changed["synced"] = at(status.synced)
+    if status.monitor is not None:
+        changed["monitor"] = _monitor_to_server_clock(status.monitor, shift)
+    if changed:
+        status = status.model_copy(update=changed)
     return ReceivedReport(
         heard=now,
         left=report.leaving,
@@ -289,6 +299,33 @@ def to_server_clock(report: ReportRequest, now: float) -> ReceivedReport:
         points=points_to_server_clock(report.points, shift=shift, now=now),
         alarms=[alarm.model_copy(update={"at": at(alarm.at)}) for alarm in report.alarms],
         merge=merge and merge.model_copy(update={"at": at(merge.at)}),
+    )
+
+
+def _monitor_to_server_clock(monitor: ReportedMonitor, shift: float) -> ReportedMonitor:
+    """Move the times of episodes and patterns in steps, so that they stay the same in all reports.
+
+    They are those of samples, which may have been recorded long ago.
+    """
+    steady = CLOCK_STEP_S * round(shift / CLOCK_STEP_S)
+    if not steady:
+        return monitor
+
+    def moved(part: ModelT, *names: str) -> ModelT:
+        times = {name: getattr(part, name) for name in names}
+        return part.model_copy(
+            update={
+                name: min(max(at + steady, -MAX_MOMENT), MAX_MOMENT)
+                for name, at in times.items()
+                if at is not None
+            }
+        )
+
+    return moved(monitor, "snoozed_until").model_copy(
+        update={
+            "episodes": [moved(each, "began", "ended") for each in monitor.episodes],
+            "patterns": [moved(each, "first", "last") for each in monitor.patterns],
+        }
     )
 
 
