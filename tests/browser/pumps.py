@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from edgemerge import Bank, encode
+from edgemerge import Bank, Detector, encode
 from edgemerge.core.ledger import Selection
+from edgemerge.core.monitor import Monitor
 from edgemerge.demo.datasets import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
 from edgemerge.exchange.http import HttpExchange
 from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
@@ -22,6 +23,7 @@ LEARNT, JUDGED = 600, 590  # samples; one a second is reported
 MODES = {"hall-a": ("idle", "running"), "hall-b": ("running", "fast"), "well": ("fast",)}
 FAULTS = {"hall-b-pump-2": (BEARING, 26), "well-pump-3": (LOOSENESS, 8)}  # and for how many samples
 SILENT = "hall-a-pump-4"  # is let in, and never heard of again
+NEW = "hall-a-pump-3"  # is still commissioning
 PER_REPORT = 200
 
 
@@ -87,6 +89,7 @@ class Pump:
             if point["alarm"]
         ]
         self.state = self.status(Counter(used), used[-1], len(alarms))
+        self.state |= {"monitor": self.monitor(rows, now), "reviews": {"done": 0, "refused": []}}
         for first in range(0, len(points), PER_REPORT):
             last = first + PER_REPORT >= len(points)
             self.shop.send(
@@ -100,6 +103,19 @@ class Pump:
                 },
             )
 
+    def monitor(self, rows: np.ndarray, now: float) -> dict[str, Any]:
+        """Watch over the same samples, and say what a monitor makes of them."""
+        monitor = Monitor(Detector(SHARED), false_alarms="1 per day")
+        first = np.vstack([spectra(KINDS[mode], LEARNT, self.rng) for mode in self.modes])
+        self.rng.shuffle(first)
+        seen = first[:100] if self.device == NEW else np.vstack([first, rows])
+        for i, row in enumerate(seen):
+            monitor.take(row, now - len(seen) + i)
+        found = monitor.status()
+        for each in (*found["episodes"], *found["patterns"]):
+            each["inputs"] = [[band(i), factor] for i, factor in each["inputs"]]
+        return found
+
     def be_there(self) -> None:
         """Report that nothing is new."""
         self.shop.send(self.device, {"sent": time.time(), "status": self.state})
@@ -108,7 +124,7 @@ class Pump:
         factors = self.bank.explain(row)
         return [
             {
-                "input": f"{BAND_HZ * i:.0f} to {BAND_HZ * (i + 1):.0f} Hz",
+                "input": band(i),
                 "factor": float(factors[i]),
             }
             for i in np.argsort(-factors)[:6]
@@ -136,6 +152,11 @@ class Pump:
             "told": f"adopted {told['samples']:g} samples of {told['devices']} devices",
             "synced": time.time() - 130.0,
         }
+
+
+def band(i: int) -> str:
+    """Name an input: the frequencies that it is the strength of."""
+    return f"{BAND_HZ * i:.0f} to {BAND_HZ * (i + 1):.0f} Hz"
 
 
 def pumps(shop: Workshop) -> list[Pump]:

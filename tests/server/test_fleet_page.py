@@ -469,7 +469,7 @@ def test_the_table_can_be_understood_without_seeing_it(world, operator):
     let_in(world, "a")
     page = shown(operator)
     assert "Devices of" in page.text("caption")
-    assert len(page.all("th", scope="col")) == 10
+    assert len(page.all("th", scope="col")) == 11
     assert page.all("label", for_="sort")
     assert page.all("input", aria_label="Search devices")
     labels = [a["data-label"] for a, _ in page.all("td") if "data-label" in a]

@@ -10,19 +10,22 @@ from math import inf
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
-from edgemerge.core.errors import UnknownError
+from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key
+from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, digits, share, times
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import DataSession, PageSession
-from edgemerge.server.dashboard.stream import ViewersDep
-from edgemerge.server.http import Name, ServiceDep
+from edgemerge.server.dashboard.review import ReviewView, read_review
+from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
+from edgemerge.server.dashboard.stream import Viewers, ViewersDep
+from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread
 from edgemerge.server.reports.model import LatestReport, ScorePoint
+from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedOrigin
 from edgemerge.server.service import Service
 
@@ -136,7 +139,14 @@ class DeviceView:
     sources: list[SourceDevice]
     excluded: frozenset[Key]
     desired: int
+    reviews: list[Review]
     now: float
+
+    @property
+    def review(self) -> ReviewView:
+        """What a person should look at."""
+        monitor = self.latest.status.monitor if self.latest else None
+        return ReviewView(monitor, self.reviews, self.now)
 
     @property
     def reasons(self) -> list[Bar]:
@@ -158,7 +168,7 @@ class DeviceView:
         """Which revision of its desired state the device follows."""
         followed = self.latest.status.desired if self.latest else None
         if not self.desired:
-            return "nothing chosen for it"
+            return "nothing decided for it"
         if followed is None:
             return f"revision {self.desired}; it does not say whether it follows"
         if followed >= self.desired:
@@ -204,6 +214,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         raise UnknownError(f"no device {device} in {fleet}: it has not enrolled")
     with service.database.reading() as tx:
         contributions = list_stored(tx, fleet)
+        reviews = reviews_of(tx, fleet, device)
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
     revisions = {stored.key: stored.revision for stored in contributions}
@@ -218,6 +229,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         sources=source_devices(merges[0] if merges else None, revisions, excluded, rows.keys()),
         excluded=excluded,
         desired=service.choices.desired_revision(fleet, device),
+        reviews=reviews,
         now=service.clock(),
     )
 
@@ -256,10 +268,60 @@ def show_device(
 ) -> Response:
     """Show a device: its scores, alarms, patterns, contributions and merges."""
     view = device_view(service, viewers.tables, fleet, device)
-    values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(request)}
-    values |= {"points": chart_series(view.points), "tab": ""}
+    return _render_device(request, view, session, viewers)
+
+
+def _render_device(
+    request: Request,
+    view: DeviceView,
+    session: Session,
+    viewers: Viewers,
+    problem: EdgemergeError | None = None,
+) -> Response:
+    values: dict[str, Any] = {"fleet": view.fleet, "view": view, "here": server_url(request)}
+    values |= {"points": chart_series(view.points), "tab": "", "csrf": session.csrf}
     values |= {"event_id": event_id(view.points, viewers.run)}
-    return render_page(request, "device.html", session, **values)
+    values["problem"] = "" if problem is None else str(problem)
+    status = 200 if problem is None else error_answer(problem).status
+    return render_page(request, "device.html", session, status=status, **values)
+
+
+@router.get("/fleets/{fleet}/devices/{device}/relearn")
+def confirm_relearn(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: PageSession,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Ask before a device learns from the beginning."""
+    view = device_view(service, viewers.tables, fleet, device)
+    return render_page(request, "relearn.html", session, fleet=fleet, view=view, tab="")
+
+
+@router.post("/fleets/{fleet}/devices/{device}/reviews")
+async def add_review(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Store a decision, and show the page again; or show there why it was not made."""
+
+    def work() -> Response:
+        try:
+            asked = read_review(form, service.clock())
+            service.reviews.add(fleet, device, asked, session.caller)
+        except EdgemergeError as problem:
+            view = device_view(service, viewers.tables, fleet, device)
+            return _render_device(request, view, session, viewers, problem)
+        return RedirectResponse(f"/ui/fleets/{fleet}/devices/{device}#review", 303)
+
+    return await run_in_thread(work)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/minutes")

@@ -19,6 +19,7 @@ TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
     "device": "Device",
     "state": "State",
     "alarm": "Alarm",
+    "review": "Review",
     "pattern": "Pattern",
     "learnt": "Learnt",
     "revision": "Revision",
@@ -26,7 +27,15 @@ TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
     "merged": "Last merge",
     "score": "Score / threshold",
 }
-DESCENDING_FIRST = ("alarm", "learnt", "revision", "shared", "merged", "score")  # the largest first
+DESCENDING_FIRST = (
+    "alarm",
+    "review",
+    "learnt",
+    "revision",
+    "shared",
+    "merged",
+    "score",
+)  # the largest first
 SearchText = Annotated[str, Query(max_length=200)]
 
 

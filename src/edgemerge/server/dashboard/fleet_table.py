@@ -15,8 +15,9 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from edgemerge.core.errors import UnknownError
+from edgemerge.core.monitor import DRIFT_EVENT
 from edgemerge.server import fleets
-from edgemerge.server.dashboard.formatting import NOTHING, count, score, size
+from edgemerge.server.dashboard.formatting import NOTHING, count, score, size, times
 from edgemerge.server.db.base import Database
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import (
@@ -132,6 +133,22 @@ class DeviceRow(NamedTuple):
     score: float | None
     threshold: float | None
     spark: Sparkline
+    unreviewed: int | None = None  # patterns; None without a monitor
+    ready: bool | None = None
+    drift: float | None = None
+    stopped: bool = False  # learning, because of drift
+
+    @property
+    def needs(self) -> list[tuple[str, str]]:
+        """What a person should look at: words, and how bad it is."""
+        found = []
+        if self.unreviewed:
+            found.append((f"{self.unreviewed} to review", "warn"))
+        if self.ready is False:
+            found.append(("not ready", ""))
+        if self.drift is not None and (self.drift > DRIFT_EVENT or self.stopped):
+            found.append((f"drift {times(self.drift)}", "bad" if self.stopped else "warn"))
+        return found
 
     @property
     def above(self) -> bool:
@@ -146,7 +163,7 @@ class DeviceRow(NamedTuple):
             *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
             *(count(self.learnt), self.learnt, self.revision, self.shared, self.merged),
             *(score(self.score), self.score, score(self.threshold), int(self.above)),
-            *self.spark,
+            *(*self.spark, self.unreviewed, self.needs),
         ]
 
 
@@ -162,7 +179,7 @@ def make_row(
         nothing = (None, None, None, Sparkline())
         known_of = (None, None, known.samples, known.revision, shared)
         return DeviceRow(known.device, state, alarm, *known_of, *nothing)
-    points = latest.points
+    points, monitor = latest.points, latest.status.monitor
     last = points[-1] if points else None
     return DeviceRow(
         device=known.device,
@@ -177,6 +194,10 @@ def make_row(
         score=last.score if last else None,
         threshold=last.threshold if last else None,
         spark=sparkline(points),
+        unreviewed=monitor.unreviewed if monitor else None,
+        ready=monitor.ready if monitor else None,
+        drift=monitor.drift if monitor else None,
+        stopped=monitor.learning_stopped if monitor else False,
     )
 
 
@@ -186,9 +207,14 @@ def last_alarm_at(latest: LatestReport | None) -> float | None:
 
 
 def is_in_alarm(latest: LatestReport | None, state: str, now: float) -> bool:
-    """Return whether the last alarm is of the last minute, or of the last report."""
+    """Return whether an episode is open, or the last alarm is of the last minute or report."""
     last = last_alarm_at(latest)
-    if latest is None or last is None or state == "revoked":
+    if latest is None or state == "revoked":
+        return False
+    monitor = latest.status.monitor
+    if monitor is not None and monitor.open_episodes and state != "offline":
+        return True
+    if last is None:
         return False
     return now - last <= max(ALARM_HOLD_S, 2.0 * latest.every_s)
 
@@ -197,6 +223,7 @@ SORT_KEYS: dict[str, Callable[[DeviceRow], Any]] = {
     "device": lambda row: row.device,
     "state": lambda row: DEVICE_STATES.index(row.state),
     "alarm": lambda row: row.alarmed,
+    "review": lambda row: row.unreviewed,
     "pattern": lambda row: row.pattern,
     "learnt": lambda row: row.learnt,
     "revision": lambda row: row.revision,
@@ -221,8 +248,10 @@ def sort_rows(rows: Iterable[DeviceRow], sort: str) -> list[DeviceRow]:
 
 
 def matches(row: DeviceRow, words: str) -> bool:
-    """Return whether all words are in the name, the state or the pattern of a device."""
-    text = f"{row.device} {row.state} {row.pattern or ''}{' alarm' if row.alarm else ''}".lower()
+    """Return whether all words are in the name, state, pattern or needs of a device."""
+    needs = " ".join(words for words, _ in row.needs)
+    alarm = " alarm" if row.alarm else ""
+    text = f"{row.device} {row.state} {row.pattern or ''}{alarm} {needs}".lower()
     return all(word in text for word in words.lower().split())
 
 
@@ -239,6 +268,9 @@ class FleetTotals:
     merges: int
     rows: float  # bytes that sending every sample as a raw row would have taken
     moved: int  # bytes of contributions and sums that were pushed and pulled
+    unreviewed: int  # patterns
+    unready: int  # devices
+    drifting: int  # devices
     shared: float | None  # when the newest contribution came
 
     @property
@@ -257,6 +289,8 @@ class FleetTotals:
             "devices": count(self.devices),
             "states": self._states(),
             "alarms": count(self.alarms),
+            "unreviewed": count(self.unreviewed),
+            "unready": f"patterns; {self.unready} not ready, {self.drifting} with drift",
             "samples": count(self.samples),
             "merges": count(self.merges),
             "saved": size(self.saved) if self.rows or self.moved else NOTHING,
@@ -285,6 +319,9 @@ def fleet_totals(
         samples=samples,
         merges=merges,
         rows=samples * inputs * BYTES_PER_VALUE,
+        unreviewed=sum(row.unreviewed or 0 for row in listed),
+        unready=sum(row.ready is False for row in listed),
+        drifting=sum(row.drift is not None and row.drift > DRIFT_EVENT for row in listed),
         moved=sum(each.pushed_bytes + each.pulled_bytes for each in traffic),
         shared=max(shares, default=None),
     )

@@ -147,3 +147,16 @@ def amount(value: float) -> str:
     ('1,234,567', '12.5')
     """
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
+
+
+def duration(began: float, ended: float) -> str:
+    """Write how long something lasted.
+
+    >>> duration(0.0, 42.4), duration(0.0, 600.0), duration(0.0, 9000.0), duration(5.0, 4.0)
+    ('42 s', '10 min', '2.5 h', '0 s')
+    """
+    seconds = max(0.0, ended - began)
+    for unit, unit_s in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * unit_s:
+            return f"{digits(seconds / unit_s, 2)} {unit}"
+    return f"{seconds:.0f} s"

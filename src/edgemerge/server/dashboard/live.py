@@ -31,6 +31,7 @@ PAGE_PARTS = [
     "head",
     "words",
     "reasons",
+    "review",
     "patterns",
     "status",
     "sources",
@@ -45,10 +46,20 @@ class DeviceEvents:
     """The changes of a device: points of its chart, and parts of its page as templates."""
 
     def __init__(
-        self, service: Service, viewers: Viewers, fleet: str, device: str, last_id: str
+        self,
+        service: Service,
+        viewers: Viewers,
+        fleet: str,
+        device: str,
+        last_id: str,
+        *,
+        csrf: str = "",
     ) -> None:
-        """Begin after the event that the client saw last, or with everything."""
-        self._service, self._viewers = service, viewers
+        """Begin after the event that the client saw last, or with everything.
+
+        Forms carry `csrf`, which belongs to the session of the page.
+        """
+        self._service, self._viewers, self._csrf = service, viewers, csrf
         self._fleet, self._device = fleet, device
         self._last = _last_point_at(last_id, viewers.run)
         self._seq, self._polled = -1, -inf
@@ -76,7 +87,7 @@ class DeviceEvents:
         return {name: chart_series(new)}
 
     def _changed(self, view: DeviceView) -> dict[str, Any]:
-        made = render_parts(view)
+        made = render_parts(view, self._csrf)
         changed = {name: text for name, text in made.items() if self._parts.get(name) != text}
         self._parts = made
         return {"parts": changed} if changed else {}
@@ -91,10 +102,10 @@ class DeviceEvents:
         return {"alarm": f"Alarm of {self._device}: score {formatting.score(alarm.score)}{against}"}
 
 
-def render_parts(view: DeviceView) -> dict[str, str]:
+def render_parts(view: DeviceView, csrf: str = "") -> dict[str, str]:
     """Render the parts of the page; they are equal as long as nothing in them changes."""
     return {
-        name: TEMPLATES.get_template(f"_device_{name}.html").render(view=view)
+        name: TEMPLATES.get_template(f"_device_{name}.html").render(view=view, csrf=csrf)
         for name in PAGE_PARTS
     }
 
@@ -124,7 +135,7 @@ def session(session: DataSession) -> dict[str, Any]:
 async def live(
     request: Request,
     fleet: Name,
-    _session: DataSession,
+    session: DataSession,
     service: ServiceDep,
     viewers: ViewersDep,
     device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
@@ -135,7 +146,7 @@ async def live(
     last_id, cookie = last_seen or since, cookie_of(request)
     source: EventSource = FleetEvents(viewers.tables, fleet, last_id)
     if device is not None:
-        source = DeviceEvents(service, viewers, fleet, device, last_id)
+        source = DeviceEvents(service, viewers, fleet, device, last_id, csrf=session.csrf)
     stopping: Callable[[], bool] = getattr(request.app.state, "is_stopping", lambda: False)
 
     def signed_in() -> bool:

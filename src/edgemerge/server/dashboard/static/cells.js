@@ -8,7 +8,8 @@ const STEP = 2;
 
 // The order in which the stream sends a row.
 export const FIELDS = ["device", "state", "alarm", "alarmed", "pattern", "learntText", "learnt", "revision",
-  "shared", "merged", "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms"];
+  "shared", "merged", "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms",
+  "review", "needs"];
 
 export const named = (values) => Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
 
@@ -65,6 +66,15 @@ function alarm(cell, now, at) {
   moment(cell, at);
 }
 
+function needs(cell, update) {
+  cell.dataset.key = update.review ?? "";
+  const key = JSON.stringify(update.needs);
+  if (cell.dataset.shown === key) return;
+  cell.dataset.shown = key;
+  const tags = update.needs.map(([words, kind]) => span(words, `tag ${kind}`));
+  cell.replaceChildren(...(tags.length ? tags : [span(NOTHING, "faint")]));
+}
+
 function pattern(cell, value) {
   const span = cell.firstElementChild;
   if (span.title === (value ?? "")) return;
@@ -91,10 +101,11 @@ function spark(cell, { heights, threshold, alarms }) {
 
 // Shows an update of a device in its row, whose cells are in the order of the columns.
 export function paint(row, update) {
-  const [, stateCell, alarmCell, patternCell, learnt, revision, shared, merged, scoreCell, sparkCell] = row.cells;
+  const [, stateCell, alarmCell, reviewCell, patternCell, learnt, revision, shared, merged, scoreCell, sparkCell] = row.cells;
   row.classList.toggle("alarmed", update.alarm === 1);
   state(stateCell, update.state);
   alarm(alarmCell, update.alarm === 1, update.alarmed);
+  needs(reviewCell, update);
   pattern(patternCell, update.pattern);
   setText(learnt, update.learntText);
   setText(revision, update.revision === null ? NOTHING : String(update.revision));

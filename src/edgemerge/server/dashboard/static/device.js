@@ -42,11 +42,13 @@ function choose(span) {
   state.timer = setInterval(showDay, DAY_MS);
 }
 
+const isEdited = (place) => [...place.querySelectorAll('input[type="text"]')].some((field) => field.value !== field.defaultValue);
+
 // Replaces a part of the page by what the server's template made of it; all in it is escaped there.
 function replace(name, text) {
   const place = document.getElementById(`part-${name}`);
   if (!place) return;
-  if (place.contains(document.activeElement)) {
+  if (place.contains(document.activeElement) || isEdited(place)) {
     waiting.set(name, text); // not under the hands of who is at work in it
     return;
   }

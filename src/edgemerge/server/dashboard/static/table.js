@@ -6,13 +6,15 @@ const when = (cell) => number(cell.querySelector("time")?.dataset.at);
 
 // What a row says, read once from the page; afterwards the stream tells.
 function read(row) {
-  const [device, state, alarm, pattern, learnt, revision, shared, merged, score] = row.cells;
+  const [device, state, alarm, review, pattern, learnt, revision, shared, merged, score] = row.cells;
   return {
     row,
     device: device.textContent,
     state: state.textContent,
     alarm: row.classList.contains("alarmed") ? 1 : 0,
     alarmed: when(alarm),
+    review: number(review.dataset.key),
+    needs: [...review.querySelectorAll(".tag")].map((tag) => [tag.textContent, ""]),
     pattern: pattern.firstElementChild.title || null,
     learnt: number(learnt.dataset.key),
     revision: number(revision.textContent),
@@ -40,7 +42,8 @@ export function order(sort) {
 }
 
 export function matches(entry, words) {
-  const text = `${entry.device} ${entry.state} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""}`.toLowerCase();
+  const needs = (entry.needs ?? []).map(([name]) => name).join(" ");
+  const text = `${entry.device} ${entry.state} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""} ${needs}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
