@@ -6,8 +6,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from edgemerge.server.schemas import ReviewRequest
 from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, SHARED, alarm, workshop
+from tests.server.reporting import monitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -23,6 +25,8 @@ PAGES = {
     "fleet": f"/ui/fleets/{FLEET}",
     "fleet without devices": "/ui/fleets/empty",
     "device": f"/ui/fleets/{FLEET}/devices/pump-1",
+    "device to review": f"/ui/fleets/{FLEET}/devices/pump-3",
+    "relearn": f"/ui/fleets/{FLEET}/devices/pump-3/relearn",
     "device that never reported": f"/ui/fleets/{FLEET}/devices/pump-4",
     "merge": f"/ui/fleets/{FLEET}/merge",
     "merge without contributions": "/ui/fleets/empty/merge",
@@ -44,8 +48,22 @@ def peopled(tmp_path_factory):
         patterns = [{"pattern": "normal", "own": 900.0, "told": 90.0, "used": 70}]
         shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
         shop.report("pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns})
+        shop.report("pump-3", 1.0, status={"monitor": to_review(), "reviews": {"done": 0}})
+        approve = ReviewRequest(decision="approve", pattern="odd-2", comment="a new speed")
+        shop.here.service.reviews.add(FLEET, "pump-3", approve, operator(shop))
         shop.here.service.choices.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], operator(shop))
         yield shop
+
+
+def to_review():
+    """A monitor that wants a person for everything, with names that are long."""
+    found = monitor(drift=2.3, learn="stopped by drift", ready=False, outside=12_345)
+    odd, fault = found["patterns"]
+    inputs = [[f"bearing temperature of the drive end, sensor {k}", 10.0**k] for k in range(4)]
+    more = [{**odd, "name": name, "inputs": inputs} for name in ("odd-2", "o" * 200)]
+    dismissed = {**fault, "name": "start", "status": "dismissed"}
+    episodes = [{**each, "inputs": inputs} for each in found["episodes"]]
+    return found | {"patterns": [odd, *more, fault, dismissed], "episodes": episodes}
 
 
 def operator(shop):
