@@ -46,6 +46,11 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "POST /fleets/{fleet}/devices/{device}/report": Route(
         ("itself",), b'{"sent": 5, "status": {"samples": 9, "learnt": 9, "alarms": 0}}'
     ),
+    "GET /fleets/{fleet}/devices/{device}": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}/reviews": Route(("operator",)),
+    "POST /fleets/{fleet}/devices/{device}/reviews": Route(
+        ("operator",), b'{"decision": "approve", "pattern": "odd-1"}'
+    ),
     f"PUT {CONTRIBUTION}": Route(("itself",), encode(note("itself", 2))),
     f"GET {CONTRIBUTION}": Route(("operator", "itself")),
     "GET /fleets/{fleet}/contributions": Route(MEMBERS),

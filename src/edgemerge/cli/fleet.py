@@ -33,6 +33,7 @@ SECTIONS = {
     | {"list": f"{__name__}:list_fleets"},
     "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
+    "Reviews": dict.fromkeys(("monitor", "review", "reviews"), "edgemerge.cli.fleet_review"),
     "Server": {"audit": __name__},
 }
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")

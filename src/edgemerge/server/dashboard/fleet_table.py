@@ -290,7 +290,7 @@ class FleetTotals:
             "states": self._states(),
             "alarms": count(self.alarms),
             "unreviewed": count(self.unreviewed),
-            "unready": f"patterns; {self.unready} not ready, {self.drifting} with drift",
+            "unready": self._unready(),
             "samples": count(self.samples),
             "merges": count(self.merges),
             "saved": size(self.saved) if self.rows or self.moved else NOTHING,
@@ -299,6 +299,11 @@ class FleetTotals:
 
     def _states(self) -> str:
         return ", ".join(f"{count(self.states[s])} {s}" for s in DEVICE_STATES if self.states[s])
+
+    def _unready(self) -> str:
+        """Name what is to review, and count devices that are not ready or have drifted."""
+        word = "pattern" if self.unreviewed == 1 else "patterns"
+        return f"{word}; {self.unready} not ready, {self.drifting} with drift"
 
     def _counted(self) -> str:
         """Describe how what was saved is counted, also when it is nothing."""
