@@ -476,7 +476,17 @@ class DesiredAdoption(BaseModel):
 
 
 PatternDecision = Literal["approve", "fault", "dismiss", "undo"]
-Decision = PatternDecision | Literal["acknowledge", "snooze", "watch", "relearn", "accept_drift"]
+Decision = Literal[
+    "approve",
+    "fault",
+    "dismiss",
+    "undo",
+    "acknowledge",
+    "snooze",
+    "watch",
+    "relearn",
+    "accept_drift",
+]
 
 
 class ReviewRequest(StrictRequest):
