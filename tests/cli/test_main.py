@@ -41,6 +41,7 @@ def test_all_commands_are_there():
         "learn",
         "bulk",
         "score",
+        "replay",
         "share",
         "merge",
         "show",

@@ -8,9 +8,11 @@ from edgemerge import __version__
 from edgemerge.cli.group import EXIT_CODE_HELP, LazyGroup, current_name, example, limit_blas_threads
 
 SECTIONS = {
-    "With files": dict.fromkeys(
-        ("learn", "bulk", "score", "share", "merge", "show"), "edgemerge.cli.files"
-    ),
+    "With files": {
+        **dict.fromkeys(("learn", "bulk", "score"), "edgemerge.cli.files"),
+        "replay": "edgemerge.cli.replay",
+        **dict.fromkeys(("share", "merge", "show"), "edgemerge.cli.files"),
+    },
     "Over a network": {
         "serve": "edgemerge.cli.serve",
         "fleet": "edgemerge.cli.fleet",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ projection_options = options(
         help="Names of the inputs, one per line.",
     ),
 )
+MAX_RANGE_ROWS = 8192  # that a range is taken from
 BULK_SUFFIXES = (".npy", ".parquet", ".pq")  # read as `edgemerge bulk` does
 
 
@@ -122,18 +123,15 @@ def projection_of(value: Any) -> Any:
 
 
 def _projection_from_samples(like: Path, columns: list[str], given: dict[str, Any]) -> Any:
-    from numpy import vstack
-
     from edgemerge.core.errors import SampleError
     from edgemerge.core.projection import Projection
 
-    read = _range_of_csv if like.suffix.lower() not in BULK_SUFFIXES else _range_of_chunks
-    ends = read(like, columns, given.get("names", ()))
-    if not ends:
+    read = _rows_of_csv if like.suffix.lower() not in BULK_SUFFIXES else _rows_of_chunks
+    X = read(like, columns, given.get("names", ()))
+    if not len(X):
         raise CommandError(
             f"{like}: found no samples, expected some to take the range from", ExitCode.NO_DATA
         )
-    X = vstack(ends)
     if given.pop("n_inputs", X.shape[1]) != X.shape[1]:
         raise SampleError(f"{like}: found {X.shape[1]} columns, expected --n-inputs of them")
     if "low" in given or "high" in given:
@@ -141,14 +139,27 @@ def _projection_from_samples(like: Path, columns: list[str], given: dict[str, An
     return Projection.of_data(X, **given)
 
 
-def _range_of_csv(like: Path, columns: list[str], expected: Sequence[str]) -> list[Any]:
+def evenly_spaced_rows(batches: Iterable[Any]) -> Any:
+    """Return at most 8192 rows of all batches, evenly spaced; all rows if there are fewer."""
+    from numpy import empty, vstack
+
+    rows, stride, seen = empty((0, 0)), 1, 0
+    for X in batches:
+        more = X[-seen % stride :: stride]
+        rows, seen = vstack([rows, more]) if rows.size else more, seen + len(X)
+        while len(rows) > MAX_RANGE_ROWS:
+            rows, stride = rows[::2], 2 * stride
+    return rows
+
+
+def _rows_of_csv(like: Path, columns: list[str], expected: Sequence[str]) -> Any:
     from edgemerge.cli.samples import open_csv
 
     with open_csv(str(like), "range", columns=columns, expected=expected) as rows:
-        return [end for X in rows for end in (X.min(0), X.max(0))]
+        return evenly_spaced_rows(rows)
 
 
-def _range_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> list[Any]:
+def _rows_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> Any:
     from edgemerge.bulk import chunks_of
     from edgemerge.bulk.chunk import finite_rows, format_of
     from edgemerge.core.errors import SampleError
@@ -156,7 +167,7 @@ def _range_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) ->
     chunks = chunks_of(like, columns=columns)
     samples = (X for chunk in chunks for X in format_of(str(like)).read(chunk, expected))
     try:
-        return [end for X in map(finite_rows, samples) if len(X) for end in (X.min(0), X.max(0))]
+        return evenly_spaced_rows(X for X in map(finite_rows, samples) if len(X))
     except SampleError as error:
         raise SampleError(f"{like}: {error}") from error
 
