@@ -72,6 +72,38 @@ def closed_port() -> int:
         return int(here.getsockname()[1])
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "level", "words"),
+    [
+        ("1,2\n", "csv", "ok", "0 of the first 100 samples"),
+        ("1,2\n" * 9 + "1,30\n", "tail", "warn", "10 of the first 100 samples"),
+        ("1,2\n40,3\n50,3\n60,3\n", "csv", "fail", "75 of the first 100 samples"),
+    ],
+)
+def test_samples_far_outside_the_range_are_counted(tmp_path, values, kind, level, words):
+    (tmp_path / "in.csv").write_text(values * (100 // values.count("\n")), encoding="utf-8")
+    text = f"""
+device = "pump-1"
+state = "state"
+[projection]
+n_inputs = 2
+low = 0.0
+high = 10.0
+[source]
+kind = "{kind}"
+path = "in.csv"
+"""
+    (tmp_path / "pump.toml").write_text(text, encoding="utf-8")
+    (told,) = [
+        each for each in doctor.check_config(tmp_path / "pump.toml") if each.about == "range"
+    ]
+    assert told.level == level
+    assert words in told.words
+    if level != "ok":
+        assert f"input {1 if level == 'fail' else 2}" in told.words
+        assert "set low and high in [projection]" in told.advice
+
+
 @pytest.mark.slow
 def test_this_installation_is_sound():
     done = program("doctor", "--json")

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from ctypes import CDLL
+from dataclasses import replace
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ from edgemerge.cli.options import DEFAULT_PORT, FILE, ca_option, readable_by_oth
 from edgemerge.cli.output import json_option, print_json, progress
 from edgemerge.core.errors import EdgemergeError
 
+MAX_CHECKED_SAMPLES = 10_000  # of a source's file
 MIN_FREE_BYTES = 2**28  # below it a state folder or database may soon be full
 EARLIEST_TIME = 1735689600  # 2025-01-01: an earlier clock was never set
 DAY_S = 86400.0
@@ -221,7 +224,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(server: str | None, config: Path | None, ca_file: Path | None, *, as_json: bool) -> None:
     """Check the installation, a configuration and a server.
 
-    Checks versions, threads, clock, disk, port, server and configuration. Every line says ok, warn
+    Checks versions, threads, clock, disk, port, server and configuration, and whether the samples
+    in the source's file lie in the projection's range. Every line says ok, warn
     or fail, and what to do. The exit code is 1 if a check fails.
     """
     with progress("checking"):
@@ -270,6 +274,7 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
         yield Finding("warn", "source", f"{source.path} does not exist yet", "see [source] path")
     elif source.path is not None:
         yield Finding("ok", "source", f"{source.path} exists")
+        yield from check_range(config)
     exchange = config.exchange
     if exchange.token_file is not None:
         yield from check_token_file(exchange.token_file)
@@ -277,6 +282,46 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
         yield from check_folder(exchange.path, "exchange folder")
     if exchange.kind == "http" and exchange.url is not None and exchange.url != asked:
         yield from check_server(exchange.url, exchange.ca_file)
+
+
+def check_range(config: Any) -> Iterator[Finding]:
+    """Check whether the samples of the source's file lie in the projection's range."""
+    import numpy as np
+
+    from edgemerge.core.monitor import FAR_OUTSIDE
+
+    if config.projection is None or config.source.kind not in ("csv", "jsonl", "tail"):
+        return
+    about, total, outside = "range", 0, np.zeros(config.projection.n_inputs, np.int64)
+    rows = 0
+    try:
+        for x in islice(_samples_of(config), MAX_CHECKED_SAMPLES):
+            far = np.abs(config.projection.to_grid(x)) > FAR_OUTSIDE
+            total, rows, outside = total + 1, rows + bool(far.any()), outside + far
+    except (EdgemergeError, OSError) as error:
+        yield Finding("warn", about, one_line(error), "see [source], [features] and [projection]")
+        return
+    words = f"{rows:,} of the first {total:,} samples are far outside the projection's range"
+    if rows:
+        words += f", most often input {int(outside.argmax()) + 1}"
+    level = "ok" if not rows else "fail" if 2 * rows > total else "warn"
+    advice = "set low and high in [projection] on all devices: where each input usually lies"
+    yield Finding(level, about, words, advice)
+
+
+def _samples_of(config: Any) -> Iterator[Any]:
+    from threading import Event
+
+    from edgemerge.agent.runner import make_features, make_source
+
+    kind = config.source.format if config.source.kind == "tail" else config.source.kind
+    # a file that grows is read up to its end, and as fast as possible
+    config = replace(config, source=replace(config.source, kind=kind, rate_hz=None))
+    features = make_features(config)
+    for reading in make_source(config).read(Event()):
+        sample = features.push(reading.values)
+        if sample is not None:
+            yield sample
 
 
 def check_server(url: str, ca_file: Path | None) -> Iterator[Finding]:
