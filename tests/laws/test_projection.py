@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from edgemerge import Projection
+from edgemerge import Detector, Projection
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.projection import (
     ACTIVATIONS,
@@ -138,10 +139,59 @@ def test_an_anomaly_far_outside_the_range_stays_one():
 def test_the_range_can_be_fixed_from_a_first_stretch_of_data():
     X = [[0.0, 5.0, 7.0], [10.0, 9.0, 7.0]]
     shared = Projection.of_data(X, n_hidden=4, margin=0.1)
-    assert shared.low == (-1.0, 4.6, 0.0)
-    assert shared.high == (11.0, 9.4, 14.0)
+    assert shared.low == (-1.0, 4.6, 6.0)
+    assert shared.high == (11.0, 9.4, 8.0)
     with pytest.raises(SampleError, match="at least one sample of finite numbers"):
         Projection.of_data([[np.nan]])
+
+
+def test_wild_values_do_not_widen_a_range():
+    X = np.random.default_rng(0).normal(0.0, 1.0, (500, 4))
+    calm = Projection.of_data(X)
+    X[0] = [1e5, -1e5, 1e300, 0.0]
+    for rows in (X, np.where(np.arange(500)[:, None] < 4, 1e5, X)):
+        wild = Projection.of_data(rows)
+        assert max(np.subtract(wild.high, wild.low)) < 60.0
+        pump = Detector(wild)
+        pump.learn(rows[5:])
+        far = pump.score(X[5:55] + 10.0)
+        assert far.min() > 10.0 * pump.score(X[5:]).mean()
+    assert np.array_equal(calm.high, np.random.default_rng(0).normal(0.0, 1.0, (500, 4)).max(0))
+    assert max(Projection.of_data(X[:63]).high) == 1e300  # too few to tell
+
+
+def test_tails_that_are_only_heavy_stay_in_the_range():
+    X = np.random.default_rng(0).standard_t(3, (500, 2))
+    shared = Projection.of_data(X)
+    assert np.array_equal(shared.low, X.min(0))
+    assert np.array_equal(shared.high, X.max(0))
+
+
+def test_an_input_that_is_mostly_constant_keeps_its_rare_values_but_not_a_glitch():
+    X = np.full((1000, 2), 7.0)
+    X[:4, 0] = 9.0, 11.0, 12.0, 1e6
+    X[:2, 1] = 1e6
+    shared = Projection.of_data(X)
+    assert (shared.low, shared.high) == ((7.0, 6.0), (7.0 + 21 * 4.0, 8.0))
+
+
+@pytest.mark.parametrize("value", [0.0, 1000.0, -5e4])
+def test_a_change_of_one_unit_of_a_constant_input_is_seen(value):
+    X = np.random.default_rng(0).normal(0.0, 1.0, (500, 3))
+    X[:, 1] = value
+    pump = Detector(Projection.of_data(X, n_hidden=16))
+    pump.learn(X)
+    before = float(pump.score([0.0, value, 0.0]))
+    assert pump.score([0.0, value + 1.0, 0.0]) > max(4.0, 10.0 * before)
+
+
+@given(arrays(np.float64, (80, 2), elements=st.floats(-1e6, 1e6)), st.data())
+def test_a_range_counts_a_weight_of_two_as_two_samples(X, data):
+    weights = data.draw(arrays(np.int64, 80, elements=st.integers(0, 3)))
+    if not weights.any():
+        weights[0] = 1
+    weighted = Projection.of_data(X, weights=weights, n_hidden=2)
+    assert weighted == Projection.of_data(X.repeat(weights, axis=0), n_hidden=2)
 
 
 def test_named_inputs_keep_their_weights_when_others_appear():

@@ -241,8 +241,19 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:9])) + (", …" if len(names) > 9 else "")
 
 
-def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
-    """Return the lowest and highest value of each input, widened by a share of the range."""
+MIN_ROWS = 64  # samples from which on a range ends before wild values
+TAIL_SHARE = 0.01  # of each input's values, at either end, that do not tell how far is far
+WILD = 10.0  # times the width between these tails, and more, beyond them is wild
+MIN_DIFFERENT = 3.0  # values that differ: fewer are glitches of an input that is constant
+
+
+def input_range_of(
+    X: ArrayLike, margin: float, weights: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the lowest and highest value of each input, widened by a share of the range.
+
+    From 64 samples on, it ends where wild values begin. A constant input gets its value ± 1.
+    """
     if not margin >= 0.0:
         raise SettingError(f"found margin={margin}, expected 0 or more")
     try:
@@ -251,11 +262,38 @@ def input_range_of(X: ArrayLike, margin: float) -> tuple[Array, Array]:
         raise SampleError(f"found samples that are not numbers: {error}") from error
     if rows.size == 0 or not np.isfinite(rows).all():
         raise SampleError("found no samples or NaN, expected at least one sample of finite numbers")
+    weights = np.ones(len(rows)) if weights is None else weights
+    rows, weights = rows[weights > 0.0], weights[weights > 0.0]
     low, high = rows.min(0), rows.max(0)
+    if weights.sum() >= MIN_ROWS:
+        for i, column in enumerate(rows.T):
+            low[i], high[i] = _range_without_wild(column, weights)
     spare = margin * (high - low)
-    # a constant input has no range: take one of its own size
-    spare += np.where(high - low > MIN_INPUT_RANGE, 0.0, np.maximum(1.0, np.abs(low)))
+    # a constant input: one unit, or what a float of its size can tell apart
+    one = np.maximum(1.0, np.abs(low) * 2.0**-20)
+    spare += np.where(high - low > MIN_INPUT_RANGE, 0.0, one)
     return low - spare, high + spare
+
+
+def _range_without_wild(column: Array, weights: Array) -> tuple[float, float]:
+    """Return the lowest and the highest value, or where wild values begin.
+
+    Equal values are counted together: a weight of two is the same as two samples, to the last bit.
+    """
+    levels, place = np.unique(column, return_inverse=True)
+    upto = np.cumsum(np.bincount(place, weights))
+    ends = np.searchsorted(upto, np.array([TAIL_SHARE, 1.0 - TAIL_SHARE]) * upto[-1])
+    low, high = levels[ends]
+    reach = WILD * (high - low)
+    if low == high:  # nearly constant: how far are the others from it?
+        away, mass = np.abs(levels - low), np.diff(upto, prepend=0.0)
+        mass[ends[0]] = 0.0
+        if mass.sum() < MIN_DIFFERENT:
+            return float(low), float(low)
+        order = np.argsort(away, kind="stable")
+        middle = np.searchsorted(np.cumsum(mass[order]), mass.sum() / 2.0)
+        reach = (1.0 + 2.0 * WILD) * away[order][middle]
+    return float(max(levels[0], low - reach)), float(min(levels[-1], high + reach))
 
 
 def as_int(name: str, value: Any) -> int:
@@ -374,14 +412,26 @@ class Projection:
         check_projection_settings(self)
 
     @classmethod
-    def of_data(cls, X: Samples, *, margin: float = 0.0, **settings: Any) -> Self:
-        """Build a projection with the input range of some first samples.
+    def of_data(
+        cls,
+        X: Samples,
+        *,
+        margin: float = 0.0,
+        weights: ArrayLike | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Build a projection with the usual input range of some first samples.
+
+        From 64 samples on, a range ends where wild values begin: ten times the width between the
+        outermost hundredths of an input beyond them. So a few glitches do not blind it. A
+        constant input gets its value ± 1.
 
         Args:
             X: Samples (k, n). The columns of a data frame become the projection's `names`.
             margin: Added to the range on either side, as a share of it; 0 by default. Raise it if
                 the samples do not cover everything normal. Values outside the range are used too,
                 up to 128 times its width.
+            weights: How often each sample counts, (k,); once unless given.
             **settings: Any other setting of the projection, such as `n_hidden` and `seed`;
                 `names=None` takes a data frame's columns by position.
 
@@ -389,7 +439,8 @@ class Projection:
         (1.0, 90.0)
         """
         settings = {"names": names_of(X), **settings}
-        low, high = input_range_of(match_names(X, names_of(X)), margin)
+        counted = None if weights is None else np.asarray(weights, np.float64)
+        low, high = input_range_of(match_names(X, names_of(X)), margin, counted)
         return cls(n_inputs=len(low), low=low, high=high, **settings)
 
     @cached_property
