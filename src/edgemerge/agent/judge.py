@@ -217,6 +217,7 @@ KIND_WORDS = {
         "learning has stopped, since the drift is large: accept-drift or relearn",
         "drift",
     ),
+    "learning resumed": ("learning goes on, since the samples are as before again", "drift"),
     "learning ended": ("learning has ended", "why"),
     "drift accepted": ("the drift was accepted: what was learnt up to now is normal", ""),
     "watching": ("commissioning has ended: alarms are raised from now on", ""),
