@@ -1,6 +1,9 @@
 """The state of an agent: it comes back as it was, or not at all, and belongs to one agent."""
 
+import json
 import os
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import (
+    MAGIC,
     MAX_BROKEN_FILES,
     STATE_FILE,
     AgentState,
@@ -20,7 +24,8 @@ from edgemerge.agent.sync import release
 from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.core.threshold import Threshold
-from edgemerge.wire.codec import encode
+from edgemerge.wire.codec import encode, pack, unpack
+from edgemerge.wire.state import to_bytes
 from tests.agent.agents import configured, ran, shared, stream, write_rows
 
 P = shared()
@@ -56,6 +61,45 @@ def test_a_memory_comes_back_as_it_was(kind):
     assert own_stats(again.learner) == own_stats(memory.learner)
     x = stream(1, 9)[0]
     assert again.learner.score(x) == memory.learner.score(x)
+
+
+def of_former_version(learner):
+    """Return the bytes that a version without monitors wrote."""
+    data = state_to_bytes(AgentState("pump-1", 1234, Monitor(learner, learn="always"), index=7))
+    words, tensors = unpack(data[len(MAGIC) + 32 :], 2**30)
+    del tensors["monitor"]
+    tensors["learner"] = np.frombuffer(to_bytes(learner), np.int8)
+    plain = json.loads(tensors["plain"].tobytes())
+    plain = {k: v for k, v in plain.items() if k not in ("reviewed", "refused_reviews")}
+    plain["threshold"] = {"recent": [0.1], "seen": 1, "votes": [True]}
+    tensors["plain"] = np.frombuffer(json.dumps(plain).encode(), np.int8)
+    payload = pack(words, tensors)
+    return MAGIC + sha256(payload).digest() + payload
+
+
+@pytest.mark.parametrize("kind", [Detector, Bank])
+@pytest.mark.parametrize(("rows", "phase"), [(130, "watching"), (9, "commissioning")])
+def test_a_state_of_a_former_version_is_watched_over_from_now_on(kind, rows, phase):
+    learner = kind(P)
+    learner.learn(stream(rows))
+    memory = state_from_bytes(of_former_version(learner))
+    monitor = memory.monitor
+    assert (memory.index, memory.reviewed, memory.learning) == (7, 0, True)
+    assert (monitor.phase, monitor.learn) == (phase, "normal")
+    assert own_stats(monitor.learner) == own_stats(learner)
+    assert monitor.learner.supervised
+    if phase == "watching":  # drift is measured from the state that was loaded
+        assert own_stats(monitor.snapshot) == own_stats(learner)
+    again = state_from_bytes(state_to_bytes(memory))
+    assert (again.monitor.phase, again.index) == (phase, 7)
+
+
+@pytest.mark.parametrize("device", ["pump-1", "pump-2", "pump-3", "pump-4"])
+def test_the_states_of_the_corpus_load_into_watching(device):
+    corpus = Path(__file__).parents[1] / "golden/corpus/agent"
+    memory = state_from_bytes((corpus / f"state-{device}" / STATE_FILE).read_bytes())
+    assert (memory.monitor.phase, memory.monitor.ready) == ("watching", True)
+    assert own_stats(memory.monitor.snapshot) == own_stats(memory.learner)
 
 
 def test_without_something_to_undo_to_there_is_still_none():

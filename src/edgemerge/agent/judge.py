@@ -221,6 +221,7 @@ KIND_WORDS = {
     "learning ended": ("learning has ended", "why"),
     "drift accepted": ("the drift was accepted: what was learnt up to now is normal", ""),
     "watching": ("commissioning has ended: alarms are raised from now on", ""),
+    "commissioning": ("commissioning begins again: what was adopted is gone", ""),
     "relearn": ("commissioning begins again: own samples are forgotten", ""),
     "approve": ("a pattern was approved: it is normal now", "pattern"),
     "fault": ("a pattern was named as a fault", "pattern"),
