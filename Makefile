@@ -6,7 +6,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each would compile our files
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy paper docs \
+.PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
+	lasting paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -49,6 +50,10 @@ servers: .venv/ready-dev  ## four servers behind nginx, random kills: totals sta
 accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 	@$(BIN)/python -m benchmarks.defaults
 	@$(BIN)/python -m benchmarks.dirty
+
+lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; promised limits
+	@$(BIN)/python -m benchmarks.lasting
+	@$(BIN)/python -m benchmarks.promise
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import Pool
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.machines import MACHINES, Machine, Motion, motion
 from edgemerge import Bank, Detector, Monitor, Projection
@@ -165,24 +164,72 @@ def trials(seed: int, *, quick: bool = False) -> list[Trial]:
     return [run(s, learner, seed) for s in streams(seed, quick=quick) for learner in LEARNERS]
 
 
-def table(found: list[Trial]) -> Table:
-    """Return the means over the seeds, and the worst share in alarm."""
-    shown = Table("stream", "learner", "in alarm", "worst", "before", "after", "episodes",
-                  "patterns", "drift before", "drift event")  # fmt: skip
+@dataclass(frozen=True)
+class Means:
+    """The means of several trials of one stream and learner, and the worst of them."""
+
+    stream: str
+    learner: str
+    in_alarm: float
+    worst: float
+    before: float
+    after: float
+    patterns: float
+    drift_before: float
+    drift_events: str
+
+
+def means(found: list[Trial]) -> list[Means]:
+    """Return the means over the seeds, in the order in which the streams come."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in found:
         groups.setdefault((trial.stream, trial.learner), []).append(trial)
-    for (stream, learner), mine in groups.items():
-        columns = zip(*((t.in_alarm, t.before, t.after, t.episodes, t.patterns) for t in mine),
-                      strict=True)  # fmt: skip
-        alarm, before, after, episodes, patterns = (float(np.mean(c)) for c in columns)
-        events = sum(t.drift_event for t in mine)
-        shown.add_row(
-            stream, learner, f"{alarm:.3f}", f"{min(t.in_alarm for t in mine):.3f}",
-            f"{before:.4f}", f"{after:.4f}", f"{episodes:.1f}", f"{patterns:.1f}",
-            f"{max(t.drift_before for t in mine):.2f}", f"{events} of {len(mine)}",
-        )  # fmt: skip
-    return shown
+    return [
+        Means(
+            stream,
+            learner,
+            fmean(t.in_alarm for t in mine),
+            min(t.in_alarm for t in mine),
+            fmean(t.before for t in mine),
+            fmean(t.after for t in mine),
+            fmean(t.patterns for t in mine),
+            max(t.drift_before for t in mine),
+            f"{sum(t.drift_event for t in mine)} of {len(mine)}",
+        )
+        for (stream, learner), mine in groups.items()
+    ]
+
+
+def markdown(found: list[Trial]) -> str:
+    """Return the table of the documentation."""
+    lines = [
+        "| stream | learner | in alarm | worst | before | after | drift noted |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for m in means(found):
+        shares = f"{m.in_alarm:.3f} | {m.worst:.3f} | {m.before:.4f} | {m.after:.4f}"
+        lines.append(f"| {m.stream} | {m.learner} | {shares} | {m.drift_events} |")
+    return "\n".join(lines) + "\n"
+
+
+def read() -> list[Trial]:
+    """Return the committed trials."""
+    with RESULTS.open(newline="") as file:
+        return [
+            Trial(
+                stream=row["stream"],
+                learner=row["learner"],
+                seed=int(row["seed"]),
+                in_alarm=float(row["in_alarm"]),
+                before=float(row["before"]),
+                after=float(row["after"]),
+                episodes=int(row["episodes"]),
+                patterns=int(row["patterns"]),
+                drift_before=float(row["drift_before"]),
+                drift_event=row["drift_event"] == "True",
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def main() -> None:
@@ -203,7 +250,7 @@ def main() -> None:
                     k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(t).items()
                 }
                 writer.writerow(rounded)
-    Console(width=150).print(table(found))
+    print(markdown(found))
 
 
 if __name__ == "__main__":

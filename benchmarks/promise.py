@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from edgemerge import Detector, Monitor, Projection
 
 Array = NDArray[np.float64]
 INPUTS, HIDDEN, CHUNK = 8, 16, 10_000
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "promise.csv"
+WRITTEN_FROM = 1_000_000  # samples from which results are written
 
 
 def _mixed(rng: np.random.Generator) -> Array:
@@ -83,8 +87,15 @@ def main() -> None:
     parser.add_argument("--promise", default="1 per 10000 samples")
     parser.add_argument("--stream", choices=[*STREAMS], action="append")
     given = parser.parse_args()
+    rows = []
     for name in given.stream or STREAMS:
-        print(run(name, given.samples, given.promise), flush=True)
+        rows.append(run(name, given.samples, given.promise))
+        print(rows[-1], flush=True)
+    if given.samples >= WRITTEN_FROM and not given.stream:
+        with RESULTS.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

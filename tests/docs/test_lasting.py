@@ -1,0 +1,23 @@
+"""The table of lasting faults is made from the committed trials."""
+
+from pathlib import Path
+
+from benchmarks.lasting import RESULTS, markdown, means, read
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keep-anomalies-out.md"
+
+
+def test_the_table_on_the_page_is_that_of_the_rows():
+    assert RESULTS.exists()
+    assert markdown(read()) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_number_of_trials_on_the_page_is_that_of_the_rows():
+    seeds = {trial.seed for trial in read()}
+    assert f"means of {len(seeds)} trials" in PAGE.read_text(encoding="utf-8")
+
+
+def test_plain_lasting_faults_stay_alarms_and_normal_stays_calm():
+    plain = [m for m in means(read()) if m.stream.endswith((", fault", "restart", "10 times"))]
+    assert len(plain) == 24
+    assert all(m.in_alarm >= 0.98 for m in plain), [m for m in plain if m.in_alarm < 0.98]
