@@ -164,6 +164,19 @@ def test_relearning_replaces_what_was_shared_with_the_next_release(tmp_path, kin
         assert 250 < there.count <= 300
 
 
+def test_sinks_are_told_soon_of_what_has_happened(tmp_path):
+    with Machine(tmp_path) as machine:
+        machine.meets(NORMAL)
+        machine.meets(FAULT)
+        told = machine.agent.listener.statuses
+
+        def kinds():
+            return [each["kind"] for each in told[-1]["monitor"]["happenings"]]
+
+        wait_until(lambda: "new pattern" in kinds(), timeout_s=8.0)  # usually every 10 s
+        assert kinds() == ["watching", "episode began", "new pattern"]
+
+
 def test_decisions_come_by_command_and_survive(tmp_path):
     with Machine(tmp_path) as machine:
         with pytest.raises(SettingError, match="found 0 samples since commissioning began"):
