@@ -167,7 +167,7 @@ def test_a_scheduler_that_answers_nothing_is_told():
         try:
             with pytest.raises(UnavailableError, match=r"^the scheduler cannot be reached: \w"):
                 summed_up(
-                    client, range(50), read=readers.slow, stall_timeout_s=2.0, advance=advance
+                    client, range(50), read=readers.slow, stall_timeout_s=8.0, advance=advance
                 )
         finally:
             os.kill(pid, signal.SIGCONT)
