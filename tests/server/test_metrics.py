@@ -273,4 +273,4 @@ def test_prometheus_takes_the_rules_of_the_page(tmp_path):
     page = DEPLOY.parent / "docs" / "how-to" / "monitor-with-prometheus.md"
     (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "rules.yml").write_text(rules, encoding="utf-8")
-    assert "6 rules found" in checked("rules", str(tmp_path / "rules.yml"))
+    assert "7 rules found" in checked("rules", str(tmp_path / "rules.yml"))

@@ -48,7 +48,8 @@ def counted(here, outcome):
 def test_a_device_reports_and_is_told_when_to_report_again(here, token):
     answered = send(here, token)
     assert answered.status == 200, answered.body
-    assert json.loads(answered.body) == {"every_s": 1.0, "choice": 0, "desired": 0}
+    told = {"every_s": 1.0, "choice": 0, "desired": 0, "monitor": True}
+    assert json.loads(answered.body) == told
     glimpse = here.service.history.latest("mine", "a")
     assert here.service.clock() - glimpse.heard < 60.0
     assert [one.at for one in glimpse.points] == [glimpse.heard - 1.0]
@@ -58,7 +59,8 @@ def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
     monkeypatch.setattr(
         here.service.choices, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
     )
-    assert json.loads(send(here, token).body) == {"every_s": 1.0, "choice": 7, "desired": 7}
+    told = {"every_s": 1.0, "choice": 7, "desired": 7, "monitor": True}
+    assert json.loads(send(here, token).body) == told
 
 
 def test_once_a_token_was_found_good_no_database_is_asked(here, token, monkeypatch):

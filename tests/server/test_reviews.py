@@ -346,6 +346,9 @@ def test_of_reviews_that_do_not_fit_the_first_are_in_the_document(site, monkeypa
     assert numbers == list(range(1, len(numbers) + 1))
     assert 1 <= len(numbers) < MAX_WAITING
     assert len(found.content) <= 8000
+    monkeypatch.setattr(api, "MAX_DESIRED_BYTES", 1000)
+    (only,) = get(site, "/desired", token).json()["reviews"]
+    assert (only["number"], only["comment"]) == (1, "")
 
 
 def test_the_client_decides_and_lists(site):

@@ -318,7 +318,7 @@ def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
     """Encode a desired state so that agents read it.
 
     A list of exclusions that is too long becomes a number; of too many reviews, the first are in
-    it, and the others when the device has acted upon those.
+    it, and the others when the device has acted upon those. One without its comment always fits.
     """
     devices = None if found.devices is None else list(found.devices)
     reviews = [DesiredReview(**review.plain) for review in found.reviews]
@@ -326,6 +326,7 @@ def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
     every: list[list[Key] | int] = [list(found.excluded)] if list_excluded else []
     forms = [(excluded, reviews) for excluded in (*every, number)]
     forms += [(number, reviews[:count]) for count in range(len(reviews) - 1, 0, -1)]
+    forms += [(number, [each.model_copy(update={"comment": ""})]) for each in reviews[:1]]
     for excluded, some in forms:
         adopt = DesiredAdoption(devices=devices, excluded=excluded)
         document = DesiredResponse(format=1, revision=found.revision, adopt=adopt, reviews=some)

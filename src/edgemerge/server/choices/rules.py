@@ -237,8 +237,6 @@ def _choice_from_row(row: tuple[Any, ...]) -> Choice:
 
 
 MAX_NAMES = 5000  # devices in one choice, as sources or as targets
-# Of a desired-state document, beside the names of sources: one review must always fit.
-RESERVED_BYTES = 8192
 SHOWN_NAMES = 3  # names that a message, or the subject of an audit entry, has
 
 Change = Callable[[Transaction], Choice]
@@ -359,7 +357,7 @@ def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: Devic
 
 def _must_be_readable(sources: DeviceNames) -> None:
     """Refuse more names than fit into the document that a device reads, beside the rest of it."""
-    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - RESERVED_BYTES
+    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - 1024
     if size > limit:
         raise SettingError(
             f"the names of {len(sources)} sources have {size} bytes, expected at most {limit}: "
