@@ -168,7 +168,7 @@ class DeviceView:
         """Which revision of its desired state the device follows."""
         followed = self.latest.status.desired if self.latest else None
         if not self.desired:
-            return "nothing decided for it"
+            return "nothing chosen for it"
         if followed is None:
             return f"revision {self.desired}; it does not say whether it follows"
         if followed >= self.desired:
