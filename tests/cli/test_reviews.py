@@ -14,19 +14,24 @@ PUMP = "pump-1"
 
 
 @pytest.fixture
-def report(hub, fleet, tmp_path):
-    """Report as a device does."""
+def client(hub, fleet, tmp_path):
+    """What a device reports through."""
     hub.enrolled(fleet, PUMP, tmp_path / "token")
     token = (tmp_path / "token").read_text(encoding="utf-8").strip()
-    client = ReportClient(hub.url, fleet, PUMP, token)
+    made = ReportClient(hub.url, fleet, PUMP, token)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def report(client):
+    """Report as a device does."""
 
     def reporting(done=0, refused=(), **changed):
         reviews = {"done": done, "refused": [list(each) for each in refused]}
         return client.send(said(time.time(), monitor=monitor(**changed), reviews=reviews))
 
-    reporting.desired = client.desired
-    yield reporting
-    client.close()
+    return reporting
 
 
 def test_patterns_and_episodes_are_listed(hub, fleet, report):
@@ -45,13 +50,13 @@ def test_patterns_and_episodes_are_listed(hub, fleet, report):
     assert "PATTERN" not in shown
 
 
-def test_a_review_waits_and_is_done_or_refused(hub, fleet, report):
+def test_a_review_waits_and_is_done_or_refused(hub, fleet, client, report):
     report()
     made = hub.fleet("review", fleet, PUMP, "approve", "odd-1", "--comment", "a new speed")
     assert made.stdout == "Review 1 of pump-1: approve odd-1.\n"
     assert "acts when it next reports" in made.stderr
     hub.fleet("review", fleet, PUMP, "fault", "odd-2", "worn bearing")
-    (first, second) = report.desired().reviews
+    (first, second) = client.desired().reviews
     assert (first["decision"], first["comment"]) == ("approve", "a new speed")
     assert (second["pattern"], second["name"]) == ("odd-2", "worn bearing")
     report(done=2, refused=[(2, "no pattern 'odd-2'")])
@@ -59,10 +64,10 @@ def test_a_review_waits_and_is_done_or_refused(hub, fleet, report):
     shown = hub.fleet("reviews", fleet, PUMP).stdout
     assert "refused: no pattern 'odd-2'" in shown
     assert "a new speed" in shown
-    assert report.desired().reviews == ()
+    assert client.desired().reviews == ()
 
 
-def test_what_is_not_about_a_pattern(hub, fleet, report):
+def test_what_is_not_about_a_pattern(hub, fleet, client):
     assert "No reviews of pump-1 yet" in hub.fleet("reviews", fleet, PUMP).stderr
     made = hub.told("review", fleet, PUMP, "snooze", "--hours", 2)
     assert made["until"] > made["at"]
@@ -73,14 +78,14 @@ def test_what_is_not_about_a_pattern(hub, fleet, report):
     hub.fleet("review", fleet, PUMP, "watch")
     assert "add --yes" in failure(hub.fleet("review", fleet, PUMP, "relearn"))
     hub.fleet("review", fleet, PUMP, "relearn", "--yes")
-    found = [each["decision"] for each in report.desired().reviews]
+    found = [each["decision"] for each in client.desired().reviews]
     assert found == ["snooze", "snooze", *["acknowledge"] * 2, "accept_drift", "watch", "relearn"]
     shown = hub.fleet("reviews", fleet, PUMP).stdout
     assert "acknowledge episode 2" in shown
     assert "snooze ended" in shown
 
 
-@pytest.mark.usefixtures("report")
+@pytest.mark.usefixtures("client")
 def test_mistakes_are_told(hub, fleet):
     wrong = lambda *words: hub.fleet("review", fleet, PUMP, *words)  # noqa: E731
     assert "expected one for approve" in wrong("approve").stderr

@@ -16,9 +16,11 @@ EXAMPLES = 5  # of each operation; what has limits is tried at them besides
 NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
 # What fits the description may still be refused with 422 here: a schema cannot say which bytes are
 # those of `encode`, nor which of all characters are printable, as the name of a pattern must be,
-# nor that a whole number in a report is to be written without a point.
+# nor that a whole number in a report is to be written without a point, nor which decision needs
+# a pattern.
 NOT_ALL = [
     "POST /fleets/{fleet}/devices/{device}/report",
+    "POST /fleets/{fleet}/devices/{device}/reviews",
     "PUT /fleets/{fleet}",
     "PUT /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
     "GET /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
