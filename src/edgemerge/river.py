@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from river import base
 
 from edgemerge.core import detector as core
+from edgemerge.core.calibration import Calibration, must_be_rate
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
@@ -45,8 +46,8 @@ class OSELMDetector(base.AnomalyDetector):
         seed: Of the random weights. Detectors that merge need the same seed.
 
     >>> import random
-    >>> from river import anomaly, compose, preprocessing
-    >>> alarm = anomaly.QuantileFilter(OSELMDetector(seed=7), q=0.99)
+    >>> from river import compose, preprocessing
+    >>> alarm = PromisedFilter(OSELMDetector(seed=7), false_alarms=0.01)
     >>> model = compose.Pipeline(preprocessing.StandardScaler(), alarm)
     >>> draw = random.Random(0).gauss
     >>> for _ in range(500):
@@ -54,6 +55,8 @@ class OSELMDetector(base.AnomalyDetector):
     >>> usual, odd = {"heat": 71.0, "noise": 38.0}, {"heat": 99.0, "noise": 38.0}
     >>> model.score_one(usual) < 2.0, model.score_one(odd) > 4.0
     (True, True)
+    >>> alarm.classify(model.score_one(usual)), alarm.classify(model.score_one(odd))
+    (False, True)
     """
 
     def __init__(
@@ -167,6 +170,58 @@ class OSELMDetector(base.AnomalyDetector):
             reject_above=self.reject_above,
             rejected=rejected,
         )
+
+
+class PromisedFilter(base.AnomalyFilter):
+    """Calls a sample an anomaly if it scores above a limit that keeps a promise.
+
+    Of normal samples a share of `false_alarms` scores above the limit. It comes from the scores of
+    samples before they are learnt; at least the newest half counts, since earlier scores come from
+    a detector that knew less. With fewer scores than 1/`false_alarms` it is 4 to 6.
+
+    Args:
+        anomaly_detector: An `OSELMDetector`, or another detector of River whose usual score is
+            about 1.
+        false_alarms: The rate of false alarms among normal samples, 0.02 unless given.
+        protect_anomaly_detector: Whether to keep anomalies from being learnt, True by default. They
+            are counted all the same, or the limit would feed on its own rejections.
+
+    >>> alarm = PromisedFilter(OSELMDetector(n_hidden=4), false_alarms=0.05)
+    >>> for i in range(500):
+    ...     alarm.learn_one({"a": (i * 7 % 11) / 11.0, "b": (i * 5 % 13) / 13.0})
+    >>> 1.0 < alarm.limit < 4.0
+    True
+    """
+
+    def __init__(
+        self,
+        anomaly_detector: base.AnomalyDetector,
+        false_alarms: float = 0.02,
+        *,
+        protect_anomaly_detector: bool = True,
+    ) -> None:
+        super().__init__(
+            anomaly_detector=anomaly_detector, protect_anomaly_detector=protect_anomaly_detector
+        )
+        self.false_alarms = must_be_rate(false_alarms)
+        self.calibration = Calibration()
+
+    @property
+    def limit(self) -> float:
+        """The score above which a sample is an anomaly."""
+        return self.calibration.limit(self.false_alarms)
+
+    def classify(self, score: float) -> bool:
+        """Return whether a score is that of an anomaly."""
+        return bool(score > self.limit)
+
+    def learn_one(self, x: Features, *args: Any) -> None:
+        """Count the score of a sample; learn the sample unless it is an anomaly."""
+        score = self.score_one(x, *args)
+        if score > 0.0:  # 0 means that the detector is warming up
+            self.calibration.count(score, self.false_alarms)
+        if not (self.protect_anomaly_detector and self.classify(score)):
+            self.anomaly_detector.learn_one(x, *args)
 
 
 Detector = OSELMDetector  # its name up to version 0.1; pickles and old imports use it

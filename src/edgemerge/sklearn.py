@@ -23,6 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, Regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from edgemerge.core.calibration import Calibration, must_be_rate, scores_without_each
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.patterns import inliers, upper_quantile
@@ -33,9 +34,7 @@ Array = NDArray[np.float64]
 RangeEnd = float | ArrayLike | None  # of a range; None leaves it to the first rows
 Weights = ArrayLike | None
 
-OUTLIER_SCORE = 4.0  # score above which a row is an outlier, and not learnt by `partial_fit`
-# Share of the rows of a `fit` that are outliers at least: sklearn expects some.
-MIN_OUTLIER_SHARE = 0.01
+OUTLIER_SCORE = 4.0  # score above which a row is not learnt by `partial_fit`
 AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
 
 
@@ -43,7 +42,11 @@ AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its f
 class OSELMDetector(OutlierMixin, BaseEstimator):
     """Learns what rows usually look like; `score_samples` is −1 for a typical row.
 
-    `partial_fit` and `merge` need not move `offset_`, since a score means the same after them.
+    `predict` calls a row an outlier if it scores above a limit, −`offset_`, that keeps a promise:
+    of fresh normal rows, a share of `false_alarms` scores above it. The limit comes from scores of
+    rows that the model does not know: `fit` takes each row out of the sums to score it,
+    `partial_fit` scores rows before it learns them, and `merge` adds the counts of both. With
+    fewer rows than 1/`false_alarms` there is no promise, and the limit is 4 to 6.
     `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast.
 
     Args:
@@ -57,11 +60,13 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         high: Upper end likewise. Give both if estimators are to be merged.
         ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
             from the data.
-        contamination: Share of the rows of a `fit` that `predict` calls outliers; "auto" (the
-            default) means those that score above 4, and at least one in a hundred.
+        contamination: Share of the rows of a `fit` that `predict` calls outliers, if the rows are
+            known to have outliers among them; "auto" (the default) leaves it to `false_alarms`.
         robust: Whether to skip outliers, True by default: `fit`, and the first `partial_fit`, skip
             the 8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` skips
             those that score above 4. Set False if all rows are known to be normal.
+        false_alarms: The rate at which `predict` may call fresh normal rows outliers, 0.02 unless
+            given. Raise it to find more outliers; a lower one needs 1/`false_alarms` rows.
 
     >>> X = np.random.default_rng(0).normal(0.0, 1.0, (500, 3))
     >>> OSELMDetector().fit(X).predict([[0.0, 0.0, 0.0], [9.0, -9.0, 9.0]])
@@ -77,21 +82,22 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     ridge: float | None = None
     contamination: float | Literal["auto"] = "auto"
     robust: bool = True
+    false_alarms: float = 0.02
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
         """Learn rows (k, n), and nothing but them."""
         rows = validate_data(self, X, dtype=np.float64)
         weights = _weights(sample_weight, rows)
-        share = MIN_OUTLIER_SHARE if self.contamination == "auto" else float(self.contamination)
-        if not 0.0 < share <= 0.5:
+        share = None if self.contamination == "auto" else float(self.contamination)
+        if share is not None and not 0.0 < share <= 0.5:
             raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
+        must_be_rate(self.false_alarms)
         kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
         self._know(Stats.of(_projection(self, rows, weights), rows, weights=kept))
-        self.offset_ = -upper_quantile(self.detector_.score(rows), weights, share)
-        if self.contamination == "auto":
-            self.offset_ = (
-                max(self.offset_, -OUTLIER_SCORE) if self.detector_.ready else -OUTLIER_SCORE
-            )
+        self.calibration_ = Calibration()
+        self._calibrate(scores_without_each(self.detector_, rows, kept), weights)
+        if share is not None:
+            self.offset_ = -upper_quantile(self.detector_.score(rows), weights, share)
         return self
 
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:
@@ -100,14 +106,20 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
             return self.fit(X, y, sample_weight)
         rows = _validated_rows(self, X)
         weights = _weights(sample_weight, rows)
-        if self.robust and self.detector_.ready:
-            weights = np.where(self.detector_.score(rows) > OUTLIER_SCORE, 0.0, weights)
+        if self.detector_.ready:
+            scores = self.detector_.score(rows)
+            self._calibrate(scores, weights)
+            if self.robust:
+                weights = np.where(scores > OUTLIER_SCORE, 0.0, weights)
         self._know(self.stats_ + Stats.of(self.detector_.projection, rows, weights=weights))
         return self
 
     def merge(self, other: Self) -> Self:
         """Add everything that another detector has learnt."""
         self._know(_merged_stats(self, other))
+        if hasattr(other, "calibration_"):  # pickles of version 0.1 have none
+            self.calibration_ = getattr(self, "calibration_", Calibration()) + other.calibration_
+            self._calibrate(np.empty(0), np.empty(0))
         return self
 
     def score_samples(self, X: ArrayLike) -> Array:
@@ -127,6 +139,14 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     def stats_(self) -> Stats:
         """Everything that was learnt, as sums."""
         return self.detector_.own
+
+    def _calibrate(self, scores: Array, weights: Array) -> None:
+        """Count scores of rows that were not known; without a contamination they set the limit."""
+        counts = getattr(self, "calibration_", None) or Calibration()
+        counts.count(scores, self.false_alarms, weights)
+        self.calibration_ = counts
+        if self.contamination == "auto":
+            self.offset_ = -counts.limit(self.false_alarms)
 
     def _know(self, stats: Stats) -> None:
         self.detector_ = Detector.resume(stats, ridge=self.ridge)
@@ -311,6 +331,6 @@ def _weights(sample_weight: Weights, rows: Array) -> Array:
 
 def _projection(estimator: Any, rows: Array, weights: Array) -> Projection:
     settings = {name: getattr(estimator, name) for name in ("n_hidden", "activation", "width")}
-    found = Projection.of_data(rows[weights > 0.0], seed=estimator.random_state, **settings)
+    found = Projection.of_data(rows, weights=weights, seed=estimator.random_state, **settings)
     ends = {name: getattr(estimator, name) for name in ("low", "high")}
     return replace(found, **{name: end for name, end in ends.items() if end is not None})

@@ -12,7 +12,7 @@ from river import anomaly, compose, preprocessing
 
 from edgemerge import river
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
-from edgemerge.river import OSELMDetector
+from edgemerge.river import OSELMDetector, PromisedFilter
 from tests.adapters.cards import CreditCard
 
 ROUNDING = 1e-9  # of float64, where P was followed sample by sample
@@ -134,6 +134,35 @@ def test_it_works_in_a_pipeline_with_a_quantile_filter():
     flagged, odd = np.array(caught[200:], dtype=bool).T
     assert flagged[odd].mean() > 0.9
     assert flagged[~odd].mean() < 0.1
+
+
+def test_the_filter_keeps_its_promise_and_spares_the_detector():
+    draw = random.Random(0).gauss
+    alarm = PromisedFilter(OSELMDetector(n_hidden=8), false_alarms=0.05)
+    for _ in range(2000):
+        alarm.learn_one({"a": draw(0.0, 0.3), "b": draw(0.0, 0.3)})
+    fresh = [alarm.score_one({"a": draw(0.0, 0.3), "b": draw(0.0, 0.3)}) for _ in range(2000)]
+    assert np.mean(list(map(alarm.classify, fresh))) == pytest.approx(0.05, rel=0.3)
+    before, odd = alarm.anomaly_detector.stats, {"a": 3.0, "b": -3.0}
+    alarm.learn_one(odd)
+    assert alarm.classify(alarm.score_one(odd))
+    assert alarm.anomaly_detector.stats == before
+    careless = PromisedFilter(alarm.anomaly_detector, protect_anomaly_detector=False)
+    careless.learn_one(odd)
+    assert alarm.anomaly_detector.stats != before
+    after = pickle.loads(pickle.dumps(alarm))  # noqa: S301  # our own bytes
+    assert after.limit == alarm.limit
+
+
+def test_a_filter_with_few_scores_has_a_limit_from_four_to_six():
+    alarm = PromisedFilter(OSELMDetector(n_hidden=8), false_alarms=0.01)
+    assert alarm.limit == 4.0
+    draw = random.Random(0).gauss
+    for _ in range(100):
+        alarm.learn_one({"a": draw(0.0, 0.3), "b": draw(0.0, 0.3)})
+    assert 4.0 <= alarm.limit <= 6.0
+    with pytest.raises(SettingError, match="expected a rate between 0 and 1"):
+        PromisedFilter(OSELMDetector(), false_alarms=0.0)
 
 
 def test_rejected_samples_are_counted_on_through_merging_and_growing():

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from edgemerge.core.calibration import scores_without_each
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.sklearn import OSELMClassifier, OSELMDetector, OSELMRegressor
 
@@ -18,6 +20,7 @@ DETECTOR = OSELMDetector(n_hidden=16, low=-2.0, high=2.0, robust=False)
 REGRESSOR = OSELMRegressor(n_hidden=16, low=-2.0, high=2.0, y_low=-5.0, y_high=5.0)
 CLASSIFIER = OSELMClassifier(n_hidden=16, low=-2.0, high=2.0)
 LEARNERS = pytest.mark.parametrize("learner", [DETECTOR, REGRESSOR, CLASSIFIER], ids=repr)
+SAMPLING = 0.4  # three deviations of a rate of 0.02 from 4 000 rows, measured with 8 000
 ROUNDING = 1e-9  # of float64 in a product of matrices of condition 1e5
 seeds = st.integers(0, 2**32 - 1)
 
@@ -135,17 +138,79 @@ def test_contamination_is_the_share_of_outliers(share):
     assert (OSELMDetector(contamination=share).fit_predict(X) == -1).mean() == share
 
 
-def test_without_contamination_outliers_are_four_times_as_odd():
-    X, _, _ = drawn(0, rows=100)
-    assert OSELMDetector(robust=False).fit(X).offset_ == -4.0  # while warming up
-    X, _, _ = drawn(0, rows=1000)
-    assert -4.0 <= OSELMDetector().fit(X).offset_ < -1.0
+@pytest.mark.parametrize("robust", [True, False])
+@pytest.mark.parametrize("rate", [0.02, 0.1])
+def test_without_contamination_the_rate_of_false_alarms_is_kept(rate, robust):
+    rows, fresh = drawn(2, rows=4000)[0], drawn(3, rows=8000)[0]
+    detector = OSELMDetector(false_alarms=rate, robust=robust).fit(rows)
+    assert (detector.predict(fresh) == -1).mean() == pytest.approx(rate, rel=SAMPLING)
+    detector = clone(detector)
+    for part in np.array_split(rows, 5):
+        detector.partial_fit(part)
+    assert (detector.predict(fresh) == -1).mean() == pytest.approx(rate, rel=SAMPLING)
+
+
+def test_too_few_rows_promise_nothing_and_have_a_limit_from_four_to_six():
+    X, _, _ = drawn(0, rows=99)
+    few = OSELMDetector(n_hidden=8, false_alarms=0.01, robust=False).fit(X[:98])
+    assert -6.0 <= few.offset_ <= -4.0
+    enough = clone(few).fit(X)
+    assert enough.offset_ < few.offset_  # above the highest of 99 scores
+    assert enough.offset_ == pytest.approx(
+        -scores_without_each(enough.detector_, X, np.ones(99)).max(), rel=0.05
+    )
+
+
+def test_a_score_without_a_row_is_that_of_a_detector_that_never_saw_it():
+    X, _, rng = drawn(0, rows=200)
+    weights = rng.integers(1, 4, 200).astype(float)
+    shared = Projection(n_inputs=3, n_hidden=16, low=-2.0, high=2.0)
+    known = Stats.of(shared, X, weights=weights)
+    ridge = known.ridge
+    found = scores_without_each(Detector.resume(known, ridge=ridge), X, weights)
+    for i in range(0, 200, 10):
+        without = Detector.resume(known - Stats.of(shared, X[i : i + 1]), ridge=ridge)
+        level = Detector.resume(known, ridge=ridge).known.level()
+        look = without.known.look(shared.to_grid(X[i]), shared.hidden(X[i]))
+        expected = level.score(look.squares / 3, look.leverage)
+        assert found[i] == pytest.approx(expected, rel=1e-6)  # P is solved anew
+
+
+def test_merging_adds_the_counts_that_the_limit_comes_from():
+    X, _, _ = drawn(0, rows=400)
+    here, there = (clone(DETECTOR).fit(rows) for rows in (X[:100], X[100:]))
+    here.merge(there)
+    counts = here.calibration_
+    assert (counts.older + counts.newer).samples == 400
+    assert here.offset_ == -counts.limit(0.02)
+
+
+def test_a_pickle_without_counts_learns_on_and_merges():
+    X, _, _ = drawn(0, rows=400)
+    old, new = (clone(DETECTOR).fit(X) for _ in range(2))
+    del old.calibration_
+    old.__dict__.pop("false_alarms")
+    before = old.offset_
+    assert new.merge(old).stats_.count == 800
+    assert old.offset_ == before
+    old.partial_fit(X)
+    assert (old.calibration_.older + old.calibration_.newer).samples == 400
+
+
+def test_one_wild_row_does_not_blind_the_detector():
+    rows, fresh = drawn(0, rows=500)[0], drawn(1, rows=200)[0]
+    rows[7] = 1e5
+    detector = OSELMDetector().fit(rows)
+    far = fresh[:50] + 10.0
+    assert -detector.score_samples(far).max() > 20.0 * -detector.score_samples(fresh).mean()
+    assert (detector.predict(far) == -1).all()
+    assert (detector.predict(fresh) == -1).mean() < 0.05
 
 
 def test_a_robust_fit_leaves_out_what_is_far_out_in_most_inputs():
     X, _, rng = drawn(0, rows=190, inputs=6)
     odd = rng.normal(4.0, 0.1, (10, 6))
-    detector = OSELMDetector(low=-2.0, high=2.0)
+    detector = OSELMDetector(low=-2.0, high=2.0, contamination=0.05)
     dirty = clone(detector).fit(np.vstack([X, odd]))
     assert dirty.stats_.count == 200 - 16  # 8 %
     assert (dirty.predict(odd) == -1).all()
@@ -167,6 +232,7 @@ def test_robust_partial_fit_does_not_learn_what_is_four_times_as_odd():
     ("estimator", "words"),
     [
         (OSELMDetector(contamination=0.7), "expected 'auto' or up to 0.5"),
+        (OSELMDetector(false_alarms=1.0), "false_alarms=1.0, expected a rate between 0 and 1"),
         (OSELMDetector(n_hidden=0), "n_hidden=0, expected 1 to 65536"),
         (OSELMRegressor(y_low=2.0, y_high=1.0), "expected low below high"),
     ],
