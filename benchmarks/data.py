@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 def tasks(*, quick: bool = False) -> Iterator[Task]:
     """Yield every task with data; `quick` yields one of each source that comes with a package."""
-    for source, X, y in _sources(quick=quick):
+    for source, X, y in sources(quick=quick):
         for name in np.unique(y)[: 1 if quick else None]:
             yield Task(source, f"{source}-{name}", X[y == name], X[y != name])
 
@@ -63,7 +63,8 @@ def splits(task: Task, seeds: Sequence[int], share: float = 0.0) -> Iterator[Spl
         yield Split(task, seed, train, test, label)
 
 
-def _sources(*, quick: bool) -> Iterator[tuple[str, Array, NDArray[Any]]]:
+def sources(*, quick: bool) -> Iterator[tuple[str, Array, NDArray[Any]]]:
+    """Yield name, rows and classes of every set at hand."""
     for name in ("iris", "wine", "breast_cancer", "digits"):
         yield name, *getattr(sklearn, f"load_{name}")(return_X_y=True)
     for name in ("Bananas", "Phishing", "ImageSegments"):

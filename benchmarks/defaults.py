@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.data import splits, tasks
-from benchmarks.methods import METHODS, Row, auc, mean, save, table
+from benchmarks.methods import METHODS, auc, mean, table
+from benchmarks.results import Row, save
 
 
 def run(seeds: Sequence[int] = (0, 1, 2), *, quick: bool = False) -> list[Row]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,9 @@ from sklearn.neighbors import LocalOutlierFactor
 from sklearn.svm import OneClassSVM
 
 from benchmarks.data import Split
+from benchmarks.results import Row
 from benchmarks.streams import ScoredLODA, StreamedBank, StreamedTrees
 from edgemerge.sklearn import OSELMDetector
-
-Row = dict[str, Any]
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "OSELMDetector": lambda _: OSELMDetector(),
@@ -37,17 +32,6 @@ def auc(method: str, split: Split) -> float:
     """Learn one part of a split and tell the other apart: ROC-AUC."""
     learnt = METHODS[method](split.seed).fit(split.train)
     return float(roc_auc_score(split.label, -learnt.score_samples(split.test)))
-
-
-def save(rows: Sequence[Row], name: str) -> Path:
-    """Write rows as CSV among the results of the docs."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / name
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def table(rows: Sequence[Row], cell: Callable[..., str]) -> str:
