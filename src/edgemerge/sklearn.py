@@ -107,7 +107,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         rows = _validated_rows(self, X)
         weights = _weights(sample_weight, rows)
         if self.detector_.ready:
-            scores = self.detector_.score(rows)
+            scores = np.asarray(self.detector_.score(rows))
             self._calibrate(scores, weights)
             if self.robust:
                 weights = np.where(scores > OUTLIER_SCORE, 0.0, weights)

@@ -138,18 +138,19 @@ def test_it_works_in_a_pipeline_with_a_quantile_filter():
 
 def test_the_filter_keeps_its_promise_and_spares_the_detector():
     draw = random.Random(0).gauss
-    alarm = PromisedFilter(OSELMDetector(n_hidden=8), false_alarms=0.05)
+    detector = OSELMDetector(n_hidden=8)
+    alarm = PromisedFilter(detector, false_alarms=0.05)
     for _ in range(2000):
         alarm.learn_one({"a": draw(0.0, 0.3), "b": draw(0.0, 0.3)})
     fresh = [alarm.score_one({"a": draw(0.0, 0.3), "b": draw(0.0, 0.3)}) for _ in range(2000)]
     assert np.mean(list(map(alarm.classify, fresh))) == pytest.approx(0.05, rel=0.3)
-    before, odd = alarm.anomaly_detector.stats, {"a": 3.0, "b": -3.0}
+    before, odd = detector.stats, {"a": 3.0, "b": -3.0}
     alarm.learn_one(odd)
     assert alarm.classify(alarm.score_one(odd))
-    assert alarm.anomaly_detector.stats == before
-    careless = PromisedFilter(alarm.anomaly_detector, protect_anomaly_detector=False)
+    assert detector.stats == before
+    careless = PromisedFilter(detector, protect_anomaly_detector=False)
     careless.learn_one(odd)
-    assert alarm.anomaly_detector.stats != before
+    assert detector.stats != before
     after = pickle.loads(pickle.dumps(alarm))  # noqa: S301  # our own bytes
     assert after.limit == alarm.limit
 
