@@ -62,7 +62,11 @@ def parse_number_or_words(
     help="An episode begins when K of the last N scores are above the limit.",
 )
 @click.option(
-    "--learner", type=click.Choice(["bank", "detector"]), default="bank", show_default=True
+    "--learner",
+    type=click.Choice(["bank", "detector"]),
+    default="bank",
+    show_default=True,
+    help="Several patterns of normal, or one.",
 )
 @click.option(
     "--learn",
