@@ -8,7 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from edgemerge.core.errors import SettingError, UnknownError
-from edgemerge.exchange.client import MAX_DESIRED_BYTES, ServerClient, parse_desired
+from edgemerge.exchange.client import (
+    MAX_DESIRED_BYTES,
+    MAX_REPORT_BYTES,
+    ServerClient,
+    encode_report,
+    parse_desired,
+)
 from edgemerge.server import api
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.connect import connect
@@ -490,3 +496,16 @@ def test_metrics_count_what_needs_a_person(site):
         assert line in text.splitlines()
     site.service.revoke(FLEET, "a", Caller("root"))
     assert "edgemerge_highest_drift 1.25" in read()
+
+
+def test_a_report_that_is_too_large_keeps_the_newest_episodes():
+    inputs = [["x" * 200, 1.0]] * 8
+    episodes = [{"number": k, "began": 1.0, "ended": 2.0, "inputs": inputs} for k in range(256)]
+    told = said(1.0, monitor=monitor(episodes=episodes), points=[{"at": 1.0, "score": 1.0}])
+    data = encode_report(told)
+    assert len(data) <= MAX_REPORT_BYTES
+    kept = ReportRequest.model_validate_json(data).status.monitor
+    assert kept.episodes[-1].number == 255
+    assert 10 < len(kept.episodes) < 256
+    assert len(kept.patterns) == 2
+    assert len(told["status"]["monitor"]["episodes"]) == 256  # what was given is left as it is
