@@ -41,8 +41,8 @@ def vibration(k: int, fault: float, rng: np.random.Generator, *, wander: float =
     angle = np.cumsum(speed) / RATE_HZ
     load = (1.0 + 0.15 * _slow(k, rng)).repeat(WINDOW)
     signal = NOISE * rng.normal(size=count)
-    for order, g in ((1, 0.5), (2, 0.3), (5, 0.2)):
-        signal += load * g * np.sin(2.0 * np.pi * (order * angle + rng.random()))
+    for order, g, phase in ((1, 0.5, 0.0), (2, 0.3, 0.3), (5, 0.2, 0.7)):
+        signal += load * g * np.sin(2.0 * np.pi * (order * angle + phase))
     if fault:
         hits = np.flatnonzero(np.diff(np.floor(3.58 * angle), prepend=0.0))
         ring = np.exp(-np.arange(40) / 8.0) * np.sin(2.0 * np.pi * 180.0 * np.arange(40) / RATE_HZ)

@@ -922,7 +922,7 @@ def test_modes_that_alternate_in_commissioning_are_normal():
 
 
 def test_a_pattern_met_in_one_block_only_waits_for_a_review():
-    watched = Watched(Bank, commissioning=600)
+    watched = Watched(Bank, commissioning=600, seed=2)
     rows = np.vstack([watched.rows(300, -0.5), watched.rows(120, 0.5), watched.rows(180, -0.5)])
     watched.take(rows)
     assert watched.monitor.phase == "watching"
@@ -938,13 +938,23 @@ def test_a_pattern_met_in_one_block_only_waits_for_a_review():
     assert not watched.fault(30, 0.5)[-1].alarm
 
 
+def test_a_block_that_the_bank_has_split_waits_in_all_its_parts():
+    watched = Watched(Bank, commissioning=600)
+    rows = np.vstack([watched.rows(300, -0.5), watched.rows(120, 0.5), watched.rows(180, -0.5)])
+    watched.take(rows)
+    assert list(watched.monitor.learner) == ["normal"]
+    assert list(watched.monitor.odd_patterns) == ["odd-1", "odd-2"]
+    assert watched.fault(30, 0.5)[-1].alarm
+
+
 def test_a_rare_pattern_waits_for_a_review_and_a_common_or_scattered_one_does_not():
     many = 1000
     assert core._is_doubtful(range(0, 190, 10), many)  # 1.9 %
     assert not core._is_doubtful(range(0, 1000, 40), many)  # 2.5 %, all over
     assert core._is_doubtful(range(100, 340), many)  # 24 % in one block
     assert not core._is_doubtful(range(100, 360), many)  # 26 %
-    assert not core._is_doubtful(range(0, 400, 2), many)  # not dense
+    assert not core._is_doubtful(range(0, 400, 2), many)  # 20 % within 40 %
+    assert core._is_doubtful([*range(100, 220), 900], many)  # one far away
     assert core._is_doubtful([], many)
 
 

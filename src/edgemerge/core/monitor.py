@@ -52,7 +52,7 @@ MAX_PATTERNS = 16  # unreviewed and dismissed patterns that are kept
 MAX_EPISODES = 256  # episodes that are kept, acknowledged ones go first
 MAX_EVENTS = 1000
 SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
-BLOCK_SHARE, BLOCK_DENSITY = 0.25, 0.8  # a pattern met in one block: rare, and dense in its span
+BLOCK_SHARE = 0.25  # of commissioning: a pattern met only within such a block waits, too
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
 MIN_DRIFT_BLOCKS = 8  # before which nothing is concluded
 DRIFT_CALM = 2  # blocks below the first limit that end an alarm by drift
@@ -524,11 +524,11 @@ class Monitor:
             return
         kept = inliers(rows)
         self.learner.learn_rows(rows[kept])
-        # The rarest are mostly the tail of normal. Of these, those outside episodes are learnt too.
+        # The rarest are mostly the tail of normal: learn those that are no odd ones.
         scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
         level = AlarmLevel(self.level.votes)
         calm = np.array([level.update(score) for score in scores]) <= self.limit.value
-        self.learner.learn_rows(rows[~kept & calm & (scores <= MAX_ODD * self.limit.value)])
+        self.learner.learn_rows(rows[~kept & calm & (scores <= self.limit.value)])
 
     def _end_commissioning(self, at: float) -> None:
         self._learn_first()
@@ -807,11 +807,14 @@ def _added(a: Stats, b: Stats) -> Stats:
 
 
 def _is_doubtful(places: Sequence[int], total: int) -> bool:
-    """Return whether a pattern with samples at these places of commissioning needs a review."""
+    """Return whether a pattern with samples at these places of commissioning needs a review.
+
+    Nine tenths of the samples tell where a block lies: a stray one far away does not stretch it.
+    """
     if len(places) < SMALL_SHARE * total:
         return True
-    dense = len(places) > BLOCK_DENSITY * (places[-1] - places[0] + 1)
-    return dense and len(places) < BLOCK_SHARE * total
+    first, last = np.quantile(places, [0.05, 0.95])
+    return bool((last - first) / 0.9 < BLOCK_SHARE * total)
 
 
 def _largest(shares: Array) -> list[tuple[int, float]]:
