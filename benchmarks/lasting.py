@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean
@@ -142,26 +143,25 @@ def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> St
     return Stream(name, rows, fault, FIRST // 2 if one_by_one else FIRST)
 
 
-def streams(seed: int, *, quick: bool = False) -> Iterator[Stream]:
-    """Yield the streams of a trial."""
+def streams(*, quick: bool = False) -> list[Callable[[int], Stream]]:
+    """Return the streams, each made from a seed."""
+    found: list[Callable[[int], Stream]] = []
     for machine in MACHINES[1:3] if quick else MACHINES:
-        yield lasting(machine, seed)
-        yield lasting(machine, seed, restart=True)
+        found += [partial(lasting, machine), partial(lasting, machine, restart=True)]
         if not quick:
-            yield lasting(machine, seed, times=10)
-            yield lasting(machine, seed, fault=0.2)
-            yield dirty(machine, seed)
-            yield dirty(machine, seed, chunks=4)
+            found += [partial(lasting, machine, times=10), partial(lasting, machine, fault=0.2)]
+            found += [partial(dirty, machine), partial(dirty, machine, chunks=4)]
     data = None if quick else motion()
     if data is not None:
-        yield people(data, seed, LYING)
-        yield people(data, seed, SITTING)
-        yield people(data, seed, LYING, one_by_one=True)
+        found += [partial(people, data, odd=LYING), partial(people, data, odd=SITTING)]
+        found += [partial(people, data, odd=LYING, one_by_one=True)]
+    return found
 
 
-def trials(seed: int, *, quick: bool = False) -> list[Trial]:
-    """Run each stream with each learner."""
-    return [run(s, learner, seed) for s in streams(seed, quick=quick) for learner in LEARNERS]
+def trial(job: tuple[int, int, str], *, quick: bool = False) -> Trial:
+    """Run one stream with one learner: seed, number of the stream, learner."""
+    seed, number, learner = job
+    return run(streams(quick=quick)[number](seed), learner, seed)
 
 
 @dataclass(frozen=True)
@@ -235,12 +235,13 @@ def read() -> list[Trial]:
 def main() -> None:
     """Run, write and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lasting", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few streams, nothing is written")
     given = parser.parse_args()
+    count = len(streams(quick=given.quick))
+    jobs = [(s, i, name) for s in range(given.seeds) for i in range(count) for name in LEARNERS]
     with Pool(2) as pool:
-        jobs = [pool.apply_async(trials, (s,), {"quick": given.quick}) for s in range(given.seeds)]
-        found = [trial for job in jobs for trial in job.get()]
+        found = pool.map(partial(trial, quick=given.quick), jobs, chunksize=1)
     if not given.quick:
         with RESULTS.open("w", newline="") as file:
             writer = csv.DictWriter(file, [f.name for f in fields(Trial)], lineterminator="\n")
