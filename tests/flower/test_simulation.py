@@ -54,7 +54,7 @@ def engine(tmp_path_factory):
 @pytest.mark.timeout(900)
 def test_ten_nodes_sum_up_what_one_process_sees_and_each_is_told_the_rest(engine, tmp_path):
     told = str(tmp_path / "{device}.safetensors")
-    run = engine.submit(nodes=NODES, min_nodes=NODES, out=str(tmp_path), told=told, rounds=2)
+    run = engine.submit(nodes=NODES, min_nodes=NODES, out=str(tmp_path), merged_file=told, rounds=2)
     status, said = engine.finish(run, RUN_S)
     assert status == "finished:completed", said
     everything = Stats.of(SHARED, readings())
