@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -79,7 +80,8 @@ def test_a_slow_body_has_the_time_that_bodies_have(port):
     head = b"PUT /fleets/f HTTP/1.1\r\nHost: here\r\nContent-Length: 8\r\n\r\n"
     with connect(port) as there:
         there.sendall(head)
-        for _ in range(4):
-            there.sendall(b"ab")
-            time.sleep(SHORT_S / 2)
+        with suppress(BrokenPipeError, ConnectionResetError):  # the answer may come before the end
+            for _ in range(4):
+                there.sendall(b"ab")
+                time.sleep(SHORT_S / 2)
         assert b"401" in there.recv(1000)
