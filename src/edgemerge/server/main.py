@@ -113,12 +113,12 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
         redoc_url=None,
         lifespan=_lifespan,
         redirect_slashes=False,
+        routes=[*api.router.routes],  # `include_router` would build each of them again
     )
     app.state.service = service
     app.state.load = InFlight(limits or Limits())
     app.state.check_limiter = CapacityLimiter(MAX_CONCURRENT_CHECKS)
     app.state.heavy_limiter = CapacityLimiter(1)  # previews and comparisons must not starve shares
-    app.include_router(api.router)
     add_error_handlers(app, _error_response)
     mount_dashboard(app)
     app.add_middleware(RequestMiddleware, service=service, load=app.state.load)

@@ -35,11 +35,18 @@ def mount_dashboard(app: FastAPI) -> None:
 
 def create_dashboard(app: FastAPI) -> FastAPI:
     """Return the app of the pages; it shares the state of the app it is mounted in."""
-    dashboard = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    parts = (pages, sign_in, fleet, device, live, merge, log)
+    dashboard = FastAPI(
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        routes=[
+            *(route for part in parts for route in part.router.routes),
+            *fallback_router.routes,  # the last: it takes every other path
+        ],
+    )
     dashboard.state = app.state
-    for part in (pages, sign_in, fleet, device, live, merge, log):
-        dashboard.include_router(part.router)
-    dashboard.include_router(fallback_router)  # the last: it takes every other path
     add_error_handlers(dashboard, error_page)
     dashboard.add_middleware(SecurityHeaders)
     return dashboard
