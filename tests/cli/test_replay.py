@@ -10,6 +10,8 @@ from edgemerge.cli.options import MAX_RANGE_ROWS, evenly_spaced_rows
 from tests.cli.calls import call, failure
 from tests.cli.pumps import AGREE, written
 
+pytestmark = pytest.mark.slow
+
 FAULT = slice(1000, 1200)
 
 

@@ -17,6 +17,8 @@ from tests.cases import machine
 from tests.exchange.worlds import SHARED, nobody
 from tests.services.mosquitto import free_port
 
+pytestmark = pytest.mark.slow
+
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 PLACES = {"idle": 0.2, "normal": 0.5, "busy": 0.8}
 LATEST_S = 5.0  # with a timeout of half a second, and a machine that others use too

@@ -44,6 +44,8 @@ from tests.cli.hubs import start, until
 from tests.golden.replay import asked, learner, replay
 from tests.golden.samples import machine, mixed
 
+pytestmark = pytest.mark.slow
+
 CORPUS = Path(__file__).parent / "corpus"
 SAME = 1e-9  # relative, of scores: the sums are equal, and solving them rounds
 NEAR_0 = 1e-11  # of answers that are differences of numbers near 1

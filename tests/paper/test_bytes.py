@@ -16,6 +16,8 @@ from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 
+pytestmark = pytest.mark.slow
+
 FOLDER = os.environ.get("EDGEMERGE_DATA")
 
 

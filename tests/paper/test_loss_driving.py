@@ -13,6 +13,8 @@ from edgemerge.paper.plan import Job, Plan, Scope
 from tests.paper.driving import write_trips
 from tests.services.missing import NO_DATA, NO_DRIVES
 
+pytestmark = pytest.mark.slow
+
 PATTERNS = ("normal", "aggressive", "drowsy")
 TRIALS = 3
 METHODS = (DEVICE_A, DEVICE_B, *AFTER_MERGE.values())

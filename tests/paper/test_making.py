@@ -21,6 +21,8 @@ from edgemerge.paper.running.results_runner import (
 from tests.paper import made_up
 from tests.paper.folders import result
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def said() -> list[str]:

@@ -12,6 +12,8 @@ from edgemerge.server.auth import Caller
 from tests.server.merge_site import FLEET, create, push, serving
 from tests.server.reporting import said
 
+pytestmark = pytest.mark.slow
+
 ROOT = Caller("root")
 
 

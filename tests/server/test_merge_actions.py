@@ -8,6 +8,8 @@ from tests.server.merge_site import FLEET, KINDS, MERGE, ROOT, create, filled, p
 from tests.server.reporting import merge_of, report
 from tests.server.signing_in import Operator, Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):

@@ -15,6 +15,8 @@ from tests.server.visiting import Visitor
 from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World
 
+pytestmark = pytest.mark.slow
+
 PAGE = f"/ui/fleets/{FLEET}/devices/a"
 BAD = "<img src=x onerror=alert(1)>\"' &amp;"
 

@@ -26,6 +26,8 @@ from tests.server.reporting import monitor, report, said
 from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World
 
+pytestmark = pytest.mark.slow
+
 ABOUT_PATTERN = ("approve", "fault", "dismiss", "undo")
 
 

@@ -21,6 +21,8 @@ from tests.paper.data.small import (
 )
 from tests.services.missing import NO_DATA
 
+pytestmark = pytest.mark.slow
+
 ARRAYS = har_arrays()
 COMPACT = har_npz(ARRAYS)
 KNOWN = har_known(ARRAYS, COMPACT)
