@@ -33,7 +33,7 @@ def test_episodes_and_patterns_are_shown(config):
     text = call("monitor", "show", config).stdout
     assert "phase              watching" in text
     assert "limit              30 (fixed)" in text
-    assert "lasts" in text
+    assert "open" in text
     lines = text.splitlines()
     (pattern,) = [line for line in lines if line.startswith("odd-1")]
     assert "unreviewed" in pattern

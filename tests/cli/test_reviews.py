@@ -46,7 +46,7 @@ def test_patterns_and_episodes_are_listed(hub, fleet, report):
     assert hub.told("monitor", fleet, PUMP)["status"]["monitor"]["outside"] == 3
     report(phase="commissioning", ready=False, episodes=[], patterns=[])
     shown = hub.fleet("monitor", fleet, PUMP).stdout
-    assert "commissioning (5000 of 256 samples)" in shown
+    assert "commissioning: 5000 of 256 samples" in shown
     assert "PATTERN" not in shown
 
 

@@ -10,31 +10,23 @@ import click
 
 from edgemerge.cli.fleet import with_dates
 from edgemerge.cli.group import CommandError, ExitCode, example
+from edgemerge.cli.monitor import PATTERN_DECISIONS, print_monitor
 from edgemerge.cli.options import operator_connection, server_options
 from edgemerge.cli.output import (
     confirm,
     format_time,
     headings,
     json_option,
-    print_fields,
     print_json,
     print_table,
     remark,
 )
 
-PATTERN_DECISIONS = ("approve", "fault", "dismiss", "undo")
 DECISIONS = (
     *PATTERN_DECISIONS,
     *("acknowledge", "snooze", "watch", "relearn", "accept-drift"),
 )
-EPISODE_COLUMNS = headings(
-    "number", "began", "ended", "peak", "samples", "inputs", "pattern", number="EPISODE"
-)
-PATTERN_COLUMNS = headings(
-    "name", "status", "first", "last", "samples", "peak", "inputs", "nearest", name="PATTERN"
-)
 REVIEW_COLUMNS = headings("number", "at", "by", "what", "state", "comment")
-SHOWN_INPUTS = 3
 HOUR_S = 3600.0
 
 
@@ -60,14 +52,12 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     if as_json:
         print_json(found)
         return
-    print_fields(_summary(found, status))
-    for rows, columns in (
-        (status["episodes"], EPISODE_COLUMNS),
-        (status["patterns"], PATTERN_COLUMNS),
-    ):
-        if rows:
-            click.echo()
-            print_table(map(_row, rows), columns)
+    print_monitor(
+        status,
+        state=found["state"],
+        heard=format_time(found["heard"]),
+        **{"reviews waiting": found["waiting"]},
+    )
 
 
 @click.command(
@@ -183,32 +173,3 @@ def _state(review: Mapping[str, Any]) -> str:
 
 def _dated(review: Mapping[str, Any]) -> dict[str, Any]:
     return with_dates(review) | {"until": format_time(review["until"])}
-
-
-def _summary(found: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
-    done, limit = status["commissioning"], status["limit"]
-    of = "" if done["of"] is None else f" of {done['of']:g}"
-    commissioning = f" ({done['samples']:g}{of} samples)"
-    phase = status["phase"] + (commissioning if status["phase"] == "commissioning" else "")
-    missing = f", {limit['missing']:g} samples missing" if limit["missing"] else ""
-    return {
-        "state": found["state"],
-        "heard": format_time(found["heard"]),
-        "phase": phase,
-        "ready": status["ready"],
-        "learn": status["learn"],
-        "limit": f"{limit['value'] or 0:g} ({limit['kind']}{missing})",
-        "drift": f"{status['drift']:.3g} (1 is none)",
-        "outside the range": status["outside"],
-        "snoozed until": format_time(status["snoozed_until"]),
-        "reviews waiting": found["waiting"],
-    }
-
-
-def _row(each: Mapping[str, Any]) -> dict[str, Any]:
-    names = [name for name in ("began", "ended", "first", "last") if name in each]
-    times = {name: format_time(each[name]) for name in names}
-    if "ended" in each and each["ended"] is None:
-        times["ended"] = "open"
-    inputs = ", ".join(f"{name} {share:.3g}" for name, share in each["inputs"][:SHOWN_INPUTS])
-    return {**each, **times, "inputs": inputs, "peak": float(f"{each['peak']:.4g}")}

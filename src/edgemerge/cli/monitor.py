@@ -13,6 +13,7 @@ from edgemerge.cli.group import CommandError, LazyGroup, example
 from edgemerge.cli.output import (
     confirm,
     format_time,
+    headings,
     json_option,
     print_fields,
     print_json,
@@ -32,25 +33,13 @@ SECTIONS = {
         "accept-drift": "edgemerge.cli.monitor:accept_drift",
     },
 }
-EPISODE_COLUMNS = {
-    "number": "EPISODE",
-    "began": "BEGAN",
-    "ended": "ENDED",
-    "samples": "SAMPLES",
-    "peak": "PEAK",
-    "pattern": "PATTERN",
-    "inputs": "INPUTS",
-}
-PATTERN_COLUMNS = {
-    "name": "PATTERN",
-    "status": "STATUS",
-    "samples": "SAMPLES",
-    "first": "FIRST",
-    "last": "LAST",
-    "peak": "PEAK",
-    "nearest": "NEAREST",
-    "inputs": "INPUTS",
-}
+PATTERN_DECISIONS = ("approve", "fault", "dismiss", "undo")
+EPISODE_COLUMNS = headings(
+    "number", "began", "ended", "peak", "samples", "inputs", "pattern", number="EPISODE"
+)
+PATTERN_COLUMNS = headings(
+    "name", "status", "first", "last", "samples", "peak", "inputs", "nearest", name="PATTERN"
+)
 SHOWN_INPUTS = 3
 TIMEOUT_S = 60.0
 
@@ -85,42 +74,47 @@ def show(place: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_fields(_summary(found))
+    print_monitor(found)
+
+
+def print_monitor(status: Mapping[str, Any], **fields: Any) -> None:
+    """Print a monitor's status: a summary that begins with `fields`, episodes and patterns."""
+    print_fields(fields | _summary(status))
     for title, rows, columns in (
-        ("Episodes", found["episodes"], EPISODE_COLUMNS),
-        ("Patterns", found["patterns"], PATTERN_COLUMNS),
+        ("Episodes", status["episodes"], EPISODE_COLUMNS),
+        ("Patterns", status["patterns"], PATTERN_COLUMNS),
     ):
         if rows:
             click.echo(f"\n{title}")
-            print_table([_row(each) for each in rows], columns)
+            print_table(map(_row, rows), columns)
 
 
-def _summary(found: Mapping[str, Any]) -> dict[str, Any]:
-    done, limit = found["commissioning"], found["limit"]
+def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
+    done, limit, phase = status["commissioning"], status["limit"], status["phase"]
     of = "" if done["of"] is None else f" of {done['of']:g}"
-    phase = found["phase"]
     if phase == "commissioning":
         phase = f"commissioning: {done['samples']:g}{of} samples"
-    missing = f", {limit['missing']} samples missing" if limit["missing"] else ""
+    missing = f", {limit['missing']:g} samples missing" if limit["missing"] else ""
     return {
         "phase": phase,
-        "learn": found["learn"],
-        "limit": f"{limit['value']:g} ({limit['kind']}{missing})",
-        "drift": f"{found['drift']:.3g} (1 is none)",
-        "outside the range": found["outside"],
-        "snoozed until": format_time(found["snoozed_until"]),
-        "episodes": len(found["episodes"]) or "none to acknowledge",
-        "patterns": len(found["patterns"]) or "none",
+        "ready": status["ready"],
+        "learn": status["learn"],
+        "limit": f"{limit['value'] or 0:g} ({limit['kind']}{missing})",
+        "drift": f"{status['drift']:.3g} (1 is none)",
+        "outside the range": status["outside"],
+        "snoozed until": format_time(status["snoozed_until"]),
+        "episodes": len(status["episodes"]) or "none to acknowledge",
+        "patterns": len(status["patterns"]) or "none",
     }
 
 
 def _row(each: Mapping[str, Any]) -> dict[str, Any]:
     names = [name for name in ("began", "ended", "first", "last") if name in each]
     times = {name: format_time(each[name]) for name in names}
-    inputs = [f"{name} {share:.3g}" for name, share in each["inputs"][:SHOWN_INPUTS]]
     if "ended" in each and each["ended"] is None:
-        times["ended"] = "lasts"
-    return {**each, **times, "inputs": ", ".join(inputs), "peak": float(f"{each['peak']:.4g}")}
+        times["ended"] = "open"
+    inputs = ", ".join(f"{name} {share:.3g}" for name, share in each["inputs"][:SHOWN_INPUTS])
+    return {**each, **times, "inputs": inputs, "peak": float(f"{each['peak']:.4g}")}
 
 
 @click.command(
@@ -131,7 +125,7 @@ def _row(each: Mapping[str, Any]) -> dict[str, Any]:
 )
 @place_argument(required=True)
 @click.argument("pattern")
-@click.argument("decision", type=click.Choice(["approve", "fault", "dismiss", "undo"]))
+@click.argument("decision", type=click.Choice(PATTERN_DECISIONS))
 @click.argument("name", required=False)
 @json_option
 def review(place: Path, pattern: str, decision: str, name: str | None, *, as_json: bool) -> None:
