@@ -81,7 +81,7 @@ def run(stream: Stream, learner: str, seed: int) -> Trial:
     recent = np.convolve(fault, np.ones(ENDING + 1), "full")[: len(fault)] > 0
     normal = watched & ~fault & ~recent
     before = normal & (np.arange(len(fault)) < begins)
-    drifted = [event.at >= begins for event in monitor.happenings if event.kind == "drift"]
+    drifted = [event.at >= begins for event in monitor.events if event.kind == "drift"]
     return Trial(
         stream=stream.name,
         learner=learner,

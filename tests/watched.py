@@ -64,7 +64,7 @@ class Watched:
     @property
     def kinds(self):
         """What has happened, in order."""
-        return [happening.kind for happening in self.monitor.happenings]
+        return [event.kind for event in self.monitor.events]
 
     @property
     def odd(self):

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from river import base
 
 from edgemerge.core import detector as core
-from edgemerge.core.calibration import Calibration, must_be_rate
+from edgemerge.core.calibration import Calibration
 from edgemerge.core.errors import SettingError
+from edgemerge.core.limit import must_be_rate
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
 

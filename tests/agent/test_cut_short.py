@@ -117,5 +117,5 @@ def test_the_stream_has_episodes_patterns_and_reviews(learner):
     assert len(monitor.episodes) >= 3
     first = "normal" if learner == "forgetful detector" else "unreviewed"
     assert {each.status for each in monitor.odd_patterns.values()} == {first, "fault"}
-    kinds = {each.kind for each in monitor.happenings}
+    kinds = {each.kind for each in monitor.events}
     assert kinds >= {"watching", "new pattern", "approve", "fault", "episode ended"}

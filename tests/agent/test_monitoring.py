@@ -171,7 +171,7 @@ def test_sinks_are_told_soon_of_what_has_happened(tmp_path):
         told = machine.agent.listener.statuses
 
         def kinds():
-            return [each["kind"] for each in told[-1]["monitor"]["happenings"]]
+            return [each["kind"] for each in told[-1]["monitor"]["events"]]
 
         wait_until(lambda: "new pattern" in kinds(), timeout_s=8.0)  # usually every 10 s
         assert kinds() == ["watching", "episode began", "new pattern"]

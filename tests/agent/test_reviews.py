@@ -12,7 +12,7 @@ from edgemerge.agent.features import Raw
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.reports import MAX_EPISODES, describe_monitor
-from edgemerge.agent.reviews import Reviewer
+from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.state import (
     MAX_REFUSED_REVIEWS,
     AgentState,

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from edgemerge.core.calibration import FIRST_GENERATION, MAX_GENERATION, Calibration, must_be_rate
+from edgemerge.core.calibration import FIRST_GENERATION, MAX_GENERATION, Calibration
 from edgemerge.core.errors import SettingError
+from edgemerge.core.limit import must_be_rate
 
 BIN = 2.0 ** (1 / 32) - 1.0  # width of a bin
 

@@ -472,8 +472,8 @@ def test_the_number_of_patterns_is_bounded_and_the_oldest_small_one_goes_first()
     assert len(monitor.odd_patterns) == MAX_PATTERNS + 1  # faults do not count
     monitor._new_pattern(101.0)
     assert "odd-6" not in monitor.odd_patterns  # small
-    assert monitor.happenings[-2].kind == "pattern dropped"
-    assert monitor.happenings[-2].what == "odd-6"
+    assert monitor.events[-2].kind == "pattern dropped"
+    assert monitor.events[-2].what == "odd-6"
     monitor.odd_patterns["odd-17"].add(np.zeros((0, 4)), np.ones(4), big, 100.0)
     monitor.odd_patterns["odd-18"].add(np.zeros((0, 4)), np.ones(4), big, 101.0)
     monitor._new_pattern(102.0)

@@ -108,7 +108,7 @@ def test_saving_and_loading_at_any_point_changes_no_result(case, make, commands,
             assert to_bytes(restarted) == data
         assert restarted.take(x, float(t)) == steady.take(x, float(t))
     assert restarted.status() == steady.status()
-    assert list(restarted.happenings) == list(steady.happenings)
+    assert list(restarted.events) == list(steady.events)
     assert to_bytes(restarted) == to_bytes(steady)
 
 

@@ -49,7 +49,7 @@ def test_everything_that_a_monitor_knows_is_in_its_state(learner):
     assert again.options == monitor.options
     assert again.episodes == monitor.episodes
     assert again.episode is again.episodes[-1]
-    assert list(again.happenings) == list(monitor.happenings)
+    assert list(again.events) == list(monitor.events)
     assert again.limit.state() == monitor.limit.state()
     assert again.level.state() == monitor.level.state()
     assert {p.status for p in again.odd_patterns.values()} >= {"normal", "fault"}

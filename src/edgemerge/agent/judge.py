@@ -14,11 +14,11 @@ from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SampleError
-from edgemerge.core.monitor import FAR_OUTSIDE, Happening, Result
+from edgemerge.core.monitor import FAR_OUTSIDE, MonitorEvent, Result
 
 NAMED_INPUTS = 3  # inputs that an alarm names
 RANGE_CHECK_SAMPLES = 100  # after which most samples must have been inside the range
-RECENT_HAPPENINGS = 16  # that the status has
+RECENT_EVENTS = 16  # that the status has
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Judge:
         self._read: tuple[str, ...] | None = None
         self._found: dict[int, tuple[float, float]] = {}  # ranges of inputs that were far outside
         self._ahead_s = 0.0  # of the time of day: the time of samples
-        self._last: Happening | None = _newest(memory)
+        self._last: MonitorEvent | None = _newest(memory)
 
     def judge(self, reading: Reading) -> Verdict | None:
         """Return the verdict on the sample that a reading completes; None if it completes none.
@@ -87,10 +87,10 @@ class Judge:
         """Return a time of day by the clock of the samples, which a source may bring along."""
         return at + self._ahead_s
 
-    def news(self) -> list[Happening]:
+    def news(self) -> list[MonitorEvent]:
         """Log what has happened in the monitor since the last call, and return it."""
-        found: list[Happening] = []
-        for each in reversed(self._memory.monitor.happenings):
+        found: list[MonitorEvent] = []
+        for each in reversed(self._memory.monitor.events):
             if each is self._last:
                 break
             found.insert(0, each)
@@ -100,12 +100,12 @@ class Judge:
         return found
 
     def status(self) -> dict[str, Any]:
-        """Return the monitor's status as plain JSON, with inputs by name, and recent happenings."""
+        """Return the monitor's status as plain JSON, with inputs by name, and recent events."""
         status = self._memory.monitor.status()
         for each in (*status["episodes"], *status["patterns"]):
             each["inputs"] = self._named(each["inputs"])
-        recent = list(self._memory.monitor.happenings)[-RECENT_HAPPENINGS:]
-        status["happenings"] = [
+        recent = list(self._memory.monitor.events)[-RECENT_EVENTS:]
+        status["events"] = [
             {"kind": each.kind, "at": each.at, "what": each.what} for each in recent
         ]
         return status
@@ -184,7 +184,7 @@ class Judge:
             "start again"
         )
 
-    def _log(self, each: Happening) -> None:
+    def _log(self, each: MonitorEvent) -> None:
         """Log what happened in words; `at` is the time of the sample."""
         values: dict[str, Any] = {"at": iso_time(each.at)}
         if each.what:
@@ -206,7 +206,7 @@ class Judge:
 
 
 WARNINGS = ("episode began", "pattern dropped", "drift", "learning stopped", "learning ended")
-# What is logged for each kind of happening, and what to call its detail.
+# What is logged for each kind of event, and what to call its detail.
 KIND_WORDS = {
     "episode began": ("an alarm began", "episode"),
     "episode ended": ("the alarm has ended", "episode"),
@@ -230,9 +230,9 @@ KIND_WORDS = {
 }
 
 
-def _newest(memory: AgentState) -> Happening | None:
-    happenings = memory.monitor.happenings
-    return happenings[-1] if happenings else None
+def _newest(memory: AgentState) -> MonitorEvent | None:
+    events = memory.monitor.events
+    return events[-1] if events else None
 
 
 def _is_power_of_2(count: int) -> bool:

@@ -13,7 +13,7 @@ from edgemerge.agent.control import ControlSocket, Request
 from edgemerge.agent.interfaces import Reading, Sink
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.reports import DeviceReporter
-from edgemerge.agent.reviews import DO, Reviewer
+from edgemerge.agent.reviewer import DECISION_HANDLERS, Reviewer
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import AnswerCallback, Synchronizer
 from edgemerge.core.errors import EdgemergeError
@@ -41,8 +41,8 @@ class Agent:
         for request in requests:
             self._carry_out(request.command, request.answer)
         for sink in self.sinks:
-            for said in getattr(sink, "commands", list)():
-                command = said if isinstance(said, dict) else {"command": said}
+            for request in getattr(sink, "commands", list)():
+                command = request if isinstance(request, dict) else {"command": request}
                 self._carry_out(command, _log_answer)
 
     def status(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Agent:
             "save": self._save,
             "score": self._score,
             "learn": self._learn,
-            **dict.fromkeys(DO, self._decide),
+            **dict.fromkeys(DECISION_HANDLERS, self._decide),
         }
 
     def _decide(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.reports import DeviceReporter
-from edgemerge.agent.reviews import Reviewer
+from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
 from edgemerge.agent.schedule import Backoff, SyncSchedule
 from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink

@@ -338,12 +338,12 @@ class Bank:
     def restarted(self) -> Bank:
         """Return a bank that has seen nothing itself; what it adopted stays."""
         bank = Bank(self.projection, **self.options)
-        told = [
+        adopted = [
             Contribution(OTHERS, each.others, revision=0, pattern=f"{i}")
             for i, each in enumerate(self.detectors.values())
             if each.others.count
         ]
-        bank.adopt(told)
+        bank.adopt(adopted)
         bank.supervised = self.supervised
         return bank
 

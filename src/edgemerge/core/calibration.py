@@ -13,21 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import SettingError
-from edgemerge.core.limit import BINS, FIXED_LIMIT, MAX_RISE, Counts, bin_of
+from edgemerge.core.limit import BINS, Counts, bin_of
 
 Array = NDArray[np.float64]
 
 FIRST_GENERATION = 64  # scores; later ones have twice as many as the one before
 MAX_GENERATION = 64  # promised alarms' worth of scores
 MIN_SPARE = 1e-9  # keeps 1 − d above 0 where a row alone pins down a direction
-
-
-def must_be_rate(rate: float) -> float:
-    """Return a promised rate of false alarms, or raise SettingError."""
-    if not 0.0 < rate < 1.0:
-        raise SettingError(f"found false_alarms={rate}, expected a rate between 0 and 1")
-    return float(rate)
 
 
 @dataclass
@@ -70,10 +62,7 @@ class Calibration:
         """
         counts = self.older + self.newer
         found = counts.limit(rate, "sample")
-        if found is not None:
-            return found
-        highest = counts.limit(1.0 / (counts.samples + 1.0), "sample") if counts.samples else None
-        return min(max(highest or 0.0, FIXED_LIMIT), MAX_RISE * FIXED_LIMIT)
+        return counts.provisional_limit("sample") if found is None else found
 
 
 def scores_without_each(detector: Detector, X: Array, weights: Array) -> Array:
@@ -85,10 +74,8 @@ def scores_without_each(detector: Detector, X: Array, weights: Array) -> Array:
         weights: How often the detector has learnt each of them, (k,); one of these is taken out.
     """
     rows = detector.projection.to_grid(X)
-    look, level = (
-        detector.known.look(rows, detector.projection.project(rows)),
-        detector.known.level(),
-    )
+    look = detector.known.look(rows, detector.projection.project(rows))
+    level = detector.known.level()
     left = np.maximum(1.0 - np.minimum(weights, 1.0) * look.leverage, MIN_SPARE)
     loss = look.squares / rows.shape[1] / left**2  # M9
     return np.asarray(level.score(loss, look.leverage / left))  # M11

@@ -837,6 +837,10 @@ class Detector:
             )
         return self.with_own(self.own - stats)
 
+    def restarted(self) -> Detector:
+        """Return a detector that has seen nothing itself; what it adopted stays."""
+        return Detector.resume(Stats.empty(self.projection), self.others, **self.options)
+
     def progress(self) -> Array:
         """Return P as updated since it was last solved, for `restore`; empty if it is not solved.
 

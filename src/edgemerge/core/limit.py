@@ -42,6 +42,25 @@ NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 Unit = Literal["sample", "episode"]
 
 
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a time such as "2 hours"; None if it is no time.
+
+    >>> seconds_of("2 hours"), seconds_of("1.5 minutes"), seconds_of("soon")
+    (7200.0, 90.0, None)
+    """
+    found = fullmatch(rf"\s*({NUMBER})\s*([a-z]+?)s?\s*", text.lower())
+    known = found is not None and found[2] in SECONDS
+    return float(found[1]) * SECONDS[found[2]] if found and known else None
+
+
+def must_be_rate(rate: float, asked: object = None) -> float:
+    """Return a promised rate of false alarms, or raise SettingError with what was asked for."""
+    if not 0.0 < rate < 1.0:
+        found = rate if asked is None else asked
+        raise SettingError(f"found false_alarms={found!r}, expected a rate between 0 and 1")
+    return float(rate)
+
+
 class AlarmLevel:
     """The alarm level of a stream of scores, and whether it is above a limit.
 
@@ -109,7 +128,8 @@ class Counts:
         """Return the lowest limit with at most this rate of alarms; None if samples are too few.
 
         The next sample or episode is taken to be an alarm itself, as in conformal prediction, so
-        the promise holds on average for few samples too. Inside a bin the limit is interpolated.
+        the promise holds on average for few samples too. For the unit "sample" the limit is
+        interpolated inside its bin.
         """
         allowed = rate * (self.samples + 1) - 1.0
         if allowed < -1e-9:  # a rate of 1 / (samples + 1) is allowed, and rounds
@@ -122,6 +142,14 @@ class Counts:
         inside = float(self.held[i])
         share = 1.0 - min(1.0, (allowed - float(above[i])) / inside) if inside else 1.0
         return edge(i - 1 + share)
+
+    def provisional_limit(self, unit: Unit = "episode", *, fixed: float = FIXED_LIMIT) -> float:
+        """Return the limit while samples are too few for a promise.
+
+        It is above everything counted, and between the fixed limit and one and a half times it.
+        """
+        highest = self.limit(1.0 / (self.samples + 1.0), unit) if self.samples else None
+        return min(max(highest or 0.0, fixed), MAX_RISE * fixed)
 
     def episodes(self, limit: float) -> int:
         """Return how many episodes this limit would have raised, to the width of a bin."""
@@ -173,7 +201,7 @@ class Promise:
     def of(cls, asked: str | float) -> Self:
         """Read "1 per week", "2 per 10000 samples", "1 per 12 hours", or episodes per sample."""
         if isinstance(asked, (int, float)):
-            return cls(_in_range(float(asked), asked), 1.0, timed=False)
+            return cls(must_be_rate(float(asked), asked), 1.0, timed=False)
         found = fullmatch(
             rf"\s*({NUMBER})\s+(?:per|in|an?)\s+({NUMBER})?\s*([a-z]+?)s?\s*",
             asked.lower().replace("_", ""),
@@ -188,7 +216,7 @@ class Promise:
         timed = found[3] in SECONDS
         alarms = float(found[1])
         if not timed:
-            _in_range(alarms / per if per else inf, asked)
+            must_be_rate(alarms / per if per else inf, asked)
         if not (isfinite(alarms) and alarms > 0.0 and isfinite(per) and per > 0.0):
             raise SettingError(f'found false_alarms="{asked}", expected numbers above 0')
         return cls(alarms, per, timed)
@@ -198,12 +226,6 @@ class Promise:
         if not self.timed:
             return self.alarms / self.per
         return min(0.5, self.alarms / self.per * interval_s) if interval_s else 0.0
-
-
-def _in_range(rate: float, asked: object) -> float:
-    if not 0.0 < rate < 1.0:
-        raise SettingError(f"found false_alarms={asked!r}, expected a rate between 0 and 1")
-    return rate
 
 
 class Limit:
@@ -232,7 +254,7 @@ class Limit:
 
     @property
     def kind(self) -> Literal["fixed", "promised", "provisional"]:
-        """Which limit holds: the fixed one, the promised one, or 4 while counts are too few."""
+        """Which limit holds: fixed, promised, or provisional (4 to 6) while counts are too few."""
         if self.promise is None:
             return "fixed"
         return "provisional" if self.settled is None else "promised"
@@ -282,9 +304,9 @@ class Limit:
             return
         counts = self.counts
         rate = self.promise.rate(self.interval_s) if self.promise else 0.0
-        found = counts.limit(max(rate, 1.0 / (counts.samples + 1.0))) or self.fixed
-        if rate * (counts.samples + 1) < 1.0:  # above everything seen, within bounds
-            self.value = min(max(found, self.fixed), MAX_RISE * self.fixed)
+        found = counts.limit(rate)
+        if found is None:
+            self.value = counts.provisional_limit(fixed=self.fixed)
             return
         found = max(found, MIN_LIMIT)
         if self.settled is None or self.seen * rate < SETTLED:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf, sqrt
-from re import fullmatch
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
 from edgemerge.core.ledger import must_be_name
-from edgemerge.core.limit import NUMBER, SECONDS, AlarmLevel, Limit
+from edgemerge.core.limit import AlarmLevel, Limit, seconds_of
 from edgemerge.core.patterns import inliers
 from edgemerge.core.projection import Samples
 from edgemerge.core.stats import Stats
@@ -55,7 +54,7 @@ SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a 
 BLOCK_SHARE = 0.25  # of commissioning: a pattern met only within such a block waits, too
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
 MIN_DRIFT_BLOCKS = 8  # before which nothing is concluded
-DRIFT_CALM = 2  # blocks below the first limit that end an alarm by drift
+DRIFT_CALM = 2  # blocks below the first limit, after which learning goes on
 DRIFT_EVENT, DRIFT_STOP = 1.5, 2.0  # mean score under the snapshot
 FAR_OUTSIDE = 2.0  # half-ranges from the middle: half the range outside
 
@@ -178,7 +177,7 @@ class OddPattern:
 
 
 @dataclass(frozen=True)
-class Happening:
+class MonitorEvent:
     """Something that a person may want to know: kind, time, and the pattern or number."""
 
     kind: str
@@ -256,8 +255,7 @@ class Monitor:
             SettingError: A setting is out of range.
         """
         must_be(learner, (Detector, Bank), "give the learner to be watched over")
-        if learn not in ("normal", "always", "off"):
-            raise SettingError(f'found learn={learn!r}, expected "normal", "always" or "off"')
+        _must_be_policy(learn)
         self.learner, self.learn = learner, learn
         self._alarm_options = {"limit": limit, "false_alarms": false_alarms, "votes": votes}
         self.limit = Limit(limit, false_alarms)
@@ -274,7 +272,7 @@ class Monitor:
         self.episode: Episode | None = None
         self.episodes: list[Episode] = []
         self.odd_patterns: dict[str, OddPattern] = {}
-        self.happenings: deque[Happening] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[MonitorEvent] = deque(maxlen=MAX_EVENTS)
         self.drift = 1.0
         self.drifted = False  # recent samples as a whole are odd: nothing is learnt
         self.paused = False  # by command, or since the sums are full: nothing is learnt
@@ -316,26 +314,19 @@ class Monitor:
         Raises:
             SettingError: A setting is out of range; nothing changes.
         """
-        same = Monitor(
-            restarted(self.learner),
-            learn=learn,
-            limit=limit,
-            false_alarms=false_alarms,
-            votes=votes,
-            commissioning=commissioning,
-        )
-        if same.options == self.options:
-            return
+        _must_be_policy(learn)
+        options = {"limit": limit, "false_alarms": false_alarms, "votes": votes}
+        new_limit, new_level = Limit(limit, false_alarms), AlarmLevel(votes)
+        enough = _commissioning(commissioning, self.n_hidden)
         if (limit, false_alarms) != (self.options["limit"], self.options["false_alarms"]):
-            same.limit.resume(
-                self.limit.state() | {"value": same.limit.value, "settled": None, "aside": None}
-            )
-            self.limit = same.limit
+            state = self.limit.state() | {"settled": None, "aside": None}
+            new_limit.resume(state | {"value": new_limit.value})
+            self.limit = new_limit
         if votes != self.level.votes:
-            same.level.resume(self.level.state())
-            self.level = same.level
-        self._alarm_options, self.commissioning = same._alarm_options, commissioning
-        self._enough, self._enough_s = same._enough, same._enough_s
+            new_level.resume(self.level.state())
+            self.level = new_level
+        self._alarm_options, self.commissioning = options, commissioning
+        self._enough, self._enough_s = enough
         if learn != self.learn:
             self._change_learn(learn)
 
@@ -387,23 +378,24 @@ class Monitor:
             SampleError: The sample has another size, or is not finite; nothing changes.
         """
         seen = self.learner.look(x)
+        enough = learner_ready(self.learner)
         if self.last_at is not None:
             self.limit.tell_interval(at - self.last_at)
         self.last_at = at
         self.outside += bool(np.abs(seen.row).max() > FAR_OUTSIDE)
         if self.snoozed_until is not None and at < self.snoozed_until:
-            return self._result(seen, at)
-        if self.learn == "normal" and self.phase == "watching" and not self.ready:
+            return self._result(seen, at, enough=enough)
+        if self.learn == "normal" and self.phase == "watching" and not enough:
             self._begin_commissioning("commissioning", at)  # what it had adopted is gone
         if self.phase == "commissioning" and self.paused:
-            return self._result(seen, at)
+            return self._result(seen, at, enough=enough)
         self.began = at if self.began is None else self.began
         self.taken += 1
         if self.phase == "commissioning":
-            result = self._result(seen, at)  # of what was known before
+            result = self._result(seen, at, enough=enough)  # of what was known before
             self._guard(at, self._commission, seen.row, at)
             return result
-        return self._watch(seen, at)
+        return self._watch(seen, at, enough=enough)
 
     def _guard(self, at: float, learn: Callable[..., None], *what: Any) -> None:
         """Learn unless it is paused; full sums pause it, and results come all the same."""
@@ -415,9 +407,9 @@ class Monitor:
             self.paused = True
             self._note("learning ended", at, str(error))
 
-    def _watch(self, seen: Seen, at: float) -> Result:
-        if not self.ready:  # learn="always" or "off", and too little is known
-            result = self._result(seen, at)
+    def _watch(self, seen: Seen, at: float, *, enough: bool) -> Result:
+        if not enough:  # learn="always" or "off", and too little is known
+            result = self._result(seen, at, enough=False)
             if self.learn == "always":
                 self._guard(at, self.learner.learn, seen)
             return result
@@ -428,23 +420,23 @@ class Monitor:
             self._alarm(seen, at, odd=odd)
         elif self.episode is not None:
             self._end_episode(at)
-        result = self._result(seen, at)
+        result = self._result(seen, at, enough=True)
         if not self.drifted:
             self.limit.count(before, self.level.value, inside=alarm)
         self._learn(seen, at, alarm=alarm, odd=odd)
         return result
 
-    def _result(self, seen: Seen, at: float) -> Result:
-        score = seen.score if learner_ready(self.learner) else None
+    def _result(self, seen: Seen, at: float, *, enough: bool) -> Result:
+        """Return the result; `enough` says whether the learner knows enough to score samples."""
         episode = self.episode
         pattern = seen.pattern if episode is None else episode.pattern
         return Result(
             at=at,
-            score=score,
+            score=seen.score if enough else None,
             level=self.level.value,
             limit=self.limit.value,
             alarm=episode is not None,
-            ready=self.ready,
+            ready=enough and self.phase == "watching",
             pattern=pattern,
             episode=None if episode is None else episode.number,
         )
@@ -503,7 +495,7 @@ class Monitor:
         What was adopted stays, and so do faults; approved patterns have to be met again.
         """
         self._begin_commissioning("relearn", self.last_at or 0.0)
-        self.learner = restarted(self.learner)
+        self.learner = self.learner.restarted()
         self.learner.supervised = self.learn != "always"
         self.odd_patterns = {n: p for n, p in self.odd_patterns.items() if p.status == "fault"}
 
@@ -777,7 +769,7 @@ class Monitor:
         self._note("drift accepted", self.last_at or 0.0)
 
     def _note(self, kind: str, at: float, what: str = "") -> None:
-        self.happenings.append(Happening(kind, at, what))
+        self.events.append(MonitorEvent(kind, at, what))
 
 
 def learner_ready(learner: Detector | Bank) -> bool:
@@ -790,12 +782,9 @@ def known(learner: Detector | Bank) -> float:
     return sum(each.count for each in learner.detectors.values())
 
 
-def restarted(learner: Detector | Bank) -> Detector | Bank:
-    """Return a learner that has seen nothing itself; what it adopted stays."""
-    if isinstance(learner, Detector):
-        nothing = Stats.empty(learner.projection)
-        return Detector.resume(nothing, learner.others, **learner.options)
-    return learner.restarted()
+def _must_be_policy(learn: str) -> None:
+    if learn not in ("normal", "always", "off"):
+        raise SettingError(f'found learn={learn!r}, expected "normal", "always" or "off"')
 
 
 def _added(a: Stats, b: Stats) -> Stats:
@@ -824,20 +813,17 @@ def _largest(shares: Array) -> list[tuple[int, float]]:
 
 def _commissioning(asked: int | str | None, n_hidden: int) -> tuple[float, float]:
     """Return the samples and the seconds after which watching begins; infinite if by command."""
-    never = float("inf")
     if asked is None:
-        return float(COMMISSIONING_PER_HIDDEN * n_hidden), never
+        return float(COMMISSIONING_PER_HIDDEN * n_hidden), inf
     if isinstance(asked, int):
         least = ceil(READY_SAMPLES_PER_HIDDEN * n_hidden)
         if asked < least:
             raise SettingError(f"found commissioning={asked}, expected {least} samples at least")
-        return float(asked), never
-    found = fullmatch(rf"\s*({NUMBER})\s+([a-z]+?)s?\s*", str(asked).lower())
-    if asked == "manual":
-        return never, never
-    if found is None or found[2] not in SECONDS:
+        return float(asked), inf
+    seconds = inf if asked == "manual" else seconds_of(str(asked))
+    if seconds is None:
         raise SettingError(
             f'found commissioning="{asked}", expected a number of samples, a time such as '
             '"2 hours", or "manual"'
         )
-    return never, float(found[1]) * SECONDS[found[2]]
+    return inf, seconds

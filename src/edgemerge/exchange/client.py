@@ -433,7 +433,7 @@ def _trim(report: dict[str, Any]) -> bool:
             report[name] = found[_trim_count(found) :]
             return True
     monitor = (report.get("status") or {}).get("monitor") or {}
-    for name in ("happenings", "episodes", "patterns"):
+    for name in ("events", "episodes", "patterns"):
         if found := monitor.get(name):
             monitor[name] = found[_trim_count(found) :]
             return True

@@ -21,8 +21,8 @@ from edgemerge.core.ledger import Contribution, Ledger, Merged
 from edgemerge.core.monitor import (
     RESERVOIR_ROWS,
     Episode,
-    Happening,
     Monitor,
+    MonitorEvent,
     OddPattern,
     Thinned,
 )
@@ -167,7 +167,7 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
         "level": monitor.level.state(),
         "episodes": [asdict(episode) for episode in monitor.episodes],
         "open": monitor.episode is not None,
-        "happenings": [asdict(event) for event in monitor.happenings],
+        "events": [asdict(event) for event in monitor.events],
         "drifts": list(monitor.drifts),
         "sketch": [monitor.sketch.stride, monitor.sketch.seen],
         "pending": [[number, at, score] for number, at, _, score in monitor.pending],
@@ -207,7 +207,7 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
     monitor.level.resume(plain["level"])
     monitor.episodes = [_episode(each) for each in plain["episodes"]]
     monitor.episode = monitor.episodes[-1] if plain["open"] else None
-    monitor.happenings.extend(Happening(**each) for each in plain["happenings"])
+    monitor.events.extend(MonitorEvent(**each) for each in plain["events"])
     monitor.drifts.extend(plain["drifts"])
     monitor.first_rows = list(_checked_rows(tensors["first"], n))
     monitor.recent = list(_checked_rows(tensors["recent"], n))

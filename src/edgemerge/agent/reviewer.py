@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from re import fullmatch
 from typing import Any
 
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, StateSaver
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.errors import EdgemergeError, SettingError
-from edgemerge.core.limit import SECONDS
+from edgemerge.core.limit import seconds_of
 from edgemerge.core.monitor import DECISIONS
 
 MAX_REASON_CHARS = 300
@@ -42,13 +41,13 @@ class Reviewer:
         self._looked_at: object = None  # the desired state that was acted upon
         self._done = memory.reviewed
 
-    def command(self, said: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one of `DO`, save it, and return a sentence about it.
+    def command(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one of `DECISION_HANDLERS`, save it, and return a sentence about it.
 
         Raises:
             EdgemergeError: It cannot be done; the message says why, and nothing has changed.
         """
-        words = self._carry_out(str(said.get("command")).replace("-", "_"), said)
+        words = self._carry_out(str(request.get("command")).replace("-", "_"), request)
         self._judge.news()
         self._keeper.save()
         return {"done": words}
@@ -76,9 +75,9 @@ class Reviewer:
 
     def _act(self, entry: dict[str, Any]) -> None:
         memory, number = self._memory, entry["number"]
-        told = {name: entry[name] for name in ("by", "comment", "pattern") if entry.get(name)}
+        details = {name: entry[name] for name in ("by", "comment", "pattern") if entry.get(name)}
         decision = str(entry.get("decision"))
-        values = {"number": number, "decision": decision, **told}
+        values = {"number": number, "decision": decision, **details}
         try:
             is_review = decision in DECISIONS
             words = self._carry_out("review" if is_review else decision, entry)
@@ -91,14 +90,16 @@ class Reviewer:
             logger.warning("a review of the server was refused", extra={"values": values})
         memory.reviewed = number
 
-    def _carry_out(self, decision: str, said: dict[str, Any]) -> str:
-        do = DO.get(decision)
+    def _carry_out(self, decision: str, request: dict[str, Any]) -> str:
+        do = DECISION_HANDLERS.get(decision)
         if do is None:
-            raise SettingError(f"found the decision {decision!r}, known are {', '.join(DO)}")
-        return do(self, said)
+            raise SettingError(
+                f"found the decision {decision!r}, known are {', '.join(DECISION_HANDLERS)}"
+            )
+        return do(self, request)
 
-    def _review(self, said: dict[str, Any]) -> str:
-        pattern, decision, name = (said.get(key) for key in ("pattern", "decision", "name"))
+    def _review(self, request: dict[str, Any]) -> str:
+        pattern, decision, name = (request.get(key) for key in ("pattern", "decision", "name"))
         if not isinstance(pattern, str) or not isinstance(name or "", str):
             raise SettingError('expected "pattern": its name, and for a fault "name": what it is')
         if decision == "fault" and not name:
@@ -114,18 +115,18 @@ class Reviewer:
         }[str(decision)]
         return f"{pattern} ({found.stats.count:g} samples) {after}"
 
-    def _acknowledge(self, said: dict[str, Any]) -> str:
-        number = said.get("episode")
+    def _acknowledge(self, request: dict[str, Any]) -> str:
+        number = request.get("episode")
         if number is not None and type(number) is not int:
             raise SettingError(f'found "episode": {number!r}, expected a number, or null for all')
         self._memory.monitor.acknowledge(number)
         which = "all episodes are" if number is None else f"episode {number} is"
         return f"{which} acknowledged"
 
-    def _snooze(self, said: dict[str, Any]) -> str:
-        until = said.get("until")
-        if "time" in said:
-            until = parse_time(said["time"], self._clock())
+    def _snooze(self, request: dict[str, Any]) -> str:
+        until = request.get("until")
+        if "time" in request:
+            until = parse_time(request["time"], self._clock())
         if until is None:
             self._memory.monitor.snooze(None)
             return "snoozing has ended: alarms are raised again"
@@ -134,23 +135,23 @@ class Reviewer:
         self._memory.monitor.snooze(self._judge.sample_time(float(until)))
         return f"no alarm until {iso_time(until)}, and nothing is learnt"
 
-    def _watch(self, _said: dict[str, Any]) -> str:
+    def _watch(self, _request: dict[str, Any]) -> str:
         self._memory.monitor.watch()
         return "commissioning has ended: alarms are raised from now on"
 
-    def _relearn(self, _said: dict[str, Any]) -> str:
+    def _relearn(self, _request: dict[str, Any]) -> str:
         self._memory.monitor.relearn()
         return (
             "commissioning begins again; what was shared before is replaced by the next release "
             "that covers enough samples"
         )
 
-    def _accept_drift(self, _said: dict[str, Any]) -> str:
+    def _accept_drift(self, _request: dict[str, Any]) -> str:
         self._memory.monitor.accept_drift()
         return "what was learnt up to now is normal: drift is measured from here"
 
 
-DO: dict[str, Callable[[Reviewer, dict[str, Any]], str]] = {
+DECISION_HANDLERS: dict[str, Callable[[Reviewer, dict[str, Any]], str]] = {
     "review": Reviewer._review,
     "acknowledge": Reviewer._acknowledge,
     "snooze": Reviewer._snooze,
@@ -171,9 +172,9 @@ def parse_time(text: object, now: float) -> float | None:
     words = str(text).strip().lower()
     if words == "off":
         return None
-    found = fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+?)s?", words)
-    if found is not None and found[2] in SECONDS:
-        return now + float(found[1]) * SECONDS[found[2]]
+    seconds = seconds_of(words)
+    if seconds is not None:
+        return now + seconds
     try:
         at = datetime.fromisoformat(str(text).strip())
     except ValueError:
