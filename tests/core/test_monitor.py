@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from benchmarks.machines import MACHINES
 from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core import monitor as core
 from edgemerge.core import patterns
@@ -726,6 +727,34 @@ def test_drift_is_measured_told_and_stops_learning_until_a_person_accepts_it():
     watched.fault(window, 0.2)
     assert watched.monitor.drift < core.DRIFT_STOP  # what was learnt is known now
     assert not watched.monitor.drifted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", [Detector, Bank])
+@pytest.mark.parametrize("machine", MACHINES[1:3], ids=lambda machine: machine.name)
+def test_a_fault_that_creeps_in_is_told_as_drift_before_its_score_passes_the_limit(
+    machine, learner
+):
+    rng = np.random.default_rng(0)
+    normal = machine.draw(16 * 64 + 1500, 0.0, rng)
+    monitor = Monitor(learner(Projection.of_data(normal[:300], n_hidden=64, seed=0)))
+    for at, x in enumerate(normal):
+        monitor.take(x, float(at))
+    fault = machine.draw(400, 1.0, rng).mean(0) - normal.mean(0)
+    shares = np.geomspace(1e-3, 1.0, 100)
+    at_limit = min(
+        share
+        for share in shares
+        if np.median(monitor.snapshot.score(normal[-300:] + share * fault)) >= 4.0
+    )
+    began, alarms = len(normal), []
+    for second, x in enumerate(machine.draw(60 * 60, 0.0, rng)):  # one sample a second, an hour
+        grown = 0.01 * second / 60.0  # of the limit; a score grows with the square of the fault
+        creeping = x + at_limit * np.sqrt(grown) * fault
+        alarms.append(monitor.take(creeping, float(began + second)).alarm)
+    told = min(event.at for event in monitor.events if event.kind == "drift" and event.at >= began)
+    assert told < began + 30 * 60  # the middle of the scores is at a third of the limit then
+    assert np.mean(alarms[: int(told) - began]) < 0.01  # tails alone have passed it
 
 
 def test_drift_between_the_two_limits_is_told_and_learning_goes_on():

@@ -20,6 +20,9 @@ DEFAULT_WINDOW = 500
 class Threshold:
     """Raises an alarm above a fixed limit, a quantile of recent values, or mean plus sigmas.
 
+    For the paper's loss. For scores use a `Monitor`: its limit can keep a promised rate of false
+    alarms, and a fault that lasts stays an alarm.
+
     A value above the limit (for a quantile: as far above the limit as that lies above the median)
     does not enter the window, so an anomaly does not raise the limit. A lasting change does not
     raise it either: after maintenance, call `relearn`. Until the window is full there is no alarm.
