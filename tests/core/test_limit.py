@@ -304,6 +304,19 @@ def test_an_episode_is_counted_when_it_has_ended_if_it_was_short(length, counts)
     assert limit.counts.samples == 100 + length * counts
 
 
+def test_a_short_episode_in_drift_is_counted_with_the_drift():
+    limit = Limit(false_alarms=0.01)
+    limit.count(1.0, 9.0, inside=True)
+    limit.close(doubtful=True)
+    assert limit.counts.samples == 0
+    limit.count(9.0, 1.0, doubtful=True)
+    limit.accept()
+    assert (limit.counts.samples, limit.seen) == (2, 2)
+    assert limit.counts.episodes(5.0) == 1
+    limit.accept()
+    assert limit.counts.samples == 2
+
+
 def test_two_long_episodes_are_not_mixed_up():
     limit = Limit(false_alarms=0.01)
     for length, expected in ((SHORT_EPISODE + 1, 0), (3, 3)):
@@ -344,7 +357,10 @@ def test_a_promise_per_time_waits_for_the_interval():
     assert fed(limit, np.full(64, 2.0)).kind == "promised"
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 100.0), st.booleans()), max_size=40), st.integers(0, 40))
+@given(
+    st.lists(st.tuples(st.floats(0.01, 100.0), st.booleans(), st.booleans()), max_size=40),
+    st.integers(0, 40),
+)
 def test_a_limit_goes_on_from_its_state(steps, cut):
     limit, again = Limit(false_alarms="1 per 70 samples"), Limit(false_alarms="1 per 70 samples")
     feed(limit, steps[:cut])
@@ -352,16 +368,17 @@ def test_a_limit_goes_on_from_its_state(steps, cut):
     assert again.state() == limit.state()
     for each in (limit, again):
         feed(each, steps[cut:])
+        each.accept()
     assert again.state() == limit.state()
 
 
 def feed(limit, steps):
-    for level, inside in steps:
+    for level, inside, doubtful in steps:
         for _ in range(5):
-            limit.count(0.5 * level, level, inside=inside)
+            limit.count(0.5 * level, level, inside=inside, doubtful=doubtful)
         limit.tell_interval(level)
         if not inside:
-            limit.close()
+            limit.close(doubtful=doubtful)
 
 
 def test_another_setting_goes_on_from_the_same_counts():

@@ -793,10 +793,41 @@ def test_drift_is_the_mean_of_several_blocks_and_not_of_one():
     assert watched.kinds == ["watching", "drift", "learning stopped"]
 
 
-def test_a_drifted_machine_raises_no_limit():
-    watched = Watched(limit=None, false_alarms=0.01).commissioned()
+def drifting(**settings):
+    """Return a machine in drift, and the samples of it that count for its promise."""
+    watched = Watched(limit=None, false_alarms=0.01, **settings).commissioned()
     watched.monitor.drifted = True
     watched.ordinary(50)
+    assert watched.monitor.limit.counts.samples == 0
+    return watched
+
+
+def test_samples_in_drift_count_for_the_promise_when_it_has_gone_by_itself():
+    watched = drifting()
+    watched.ordinary(DRIFT_ROWS * DRIFT_BLOCKS)
+    assert "learning resumed" in watched.kinds
+    assert watched.monitor.limit.counts.samples == watched.at - COMMISSIONING
+
+
+def test_samples_in_drift_count_for_the_promise_when_a_person_accepts_it():
+    watched = drifting()
+    watched.monitor.accept_drift()
+    assert watched.monitor.limit.counts.samples == 50
+
+
+def test_an_episode_in_drift_does_not_count_for_the_promise():
+    watched = drifting()
+    watched.fault(8)
+    watched.ordinary(8)
+    assert watched.kinds[-1] == "episode ended"
+    assert watched.monitor.limit.counts.samples == 0
+
+
+def test_samples_in_drift_never_count_after_relearning():
+    watched = drifting()
+    watched.monitor.relearn()
+    watched.commissioned()
+    watched.monitor.accept_drift()
     assert watched.monitor.limit.counts.samples == 0
 
 

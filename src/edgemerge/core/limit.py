@@ -251,6 +251,7 @@ class Limit:
         self.interval_s: float | None = None  # between two samples, as seen
         self.older, self.newer = Counts(), Counts()
         self._aside: Counts | None = None  # of the open episode
+        self._doubtful = Counts()  # since drift stopped learning
 
     @property
     def kind(self) -> Literal["fixed", "promised", "provisional"]:
@@ -272,24 +273,46 @@ class Limit:
         """The counts that the limit comes from."""
         return self.older + self.newer
 
-    def count(self, before: float, level: float, *, inside: bool) -> None:
-        """Count a sample; those inside an episode are set aside until it has ended."""
+    def count(
+        self, before: float, level: float, *, inside: bool = False, doubtful: bool = False
+    ) -> None:
+        """Count a sample.
+
+        Those inside an episode are set aside until it has ended, and doubtful ones, which come
+        while drift has stopped learning, until `accept` is called.
+        """
         if self.promise is None:
             return
         if inside:
             self._aside = self._aside or Counts()
             self._aside.add(before, level)
+        elif doubtful:
+            self._doubtful.add(before, level)
         else:
             self.newer.add(before, level)
             self.seen += 1
             self._renew()
 
-    def close(self) -> None:
+    def close(self, *, doubtful: bool = False) -> None:
         """End an episode: a short one was a false alarm as far as anybody knows, and counts."""
         aside, self._aside = self._aside, None
-        if aside is not None and aside.samples <= SHORT_EPISODE:
+        if aside is None or aside.samples > SHORT_EPISODE:
+            return
+        if doubtful:
+            self._doubtful = self._doubtful + aside
+        else:
             self.newer = self.newer + aside
             self._renew()
+
+    def accept(self) -> None:
+        """Count what was doubtful: the drift has gone by itself, or a person accepts it."""
+        found, self._doubtful = self._doubtful, Counts()
+        self.newer = self.newer + found
+        self.seen += found.samples
+
+    def discard(self) -> None:
+        """Forget what was doubtful."""
+        self._doubtful = Counts()
 
     def tell_interval(self, seconds: float) -> None:
         """Take in the time since the last sample; gaps hardly count."""
@@ -325,12 +348,14 @@ class Limit:
             "older": self.older.state(),
             "newer": self.newer.state(),
             "aside": None if self._aside is None else self._aside.state(),
+            "doubtful": self._doubtful.state(),
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned; another setting starts from the same counts."""
         self.older, self.newer = Counts.of(state["older"]), Counts.of(state["newer"])
         self._aside = None if state["aside"] is None else Counts.of(state["aside"])
+        self._doubtful = Counts.of(state["doubtful"]) if "doubtful" in state else Counts()
         self.interval_s = state["interval_s"]
         if self.promise is not None:
             self.value, self.settled, self.seen = state["value"], state["settled"], state["seen"]

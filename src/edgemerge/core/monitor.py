@@ -421,8 +421,7 @@ class Monitor:
         elif self.episode is not None:
             self._end_episode(at)
         result = self._result(seen, at, enough=True)
-        if not self.drifted:
-            self.limit.count(before, self.level.value, inside=alarm)
+        self.limit.count(before, self.level.value, inside=alarm, doubtful=self.drifted)
         self._learn(seen, at, alarm=alarm, odd=odd)
         return result
 
@@ -501,6 +500,7 @@ class Monitor:
 
     def _begin_commissioning(self, why: str, at: float) -> None:
         self._end_episode(at)
+        self.limit.discard()
         self.phase, self.taken, self.began = "commissioning", 0, None
         self.first_rows, self.pending = [], []
         self.sketch = Thinned(self.sketch.capacity)
@@ -584,7 +584,7 @@ class Monitor:
             self._assign_block(None, episode)
         self.block = []
         episode.ended = at
-        self.limit.close()
+        self.limit.close(doubtful=self.drifted)
         self._note("episode ended", at, str(episode.number))
 
     def _assign_block(self, nearest: str | None, episode: Episode | None = None) -> None:
@@ -761,11 +761,13 @@ class Monitor:
         elif self.drifted and max(calm := list(self.drifts)[-DRIFT_CALM:]) < DRIFT_EVENT:
             self.drifted, self.drift = False, float(np.mean(calm))
             self.drifts.clear()
+            self.limit.accept()
             self._note("learning resumed", at, f"{self.drift:.3g}")
 
     def accept_drift(self) -> None:
         """Take what was learnt up to now as normal: later drift is measured from here."""
         self._rebase()
+        self.limit.accept()
         self._note("drift accepted", self.last_at or 0.0)
 
     def _note(self, kind: str, at: float, what: str = "") -> None:
