@@ -53,7 +53,7 @@ accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 
 lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; promised limits
 	@$(BIN)/python -m benchmarks.lasting
-	@$(BIN)/python -m benchmarks.promise
+	@$(BIN)/python -m benchmarks.false_episodes
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick

@@ -14,7 +14,7 @@ from edgemerge import Detector, Monitor, Projection
 
 Array = NDArray[np.float64]
 INPUTS, HIDDEN, CHUNK = 8, 16, 10_000
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "promise.csv"
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "false_episodes.csv"
 WRITTEN_FROM = 1_000_000  # samples from which results are written
 
 
@@ -82,7 +82,7 @@ def run(name: str, samples: int, promise: str, seed: int = 0) -> dict[str, objec
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.promise", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.false_episodes", description=__doc__)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--promise", default="1 per 10000 samples")
     parser.add_argument("--stream", choices=[*STREAMS], action="append")
