@@ -82,7 +82,9 @@ def run(name: str, samples: int, promise: str, seed: int = 0) -> dict[str, objec
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.false_episodes", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.false_episodes", description=__doc__
+    )
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--promise", default="1 per 10000 samples")
     parser.add_argument("--stream", choices=[*STREAMS], action="append")
