@@ -185,7 +185,7 @@ def test_starting_anew_goes_on_detecting_and_owns_nothing(kind):
     assert census(learner) == {}
     assert sum(part.others.count for part in learner.detectors.values()) == known + 90
     assert learner.score(ROWS[7]) == pytest.approx(usual, rel=0.3)
-    assert learner.score(np.full(6, 0.9)) > 0.5 * odd
+    assert learner.score(np.full(6, 0.9)) > 0.4 * odd  # the scale is that of all samples now
 
 
 def test_patterns_that_peers_told_travel_under_names_without_slashes():

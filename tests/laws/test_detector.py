@@ -6,7 +6,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgemerge import Detector, Projection, Stats
+from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Model
 from edgemerge.core.errors import CapacityError, MismatchError, SampleError, SettingError
+from edgemerge.core.readout import ridge_for
 from tests.cases import forgettings, parts, projections, ridges
 
 CLOSE = 1e-4  # one sample 256 half-ranges out among usual ones: condition 1e10 of 1e16
@@ -27,9 +29,57 @@ def test_adopting_a_peer_is_like_having_seen_its_data(case, ridge):
     merged.adopt(Stats.of(projection, theirs))
     merged.adopt(Stats.of(projection, theirs))  # twice is once
     assert merged.own + merged.others == alone.own
-    assert np.array_equal(merged.readout.B, alone.readout.B)
-    assert merged.score(theirs) == pytest.approx(alone.score(theirs), rel=SCORE, abs=SCORE)
-    assert merged.loss(theirs) == pytest.approx(alone.loss(theirs), rel=CLOSE, abs=CLOSE)
+    equal_ridge = taught(projection, np.vstack([mine, theirs]), ridge=merged.readout.ridge)
+    assert np.array_equal(merged.readout.B, equal_ridge.readout.B)
+    assert merged.loss(theirs) == pytest.approx(equal_ridge.loss(theirs), rel=CLOSE, abs=CLOSE)
+    if len(mine) < READY_SAMPLES_PER_HIDDEN * projection.n_hidden:
+        assert np.array_equal(merged.readout.B, alone.readout.B)
+        assert merged.score(theirs) == pytest.approx(alone.score(theirs), rel=SCORE, abs=SCORE)
+
+
+@given(parts(count=3, min_rows=12), ridges)
+def test_own_samples_alone_set_the_scale_of_a_merged_readout(case, ridge):
+    projection, (mine, theirs, probe) = case
+    merged, own = taught(projection, mine, ridge=ridge), Stats.of(projection, mine)
+    merged.adopt(Stats.of(projection, theirs))
+    rho = ridge_for(projection, np.trace(own.U)) if ridge is None else ridge
+    readout = (own + Stats.of(projection, theirs)).solve(rho)
+    l = np.trace(own.U @ readout.P) / own.count  # noqa: E741  (the letter of M11)
+    assume(1e-3 < l < 1.0 - 1e-3)  # else it is about rounding
+    assume(own.mean_loss(readout) * own.count > 1e-8 * own.S.sum())
+    usual = max(own.mean_loss(readout) / (1.0 - l) ** 2, projection.quantum / 12.0)
+    H = projection.hidden(probe)
+    leverage = np.einsum("ij,jk,ik->i", H, readout.P, H)
+    slow = 0.5 * (merged.loss(probe) / usual + leverage * (1.0 - l) / l)
+    assert merged.readout.ridge == readout.ridge
+    assert merged.score(probe) == pytest.approx(slow, rel=SCORE, abs=SCORE)
+    by_input = (projection.grid.rows(probe) - H @ readout.B) ** 2
+    usual_by_input = np.maximum(own.mean_losses(readout) / (1.0 - l) ** 2, projection.quantum / 12)
+    assert merged.explain(probe[0]) == pytest.approx(by_input[0] / usual_by_input, rel=CLOSE)
+
+
+@given(
+    parts(count=2, min_rows=1, max_rows=90),
+    ridges,
+    st.sampled_from((None, 3.0)),
+    forgettings | st.just(1.0),
+)
+def test_the_own_scale_is_followed_as_if_solved_afresh(case, ridge, reject_above, forgetting):
+    projection, (mine, theirs) = case
+    assume(forgetting == 1.0 or projection.grid_bits >= 10)
+    settings = {"ridge": ridge, "reject_above": reject_above, "forgetting": forgetting}
+    slow, fast = Detector(projection, **settings), Detector(projection, **settings)
+    for each in (slow, fast):
+        each.adopt(Stats.of(projection, theirs))
+    one_by_one = []
+    for x in mine:
+        again = Detector.resume(slow.own, slow.others, **settings)
+        one_by_one.append(slow.learn_and_score(x))
+        if forgetting == 1.0:
+            assert one_by_one[-1] == pytest.approx(again.score(x), rel=SCORE, abs=SCORE)
+    assert fast.learn_and_score(mine) == pytest.approx(one_by_one, rel=SCORE, abs=SCORE)
+    if forgetting == 1.0:
+        assert (fast.own, fast.rejected) == (slow.own, slow.rejected)
 
 
 @given(parts(count=1, min_rows=1, max_rows=90), st.data())
@@ -101,9 +151,10 @@ def test_the_number_of_merges_does_not_change_the_ridge(case, merges, ridge):
     for _ in range(merges):
         often.adopt(Stats.of(projection, theirs))
         often.score(probe)
-    once = (Stats.of(projection, mine) + Stats.of(projection, theirs)).solve(ridge)
-    assert often.readout.ridge == once.ridge
-    assert np.array_equal(often.readout.P, once.P)
+    once = taught(projection, mine, ridge=ridge)
+    once.adopt(Stats.of(projection, theirs))
+    assert often.readout.ridge == once.readout.ridge
+    assert np.array_equal(often.readout.P, once.readout.P)
 
 
 @given(parts(count=2, min_rows=1), ridges)
@@ -235,3 +286,31 @@ def test_what_others_told_keeps_its_weight_while_own_samples_fade():
         means.append(pump.score(theirs[300:]).mean())
     assert max(means) < 1.2 * min(means)
     assert min(means) > 0.8
+
+
+@given(parts(count=3, min_rows=12))
+def test_what_was_saved_on_the_scale_of_all_samples_is_solved_afresh(case):
+    projection, (mine, theirs, probe) = case
+    fresh = taught(projection, mine)
+    fresh.adopt(Stats.of(projection, theirs))
+    with pytest.MonkeyPatch.context() as patch:  # as it was before own samples set the scale
+        patch.setattr(Model, "sets_scale", lambda _, count: 0.0 * count > 0.0)
+        former = Detector.resume(fresh.own, fresh.others)
+        former.score(probe)
+        progress = former.progress()
+    again = Detector.resume(fresh.own, fresh.others)
+    again.restore(progress)
+    assert np.array_equal(again.score(probe), fresh.score(probe))
+
+
+@given(parts(count=3, min_rows=12), st.sampled_from((1.0, 0.99)))
+def test_a_merged_detector_goes_on_bit_for_bit_from_what_was_saved(case, forgetting):
+    projection, (mine, theirs, later) = case
+    detector = taught(projection, mine[:-3], forgetting=forgetting)
+    detector.adopt(Stats.of(projection, theirs))
+    for x in mine[-3:]:
+        detector.learn_and_score(x)
+    again = Detector.resume(detector.own, detector.others, forgetting=forgetting)
+    again.restore(detector.progress())
+    for x in later:
+        assert again.learn_and_score(x) == detector.learn_and_score(x)

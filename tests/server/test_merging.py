@@ -12,8 +12,7 @@ from edgemerge.agent.learner import own_stats
 from edgemerge.agent.sync import MergePreview
 from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
 from edgemerge.core.ledger import Selection
-from edgemerge.core.similarity import Profile, loss_ratio
-from edgemerge.core.threshold import fresh_loss
+from edgemerge.core.similarity import Profile, fresh_loss, loss_ratio
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices import preview
 from edgemerge.server.reports.model import LatestReport

@@ -1,7 +1,9 @@
 """The detector: learns a stream sample by sample and scores how unusual a sample is.
 
 x (n,) or X (k, n) are readings; on the grid they become rows with hidden values h (N,), H (k, N).
-`Model` holds the own and others' sums and the cached solution. With forgetting, sums live in a
+`Model` holds the own and others' sums and the cached solution. B is solved from all sums; what loss
+is usual, and the ridge, follow from own samples alone as soon as there are enough, so that nobody
+else can shift a device's scores by what they claim to have seen. With forgetting, sums live in a
 frame where newer samples weigh more: `frame` is what a weight of 1 in the sums is worth now; it
 goes back to 1 when P is solved. Single samples are buffered until a result is needed. Rows that
 come together are scored and learnt in blocks, each with the readout of the rows before it.
@@ -16,16 +18,28 @@ from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from edgemerge.core.errors import FormatError, SettingError, must_be
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
-from edgemerge.core.readout import Cache, Fit, Level, Preview, Readout, effective_count, ridge_for
+from edgemerge.core.readout import (
+    Cache,
+    Fit,
+    Level,
+    OwnFit,
+    Preview,
+    Readout,
+    effective_count,
+    ridge_for,
+)
 from edgemerge.core.stats import CHUNK_ROWS, Capacity, Stats, Sums, must_fit, sum_up
 
 Array = NDArray[np.float64]
 
+OWN_SCALE = np.ones(1)  # ends the vector of `progress` if own samples set the scale
 MAX_STEPS = 256  # samples after which P is solved afresh from the sums
+READY_SAMPLES_PER_HIDDEN = 1.3  # samples per hidden value from which a readout can be trusted
 
 
 class Look(NamedTuple):
@@ -62,6 +76,15 @@ class Model:
     def count(self) -> float:
         """The number of samples known, own and others', as they weigh now."""
         return (self.own.count + self.others_count) * self.frame
+
+    @property
+    def on_own_scale(self) -> bool:
+        """Whether own samples alone tell what is usual: others count for B only."""
+        return self.others is not None and bool(self.sets_scale(self.own.count * self.frame))
+
+    def sets_scale(self, count: Any) -> Any:
+        """Return whether so many own samples are enough to tell what is usual, for each entry."""
+        return count >= READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
 
     @property
     def refresh_interval(self) -> int:
@@ -105,11 +128,16 @@ class Model:
         cache, own, lower = self._cache, self.own, np.tri(self.projection.n_hidden, dtype=np.bool_)
         if cache is None:
             return np.empty(0)
-        fit = cache.fit or Fit(nan, nan)
-        numbers = cache.steps, cache.ridge, cache.trace, fit.J, fit.norm, self._trace
+        first, second = nan, nan
+        if isinstance(cache.fit, OwnFit):
+            first, second = cache.fit.squares, cache.fit.freedom
+        elif cache.fit is not None:
+            first, second = cache.fit.J, cache.fit.norm
+        numbers = cache.steps, cache.ridge, cache.trace, first, second, self._trace
         vector = [np.array(numbers), cache.P[lower]]
         if self.frame != 1.0:  # then the sums are not on the grid, as Stats are
             vector += [np.array([self.frame, own.count]), own.U[lower], own.V.ravel(), own.C, own.S]
+        vector += [OWN_SCALE] if self.on_own_scale else []
         return np.concatenate(vector)
 
     def resume(self, progress: Array) -> None:
@@ -117,15 +145,18 @@ class Model:
         N, n = self.projection.n_hidden, self.projection.n_inputs
         lower, at = np.tri(N, dtype=np.bool_), np.cumsum([6, N * (N + 1) // 2])
         more = np.cumsum([at[1], 2, N * (N + 1) // 2, N * n, n, n])
+        own_scale = len(progress) - len(OWN_SCALE) in (at[1], more[-1])
+        progress = progress[: len(progress) - len(OWN_SCALE)] if own_scale else progress
         if len(progress) not in (at[1], more[-1]):
             raise FormatError(
                 f"found {len(progress)} numbers for P, expected {at[1]} or {more[-1]}: "
                 "they belong to another projection"
             )
-        steps, ridge, trace, J, norm, self._trace = progress[: at[0]].tolist()
+        steps, ridge, trace, first, second, self._trace = progress[: at[0]].tolist()
         P = np.zeros((N, N), order="F")
         P[lower] = progress[at[0] : at[1]]
-        fit = None if isnan(J) else Fit(J, norm)
+        kind = OwnFit if own_scale else Fit
+        fit = None if isnan(first) else kind(first, second)
         if len(progress) > at[1]:
             (frame, count), packed, V, C, S = np.split(progress[: more[-1]], more[:-1])[1:]
             U = np.zeros((N, N))
@@ -133,6 +164,9 @@ class Model:
             self.own = Sums.from_arrays(U, V.reshape(N, n), C, S, float(count), self.own.quantum)
             self.frame = float(frame)
         self._cache = Cache.resume(P, ridge, trace, fit, int(steps))
+        if own_scale != self.on_own_scale:  # written before there was an own scale
+            self.rest()
+            self.invalidate()
 
     def cache(self) -> Cache:
         """Return P, solved or followed up to the last sample."""
@@ -146,34 +180,46 @@ class Model:
         U = self.own.U  # its lower triangle, which is all that a factor needs
         if self.others:
             U = U + self.others.U.T
-        self._trace = float(np.trace(U))
+        self._trace = float(np.trace(self.own.U if self.on_own_scale else U))
         new = Cache(U, self.ridge(0.0))
         if old is not None and self.fade == 1.0 and old.ridge == new.ridge:
             new.fit = old.fit  # still exact, and expensive to compute
         return new
 
     def ridge(self, more: float) -> float:
-        """Return the ridge for what is known, or for U with a trace larger by `more`."""
+        """Return the ridge for what sets the scale, or for a U with a trace larger by `more`."""
         if self._ridge is None:
             return ridge_for(self.projection, self._trace + more)
         return self._ridge
 
-    def fit(self) -> Fit:
-        """Return how well everything known is fitted."""
-        cache = self.cache()
+    def fit(self) -> Fit | OwnFit:
+        """Return how well everything known is fitted, or own samples if they set the scale."""
+        cache, own = self.cache(), self.own
         if cache.fit is None:
-            V, S = self.own.V, self.own.S
-            if self.others:
-                V, S = V + self.others.V, S + self.others.S
-            cache.fit = cache.fit_to(V, S)
+            V = own.V + self.others.V if self.others else own.V
+            if self.on_own_scale:
+                cache.fit = cache.own_fit_to(V, own.U, own.V, own.S)
+            else:
+                cache.fit = cache.fit_to(V, own.S + self.others.S if self.others else own.S)
         return cache.fit
 
     def level(self) -> Level:
         """Return the level of loss that is usual now."""
-        fit, cache, n = self.fit(), self.cache(), self.projection.n_inputs
-        weight = self.own.count + self.others_count
-        count = effective_count(self.own.count * self.frame, self.others_count, self.fade)
-        return Level(fit.loss(cache.ridge) / n, cache.freedom, weight, count, self.floor)
+        cache = self.cache()
+        return self.level_of(self.fit(), cache.trace, self.own.count, self.frame)
+
+    def level_of(
+        self, fit: Fit | OwnFit, trace: Any, own: Any, frame: Any, **options: Any
+    ) -> Level:
+        """Return the level for a fit, with tr(P), own samples and frame as they are with it."""
+        n, ridge = self.projection.n_inputs, self.cache().ridge
+        if isinstance(fit, OwnFit):
+            count = effective_count(own * frame, 0.0, self.fade)
+            return Level(fit.squares / n, fit.freedom, own, count, self.floor, **options)
+        freedom = self.projection.n_hidden - ridge * trace  # M11
+        count = effective_count(own * frame, self.others_count, self.fade)
+        weight = own + self.others_count
+        return Level(fit.loss(ridge) / n, freedom, weight, count, self.floor, **options)
 
     def look(self, X: Array, H: Array) -> Look:
         """Look at one sample (n,) or rows (k, n) without learning them."""
@@ -207,27 +253,44 @@ class Model:
         self._cache = None
 
     def watch(self, more: float) -> None:
-        """Drop the cache when U has grown so much that another ridge suits it."""
+        """Drop the cache when another ridge suits U, or when own samples now set the scale."""
         self._trace += more
-        if self.fade == 1.0 and self._cache and self.ridge(0.0) != self._cache.ridge:
+        if self._cache is None:
+            return
+        ridge_changed = self.fade == 1.0 and self.ridge(0.0) != self._cache.ridge
+        fit = self._cache.fit
+        if ridge_changed or (fit and isinstance(fit, OwnFit) != self.on_own_scale):
             self._cache = None
 
 
 def learn_one(known: Model, x: Array, look: Look) -> None:
     """Learn one sample, and follow P instead of solving it again."""
     cache, Ph = known.cache(), look.HP
-    fit, squares, more = cache.fit, float(Ph.dot(Ph)), float(look.H.dot(look.H))
-    across = 0.0 if fit is None else float(known.times_V(cache.gains(Ph)).dot(look.errors))
+    squares, more = float(Ph.dot(Ph)), float(look.H.dot(look.H))
     weight = 1.0 / (known.frame * known.fade)  # M8: U ← a²U + hᵀh, in the frame of the sums
+    d = weight / (1.0 + weight * look.leverage)  # M4
+    if isinstance(cache.fit, OwnFit):
+        _follow_own_fit(known, cache.fit, look, d, weight)
+    elif cache.fit is not None:  # M5, B + d(Ph)(t − hB), as seen by J and ‖B‖²
+        across = float(known.times_V(cache.gains(Ph)).dot(look.errors))
+        cache.fit.J += d * look.squares
+        cache.fit.norm += d * (2.0 * across + d * squares * look.squares)
     known.own.add(look.H, x, weight, more)
     known.frame *= known.fade
     known.learnt += 1
-    d = weight / (1.0 + weight * look.leverage)  # M4
     cache.take(Ph, d, squares)
-    if fit is not None:  # M5, B + d(Ph)(t − hB), as seen by J and ‖B‖²
-        fit.J += d * look.squares
-        fit.norm += d * (2.0 * across + d * squares * look.squares)
     known.watch(more)
+
+
+def _follow_own_fit(known: Model, fit: OwnFit, look: Look, d: float, weight: float) -> None:
+    """Follow the fit to own samples when B becomes B + d(Ph)(t − hB), M5, and one is added."""
+    Ph, own = look.HP, known.own
+    UPh = np.asarray(blas.dsymv(1.0, own.U, Ph, lower=1))
+    gap = Ph.dot(own.V) - known.times_V(known.cache().gains(UPh))  # hP(V − UB) of own samples
+    bend, left = float(Ph.dot(UPh)), 1.0 - d * look.leverage
+    fit.squares += d * (d * bend * look.squares - 2.0 * float(gap.dot(look.errors)))
+    fit.squares += weight * left * left * look.squares
+    fit.freedom += weight * left * look.leverage - d * bend
 
 
 def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
@@ -339,22 +402,28 @@ def learn_and_score_block(
     H = known.projection.project(X)
     HP = known.cache().gains(H)
     weights = known.fade ** -np.arange(1.0, len(X) + 1) / known.frame  # M8
-    seen = known.cache().preview(H, weights, X - known.times_V(HP), HP)
-    fits = _fits(known, seen)
+    errors = X - known.times_V(HP)
+    seen = known.cache().preview(H, weights, errors, HP)
+    fit = known.fit()
+    if isinstance(fit, OwnFit):
+        fits: Fit | OwnFit = _own_fits(known, fit, seen, Look(H, HP, errors, None, None))
+    else:
+        fits = _fits(known, fit, seen)
     levels = _levels(known, seen, fits)
     losses = np.einsum("ij,ij->i", seen.errors, seen.errors) / X.shape[1]
     scores = levels.score(losses, seen.leverage * weights * known.fade)
-    odd = (scores > reject_above) & (levels.weight / weights >= ready * known.fade)
-    end = _rows_until_new_ridge(known, H)
+    counts = _cumulative(known.own.count + known.others_count, weights)[:-1]
+    odd = (scores > reject_above) & (counts / weights >= ready * known.fade)
+    end = _rows_until_new_scale(known, H, weights)
     k = _first_true(odd[:end])
     if k:
-        _learn_block(known, seen, X[:k], H[:k], Fit(float(fits.J[k]), float(fits.norm[k])))
+        _learn_block(known, seen, X[:k], H[:k], fits.at(k))
     return scores[: min(k + 1, end)], int(k < end)
 
 
-def _fits(known: Model, seen: Preview) -> Fit:
+def _fits(known: Model, start: Fit, seen: Preview) -> Fit:
     """Return the fit before each row, and after the last, (k + 1,)."""
-    W, E, start = seen.W, seen.E, known.fit()
+    W, E = seen.W, seen.E
     WB = known.times_V(known.cache().gains(W.T))  # (k, m), with B as it is before the block
     WW, EE = W.T @ W, E @ E.T
     across = np.einsum("ij,ij->i", WB, E) + (np.tril(WW, -1) * np.tril(EE, -1)).sum(1)
@@ -362,19 +431,32 @@ def _fits(known: Model, seen: Preview) -> Fit:
     return Fit(_cumulative(start.J, np.diag(EE)), _cumulative(start.norm, norm))
 
 
-def _levels(known: Model, seen: Preview, fits: Fit) -> Level:
-    cache = known.cache()
-    trace = _cumulative(cache.trace, -np.einsum("ij,ij->j", seen.W, seen.W))[:-1]
+def _own_fits(known: Model, start: OwnFit, seen: Preview, look: Look) -> OwnFit:
+    """Return the fit to own samples before each row, and after the last, (k + 1,).
+
+    Before row j, B has grown by WE of the rows before it, and these rows are own samples too.
+    """
+    W, E, own = seen.W, seen.E, known.own
+    UW = np.asarray(blas.dsymm(1.0, own.U, W, lower=1))
+    HW, WUW, EE, across = look.H @ W, W.T @ UW, E @ E.T, look.errors @ E.T
+    gaps = W.T @ own.V - known.times_V(known.cache().gains(UW.T))  # Wᵀ(V − UB) of own samples
+    lean = np.einsum("ij,ij->i", gaps, E)
+    first = np.einsum("ij,ij->i", look.errors, look.errors)
+    leverage = np.einsum("ij,ij->i", look.H, look.HP)
+    squares, freedom = np.empty(len(E) + 1), np.empty(len(E) + 1)
+    for j in range(len(E) + 1):
+        A, grown, weights = HW[:j, :j], EE[:j, :j], seen.weights[:j]
+        rows = first[:j] - 2.0 * (A * across[:j, :j]).sum(1) + (A @ grown * A).sum(1)
+        squares[j] = (WUW[:j, :j] * grown).sum() - 2.0 * lean[:j].sum() + weights @ rows
+        freedom[j] = weights @ (leverage[:j] - (A * A).sum(1)) - WUW.diagonal()[:j].sum()
+    return OwnFit(start.squares + squares, start.freedom + freedom)
+
+
+def _levels(known: Model, seen: Preview, fits: Fit | OwnFit) -> Level:
+    trace = _cumulative(known.cache().trace, -np.einsum("ij,ij->j", seen.W, seen.W))[:-1]
     own = _cumulative(known.own.count, seen.weights)[:-1]
     frames = 1.0 / (seen.weights * known.fade)
-    return Level(
-        fits.loss(cache.ridge)[:-1] / known.projection.n_inputs,
-        len(seen.W) - cache.ridge * trace,
-        own + known.others_count,
-        effective_count(own * frames, known.others_count, known.fade),
-        known.floor,
-        np.maximum,
-    )
+    return known.level_of(fits.at(slice(-1)), trace, own, frames, largest=np.maximum)
 
 
 def _cumulative(start: float, parts: Array) -> Array:
@@ -385,15 +467,20 @@ def _first_true(marks: Array) -> int:
     return int(np.argmax(marks)) if marks.any() else len(marks)
 
 
-def _rows_until_new_ridge(known: Model, H: Array) -> int:
-    if known.fade != 1.0:
-        return len(H)
-    ridges = [known.ridge(more) for more in np.cumsum(np.einsum("ij,ij->i", H, H))]
-    changed = np.array(ridges) != known.cache().ridge
-    return min(_first_true(changed) + 1, len(H))
+def _rows_until_new_scale(known: Model, H: Array, weights: Array) -> int:
+    """Count the rows up to the first after which another ridge suits, or own samples suffice."""
+    ends = len(H)
+    if known.others and not known.on_own_scale:
+        # after a row the frame is 1 / its weight
+        enough = known.sets_scale((known.own.count + np.cumsum(weights)) / weights)
+        ends = min(ends, _first_true(enough) + 1)
+    if known.fade == 1.0:
+        ridges = [known.ridge(more) for more in np.cumsum(np.einsum("ij,ij->i", H, H))]
+        ends = min(ends, _first_true(np.array(ridges) != known.cache().ridge) + 1)
+    return ends
 
 
-def _learn_block(known: Model, seen: Preview, X: Array, H: Array, fit: Fit) -> None:
+def _learn_block(known: Model, seen: Preview, X: Array, H: Array, fit: Fit | OwnFit) -> None:
     k, cache = len(X), known.cache()
     known.own.add_rows(H, X, None if known.fade == 1.0 else seen.weights[:k])
     known.frame *= known.fade**k
@@ -403,7 +490,6 @@ def _learn_block(known: Model, seen: Preview, X: Array, H: Array, fit: Fit) -> N
     known.watch(float(np.vdot(H, H)))
 
 
-READY_SAMPLES_PER_HIDDEN = 1.3  # samples per hidden value from which a readout can be trusted
 NORMAL = "normal"  # the pattern of a detector, and the first one of a bank
 
 
@@ -625,7 +711,8 @@ class Detector:
     @property
     def readout(self) -> Readout:
         """The output layer for everything known, own and others', solved afresh."""
-        return (self.own + self.others).solve(self.ridge)
+        own = self.own
+        return (own + self.others).solve(self._ridge_for(own))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -774,8 +861,9 @@ class Detector:
             return np.ones_like(rows)
         own = self.own
         known, level = own + self.others, self._level(own)
-        readout = known.solve(self.ridge)
-        usual = np.maximum(known.mean_losses(readout) / level.residual_share**2, level.floor)  # M11
+        readout = known.solve(self._ridge_for(own))
+        scale = own if self._sets_scale(own) else known
+        usual = np.maximum(scale.mean_losses(readout) / level.residual_share**2, level.floor)  # M11
         return np.asarray((rows - H @ readout.B) / np.sqrt(usual))
 
     def share(
@@ -889,6 +977,17 @@ class Detector:
     def _rejects(self, score: float) -> bool:
         limit = None if self.supervised else self.reject_above
         return limit is not None and score > limit and self.ready
+
+    def _sets_scale(self, own: Stats) -> bool:
+        """Return whether own samples alone tell what is usual."""
+        return self.known.others is None or bool(self.known.sets_scale(own.count))
+
+    def _ridge_for(self, own: Stats) -> float:
+        """Return the ridge that scores are computed with."""
+        if self.ridge is not None:
+            return self.ridge
+        scale = own if self._sets_scale(own) else own + self.others
+        return ridge_for(self.projection, float(np.trace(scale.U)))
 
     def _level(self, own: Stats) -> Level:
         """Return the usual loss; of a copy where learning `own` so far would change something."""

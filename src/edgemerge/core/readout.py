@@ -174,6 +174,22 @@ class Fit:
         """Return Σ‖t − hB‖², for each entry."""
         return self.J - ridge * self.norm
 
+    def at(self, which: Any) -> Fit:
+        """Return some entries, or one."""
+        return Fit(self.J[which], self.norm[which])
+
+
+@dataclass
+class OwnFit:
+    """How well B fits a device's own samples: Σ‖t − hB‖² over them, and tr(U_own P)."""
+
+    squares: Any
+    freedom: Any
+
+    def at(self, which: Any) -> OwnFit:
+        """Return some entries, or one."""
+        return OwnFit(self.squares[which], self.freedom[which])
+
 
 class Cache:
     """P and its trace, and the fit of B once it was computed from V and S."""
@@ -183,11 +199,13 @@ class Cache:
         self._L, self.ridge = ridge_cholesky(U, ridge)
         self._P: Array | None = None
         self._trace = 0.0
-        self.fit: Fit | None = None
+        self.fit: Fit | OwnFit | None = None
         self.steps = 0
 
     @classmethod
-    def resume(cls, P: Array, ridge: float, trace: float, fit: Fit | None, steps: int) -> Self:
+    def resume(
+        cls, P: Array, ridge: float, trace: float, fit: Fit | OwnFit | None, steps: int
+    ) -> Self:
         """Continue with P as it was after so many steps."""
         cache = cls.__new__(cls)
         cache._L, cache._P, cache._trace = P[:0], P, trace
@@ -206,15 +224,22 @@ class Cache:
             self._solved()
         return self._trace
 
-    @property
-    def freedom(self) -> float:
-        """f = tr(UP), how many parameters the data really pin down."""
-        return len(self.P) - self.ridge * self.trace  # M11
-
     def fit_to(self, V: Array, S: Array) -> Fit:
         """Compute the fit for sums V (N, m), S (m,) of the same samples as P."""
         B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
         return Fit(max(float(S.sum() - np.vdot(B.T, V)), 0.0), float(np.vdot(B.T, B.T)))
+
+    def own_fit_to(self, V: Array, U: Array, own_V: Array, own_S: Array) -> OwnFit:
+        """Compute the fit to own samples, with V of everything that is in P.
+
+        U is that of own samples, its lower triangle in Fortran's order.
+        """
+        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
+        BU = blas.dsymm(1.0, U, B, side=1, lower=1)
+        squares = own_S.sum() - 2.0 * np.vdot(B.T, own_V) + np.vdot(B, BU)  # M10
+        UP = np.tril(U) * self.P
+        freedom = 2.0 * UP.sum() - np.trace(UP)
+        return OwnFit(max(float(squares), 0.0), float(freedom))
 
     def gains(self, H: Array) -> Array:
         """Return HP, (k, N), or hP for one sample (N,)."""

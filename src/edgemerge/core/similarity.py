@@ -26,13 +26,17 @@ from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from edgemerge.core.ledger import Contribution, Key, Selection
-from edgemerge.core.readout import Level, Readout
+from edgemerge.core.readout import Level, Readout, ridge_for
 from edgemerge.core.stats import Stats
 
 SIMILAR_FACTOR = 2.5  # HAR, 30 subjects: moving, still and lying never mix; see decision 0010
 SAME_FACTOR = 1.2  # two patterns of a bank within it are joined; lower, since joining is final
 # samples per effective parameter from which the level is reliable
 SAMPLES_PER_PARAMETER = 1.3
+
+LEVEL_RATIOS = (0.6, 1.6)  # honest sums of unlike patterns lie within, see decision 0028
+LEVEL_FACTOR = 3.0  # patterns of one projection are within 2.4 of each other on HAR
+CHECK_SAMPLES_PER_HIDDEN = 4.0  # own samples from which that tells honest sums from others
 
 K = TypeVar("K")
 
@@ -344,3 +348,109 @@ def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Se
 
 def _explained_by(mine: Profile, factor: float, notes: list[Contribution]) -> list[Contribution]:
     return [note for note in notes if loss_ratio(mine, note.stats) <= factor]
+
+
+def fresh_loss(stats: Stats, readout: Readout) -> float:
+    """Return the loss that fresh samples like these have under a readout they had a part in.
+
+    Args:
+        stats: The sums of these samples.
+        readout: The readout, solved from sums that contain them.
+    """
+    freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
+    spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)
+    return max(stats.mean_loss(readout) / spare**2, stats.projection.rounding_loss)  # M10, M11
+
+
+def level_ratio(own: Stats, theirs: Stats) -> float:
+    """Return the level that all sums have together, as a multiple of the one own samples show.
+
+    Both are the usual loss of fresh samples under the readout of all sums: of samples such as those
+    in all sums, and such as own ones. A false count, noise and copies of one row all take it far
+    from 1; sums of another honest pattern hardly do.
+
+    Args:
+        own: What this device saw itself.
+        theirs: What another one claims to have seen.
+
+    >>> from dataclasses import replace
+    >>> from edgemerge.core.projection import Projection
+    >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
+    >>> line = Stats.of(shared, [[k / 50, k / 50 + (-1) ** k / 9] for k in range(-50, 50)])
+    >>> round(level_ratio(line, line), 1), level_ratio(line, replace(line, count=1e5)) < 0.1
+    (1.0, True)
+    """
+    together = own + theirs
+    readout = together.solve(ridge_for(own.projection, float(np.trace(own.U))))
+    return float(level_of(together, readout).usual_loss) / fresh_loss(own, readout)  # M11
+
+
+class LevelCheck:
+    """Refuses contributions whose numbers do not fit what this device sees itself.
+
+    It is a `rule` of a `Selection`. Nothing is reweighted: a contribution is in a sum as it is, or
+    not at all. True sums of bad samples pass; no number tells them from those of another pattern.
+
+    Args:
+        own: What this device saw itself, by pattern. Patterns with fewer than 4N samples tell
+            nothing; if there is no other, all pass.
+        apart: Whether contributions may become patterns of their own, as in a bank. Then their
+            level must be within a factor of 3 of own ones, too.
+
+    Attributes:
+        refused: Why, by key, in the last list that was checked.
+    """
+
+    def __init__(self, own: Mapping[str, Stats], *, apart: bool) -> None:
+        """Take the patterns that are large enough."""
+        self._own = {
+            name: stats
+            for name, stats in own.items()
+            if stats.count >= CHECK_SAMPLES_PER_HIDDEN * stats.projection.n_hidden
+        }
+        levels = [Profile.of(stats).usual_loss for stats in self._own.values()] if apart else []
+        self._levels = (min(levels), max(levels)) if levels else None
+        self.refused: dict[Key, str] = {}
+
+    @property
+    def provisional(self) -> bool:
+        """Whether there are too few own samples to check anything."""
+        return not self._own
+
+    def __call__(self, contributions: list[Contribution]) -> list[Contribution]:
+        """Return those that fit; `refused` says why the others do not.
+
+        Args:
+            contributions: What others claim to have seen.
+        """
+        reasons = {each.key: self.reason(each.stats) for each in contributions}
+        self.refused = {key: reason for key, reason in reasons.items() if reason}
+        return [each for each in contributions if each.key not in self.refused]
+
+    def reason(self, theirs: Stats) -> str:
+        """Return why these sums do not fit; empty if they do.
+
+        Args:
+            theirs: The sums of one contribution, or of several.
+        """
+        if self.provisional or not theirs.count:
+            return ""
+        low, high = LEVEL_RATIOS
+        ratios = {name: level_ratio(own, theirs) for name, own in self._own.items()}
+        name = min(ratios, key=lambda name: abs(log(max(ratios[name], 1e-300))))
+        if not low <= ratios[name] <= high:
+            return (
+                f"found a level of {ratios[name]:.3g} times that of own samples ({name}) together "
+                f"with them, expected {low:g} to {high:g}: it claims other counts or noise than "
+                "it can have seen"
+            )
+        if self._levels is not None:
+            least, most = self._levels
+            level = Profile.of(theirs).usual_loss
+            if not least / LEVEL_FACTOR <= level <= LEVEL_FACTOR * most:
+                return (
+                    f"found a pattern whose usual loss is {level:.3g}, expected "
+                    f"{least / LEVEL_FACTOR:.3g} to {LEVEL_FACTOR * most:.3g}: "
+                    "it would explain everything, or nothing"
+                )
+        return ""

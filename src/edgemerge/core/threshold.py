@@ -11,6 +11,7 @@ import numpy as np
 
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.readout import Readout
+from edgemerge.core.similarity import fresh_loss
 from edgemerge.core.stats import Stats
 
 DEFAULT_LIMIT = 4.0  # four times the usual squared error
@@ -165,13 +166,6 @@ def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
         after: The readout after it.
     """
     return fresh_loss(stats, after) / fresh_loss(stats, before)
-
-
-def fresh_loss(stats: Stats, readout: Readout) -> float:
-    """Return the loss that fresh samples like these have under a readout they had a part in."""
-    freedom = float(np.vdot(stats.U, readout.P))  # the part that these samples have in f
-    spare = max(1.0 - freedom / max(stats.count, 1.0), 1e-3)
-    return max(stats.mean_loss(readout) / spare**2, stats.projection.rounding_loss)  # M10, M11
 
 
 def _check_settings(

@@ -26,11 +26,11 @@ from edgemerge.core.similarity import (
     SAME_FACTOR,
     Profile,
     cluster_order,
+    fresh_loss,
     loss_ratios,
     loss_ratios_by_owner,
 )
 from edgemerge.core.stats import Stats
-from edgemerge.core.threshold import fresh_loss
 from edgemerge.server import totals
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import StoredContribution, list_stored, read_stats
@@ -322,8 +322,14 @@ def _joined_stats(own: Sequence[Profile], pulled: Sequence[Profile]) -> AddedSta
 
 
 def _level(own: Profile, others: Stats) -> float:
-    readout = (own.stats + others).solve() if others.count else own.readout
-    return fresh_loss(own.stats, readout)
+    if not others.count:
+        return fresh_loss(own.stats, own.readout)
+    ridge = own.readout.ridge if _is_ready(own.stats) else None  # as a detector chooses it
+    return fresh_loss(own.stats, (own.stats + others).solve(ridge))
+
+
+def _is_ready(own: Stats) -> bool:
+    return own.count >= READY_SAMPLES_PER_HIDDEN * own.projection.n_hidden
 
 
 DEFAULT_DEVICES = 60  # devices that are compared unless they are named
