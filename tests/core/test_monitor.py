@@ -141,7 +141,7 @@ def test_before_enough_is_known_there_is_no_score():
 
 def test_a_monitor_that_loses_what_it_had_adopted_is_commissioned_again():
     watched = Watched(monitor=Monitor(adopting(100)))
-    assert watched.monitor.ready
+    assert watched.monitor.phase == "watching"
     watched.monitor.learner.adopt(Stats.empty(SHARED))
     (result,) = watched.ordinary(1)
     assert not result.ready
@@ -151,10 +151,22 @@ def test_a_monitor_that_loses_what_it_had_adopted_is_commissioned_again():
     assert watched.kinds == ["commissioning", "watching"]
 
 
-def adopting(count):
-    detector = Detector(SHARED)
-    detector.adopt(Stats.of(SHARED, np.random.default_rng(1).normal(0.0, 0.1, (count, 4))))
-    return detector
+@LEARNERS
+def test_what_was_adopted_is_provisional_until_own_samples_can_check_it(learner):
+    watched = Watched(monitor=Monitor(adopting(100, learner)))
+    results = watched.ordinary(4 * SHARED.n_hidden + 40)
+    assert all(result.score is not None for result in results)
+    assert results[-1].ready
+    assert watched.monitor.ready
+    first = [result.ready for result in results].index(True)
+    most = 0 if learner is Detector else 31  # a bank buffers samples
+    assert 4 * SHARED.n_hidden <= first <= 4 * SHARED.n_hidden + most
+
+
+def adopting(count, learner=Detector):
+    found = learner(SHARED)
+    found.adopt(Stats.of(SHARED, np.random.default_rng(1).normal(0.0, 0.1, (count, 4))))
+    return found
 
 
 # Relearning

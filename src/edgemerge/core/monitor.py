@@ -32,6 +32,7 @@ from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import AlarmLevel, Limit, seconds_of
 from edgemerge.core.patterns import inliers
 from edgemerge.core.projection import Samples
+from edgemerge.core.similarity import CHECK_SAMPLES_PER_HIDDEN
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
@@ -362,8 +363,15 @@ class Monitor:
 
     @property
     def ready(self) -> bool:
-        """Whether results can be trusted: watching, with a learner that knows enough."""
-        return self.phase == "watching" and learner_ready(self.learner)
+        """Whether results can be trusted: watching, with a learner that knows enough.
+
+        After adopting that means 4N own samples, which can tell whether what others sent fits.
+        """
+        return (
+            self.phase == "watching"
+            and learner_ready(self.learner)
+            and not is_provisional(self.learner)
+        )
 
     def take(self, x: Samples, at: float) -> Result:
         """Score a sample, decide on an alarm, and learn the sample if it may be learnt.
@@ -435,7 +443,7 @@ class Monitor:
             level=self.level.value,
             limit=self.limit.value,
             alarm=episode is not None,
-            ready=enough and self.phase == "watching",
+            ready=enough and self.phase == "watching" and not is_provisional(self.learner),
             pattern=pattern,
             episode=None if episode is None else episode.number,
         )
@@ -777,6 +785,14 @@ class Monitor:
 def learner_ready(learner: Detector | Bank) -> bool:
     """Return whether a learner knows enough to score samples."""
     return known(learner) >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+
+
+def is_provisional(learner: Detector | Bank) -> bool:
+    """Return whether own samples are too few to check what was adopted, if anything was."""
+    detectors = learner.detectors.values()
+    own = sum(each.own_count for each in detectors)
+    too_few = own < CHECK_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+    return too_few and any(each.known.others for each in detectors)
 
 
 def known(learner: Detector | Bank) -> float:
