@@ -17,6 +17,8 @@ from edgemerge.server.choices import operator, rules
 from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 DEVICES = ("a", "b", "c", "d")
 PATTERNS = ("normal", "idle")
 keys = st.tuples(st.sampled_from(DEVICES), st.integers(0, 1), st.sampled_from(PATTERNS))

@@ -11,7 +11,7 @@ from edgemerge.server.dashboard import merge_view
 from tests.server.merge_site import FLEET, KINDS, MERGE, ROOT, filled, push, serving
 from tests.server.signing_in import Operator, Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 EVIL = "\"><script>alert(1)<img src=x onerror=alert(2)>'{{7*7}}&amp;" + "x" * 120
 

@@ -20,7 +20,7 @@ from edgemerge.server.schemas import ReportedPattern, ReportedStatus
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 DEVICES = ("a", "b", "c", "d")
 ROUNDING = 1e-6  # of levels solved from equal sums in another order of operations

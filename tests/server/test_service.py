@@ -271,6 +271,7 @@ def test_asking_about_other_lives_of_its_own_tells_a_device_nothing_new_about_ot
     assert ["f"] not in beside[0]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_patterns_that_are_left_out_hide_among_others(totals):
     rng = generator(7)
     for device in ("a", "b", "c"):

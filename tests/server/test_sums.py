@@ -171,6 +171,7 @@ def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(wor
     world.must_agree(Selection())
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_pulls_of_patterns_that_are_grouped_do_not_wait_for_the_writer(world, monkeypatch):
     rng = generator(7)
     for device, place in (("a", 0.1), ("b", 0.8)):

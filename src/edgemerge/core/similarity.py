@@ -36,6 +36,7 @@ SAMPLES_PER_PARAMETER = 1.3
 
 LEVEL_RATIOS = (0.6, 1.6)  # honest sums of unlike patterns lie within, see decision 0028
 LEVEL_FACTOR = 3.0  # patterns of one projection are within 2.4 of each other on HAR
+SMALL_LEVEL_FACTOR = 6.0  # single people on HAR: 3.5; a few rows of noise: 27 and more
 CHECK_SAMPLES_PER_HIDDEN = 4.0  # own samples from which that tells honest sums from others
 
 K = TypeVar("K")
@@ -388,14 +389,16 @@ def level_ratio(own: Stats, theirs: Stats) -> float:
 class LevelCheck:
     """Refuses contributions whose numbers do not fit what this device sees itself.
 
-    It is a `rule` of a `Selection`. Nothing is reweighted: a contribution is in a sum as it is, or
-    not at all. True sums of bad samples pass; no number tells them from those of another pattern.
+    A contribution fits if its usual loss is within a factor of 3 of own patterns (6 if it has too
+    few samples to tell); for a detector also if the level of all sums together is about that of
+    own samples. It is a `rule` of a `Selection`. Nothing is reweighted: a contribution is in a sum
+    as it is, or not at all. True sums of bad samples pass; no number tells them from those of
+    another pattern.
 
     Args:
         own: What this device saw itself, by pattern. Patterns with fewer than 4N samples tell
             nothing; if there is no other, all pass.
-        apart: Whether contributions may become patterns of their own, as in a bank. Then their
-            level must be within a factor of 3 of own ones, too.
+        apart: Whether contributions may become patterns of their own, as in a bank.
 
     Attributes:
         refused: Why, by key, in the last list that was checked.
@@ -408,8 +411,8 @@ class LevelCheck:
             for name, stats in own.items()
             if stats.count >= CHECK_SAMPLES_PER_HIDDEN * stats.projection.n_hidden
         }
-        levels = [Profile.of(stats).usual_loss for stats in self._own.values()] if apart else []
-        self._levels = (min(levels), max(levels)) if levels else None
+        self._levels = [Profile.of(stats).usual_loss for stats in self._own.values()]
+        self._apart = apart
         self.refused: dict[Key, str] = {}
 
     @property
@@ -435,22 +438,16 @@ class LevelCheck:
         """
         if self.provisional or not theirs.count:
             return ""
+        profile = Profile.of(theirs)
+        factor = LEVEL_FACTOR if profile.known else SMALL_LEVEL_FACTOR
+        least, most = min(self._levels) / factor, max(self._levels) * factor
+        if least <= profile.usual_loss <= most or (not self._apart and self._fits_together(theirs)):
+            return ""
+        return (
+            f"found a usual loss of {profile.usual_loss:.3g}, expected {least:.3g} to {most:.3g} "
+            "by what this device sees: such samples were not seen, or not so many of them"
+        )
+
+    def _fits_together(self, theirs: Stats) -> bool:
         low, high = LEVEL_RATIOS
-        ratios = {name: level_ratio(own, theirs) for name, own in self._own.items()}
-        name = min(ratios, key=lambda name: abs(log(max(ratios[name], 1e-300))))
-        if not low <= ratios[name] <= high:
-            return (
-                f"found a level of {ratios[name]:.3g} times that of own samples ({name}) together "
-                f"with them, expected {low:g} to {high:g}: it claims other counts or noise than "
-                "it can have seen"
-            )
-        if self._levels is not None:
-            least, most = self._levels
-            level = Profile.of(theirs).usual_loss
-            if not least / LEVEL_FACTOR <= level <= LEVEL_FACTOR * most:
-                return (
-                    f"found a pattern whose usual loss is {level:.3g}, expected "
-                    f"{least / LEVEL_FACTOR:.3g} to {LEVEL_FACTOR * most:.3g}: "
-                    "it would explain everything, or nothing"
-                )
-        return ""
+        return any(low <= level_ratio(own, theirs) <= high for own in self._own.values())

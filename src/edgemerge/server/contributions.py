@@ -7,6 +7,7 @@ no longer hold it. Both have a digest, so that damage on disk is never added up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -110,6 +111,15 @@ def list_stored(tx: Transaction, fleet: str, device: str | None = None) -> list[
     sql = f"select {CONTRIBUTION_COLUMNS} from contributions where {where}"
     rows = tx.rows(sql, fleet, *values)
     return sorted((StoredContribution(*row) for row in rows), key=lambda stored: stored.key)
+
+
+def current_contributions(
+    contributions: Sequence[StoredContribution], device: str
+) -> list[StoredContribution]:
+    """Return the contributions of a device's newest incarnation; others are pulled."""
+    mine = [stored for stored in contributions if stored.device == device and stored.samples > 0]
+    newest = max((stored.incarnation for stored in mine), default=0)
+    return [stored for stored in mine if stored.incarnation == newest]
 
 
 def list_uncounted(tx: Transaction, fleet: str, limit: int) -> list[StoredContribution]:

@@ -51,7 +51,7 @@ class Service:
         """Start on a database that has its tables."""
         self.database, self.clock = database, clock
         self.writer = Writer(database)
-        self.pull_service = PullService(database, self.writer)
+        self.pull_service = PullService(database, self.writer, clock)
         self.metrics = Metrics(self.writer)
         self.history = History(database, self.writer, clock=clock)
         self.report_limiter = ReportLimiter()

@@ -25,7 +25,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
-from edgemerge.server import fleets
+from edgemerge.server import audit, fleets
 from edgemerge.server.choices.rules import Rules, RulesCache
 from edgemerge.server.contributions import (
     StoredContribution,
@@ -39,6 +39,7 @@ from edgemerge.server.contributions import (
 from edgemerge.server.db.base import Database, DiskFullError, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.level_checks import LevelChecks, Refusals
 from edgemerge.wire.codec import decode, encode
 
 Parts = dict[int, Stats]
@@ -317,6 +318,8 @@ MAX_CACHED = 16  # fleets, and answers, that are remembered
 MAX_INLINE_CHANGES = 16
 GROUPING_SLICE_S = 0.25  # how long grouping may hold up writing
 GROUPING_TIMEOUT_S = 10.0  # how long a pull waits for grouping
+LEAVE_OUT = "leave out"  # the action in the audit log
+MAX_NOTED_REFUSALS = 100  # of one contribution
 MAX_GROUPING_TRIES = 3  # to find all contributions grouped, while devices push
 
 
@@ -341,10 +344,11 @@ class FleetSnapshot:
 class PullService:
     """Answers pulls; an unchanged answer costs neither sums nor bytes."""
 
-    def __init__(self, database: Database, writer: Writer) -> None:
+    def __init__(self, database: Database, writer: Writer, clock: Callable[[], float]) -> None:
         """Start with empty caches."""
-        self._database, self._writer = database, writer
+        self._database, self._writer, self._clock = database, writer, clock
         self.rules_cache = RulesCache()
+        self.checks = LevelChecks()
         self._snapshots: OrderedDict[str, FleetSnapshot] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
@@ -387,6 +391,12 @@ class PullService:
             fleet = fleets.get(tx, name)
             now = self.snapshot(tx, fleet)
             chosen = select(selection, now.contributions, now.rules)
+            chosen = self._fitting(
+                *(tx, fleet, selection, chosen),
+                contributions=now.contributions,
+                rules=now.rules,
+                apart=False,
+            )
             must_have_enough_devices(selection, chosen, min_devices)
 
             def add_up() -> list[Stats]:
@@ -441,7 +451,11 @@ class PullService:
         self, tx: Transaction, name: str, selection: Selection, min_devices: int, known: str | None
     ) -> PullResult:
         fleet, contributions = fleets.get(tx, name), list_stored(tx, name)
-        chosen = select(selection, contributions, self.rules_cache.rules(tx, name))
+        rules = self.rules_cache.rules(tx, name)
+        chosen = select(selection, contributions, rules)
+        chosen = self._fitting(
+            *(tx, fleet, selection, chosen), contributions=contributions, rules=rules, apart=True
+        )
         groups = shareable_groups(selection, group_by_part(chosen), min_devices)
 
         def add_up() -> list[Stats]:
@@ -453,6 +467,40 @@ class PullService:
             ]
 
         return self._encoded(fleet, groups, known, add_up)
+
+    def _fitting(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        selection: Selection,
+        chosen: list[StoredContribution],
+        *,
+        contributions: list[StoredContribution],
+        rules: Rules,
+        apart: bool,
+    ) -> list[StoredContribution]:
+        """Leave out what does not fit the receiver, and write down what is left out anew."""
+        receiver = selection.receiver
+        trusted = rules.sources.get(receiver or "")
+        found, refused = self.checks.fitting(
+            tx, fleet, receiver, chosen, contributions, trusted=trusted, apart=apart
+        )
+        if receiver is not None and (new := self.checks.record(fleet.name, receiver, refused)):
+            self._note_refusals(fleet.name, receiver, new)
+        return found
+
+    def _note_refusals(self, fleet: str, receiver: str, refused: Refusals) -> None:
+        """Write into the audit log what is left out from now on, without waiting for it."""
+        at = self._clock()
+
+        def note(tx: Transaction) -> None:
+            for key, why in refused.items():
+                about = {"fleet": fleet, "subject": "/".join(map(str, key)), "action": LEAVE_OUT}
+                if audit.count_entries(tx, **about) < MAX_NOTED_REFUSALS:
+                    audit.append(tx, at=at, actor="server", **about, receiver=receiver, why=why)
+
+        with suppress(UnavailableError):  # then the page shows it, and the log does not
+            self._writer.submit(note)
 
     def snapshot(self, tx: Transaction, fleet: Fleet) -> FleetSnapshot:
         """Return a fleet as it is now; while its epoch stays, from memory."""

@@ -155,7 +155,9 @@ class ChoiceService:
                 fleet = fleets.get(tx, name)
                 must_be_devices(tx, name, sources, targets)
                 now = self._pull_service.snapshot(tx, fleet)
-                found = Preview(tx, fleet, now, self._profiles, partial(self._is_bank, name))
+                is_bank = partial(self._is_bank, name)
+                checks = self._pull_service.checks
+                found = Preview(tx, fleet, now, self._profiles, is_bank, checks)
                 if found.is_grouping_current(targets):
                     return list(found.rows(now.rules.adopting(sources, targets), targets))
             self._pull_service.group(name)

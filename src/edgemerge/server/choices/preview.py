@@ -33,9 +33,15 @@ from edgemerge.core.similarity import (
 from edgemerge.core.stats import Stats
 from edgemerge.server import totals
 from edgemerge.server.choices.rules import Rules
-from edgemerge.server.contributions import StoredContribution, list_stored, read_stats
+from edgemerge.server.contributions import (
+    StoredContribution,
+    current_contributions,
+    list_stored,
+    read_stats,
+)
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.level_checks import LevelChecks
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import (
     FleetSnapshot,
@@ -187,15 +193,6 @@ IsBank = Callable[[Sequence[StoredContribution]], bool]
 AddedStats = list[Stats]  # what would be added to each pattern of a device
 
 
-def current_contributions(
-    contributions: Sequence[StoredContribution], device: str
-) -> list[StoredContribution]:
-    """Return the contributions of a device's newest incarnation; others are pulled."""
-    mine = [stored for stored in contributions if stored.device == device and stored.samples > 0]
-    newest = max((stored.incarnation for stored in mine), default=0)
-    return [stored for stored in mine if stored.incarnation == newest]
-
-
 def is_bank(
     own: Sequence[StoredContribution], latest: LatestReport | None, *, grouped: bool | None
 ) -> bool:
@@ -221,10 +218,11 @@ class Preview:
         now: FleetSnapshot,
         solved: ProfileCache,
         is_bank: IsBank,
+        checks: LevelChecks,
     ) -> None:
         """Have added up nothing yet; `is_bank` judges a device by its contributions."""
         self._tx, self._fleet, self._now, self._solved = tx, fleet, now, solved
-        self._is_bank = is_bank
+        self._is_bank, self._checks = is_bank, checks
         self._totals = self._sums({0: now.total}, {0: now.contributions})
 
     def is_grouping_current(self, targets: Sequence[str]) -> bool:
@@ -270,7 +268,7 @@ class Preview:
         self, selection: Selection, rules: Rules, own: Sequence[Profile]
     ) -> AddedStats:
         """Return what a detector would add; it has one pattern."""
-        chosen = select(selection, self._now.contributions, rules)
+        chosen = self._fitting(selection, self._now.contributions, rules, apart=False)
         try:
             must_have_enough_devices(selection, chosen, self._fleet.min_devices)
         except DeniedError:
@@ -282,13 +280,31 @@ class Preview:
         self, selection: Selection, rules: Rules, own: Sequence[Profile]
     ) -> AddedStats:
         """Return what a bank would add to each of its patterns."""
-        groups = group_by_part(select(selection, self._placed, rules))
+        groups = group_by_part(self._fitting(selection, self._placed, rules, apart=True))
         allowed = rules.sources.get(selection.receiver or "")
         pulled = [
             self._parts.profile(part, chosen, allowed)
             for part, chosen in shareable_groups(selection, groups, self._fleet.min_devices).items()
         ]
         return _joined_stats(own, pulled)
+
+    def _fitting(
+        self,
+        selection: Selection,
+        contributions: list[StoredContribution],
+        rules: Rules,
+        *,
+        apart: bool,
+    ) -> list[StoredContribution]:
+        """Return what a pull would give under these rules."""
+        me = selection.receiver
+        chosen = select(selection, contributions, rules)
+        found, _ = self._checks.fitting(
+            *(self._tx, self._fleet, me, chosen, contributions),
+            trusted=rules.sources.get(me or ""),
+            apart=apart,
+        )
+        return found
 
     @cached_property
     def _placed(self) -> list[StoredContribution]:

@@ -24,6 +24,7 @@ from edgemerge.server.dashboard.review import ReviewView, read_review
 from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
 from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread
+from edgemerge.server.level_checks import Refusals
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedOrigin
@@ -140,6 +141,8 @@ class DeviceView:
     excluded: frozenset[Key]
     desired: int
     reviews: list[Review]
+    left_out: Refusals
+    left_out_by: Mapping[str, Refusals]
     now: float
 
     @property
@@ -230,6 +233,8 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         excluded=excluded,
         desired=service.choices.desired_revision(fleet, device),
         reviews=reviews,
+        left_out=service.pull_service.checks.refusals_for(fleet, device),
+        left_out_by=service.pull_service.checks.refusals_of(fleet, device),
         now=service.clock(),
     )
 

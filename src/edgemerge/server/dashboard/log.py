@@ -22,6 +22,7 @@ AFTER_LAST = 2**62  # a number after every entry
 ACTION_WORDS = {  # in words, with the subject behind them
     "contribute": "contributed",
     "equivocation": "sent two contents under one revision of",
+    "leave out": "leaves out of a sum, since it does not fit,",
     "create": "created the fleet",
     "delete": "deleted the fleet",
     "invite": "invited",

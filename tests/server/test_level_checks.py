@@ -1,0 +1,155 @@
+"""What does not fit a device is in no sum for it: contributions are checked one by one."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Stats
+from edgemerge.core.errors import UnavailableError
+from edgemerge.core.ledger import Selection
+from edgemerge.server import level_checks
+from edgemerge.server.main import create_app
+from tests.server.signing_in import Page
+from tests.server.visiting import Visitor
+from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+
+ME = Selection(receiver="pump-1")
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
+    for device in ("pump-1", "pump-2", "pump-3"):
+        made.put(note(device, 1, generator(int(device[-1])), place=0.5, rows=60))
+    yield made
+    made.close()
+
+
+def noise(device, revision=1, rows=40):
+    drawn = np.random.default_rng(9).uniform(-1.0, 1.0, (rows, 6))
+    return Contribution(device, Stats.of(SHARED, drawn), revision)
+
+
+def liar(device, revision=1):
+    honest = note(device, revision, generator(4), place=0.5, rows=60)
+    return replace(honest, stats=replace(honest.stats, count=6e6))
+
+
+def devices(told):
+    return [origin.device for origin in told.origins]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("bad", [noise, liar])
+def test_what_does_not_fit_is_in_no_sum_for_a_device_and_others_are(world, bad, grouped):
+    world.put(bad("pump-9"))
+    assert devices(world.told(ME, grouped=grouped)) == ["pump-2", "pump-3"]
+    honest = [world.truth[name, 0, "normal"].stats for name in ("pump-2", "pump-3")]
+    assert world.told(ME, grouped=grouped).total == honest[0] + honest[1]
+
+
+def test_a_little_noise_does_no_harm_to_a_detector_but_is_no_pattern_of_a_bank(world):
+    world.put(note("pump-1", 2, generator(1), place=0.5, rows=40_000))
+    world.put(noise("pump-9", rows=6))
+    assert devices(world.told(ME)) == ["pump-2", "pump-3", "pump-9"]
+    assert devices(world.told(ME, grouped=True)) == ["pump-2", "pump-3"]
+
+
+def test_an_operator_is_told_everything(world):
+    world.put(noise("pump-9"))
+    assert "pump-9" in devices(world.told())
+
+
+def test_a_device_without_enough_samples_of_its_own_is_told_everything(world):
+    world.put(noise("pump-9"))
+    world.put(note("pump-4", 1, generator(5), place=0.5, rows=15))
+    told = world.told(Selection(receiver="pump-4"))
+    assert devices(told) == ["pump-1", "pump-2", "pump-3", "pump-9"]
+    world.put(note("pump-4", 2, generator(5), place=0.5, rows=16))
+    assert devices(world.told(Selection(receiver="pump-4"))) == ["pump-1", "pump-2", "pump-3"]
+
+
+def test_what_a_device_saw_in_an_earlier_life_comes_back_to_it(world):
+    world.put(replace(noise("pump-1"), incarnation=0, revision=2))
+    world.put(note("pump-1", 1, generator(1), place=0.5, rows=60, incarnation=7))
+    told = world.told(Selection(receiver="pump-1", incarnation=7))
+    assert devices(told) == ["pump-1", "pump-2", "pump-3"]
+
+
+def test_what_an_operator_chose_is_told(world):
+    world.put(noise("pump-9"))
+    world.service.choices.adopt(FLEET, ["pump-2", "pump-9"], ["pump-1"], ROOT)
+    assert devices(world.told(ME)) == ["pump-2", "pump-9"]
+    assert devices(world.told(Selection(receiver="pump-2"))) == ["pump-1", "pump-3"]
+
+
+def test_each_pair_is_read_and_checked_once(world, monkeypatch):
+    world.put(noise("pump-9"))
+    checked = []
+    reason = level_checks.LevelCheck.reason
+    monkeypatch.setattr(
+        level_checks.LevelCheck,
+        "reason",
+        lambda self, theirs: checked.append(theirs.count) or reason(self, theirs),
+    )
+    for _ in range(3):
+        world.told(ME)
+    assert checked == [60.0, 60.0, 40.0]
+    world.put(noise("pump-9", 2, rows=41))
+    world.told(ME)
+    assert checked == [60.0, 60.0, 40.0, 41.0]
+    world.put(note("pump-1", 2, generator(1), place=0.5, rows=61))
+    world.told(ME)
+    assert len(checked) == 7
+
+
+def test_a_pull_that_has_much_to_check_goes_on_where_it_ended(world, monkeypatch):
+    times = iter([0.0, 0.0, 11.0, 11.0, 11.0, 11.0])
+    monkeypatch.setattr(level_checks, "monotonic", lambda: next(times))
+    with pytest.raises(UnavailableError, match="much to check"):
+        world.told(ME)
+    assert devices(world.told(ME)) == ["pump-2", "pump-3"]
+
+
+def test_pairs_that_were_not_asked_for_longest_are_forgotten(world, monkeypatch):
+    monkeypatch.setattr(level_checks, "MAX_REMEMBERED", 1)
+    world.put(noise("pump-9"))
+    assert devices(world.told(ME)) == devices(world.told(ME)) == ["pump-2", "pump-3"]
+    assert len(world.service.pull_service.checks._reasons) == 1
+
+
+def test_what_is_left_out_is_in_the_audit_log_once_with_receiver_and_reason(world):
+    world.put(noise("pump-9"))
+    for _ in range(2):
+        world.told(ME)
+    world.service.writer.write(lambda _: None)  # what waits is written before
+    (entry,) = [e for e in world.service.audit(FLEET, 0, 100) if e.action == "leave out"]
+    assert (entry.actor, entry.subject) == ("server", "pump-9/0/normal")
+    detail = json.loads(entry.detail)
+    assert detail["receiver"] == "pump-1"
+    assert "found a usual loss of" in detail["why"]
+
+
+def test_the_pages_name_who_is_left_out_by_whom_and_why(world):
+    operator = Visitor(create_app(world.service))
+    operator.sign_in(world.operator_token)
+    world.put(noise("pump-9"))
+    world.told(ME)
+
+    def section(device, name):
+        page = Page(operator.get(f"/ui/fleets/{FLEET}/devices/{device}").text)
+        (text,) = [text for a, text in page.all("section") if a.get("id") == name]
+        return text
+
+    assert "Left out" in section("pump-1", "part-sources")
+    assert "pump-9, normal: found a usual loss of" in section("pump-1", "part-sources")
+    assert "1 device leaves out what this device contributed" in section("pump-9", "part-shared")
+    assert "pump-1: found a usual loss of" in section("pump-9", "part-shared")
+    assert "Left out" not in section("pump-2", "part-sources")
+    assert "leaves out" not in section("pump-2", "part-shared")
+    world.put(note("pump-9", 2, generator(8), place=0.5, rows=60))
+    world.told(ME)
+    assert "Left out" not in section("pump-1", "part-sources")
+    assert "leaves out" not in section("pump-9", "part-shared")
