@@ -17,9 +17,11 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.connection import Connection
 from edgemerge.server import audit, contributions
+from edgemerge.server import totals as totals_module
 from edgemerge.server.auth import Caller, hash_token
 from edgemerge.server.db.base import DatabaseDamagedError
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.totals import group_by_part, shareable_groups
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
 
@@ -304,11 +306,91 @@ def test_a_device_cannot_fill_the_database_with_patterns(world, monkeypatch):
     monkeypatch.setattr(contributions, "MAX_PER_DEVICE", 3)
     rng = generator(9)
     for i in range(3):
-        world.put(note("a", 1, rng, pattern=f"p{i}"))
-    with pytest.raises(RejectedError, match="3 contributions already"):
-        world.put(note("a", 1, rng, pattern="p3"))
-    assert world.put(note("a", 2, rng, pattern="p2")).new
+        world.put(note("a", 1, rng, pattern=f"p{i}", incarnation=i))
+    with pytest.raises(RejectedError, match=r"of a, which has 3 .*an operator can drop"):
+        world.put(note("a", 1, rng, pattern="p3", incarnation=3))
+    assert world.put(note("a", 2, rng, pattern="p2", incarnation=2)).new
     assert world.put(note("b", 1, rng, pattern="p3")).new
+
+
+def test_a_device_has_at_most_16_patterns_in_an_incarnation(world):
+    rng = generator(9)
+    for i in range(16):
+        world.put(note("a", 1, rng, pattern=f"p{i}"))
+    before = world.told()
+    with pytest.raises(RejectedError, match=r"'p16' of a, which has 16 .*expected at most 16"):
+        world.put(note("a", 1, rng, pattern="p16"))
+    assert world.told() == before
+    assert world.put(note("a", 2, rng, pattern="p15")).new
+    assert world.put(note("a", 1, rng, pattern="p16", incarnation=1)).new
+    assert world.put(note("b", 1, rng, pattern="p16")).new
+
+
+def test_a_pattern_without_samples_takes_no_place_and_gets_its_own_back_only_if_one_is_free(world):
+    rng = generator(9)
+    for i in range(16):
+        world.put(note("a", 1, rng, pattern=f"p{i}"))
+    assert world.put(note("a", 1, rng, pattern="p16", rows=0)).new
+    assert world.put(note("a", 2, rng, pattern="p3", rows=0)).new
+    assert world.put(note("a", 2, rng, pattern="p16")).new
+    with pytest.raises(RejectedError, match="withdraw a pattern"):
+        world.put(note("a", 3, rng, pattern="p3"))
+    world.put(note("a", 3, rng, pattern="p16", rows=0))
+    assert world.put(note("a", 3, rng, pattern="p3")).new
+    world.must_agree(Selection())
+
+
+def test_patterns_beyond_16_of_an_older_version_can_still_be_renewed(world, monkeypatch):
+    rng = generator(9)
+    monkeypatch.setattr(contributions, "MAX_PATTERNS", 20)
+    for i in range(18):
+        world.put(note("a", 1, rng, pattern=f"p{i:02}"))
+    monkeypatch.undo()
+    for i in range(18):
+        assert world.put(note("a", 2, rng, pattern=f"p{i:02}")).new
+    with pytest.raises(RejectedError, match="at most 16"):
+        world.put(note("a", 1, rng, pattern="p18"))
+
+
+def stored(device, samples, part, pattern="normal"):
+    return contributions.StoredContribution(
+        device, 0, pattern, 1, samples, 9, f"{device}{pattern}", "exact", 0.0, part=part
+    )
+
+
+def test_a_pull_has_at_most_64_patterns_the_largest_and_of_equal_ones_the_first_keys():
+    sizes = {part: float(1 + part % 7) for part in range(1, 101)}
+    names = {part: f"d{(37 * part) % 101:03}" for part in sizes}  # in another order than parts
+    found = [stored(names[part], size, part) for part, size in sizes.items()]
+    given = shareable_groups(Selection(receiver="me"), group_by_part(found), 1)
+    expected = sorted(sizes, key=lambda part: (-sizes[part], names[part]))[:64]
+    assert list(given) == expected
+    again = shareable_groups(Selection(receiver="me"), group_by_part(found[::-1]), 1)
+    assert list(again) == expected
+
+
+def test_where_a_few_must_hide_what_a_pull_leaves_off_is_of_enough_devices():
+    pairs = [(f"{part:03}{who}", part) for part in range(1, 81) for who in "ab"]
+    found = [stored(device, 500.0 - part, part) for device, part in pairs]
+    lonely = [stored("c", 1000.0, 81)]
+    given = shareable_groups(Selection(receiver="me"), group_by_part(found + lonely), 2)
+    assert list(given) == list(range(1, 65))
+    hidden = {c.device for c in found + lonely if c.part not in given}
+    assert len(hidden) >= 2
+
+
+def test_a_bank_is_told_the_largest_patterns_and_the_log_how_many_there_were(
+    world, monkeypatch, caplog
+):
+    monkeypatch.setattr(totals_module, "MAX_PARTS", 2)
+    rng = generator(7)
+    for device, place, rows in (("b", 0.1, 60), ("c", 0.5, 90), ("d", 0.9, 80)):
+        world.put(note(device, 1, rng, place=place, rows=rows))
+    for _ in range(2):  # the second is answered from memory
+        assert ask(world, "a", grouped=True) == [["c"], ["d"]]
+    (noted,) = [each for each in caplog.records if "more patterns" in each.message]
+    assert noted.values == {"fleet": FLEET, "patterns": 3, "given": 2}
+    assert ask(world, "a") == [["b", "c", "d"]]  # one sum has everything
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "..", ".", "a\\b"])

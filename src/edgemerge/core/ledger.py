@@ -559,6 +559,9 @@ class MergedPart:
         return f"MergedPart({len(self.origins)} contributions, {self.stats.count:g} samples)"
 
 
+MAX_PARTS = 64  # patterns in one answer to a pull: a bank compares each with all of its own
+
+
 @dataclass(frozen=True, eq=False)
 class Merged:
     """What a pull returns and a learner adopts: one sum, or one for each pattern.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from edgemerge.core.ledger import Contribution, Merged, MergedPart, Selection
+from edgemerge.core.ledger import MAX_PARTS, Contribution, Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import group
 
@@ -52,11 +52,12 @@ def merge(
         contributions: What to select from, in any order.
         projection: What all devices share.
         selection: Which of them to sum up.
-        grouped: One sum for each pattern instead of one in all.
+        grouped: One sum for each pattern instead of one in all; of the 64 largest if there are
+            more.
     """
     chosen = [each for each in selection(contributions) if each.samples > 0]
     if grouped:
-        parts = [MergedPart.of(found.members, projection) for found in group(chosen)]
+        parts = [MergedPart.of(found.members, projection) for found in group(chosen)[:MAX_PARTS]]
     else:
         parts = [MergedPart.of(chosen, projection)] if chosen else []
     return Merged(projection, tuple(parts))

@@ -32,6 +32,7 @@ CONTRIBUTION_COLUMNS = (
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
+MAX_PATTERNS = 16  # with samples, of one device and incarnation
 
 
 class TotalsDamagedError(ValueDamagedError):
@@ -136,6 +137,16 @@ def count_of_device(tx: Transaction, fleet: str, device: str) -> int:
     """Count the contributions of a device."""
     sql = "select count(*) from contributions where fleet = ? and device = ? and body is not null"
     row = tx.one(sql, fleet, device)
+    return int(row[0]) if row else 0
+
+
+def count_patterns(tx: Transaction, fleet: str, device: str, incarnation: int) -> int:
+    """Count the patterns of one incarnation of a device that have samples."""
+    row = tx.one(
+        "select count(*) from contributions where fleet = ? and device = ? and incarnation = ?"
+        " and body is not null and samples > 0",
+        *(fleet, device, incarnation),
+    )
     return int(row[0]) if row else 0
 
 
@@ -308,13 +319,30 @@ def _must_be_admissible(
     tx: Transaction, fleet: Fleet, received: ReceivedContribution, known: StoredContribution | None
 ) -> None:
     new = received.contribution
-    if known is None and count_of_device(tx, fleet.name, new.device) >= MAX_PER_DEVICE:
-        raise RejectedError(
-            f"{new.device} has {MAX_PER_DEVICE} contributions already: an operator can drop them"
-        )
+    _must_have_a_place(tx, fleet.name, new, known)
     if fleet.growing_only and known is not None:
         last = decode(read_bytes(tx, known), Contribution, projection=fleet.projection)
         admit(new, projection=fleet.projection, last=last, form=received.form)
+
+
+def _must_have_a_place(
+    tx: Transaction, fleet: str, new: Contribution, known: StoredContribution | None
+) -> None:
+    """Refuse one pattern too many; emptied ones take no place, and what has samples keeps its."""
+    device = new.device
+    if known is None and count_of_device(tx, fleet, device) >= MAX_PER_DEVICE:
+        raise RejectedError(
+            f"found a new contribution of {device}, which has {MAX_PER_DEVICE} contributions "
+            f"already, expected at most {MAX_PER_DEVICE}: an operator can drop those of an old "
+            "incarnation, or all"
+        )
+    fills = new.samples > 0 and (known is None or known.samples == 0)
+    if fills and count_patterns(tx, fleet, device, new.incarnation) >= MAX_PATTERNS:
+        raise RejectedError(
+            f"found the pattern {new.pattern!r} of {device}, which has {MAX_PATTERNS} patterns in "
+            f"incarnation {new.incarnation} already, expected at most {MAX_PATTERNS}: set a lower "
+            "max_patterns on the device, or withdraw a pattern by sharing it without samples"
+        )
 
 
 def _audit(

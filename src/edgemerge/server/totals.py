@@ -20,7 +20,7 @@ from time import monotonic
 from typing import TypeVar
 
 from edgemerge.core.errors import DeniedError, FormatError, UnavailableError
-from edgemerge.core.ledger import Merged, MergedPart, Selection
+from edgemerge.core.ledger import MAX_PARTS, Key, Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
 from edgemerge.core.stats import Stats
@@ -261,13 +261,16 @@ def select(
 
 
 def group_by_part(contributions: list[StoredContribution]) -> Groups:
-    """Sort contributions into their patterns, the largest first."""
+    """Sort contributions into their patterns, the largest first; of equal ones by their keys."""
     found: Groups = {}
     for stored in contributions:
         if stored.part:
             found.setdefault(stored.part, []).append(stored)
-    sizes = {part: sum(stored.samples for stored in inside) for part, inside in found.items()}
-    return {part: found[part] for part in sorted(found, key=lambda part: (-sizes[part], part))}
+
+    def order(part: int) -> tuple[float, Key]:
+        return -sum(stored.samples for stored in found[part]), min(c.key for c in found[part])
+
+    return {part: found[part] for part in sorted(found, key=order)}
 
 
 def must_have_enough_devices(
@@ -285,7 +288,9 @@ def must_have_enough_devices(
 def shareable_groups(selection: Selection, groups: Groups, min_devices: int) -> Groups:
     """Leave out patterns of too few devices, and then so many that those hide among others.
 
-    The caller's own do not matter, so selecting them in another way reveals nothing new.
+    The caller's own do not matter, so selecting them in another way reveals nothing new. Of what is
+    left at most `MAX_PARTS` are given, the largest: a bank compares each with all of its own. Those
+    beyond have enough devices themselves, so they can be left out, too.
     """
     others = {part: [c for c in groups[part] if c.device != selection.receiver] for part in groups}
     count = {part: len(_other_devices(others[part], selection)) for part in groups}
@@ -296,7 +301,8 @@ def shareable_groups(selection: Selection, groups: Groups, min_devices: int) -> 
         if not 0 < len(_other_devices(hidden, selection)) < min_devices:
             break
         shown.pop(0)  # the smallest
-    return {part: groups[part] for part in groups if part in shown or not count[part]}
+    given = [part for part in groups if part in shown or not count[part]]
+    return {part: groups[part] for part in given[:MAX_PARTS]}
 
 
 def _other_devices(chosen: Iterable[StoredContribution], selection: Selection) -> set[str]:
@@ -456,9 +462,13 @@ class PullService:
         chosen = self._fitting(
             *(tx, fleet, selection, chosen), contributions=contributions, rules=rules, apart=True
         )
-        groups = shareable_groups(selection, group_by_part(chosen), min_devices)
+        found = group_by_part(chosen)
+        groups = shareable_groups(selection, found, min_devices)
 
         def add_up() -> list[Stats]:
+            if len(groups) == MAX_PARTS < len(found):
+                values = {"fleet": name, "patterns": len(found), "given": MAX_PARTS}
+                log.warning("more patterns than one pull gives", extra={"values": values})
             whole, inside = load_parts(tx, fleet), group_by_part(contributions)
             must_match_samples(whole, contributions)
             return [
