@@ -112,6 +112,14 @@ def test_what_is_not_newer_is_refused_with_the_newest_and_changes_nothing(world,
 
 
 @pytest.mark.slow
+def test_a_pull_of_patterns_has_the_largest_if_there_are_many(monkeypatch):
+    monkeypatch.setattr("edgemerge.exchange.protocol.MAX_PARTS", 2)
+    notes = [note(p, pattern=p, number=n) for p, n in (("busy", 50), ("idle", 90), ("normal", 70))]
+    told = merge(notes, SHARED, Selection(), grouped=True)
+    assert [part.devices for part in told.parts] == [["idle"], ["normal"]]
+    assert len(merge(notes, SHARED, Selection()).origins) == 3
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(
     "wish",

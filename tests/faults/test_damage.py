@@ -121,7 +121,7 @@ def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping
     with opened(url, tokens) as local, caplog.at_level(logging.ERROR):
         must_be_right(local.told(grouping), newest)
         all_is_well(local, newest)
-        assert "kept sums were damaged" in caplog.text
+        assert "kept sums cannot be used" in caplog.text
         note = share(BEHIND, "idle", 3)
         assert local.push(note).status_code == 201
         all_is_well(local, newest | {note.key: note})

@@ -90,9 +90,12 @@ def test_reports_are_counted_by_what_became_of_them(here):
 
 
 def test_what_is_stored_is_counted(here):
+    used = 1.0 - here.service.capacity("mine").left
+    assert 0.0 < used < 1e-3
     assert value(here, "edgemerge_fleets") == 1.0
     assert value(here, "edgemerge_stored") == 3.0
     assert value(here, "edgemerge_samples") == 12.0
+    assert value(here, "edgemerge_capacity_left_ratio") == 1.0 - used
     assert value(here, "edgemerge_choices") == value(here, "edgemerge_choices_undone") == 0.0
     assert value(here, "edgemerge_waiting") == 0.0
     assert values(here, "edgemerge_contributions_total")[("stale",)] == 1.0
@@ -273,4 +276,4 @@ def test_prometheus_takes_the_rules_of_the_page(tmp_path):
     page = DEPLOY.parent / "docs" / "how-to" / "monitor-with-prometheus.md"
     (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "rules.yml").write_text(rules, encoding="utf-8")
-    assert "7 rules found" in checked("rules", str(tmp_path / "rules.yml"))
+    assert "8 rules found" in checked("rules", str(tmp_path / "rules.yml"))

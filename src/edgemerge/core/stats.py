@@ -365,6 +365,11 @@ class Stats:
         return float(max(self.U.diagonal().max(), self.S.max(), self.count))
 
     @property
+    def load(self) -> float:
+        """The largest sum as a part of what is exact; sums whose loads add up to 1 may not fit."""
+        return self.largest / exact_limit(self.projection.quantum)
+
+    @property
     def digest(self) -> str:
         """SHA-256 of projection and sums, equal for equal stats."""
         parts = (np.asarray(a, "<f8").tobytes() for a in (*self.arrays, self.count))

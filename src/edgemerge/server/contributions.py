@@ -3,15 +3,20 @@
 `body` is the newest, `counted` what the totals hold of this key, in their part `part`; where the
 two differ the totals are behind. A dropped contribution has no body; its row goes once the totals
 no longer hold it. Both have a digest, so that damage on disk is never added up.
+
+`load` is the largest sum of a contribution (see `Stats.load`) as a part of the fleet's capacity, up
+to which sums are exact. The loads of all contributions add up to at least that of their total. So
+below 1 the total is exact, and so is every selection: squares only grow, and it has fewer of them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
 from edgemerge.core.ledger import Contribution, Key, Ledger, Origin
@@ -27,12 +32,15 @@ from edgemerge.wire.codec import decode, decode_with_form
 
 CONTRIBUTION_COLUMNS = (
     "device, incarnation, pattern, revision, samples, bytes, digest, form, received,"
-    " body, counted, counted_digest, part"
+    " body, counted, counted_digest, part, load"
 )
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
 MAX_PATTERNS = 16  # with samples, of one device and incarnation
+CAPACITY_WARNING = 0.1  # of the capacity: warn when less is left
+
+log = logging.getLogger(__name__)
 
 
 class TotalsDamagedError(ValueDamagedError):
@@ -56,6 +64,7 @@ class StoredContribution:
     counted: int | None = None
     counted_digest: str | None = None
     part: int = 0
+    load: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -150,6 +159,36 @@ def count_patterns(tx: Transaction, fleet: str, device: str, incarnation: int) -
     return int(row[0]) if row else 0
 
 
+def capacity_used(tx: Transaction, fleet: str) -> float:
+    """Return the part of a fleet's capacity that is used; 1 and more is above it."""
+    row = tx.one("select coalesce(sum(load), 0) from contributions where fleet = ?", fleet)
+    return float(row[0]) if row else 0.0
+
+
+class CapacityUse(NamedTuple):
+    """What is left of a fleet's capacity, which device uses most of it, and how much."""
+
+    left: float
+    device: str
+    load: float
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is time to start a new generation of counts."""
+        return self.left < CAPACITY_WARNING
+
+
+def capacity_use(tx: Transaction, fleet: str) -> CapacityUse:
+    """Return how a fleet's capacity is used."""
+    row = tx.one(
+        "select device, sum(load) from contributions where fleet = ?"
+        " group by device order by 2 desc, 1 limit 1",
+        fleet,
+    )
+    device, load = row or ("", 0.0)
+    return CapacityUse(1.0 - capacity_used(tx, fleet), device, float(load))
+
+
 def store(
     tx: Transaction, fleet: str, received: ReceivedContribution, *, now: float, epoch: int
 ) -> None:
@@ -162,24 +201,26 @@ def store(
     failpoint("server-in-put")
     tx.run(
         "insert into contributions (fleet, device, incarnation, pattern, revision, samples, bytes,"
-        " digest, form, received, epoch, body, part) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+        " digest, form, received, epoch, body, load, part)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
         " on conflict (fleet, device, incarnation, pattern) do update set"
         " revision = excluded.revision, samples = excluded.samples, bytes = excluded.bytes,"
         " digest = excluded.digest, form = excluded.form, received = excluded.received,"
-        " epoch = excluded.epoch, body = excluded.body",
+        " epoch = excluded.epoch, body = excluded.body, load = excluded.load",
         *(fleet, *new.key, new.revision, new.stats.count, len(received.data), received.digest),
-        *(received.form, now, epoch, made[0][0]),
+        *(received.form, now, epoch, made[0][0], new.stats.load),
     )
 
 
-def drop_device(tx: Transaction, fleet: str, device: str) -> int:
-    """Drop all contributions of a device; return how many there were."""
-    where = "where fleet = ? and device = ? and body is not null"
-    found = count_of_device(tx, fleet, device)
+def drop_device(tx: Transaction, fleet: str, device: str, incarnation: int | None = None) -> int:
+    """Drop the contributions of a device, of all or of one incarnation; return how many."""
+    only, values = ("", ()) if incarnation is None else (" and incarnation = ?", (incarnation,))
+    where = f"where fleet = ? and device = ?{only} and body is not null"
+    of = (fleet, device, *values)
     uncounted = f"select body from contributions {where} and (counted is null or counted <> body)"
-    tx.run(f"delete from bodies where id in ({uncounted})", fleet, device)
+    tx.run(f"delete from bodies where id in ({uncounted})", *of)
     failpoint("server-in-drop")
-    tx.run(f"update contributions set body = null {where}", fleet, device)
+    found = tx.run(f"update contributions set body = null, load = 0 {where}", *of)
     tx.run("delete from contributions where fleet = ? and body is null and counted is null", fleet)
     return found
 
@@ -323,6 +364,7 @@ def _must_be_admissible(
     if fleet.growing_only and known is not None:
         last = decode(read_bytes(tx, known), Contribution, projection=fleet.projection)
         admit(new, projection=fleet.projection, last=last, form=received.form)
+    _must_fit_capacity(tx, fleet.name, new, known)
 
 
 def _must_have_a_place(
@@ -343,6 +385,29 @@ def _must_have_a_place(
             f"incarnation {new.incarnation} already, expected at most {MAX_PATTERNS}: set a lower "
             "max_patterns on the device, or withdraw a pattern by sharing it without samples"
         )
+
+
+def _must_fit_capacity(
+    tx: Transaction, fleet: str, new: Contribution, known: StoredContribution | None
+) -> None:
+    """Refuse what would make the total inexact; warn when little capacity is left.
+
+    What does not grow is always accepted: a fleet that is too full can become smaller.
+    """
+    used = capacity_used(tx, fleet)
+    others = used - (known.load if known else 0.0)
+    after = others + new.stats.load
+    if after >= 1.0 and after > used:
+        found, left = (f"{100.0 * part:.3g} %" for part in (new.stats.load, max(1.0 - others, 0.0)))
+        raise RejectedError(
+            f"{new.device}, {new.pattern}: found sums that need {found} of the capacity of {fleet} "
+            f"(up to which sums are exact), expected less than {left}, which is left: start a new "
+            "generation of counts on this device, or drop old incarnations as an operator"
+        )
+    if 1.0 - after < CAPACITY_WARNING <= 1.0 - used:
+        values = {"fleet": fleet, "left": 1.0 - after, "device": new.device}
+        words = "little capacity is left: start a new generation of counts"
+        log.warning(words, extra={"values": values})
 
 
 def _audit(

@@ -35,6 +35,11 @@ GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index f
         "Samples learnt by all fleets, as they weigh now: the sum over contributions.",
         "select coalesce(sum(samples), 0) from contributions where body is not null",
     ),
+    "edgemerge_capacity_left_ratio": (
+        "Capacity for exact sums that is left, in the fleet that has the least; 1 is all.",
+        "select 1 - coalesce(max(used), 0) from"
+        " (select sum(load) as used from contributions group by fleet) as fleets_used",
+    ),
     "edgemerge_choices": (
         "Choices of operators that stand.",
         "select count(*) from choices where undone is null",

@@ -10,14 +10,14 @@ from math import inf
 from time import monotonic, time
 from typing import Any, TypeVar
 
-from edgemerge.core.errors import DeniedError, UnknownError
+from edgemerge.core.errors import CapacityError, DeniedError, UnknownError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, fleets, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
-from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.contributions import CapacityUse, StoredContribution
 from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet, must_be_plain_name
@@ -200,6 +200,11 @@ class Service:
             rules = self.pull_service.rules_cache.rules(tx, name)
             return fleet, [stored for stored in found if _may_see(caller, stored.key, rules)]
 
+    def capacity(self, name: str) -> CapacityUse:
+        """Return how the capacity of a fleet is used, up to which its sums are exact."""
+        with self.database.reading() as tx:
+            return contributions.capacity_use(tx, name)
+
     def contribution(self, name: str, key: Key, caller: Caller) -> tuple[StoredContribution, bytes]:
         """Return a single contribution, where the fleet allows it."""
         with self.database.reading() as tx:
@@ -213,20 +218,25 @@ class Service:
                 raise UnknownError(f"no contribution {key} in {name}")
             return stored, contributions.read_bytes(tx, stored)
 
-    def drop(self, name: str, device: str, caller: Caller) -> int:
-        """Forget all that a device contributed, as if it had never been heard."""
+    def drop(
+        self, name: str, device: str, caller: Caller, *, incarnation: int | None = None
+    ) -> int:
+        """Forget what a device contributed, in all or one incarnation, as if it never had."""
         if not caller.is_operator and caller.name != device:
             raise DeniedError(f"{caller.name} may drop its own contributions only")
 
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
-            found = contributions.drop_device(tx, name, device)
+            found = contributions.drop_device(tx, name, device, incarnation)
+            which = {} if incarnation is None else {"incarnation": incarnation}
             if not found:
-                raise UnknownError(f"no contribution of {device} in {name}")
+                of = f", incarnation {incarnation}," if which else ""
+                raise UnknownError(f"no contribution of {device}{of} in {name}")
             fleets.next_epoch(tx, name)
-            self._audit(tx, caller, "drop", name, device, contributions=found)
-            with suppress(ValueDamagedError):  # of another device: its words come when it is read
+            self._audit(tx, caller, "drop", name, device, contributions=found, **which)
+            # Of another device, or of a fleet that is still too full: it is told when it is read.
+            with suppress(ValueDamagedError, CapacityError):
                 totals.count_changes(tx, fleets.get(tx, name), found)
             return found
 

@@ -19,7 +19,7 @@ from threading import Lock
 from time import monotonic
 from typing import TypeVar
 
-from edgemerge.core.errors import DeniedError, FormatError, UnavailableError
+from edgemerge.core.errors import CapacityError, DeniedError, FormatError, UnavailableError
 from edgemerge.core.ledger import MAX_PARTS, Key, Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
@@ -74,7 +74,9 @@ def count_changes(tx: Transaction, fleet: Fleet, limit: int) -> int:
     tx.lock(f"fleet {fleet.name}")
     try:
         return _count_changes(tx, fleet, limit)
-    except TotalsDamagedError as error:
+    except (TotalsDamagedError, CapacityError) as error:
+        # What fits at intake fits when added afresh; beside sums that are not replaced yet, some
+        # of it may not.
         rebuild_totals(tx, fleet.name, error)
         return _count_changes(tx, fleet, limit)
 
@@ -85,8 +87,7 @@ def _count_changes(tx: Transaction, fleet: Fleet, limit: int) -> int:
     if changes:
         before = load_parts(tx, fleet)
         now = dict(before)
-        for stored in changes:
-            count_one(tx, fleet.projection, now, stored)
+        count_all(tx, fleet.projection, now, changes)
         for stored in changes:
             mark_counted(tx, fleet.name, stored, 0)
         failpoint("server-in-fold")
@@ -94,23 +95,27 @@ def _count_changes(tx: Transaction, fleet: Fleet, limit: int) -> int:
     return len(changes)
 
 
-def count_one(
-    tx: Transaction, projection: Projection, parts: Parts, stored: StoredContribution
+def count_all(
+    tx: Transaction, projection: Projection, parts: Parts, changes: list[StoredContribution]
 ) -> None:
-    """Let the sums hold the newest of one key instead of what they hold of it."""
+    """Let the sums hold the newest of each key instead of what they hold of it.
+
+    All old sums are removed before new ones are added: together they may exceed the capacity.
+    """
     empty = Stats.empty(projection)
-    if stored.counted is not None:
-        old = read_counted_stats(tx, stored, projection)
-        parts[stored.part] = parts.get(stored.part, empty) - old  # M7
-    if stored.body is not None:
-        parts[0] = parts.get(0, empty) + read_stats(tx, stored, projection)  # M7
+    for stored in changes:
+        if stored.counted is not None:
+            old = read_counted_stats(tx, stored, projection)
+            parts[stored.part] = parts.get(stored.part, empty) - old  # M7
+    for stored in changes:
+        if stored.body is not None:
+            parts[0] = parts.get(0, empty) + read_stats(tx, stored, projection)  # M7
 
 
 def exact_total(tx: Transaction, fleet: Fleet, contributions: list[StoredContribution]) -> Stats:
     """Return the exact sum of everything, without writing anything."""
     parts = load_parts(tx, fleet)
-    for stored in list_uncounted(tx, fleet.name, 2**31):
-        count_one(tx, fleet.projection, parts, stored)
+    count_all(tx, fleet.projection, parts, list_uncounted(tx, fleet.name, 2**31))
     must_match_samples(parts, contributions)
     return Stats.total(fleet.projection, parts.values())
 
@@ -128,7 +133,7 @@ def must_match_samples(parts: Parts, contributions: list[StoredContribution]) ->
 def rebuild_totals(tx: Transaction, fleet: str, why: Exception) -> None:
     """Delete the totals: from now on every contribution is uncounted, and is added again."""
     values = {"fleet": fleet, "problem": str(why)}
-    log.error("kept sums were damaged: summing up afresh", extra={"values": values})
+    log.error("kept sums cannot be used: summing up afresh", extra={"values": values})
     tx.lock(f"fleet {fleet}")
     tx.run("delete from totals where fleet = ?", fleet)
     tx.run("delete from contributions where fleet = ? and body is null", fleet)

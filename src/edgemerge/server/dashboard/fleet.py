@@ -56,6 +56,7 @@ def show_fleet(
     request: Request,
     fleet: Name,
     session: PageSession,
+    service: ServiceDep,
     viewers: ViewersDep,
     q: SearchText = "",
     sort: SearchText = "",
@@ -66,6 +67,7 @@ def show_fleet(
     rows = sort_rows(seen.rows, sort)
     shown = {row.device for row in rows if matches(row, q)}
     page: dict[str, Any] = {"fleet": fleet, "tab": "Devices", "here": server_url(request)}
+    page["capacity"] = service.capacity(fleet)
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
     found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
     values = page | table | found
