@@ -65,8 +65,15 @@ def test_contributions_are_listed_and_dropped_and_devices_revoked(hub, fleet, tm
     (device,) = hub.told("devices", fleet)
     assert (device["contributions"], device["revoked"]) == (1, None)
     assert "idle" in hub.fleet("contributions", fleet).stdout
+    exchange.push(Contribution("pump-1", Stats.of(SHARED, IDLE), revision=1, incarnation=2))
     assert hub.fleet("revoke", fleet, "pump-1").exit_code == 0
     assert hub.told("devices", fleet)[0]["revoked"].endswith("Z")
+    assert "incarnation 3" in failure(
+        hub.fleet("drop", fleet, "pump-1", "--incarnation", 3, "--yes")
+    )
+    assert hub.told("drop", fleet, "pump-1", "--incarnation", 2, "--yes")["dropped"] == 1
+    (note,) = hub.told("contributions", fleet)["contributions"]
+    assert note["incarnation"] == 0
     assert hub.told("drop", fleet, "pump-1", "--yes")["dropped"] == 1
     assert hub.told("contributions", fleet)["contributions"] == []
     exchange.close()

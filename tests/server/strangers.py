@@ -68,6 +68,7 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "GET /fleets/{fleet}/likeness": Route(("operator",)),
     "DELETE /fleets/{fleet}/choices/{number}": Route(("operator",)),
     "DELETE /fleets/{fleet}/contributions/{device}": Route(("itself", "operator")),
+    "DELETE /fleets/{fleet}/contributions/{device}/{incarnation}": Route(("itself", "operator")),
     "GET /fleets/{fleet}/devices/{device}/desired": Route(("itself", "operator")),
     "DELETE /fleets/{fleet}/devices/{device}": Route(("operator",)),
     "DELETE /fleets/{fleet}": Route(("operator",)),

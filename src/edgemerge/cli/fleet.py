@@ -242,17 +242,23 @@ def contributions(fleet: str, *, as_json: bool, **where: Any) -> None:
 @click.command(epilog=example("edgemerge fleet drop pumps pump-3 --yes"))
 @click.argument("fleet")
 @click.argument("device")
+@click.option(
+    "--incarnation", type=click.IntRange(0), help="Delete those of this incarnation only."
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @json_option
-def drop(fleet: str, device: str, *, yes: bool, as_json: bool, **where: Any) -> None:
-    """Delete all contributions of a device.
+def drop(
+    fleet: str, device: str, *, incarnation: int | None, yes: bool, as_json: bool, **where: Any
+) -> None:
+    """Delete all contributions of a device, or those of one incarnation.
 
     The sums of FLEET are recomputed without them. This cannot be undone; `exclude` can.
     """
-    confirm(f"Delete all contributions of {device} in {fleet}?", yes=yes)
+    which = "all contributions" if incarnation is None else f"incarnation {incarnation}"
+    confirm(f"Delete {which} of {device} in {fleet}?", yes=yes)
     with operator_connection(**where) as client:
-        dropped = client.drop(fleet, device)
+        dropped = client.drop(fleet, device, incarnation=incarnation)
     found = {"fleet": fleet, "device": device, "dropped": dropped}
     print_json(found) if as_json else click.echo(f"Dropped {dropped} contributions of {device}.")
 

@@ -130,9 +130,16 @@ class ServerClient:
         """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))
 
-    def drop(self, fleet: str, device: str) -> int:
-        """Delete all contributions of a device; return their number."""
-        reply = self._ask("DELETE", "fleets", fleet, "contributions", device)
+    def drop(self, fleet: str, device: str, *, incarnation: int | None = None) -> int:
+        """Delete contributions of a device; return their number.
+
+        Args:
+            fleet: Its fleet.
+            device: The device.
+            incarnation: Delete those of this incarnation only; None (the default): all of them.
+        """
+        only = () if incarnation is None else (str(incarnation),)
+        reply = self._ask("DELETE", "fleets", fleet, "contributions", device, *only)
         dropped = _dict(reply).get("dropped")
         if type(dropped) is not int:
             raise RejectedError(

@@ -214,6 +214,17 @@ def drop(fleet: Name, device: Name, caller: Member, service: ServiceDep) -> Drop
     return Dropped(dropped=service.drop(fleet, device, caller))
 
 
+@router.delete(
+    "/fleets/{fleet}/contributions/{device}/{incarnation}",
+    responses=problem_responses(401, 403, 404, 422, 503, 507),
+)
+def drop_incarnation(
+    fleet: Name, device: Name, incarnation: Number, caller: Member, service: ServiceDep
+) -> Dropped:
+    """Drop what a device contributed in one incarnation; an operator may, and the device itself."""
+    return Dropped(dropped=service.drop(fleet, device, caller, incarnation=incarnation))
+
+
 MAX_SHOWN_ERRORS = 20  # of an invalid report
 
 
