@@ -82,6 +82,7 @@ def carry_out(world, act, number):
             world.drop(device)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(acts, min_size=5, max_size=25))
