@@ -87,7 +87,7 @@ def test_two_kinds_of_peers_can_both_belong_to_one_pattern(monkeypatch):
     from edgemerge.core.similarity import Group
 
     monkeypatch.setattr(
-        patterns, "_group_to_limit", lambda notes, _: [Group((n,), n.stats) for n in notes]
+        patterns, "group_to_limit", lambda notes, *_, **__: [Group((n,), n.stats) for n in notes]
     )
     X = machine(0.0, 2000, np.random.default_rng(0))
     bank = Bank(SHARED, max_patterns=1)

@@ -6,18 +6,24 @@ it does not matter how they were grouped when they were handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core import patterns
 from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.ledger import Contribution, Merged, must_be_name
-from edgemerge.core.patterns import Event, Patterns, maintain
+from edgemerge.core.patterns import (
+    AdoptionPlan,
+    Event,
+    Patterns,
+    apply_plan,
+    maintain,
+    plan_adoption,
+)
 from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
 from edgemerge.core.stats import Stats
 
@@ -264,12 +270,55 @@ class Bank:
             adopted = merged.contributions
         else:
             adopted = [merged] if isinstance(merged, Contribution) else list(merged)
-        for contribution in adopted:
-            must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
-            contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
+        self._must_fit(adopted)
         if not isinstance(merged, Merged):
             self.catch_up()
-        patterns.adopt_contributions(self.patterns, adopted)
+        apply_plan(self.patterns, plan_adoption(self.patterns, adopted))
+
+    def plan(self, merged: Merged, checkpoint: Callable[[], object] = bool) -> AdoptionPlan:
+        """Do what takes long of `adopt`, and change nothing: for another thread, with a copy.
+
+        Args:
+            merged: What an exchange returned.
+            checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+                By default it does nothing.
+
+        Returns:
+            What `apply` needs.
+
+        Raises:
+            MismatchError: It was made with another projection.
+        """
+        self._must_fit(merged.contributions)
+        return plan_adoption(self.patterns, merged.contributions, checkpoint)
+
+    def apply(self, plan: AdoptionPlan) -> None:
+        """Replace what the others have seen by what was planned; a plan can be applied once.
+
+        Args:
+            plan: What `plan` returned, of this bank or of a copy. The patterns that have samples
+                of this device must still be the same.
+
+        Raises:
+            CapacityError: The sums do not fit together any more; nothing has changed.
+        """
+        apply_plan(self.patterns, plan)
+
+    def copy_own(self) -> Bank:
+        """Return a bank with copies of the patterns that have samples of this device.
+
+        Rows and buffered samples are left out: it serves to plan and to check, not to go on.
+        """
+        bank, no_rows = Bank(self.projection, **self.options), self.waiting[:0]
+        for name, each in self.detectors.items():
+            if each.own_count:
+                bank.patterns.add(name, each.own, no_rows).detector.adopt(each.others)
+        return bank
+
+    def _must_fit(self, contributions: Iterable[Contribution]) -> None:
+        for contribution in contributions:
+            must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
+            contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
 
     @property
     def supervised(self) -> bool:

@@ -9,7 +9,7 @@ so the more alike they are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from typing import Any, Literal
@@ -22,14 +22,13 @@ from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import (
     SAME_FACTOR,
-    Group,
     Profile,
     best_match,
     distance,
-    group,
+    group_to_limit,
     nearest_pair,
 )
-from edgemerge.core.stats import Capacity, Stats
+from edgemerge.core.stats import Capacity, Stats, must_fit
 
 EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
 
@@ -224,6 +223,12 @@ class Pattern:
         return float(np.sqrt(shift / max(spread, own.quantum)))
 
 
+def free_name(stem: str, taken: Collection[str]) -> str:
+    """Return the first of stem, stem-2, stem-3, ... that is not taken."""
+    names = (stem if k == 1 else f"{stem}-{k}" for k in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
 MAX_EVENTS = 1000  # the newest are kept
 
 
@@ -262,8 +267,7 @@ class Patterns:
 
     def free_name(self, stem: str) -> str:
         """Return the first of stem, stem-2, stem-3, ... that no instance has."""
-        names = (stem if k == 1 else f"{stem}-{k}" for k in range(1, len(self.instances) + 2))
-        return next(name for name in names if name not in self.instances)
+        return free_name(stem, self.instances)
 
     def record(self, kind: EventKind, pattern: str, other: str = "") -> None:
         """Record an event."""
@@ -473,34 +477,68 @@ def _report_drift_and_absence(patterns: Patterns, name: str, instance: Pattern) 
         patterns.record("gone", name)
 
 
-FACTOR_GROWTH = 1.5  # by which that factor grows while a fleet has too many patterns
 MAX_NAME_LENGTH = 190  # characters of a name, which leaves room for a number behind it
 MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourselves
 
 
-def adopt_contributions(patterns: Patterns, contributions: Iterable[Contribution]) -> None:
-    """Replace what peers have seen."""
-    groups = _group_to_limit(list(contributions), MAX_ADOPTED_PER_OWN * patterns.most)
-    nothing = Stats.empty(patterns.projection)
-    for name, instance in list(patterns.instances.items()):
-        instance.detector.adopt(nothing)
-        if not instance.detector.known.own.count:
-            del patterns.instances[name]
-    ours = {name: Profile.of(i.detector.own) for name, i in patterns.instances.items()}
+@dataclass(frozen=True, eq=False)
+class AdoptionPlan:
+    """What adopting changes: all that takes long is done, and to apply it takes no comparison.
+
+    Args:
+        others: The sums that peers add to a pattern of our own, by its name.
+        foreign: The patterns that only peers have seen, by name.
+    """
+
+    others: dict[str, Stats]
+    foreign: dict[str, Pattern] = field(default_factory=dict)
+
+
+def plan_adoption(
+    patterns: Patterns,
+    contributions: Iterable[Contribution],
+    checkpoint: Callable[[], object] = bool,
+) -> AdoptionPlan:
+    """Decide which sums of peers belong to which pattern; nothing is adopted.
+
+    Args:
+        patterns: The bank's, or a copy of those that have own samples; it is not changed.
+        contributions: What peers have seen.
+        checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+    """
+    most = MAX_ADOPTED_PER_OWN * patterns.most
+    groups = group_to_limit(contributions, most, checkpoint=checkpoint)
+    own = {n: each for n, each in patterns.instances.items() if each.detector.known.own.count}
+    profiles = {name: Profile.of(each.detector.own) for name, each in own.items()}
+    nothing, no_rows = Stats.empty(patterns.projection), np.empty((0, patterns.projection.n_inputs))
+    plan = AdoptionPlan({})
     for found in groups:
-        match = best_match(ours, Profile.of(found.stats), SAME_FACTOR, distance)
-        if match is None:
-            first = found.members[0]
-            match = patterns.free_name(f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH])
-            patterns.add(match, nothing, np.empty((0, patterns.projection.n_inputs)))
-        detector = patterns.instances[match].detector
-        detector.adopt(detector.others + found.stats)
-    patterns.settled = patterns.settled or bool(groups)
+        checkpoint()
+        match = best_match(profiles, Profile.of(found.stats), SAME_FACTOR, distance)
+        if match is not None:
+            plan.others[match] = plan.others.get(match, nothing) + found.stats
+            continue
+        first = found.members[0]
+        stem = f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH]
+        detector = Detector.resume(nothing, found.stats, **patterns.settings)
+        plan.foreign[free_name(stem, {*own, *plan.foreign})] = Pattern(detector, no_rows)
+    return plan
 
 
-def _group_to_limit(contributions: list[Contribution], most: int) -> list[Group]:
-    factor, groups = SAME_FACTOR, group(contributions, factor=SAME_FACTOR)
-    while len(groups) > most:
-        factor *= FACTOR_GROWTH
-        groups = group(contributions, factor=factor)
-    return groups
+def apply_plan(patterns: Patterns, plan: AdoptionPlan) -> None:
+    """Replace what peers have seen; the patterns with own samples are those it was made for.
+
+    Raises:
+        CapacityError: Own sums and those of peers do not fit together; nothing has changed.
+    """
+    own = {n: each for n, each in patterns.instances.items() if each.detector.known.own.count}
+    for name, others in plan.others.items():
+        known = own[name].detector.known
+        must_fit(known.own.largest() * known.frame + others.largest, known.own.quantum)
+    nothing = Stats.empty(patterns.projection)
+    for name, each in own.items():
+        each.detector.adopt(plan.others.get(name, nothing))
+    for each in plan.foreign.values():
+        each.used_at = patterns.clock
+    patterns.instances = {**own, **plan.foreign}
+    patterns.settled = patterns.settled or bool(plan.others or plan.foreign)

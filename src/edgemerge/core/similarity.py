@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
-from math import log
+from math import inf, log
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +38,8 @@ LEVEL_RATIOS = (0.6, 1.6)  # honest sums of unlike patterns lie within, see deci
 LEVEL_FACTOR = 3.0  # patterns of one projection are within 2.4 of each other on HAR
 SMALL_LEVEL_FACTOR = 6.0  # single people on HAR: 3.5; a few rows of noise: 27 and more
 CHECK_SAMPLES_PER_HIDDEN = 4.0  # own samples from which that tells honest sums from others
+
+Array = NDArray[np.float64]
 
 K = TypeVar("K")
 
@@ -66,12 +68,28 @@ class Profile:
         readout = stats.solve()
         return cls(stats, readout, level_of(stats, readout))
 
-    @property
+    @cached_property
     def usual_loss(self) -> float:
         """The expected loss of new samples of this kind."""
         return float(self.level.usual_loss)
 
-    @property
+    @cached_property
+    def squares(self) -> float:
+        """The sum of S."""
+        return float(self.stats.S.sum())
+
+    @cached_property
+    def squared_readout(self) -> Array:
+        """BBᵀ, (N, N): with it a comparison takes N² + Nn multiplications instead of N²n."""
+        B = self.readout.B
+        return np.asarray(B @ B.T)
+
+    @cached_property
+    def size(self) -> float:
+        """The number of outputs of all samples: a sum of squares over it is a mean loss."""
+        return float(max(self.stats.count, self.stats.projection.quantum) * self.stats.S.size)
+
+    @cached_property
     def known(self) -> bool:
         """Whether there are enough samples for a reliable level."""
         return bool(self.stats.count >= SAMPLES_PER_PARAMETER * self.level.freedom)
@@ -103,7 +121,9 @@ def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:
     """
     mine, theirs = Profile.of(a), Profile.of(b)
     level = theirs.usual_loss if theirs.known else mine.usual_loss
-    return theirs.stats.mean_loss(mine.readout) / level  # M10
+    data, B, G = theirs.stats, mine.readout.B, mine.squared_readout
+    losses = theirs.squares - 2.0 * float(np.vdot(B, data.V)) + float(np.vdot(G, data.U))  # M10
+    return max(losses, 0.0) / theirs.size / level
 
 
 def alike(a: Stats | Profile, b: Stats | Profile, factor: float = SIMILAR_FACTOR) -> bool:
@@ -164,8 +184,6 @@ def _smallest(ratios: Mapping[K, float], factor: float) -> K | None:
     return best if best is not None and ratios[best] <= factor else None
 
 
-Array = NDArray[np.float64]
-
 BLOCK_BYTES = 2**25  # bytes of flattened matrices in memory at once, for rows and for columns
 
 
@@ -187,18 +205,17 @@ class _Readouts:
 
     def __init__(self, profiles: Sequence[Profile]) -> None:
         self._B = _flattened(p.readout.B for p in profiles)
-        self._G = _flattened(p.readout.B @ p.readout.B.T for p in profiles)
+        self._G = _flattened(p.squared_readout for p in profiles)
         self._usual = np.array([p.usual_loss for p in profiles])
 
     def explain(self, data: Sequence[Profile]) -> Array:
         """Return the mean loss of each set of data, as a multiple of its usual loss."""
         V, U = _flattened(d.stats.V for d in data), _flattened(d.stats.U for d in data)
-        S = np.array([d.stats.S.sum() for d in data])
-        size = np.array([max(d.stats.count, d.stats.projection.quantum) for d in data])
+        S, size = np.array([d.squares for d in data]), np.array([d.size for d in data])
         losses = S - 2.0 * self._B @ V.T + self._G @ U.T  # M10
         usual = np.array([d.usual_loss for d in data])
         level = np.where([d.known for d in data], usual, self._usual[:, None])
-        return np.asarray(np.maximum(losses, 0.0) / (size * data[0].stats.S.size) / level)
+        return np.asarray(np.maximum(losses, 0.0) / size / level)
 
 
 def _flattened(arrays: Iterable[Array]) -> Array:
@@ -280,16 +297,35 @@ def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACT
     >>> [found.devices for found in group(notes)]
     [('a', 'c'), ('b',)]
     """
-    groups: list[_Cluster] = []
-    for note in sorted(
-        contributions, key=lambda note: (-note.stats.count, note.key, note.revision)
-    ):
-        if note.stats.count:
-            _assign(note, groups, factor)
-    _join_clusters(groups, factor)
-    ordered = (tuple(sorted(found.members, key=lambda note: note.key)) for found in groups)
-    made = [Group(members, _sum_of(members)) for members in ordered]
-    return sorted(made, key=lambda found: (-found.stats.count, found.keys))
+    return _Grouping(contributions, factor).groups()
+
+
+FACTOR_GROWTH = 1.5  # by which the factor grows while there are too many groups
+
+
+def group_to_limit(
+    contributions: Iterable[Contribution],
+    most: int,
+    *,
+    factor: float = SAME_FACTOR,
+    checkpoint: Callable[[], object] = bool,
+) -> list[Group]:
+    """Group contributions with a factor that grows until there are few enough groups.
+
+    Args:
+        contributions: The contributions; those without samples are left out.
+        most: The largest number of groups, 1 or more.
+        factor: The factor to begin with, see `group`; 1.2 by default.
+        checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+    """
+    notes = list(contributions)
+    found = _Grouping(notes, factor, checkpoint)
+    while len(found.clusters) > most:
+        # Factors below the next that matters would give the same groups again.
+        while factor < found.next_factor:
+            factor *= FACTOR_GROWTH
+        found = _Grouping(notes, factor, checkpoint)
+    return found.groups()
 
 
 class _Cluster:
@@ -303,25 +339,63 @@ class _Cluster:
         return _Cluster(Profile.of(stats), self.members + other.members)
 
 
-def _assign(note: Contribution, groups: list[_Cluster], factor: float) -> None:
-    one = _Cluster(Profile.of(note.stats), [note])
-    best = best_match({i: g.profile for i, g in enumerate(groups)}, one.profile, factor)
-    if best is None:
-        groups.append(one)
-    else:
-        groups[best] = groups[best].joined_with(one)
+class _Grouping:
+    """One grouping with one factor, and the smallest larger factor that gives another."""
 
+    def __init__(
+        self,
+        contributions: Iterable[Contribution],
+        factor: float,
+        checkpoint: Callable[[], object] = bool,
+    ) -> None:
+        self.clusters: list[_Cluster] = []
+        self.next_factor = inf
+        self._factor, self._checkpoint = factor, checkpoint
+        notes = (note for note in contributions if note.stats.count)
+        for note in sorted(notes, key=lambda note: (-note.stats.count, note.key, note.revision)):
+            self._assign(note)
+        self._join()
 
-def _join_clusters(groups: list[_Cluster], factor: float) -> None:
-    apart = {
-        (a, b): distance(a.profile, b.profile) for i, a in enumerate(groups) for b in groups[:i]
-    }
-    while pair := _smallest(apart, factor):
-        apart = {other: ratio for other, ratio in apart.items() if not {*pair} & {*other}}
-        groups[:] = [known for known in groups if known not in pair]
-        both = pair[0].joined_with(pair[1])
-        apart |= {(both, known): distance(both.profile, known.profile) for known in groups}
-        groups.append(both)
+    def groups(self) -> list[Group]:
+        ordered = (tuple(sorted(c.members, key=lambda note: note.key)) for c in self.clusters)
+        made = [Group(members, _sum_of(members)) for members in ordered]
+        return sorted(made, key=lambda found: (-found.stats.count, found.keys))
+
+    def _assign(self, note: Contribution) -> None:
+        self._checkpoint()
+        one = _Cluster(Profile.of(note.stats), [note])
+        ratios = np.array([loss_ratio(each.profile, one.profile) for each in self.clusters])
+        if self._is_close(ratios):
+            best = int(ratios.argmin())
+            self.clusters[best] = self.clusters[best].joined_with(one)
+        else:
+            self.clusters.append(one)
+
+    def _join(self) -> None:
+        """Join the two nearest until none are near; each pair has its place below the diagonal."""
+        made, self.clusters = self.clusters, []
+        apart = np.empty((0, 0))
+        for one in made:
+            apart = self._add(one, apart)
+        while self._is_close(apart):
+            i, j = divmod(int(apart.argmin()), len(apart))
+            both = self.clusters[i].joined_with(self.clusters[j])
+            rest = [k for k in range(len(apart)) if k not in (i, j)]
+            self.clusters = [self.clusters[k] for k in rest]
+            apart = self._add(both, apart[np.ix_(rest, rest)])
+
+    def _add(self, one: _Cluster, apart: Array) -> Array:
+        self._checkpoint()
+        wider = np.pad(apart, ((0, 1), (0, 1)), constant_values=inf)
+        wider[-1, :-1] = [distance(one.profile, each.profile) for each in self.clusters]
+        self.clusters.append(one)
+        return wider
+
+    def _is_close(self, ratios: Array) -> bool:
+        nearest = float(ratios.min(initial=inf))
+        if nearest > self._factor:
+            self.next_factor = min(self.next_factor, nearest)
+        return nearest <= self._factor
 
 
 def _sum_of(members: tuple[Contribution, ...]) -> Stats:
