@@ -15,7 +15,10 @@ import numpy as np
 from edgemerge import Projection
 from edgemerge.agent.config import Config, read_config
 from edgemerge.agent.runner import run
+from edgemerge.agent.state import merged_digest
+from edgemerge.agent.sync import plan_adoption
 from edgemerge.daemon import stop_on_signals
+from edgemerge.wire.codec import encode
 
 INPUTS = 6
 PATIENCE_S = 30.0
@@ -74,6 +77,23 @@ def configured(folder, *settings, device="pump-1", kind="detector", learn="alway
         """
     )
     return read_config(path, environment={}, overrides=settings)
+
+
+def receive(sharing, merged):
+    """Plan and adopt in this thread, as the workers and the loop do together."""
+    held = sharing.memory.merged
+    carry_out(sharing, sharing.consider(merged, merged_digest(encode(merged))))
+    return sharing.memory.merged != held
+
+
+def undo(sharing):
+    carry_out(sharing, sharing.consider_undo())
+    return sharing.message
+
+
+def carry_out(sharing, job):
+    while job is not None:
+        job = sharing.finish(job, plan_adoption(job))
 
 
 class Listener:

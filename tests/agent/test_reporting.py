@@ -19,7 +19,7 @@ from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, 
 from edgemerge.core.patterns import Pattern
 from edgemerge.exchange.client import ReportAnswer
 from edgemerge.server import schemas
-from tests.agent.agents import stream
+from tests.agent.agents import receive, stream
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
 HOSTILE = "<script>\x00\x1b[2J\ud800" + "x" * 5000
@@ -87,7 +87,7 @@ def test_the_status_says_what_was_learnt_told_and_used():
     desk = Desk(Bank(P))
     for x in stream(64):
         desk.memory.learner.learn(x)
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     desk.last = NOON - 60.0
     for pattern in ("normal", "normal", "gone"):
         desk.judge(pattern=pattern)
@@ -107,7 +107,7 @@ def test_what_forgetting_has_faded_counts_as_it_weighs_now():
     desk = Desk(Detector(P, forgetting=0.9))
     for x in stream(60):
         desk.memory.learner.learn(x)
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     for x in stream(3, 1):  # what was told fades with them, for a while
         desk.memory.learner.learn(desk.memory.learner.look(x))
     assert desk.memory.learner.known.frame < 1.0
@@ -267,7 +267,7 @@ def test_who_does_not_follow_does_not():
 def test_the_last_report_has_what_is_left_and_says_that_it_leaves(desk):
     desk.tick()
     desk.judge(2.0)
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     desk.answers.append(OK)
     desk.reporting.leave(desk.status)
     found = desk.reports[-1]

@@ -7,7 +7,7 @@ from edgemerge.agent.reports import MAX_ORIGINS, describe_merge
 from edgemerge.agent.state import merged_digest
 from edgemerge.core.ledger import Merged, MergedPart, Origin
 from edgemerge.wire.codec import encode
-from tests.agent.agents import stream
+from tests.agent.agents import receive, stream, undo
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
 
@@ -18,7 +18,7 @@ def desk():
 
 def test_what_was_adopted_is_told_once_with_where_it_comes_from(desk):
     assert desk.told_by(OK).merge is None
-    desk.sharing.receive(told("pump-2", "pump-3"))
+    receive(desk.sharing, told("pump-2", "pump-3"))
     desk.tick(0.1)  # this is when it is seen
     merge = desk.told_by(OK, 0.9).merge
     assert merge.at - NOON == pytest.approx(1.1)
@@ -34,10 +34,10 @@ def test_what_was_adopted_is_told_once_with_where_it_comes_from(desk):
 def test_the_shift_is_that_of_what_was_adopted_and_not_of_what_was_refused(desk):
     for x in stream(100):
         desk.memory.learner.learn(x)
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     adopted = desk.sharing.preview.shift
     desk.sharing._max_shift = 0.0
-    desk.sharing.receive(told("pump-3", rows=30))
+    receive(desk.sharing, told("pump-3", rows=30))
     assert desk.told_by(OK).merge.shift == pytest.approx(adopted, rel=1e-5)
     assert adopted != 1.0
 
@@ -50,16 +50,16 @@ def test_what_is_held_is_told_after_a_start():
 
 def test_what_is_held_after_an_undo_is_told(desk):
     first, second = told("pump-2"), told("pump-2", "pump-3")
-    desk.sharing.receive(first)
-    desk.sharing.receive(second)
+    receive(desk.sharing, first)
+    receive(desk.sharing, second)
     assert desk.told_by(OK).merge.devices == 2
-    desk.sharing.undo()
+    undo(desk.sharing)
     merge = desk.told_by(OK).merge
     assert (merge.devices, merge.digest, merge.shift) == (1, merged_digest(encode(first)), None)
 
 
 def test_a_new_incarnation_holds_nothing_and_says_so(desk):
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     desk.told_by(OK)
     desk.sharing.start_new_incarnation(lambda: NOON)
     merge = desk.told_by(OK).merge
@@ -68,12 +68,12 @@ def test_a_new_incarnation_holds_nothing_and_says_so(desk):
 
 def test_a_merge_is_told_until_it_is_heard_and_the_newest_only(desk):
     desk.told_by(OK)
-    desk.sharing.receive(told("pump-2"))
+    receive(desk.sharing, told("pump-2"))
     assert desk.told_by(AWAY).merge.devices == 1
     assert desk.told_by(OK, 10.0).merge is None  # to see whether anybody is there
     desk.tick(1.0)
     assert desk.reports[-1].merge.devices == 1
-    desk.sharing.receive(told("pump-2", "pump-3"))  # while that one is on its way
+    receive(desk.sharing, told("pump-2", "pump-3"))  # while that one is on its way
     desk.tick(0.0, OK)
     assert desk.told_by(OK).merge.devices == 2
     assert desk.told_by(OK).merge is None
@@ -87,7 +87,7 @@ def from_origins(*origins):
 
 def test_of_many_origins_the_first_are_named_and_all_devices_counted(desk):
     names = [f"pump-{i:04}" for i in range(MAX_ORIGINS + 50)]
-    desk.sharing.receive(from_origins(*((name, 0, "normal", 3) for name in names)))
+    receive(desk.sharing, from_origins(*((name, 0, "normal", 3) for name in names)))
     found = describe_merge(desk.memory, None)
     assert [each["device"] for each in found["origins"]] == names[:MAX_ORIGINS]
     assert found["devices"] == MAX_ORIGINS + 50
@@ -97,7 +97,7 @@ def test_of_many_origins_the_first_are_named_and_all_devices_counted(desk):
 def test_names_of_others_are_cut_to_what_can_be_shown(desk):
     hostile = "\x1b[2J<b>" + "n" * 500
     origins = (("\x00", 0, "a", 3), (hostile, 0, hostile, 3), ("b", 0, "\x01", 3))
-    desk.sharing.receive(from_origins(*origins))
+    receive(desk.sharing, from_origins(*origins))
     merge = desk.told_by(OK).merge
     assert merge.devices == 3
     (origin,) = merge.origins

@@ -17,6 +17,7 @@ from edgemerge.agent.state import (
     AgentState,
     InUseError,
     StateFolder,
+    merged_digest,
     state_from_bytes,
     state_to_bytes,
 )
@@ -42,7 +43,7 @@ def remembered(kind=Bank):
     )
     memory.position, memory.features = {"offset": 17, "names": ["a", "ü"]}, {"rows": [[0.1, 2.0]]}
     memory.merged, memory.before = encode(peer), b""
-    memory.reject(peer, "it was undone")
+    memory.reject(merged_digest(memory.merged), "it was undone")
     assert release(memory, 16).released
     return memory
 

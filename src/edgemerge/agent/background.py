@@ -1,4 +1,4 @@
-"""Background threads: read the source ahead, talk to the exchange, send reports.
+"""Background threads: read the source ahead, exchange, plan adoptions, send reports.
 
 Detection never waits for them. Only values go in and come out.
 """
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from edgemerge.agent.interfaces import Reading, Source
 from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, error_kind
+from edgemerge.agent.state import merged_digest
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -28,6 +29,7 @@ from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.exchange.client import DesiredState, ReportAnswer
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.failpoints import failpoint
+from edgemerge.wire.codec import encode
 
 MAX_READ_AHEAD = 256  # readings
 POLL_S = 0.2
@@ -90,6 +92,42 @@ logger = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+
+SLICE_S = 0.002  # worked at a time before others may run
+MAX_PAUSE_S = 0.01
+
+
+class OverBudgetError(EdgemergeError, TimeoutError):
+    """Background work took longer than it may."""
+
+
+class TimeBudget:
+    """Ends work that takes too long, and leaves half of the time to other threads.
+
+    Python runs one thread at a time: without pauses the loop's thread would wait several
+    milliseconds for each matrix product of a sample.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], object] = sleep,
+    ) -> None:
+        """Begin now."""
+        self.timeout_s, self._clock, self._pause = timeout_s, clock, pause
+        self._resumed = clock()
+        self._end = self._resumed + timeout_s
+
+    def check(self) -> None:
+        """Pause if it is time to; raise OverBudgetError after the timeout."""
+        now = self._clock()
+        if now >= self._end:
+            raise OverBudgetError(f"it took longer than {self.timeout_s:g} s")
+        if now - self._resumed >= SLICE_S:
+            self._pause(min(now - self._resumed, MAX_PAUSE_S))
+            self._resumed = self._clock()
 
 
 class Worker(Generic[Job, Result]):
@@ -164,12 +202,16 @@ class ExchangeJob:
 
 @dataclass(frozen=True)
 class ExchangeOutcome:
-    """How many contributions were pushed, what was pulled, and the error if any."""
+    """How many contributions were pushed, what was pulled, and the error if any.
+
+    What was pulled keeps its bytes, since to encode many patterns takes long, and so does `digest`.
+    """
 
     pushed: int = 0
     merged: Merged | None = None
     error: EdgemergeError | None = None
     gate: float | None = None
+    digest: str = ""
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -197,10 +239,13 @@ def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
         return ExchangeOutcome(pushed, error=error)
     try:
         gate = job.rule() if job.rule else None
-        merged = exchange.pull(job.pull, grouped=job.grouped) if job.pull else None
+        if job.pull is None:
+            return ExchangeOutcome(pushed, error=refused, gate=gate)
+        merged = exchange.pull(job.pull, grouped=job.grouped)
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
-    return ExchangeOutcome(pushed, merged, refused, gate)
+    data = encode(merged)
+    return ExchangeOutcome(pushed, merged.keep_encoded(data), refused, gate, merged_digest(data))
 
 
 def _push(exchange: Exchange, contribution: Contribution, later: Sequence[Contribution]) -> None:

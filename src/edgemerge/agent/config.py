@@ -423,6 +423,7 @@ class SyncConfig:
     pattern: str | None = None
     at_end: bool | None = None  # once more when the source has ended; None: if every_s > 0
     max_shift: float = positive(2.0)
+    adopt_timeout_s: float = positive(10.0)  # to compare what others saw with our own patterns
     gate: float | None = not_negative(None)  # times N samples; None: 2, or 16 if peers see each
     push: bool = True
     pull: bool = True

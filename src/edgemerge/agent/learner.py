@@ -1,4 +1,4 @@
-"""What the agent adds to a learner: the census of the gate, wire names, preview, new incarnation.
+"""What the agent adds to a learner: census, wire names, snapshots and plans, new incarnations.
 
 A learner is a `Detector` or a `Bank`. The agent learns only what `look` returned, so neither
 saving nor sharing nor looking changes a later score, not even in its last bit.
@@ -6,14 +6,16 @@ saving nor sharing nor looking changes a later score, not even in its last bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edgemerge.core.bank import Bank
-from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector
+from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.monitor import Monitor
+from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import loss_shift
 from edgemerge.privacy.gate import PatternSamples
-from edgemerge.wire.state import from_bytes, to_bytes
 
 
 def census(learner: Detector | Bank) -> dict[str, PatternSamples]:
@@ -32,30 +34,54 @@ def own_stats(learner: Detector | Bank) -> dict[str, Stats]:
     }
 
 
-def level_shifts(learner: Detector | Bank, merged: Merged) -> dict[str, float]:
-    """Return the factor by which adopting would raise the usual loss of each ready pattern."""
-    ready = {
-        name: each
-        for name, each in learner.detectors.items()
-        if each.own_count >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
-    }
-    copy = _copy(learner)
-    copy.adopt(merged)
-    after = copy.detectors
-    return {
-        name: loss_shift(each.own, each.readout, after[name].readout)
-        for name, each in ready.items()
-    }
-
-
-def _copy(learner: Detector | Bank) -> Detector | Bank:
+def snapshot(learner: Detector | Bank) -> Detector | Bank:
+    """Return a copy of what this device saw and adopted, to plan and check with elsewhere."""
     if isinstance(learner, Detector):
         return Detector.resume(learner.own, learner.others, **learner.options)
-    data = to_bytes(learner)
-    copy = from_bytes(data, limit=len(data))
-    if not isinstance(copy, Bank):
-        raise TypeError(f"found {type(copy).__name__} in the bytes of a bank")
-    return copy
+    return learner.copy_own()
+
+
+def own_patterns(learner: Detector | Bank) -> dict[str, Detector]:
+    """Return the detectors that have samples of this device.
+
+    A pattern that is split, joined, cleaned or reviewed gets another detector; one that learns
+    keeps its own. So a plan holds while these are the same objects.
+    """
+    return {name: each for name, each in learner.detectors.items() if each.own_count}
+
+
+def plan_for(
+    learner: Detector | Bank, merged: Merged, checkpoint: Callable[[], object] = bool
+) -> AdoptionPlan:
+    """Do everything of adopting that takes long; the learner is not changed."""
+    if isinstance(learner, Detector):
+        total = merged.total
+        total.must_be_compatible(learner.projection, learner.projection.n_inputs)
+        return AdoptionPlan({NORMAL: total})
+    plan = learner.plan(merged, checkpoint)
+    for each in plan.foreign.values():
+        checkpoint()
+        each.detector.known.level()  # solves it, so that the next sample does not wait for it
+    return plan
+
+
+def apply_plan(learner: Detector | Bank, plan: AdoptionPlan) -> None:
+    """Replace what others saw by what was planned."""
+    if isinstance(learner, Detector):
+        learner.adopt(plan.others[NORMAL])
+    else:
+        learner.apply(plan)
+
+
+def level_shifts(learner: Detector | Bank, plan: AdoptionPlan) -> dict[str, float]:
+    """Return the factor by which a plan would raise the usual loss of each ready pattern."""
+    nothing = Stats.empty(learner.projection)
+    shifts = {}
+    for name, each in learner.detectors.items():
+        if each.own_count >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden:
+            after = (each.own + plan.others.get(name, nothing)).solve(each.ridge)
+            shifts[name] = loss_shift(each.own, each.readout, after)
+    return shifts
 
 
 def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:

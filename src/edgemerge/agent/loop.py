@@ -92,10 +92,11 @@ class Agent:
         self.syncing.begin(answer)
         return None
 
-    def _undo(self, _command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+    def _undo(self, _command: dict[str, Any], answer: AnswerCallback) -> dict[str, Any] | None:
         if self.syncing is None:
             return {"error": "this agent has no exchange, so nothing was merged"}
-        return {"told": self.syncing.undo()}
+        self.syncing.undo(answer)
+        return None
 
     def _save(self, _command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
         return {"saved": "ok"} if self.keeper.save() else {"error": self.keeper.trouble}

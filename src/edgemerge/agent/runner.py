@@ -472,7 +472,8 @@ def _build_sync(
     config: Config, memory: AgentState, exchange: Exchange, keeper: StateSaver, clocks: Clocks
 ) -> Synchronizer:
     gate, rule = release_gate(config)
-    sharing = SharingPolicy(memory, gate=gate, max_shift=config.sync.max_shift)
+    limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
+    sharing = SharingPolicy(memory, gate=gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker, save = exchange_worker(exchange), keeper.save
     return Synchronizer(sharing, worker, schedule, config.sync, save=save, clocks=clocks, rule=rule)

@@ -31,7 +31,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.failpoints import failpoint
 from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate
-from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
+from edgemerge.wire.codec import Tensors, decode, pack, unpack
 from edgemerge.wire.state import from_bytes, to_bytes
 
 FORMAT = 1
@@ -99,9 +99,9 @@ class AgentState:
             for data in self.pending
         )
 
-    def reject(self, merged: Merged, why: str) -> None:
-        """Remember not to adopt this sum again, and why."""
-        self.rejected[merged_digest(encode(merged))] = why
+    def reject(self, digest: str, why: str) -> None:
+        """Remember not to adopt the sum with this digest again, and why."""
+        self.rejected[digest] = why
         self.rejected = dict(list(self.rejected.items())[-MAX_REJECTED:])
 
     def clear_refusals(self) -> None:

@@ -1,19 +1,39 @@
 """Syncing with the exchange: what is released, adopted, refused and undone, and when.
 
-All of it runs in the loop's thread; only the exchange itself runs in a background thread.
+Exchanging, and planning what to adopt, run in background threads; the rest in the loop's thread,
+which takes a copy of the learner for the planner, and applies the plan by replacing sums.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from math import inf
 from typing import Any
 
-from edgemerge.agent.background import ExchangeJob, ExchangeOutcome, Worker, is_permanent
+from edgemerge.agent.background import (
+    ExchangeJob,
+    ExchangeOutcome,
+    OverBudgetError,
+    TimeBudget,
+    Worker,
+    is_permanent,
+)
 from edgemerge.agent.config import SyncConfig
-from edgemerge.agent.learner import census, level_shifts, own_stats, start_new_incarnation
+from edgemerge.agent.learner import (
+    apply_plan,
+    census,
+    level_shifts,
+    own_patterns,
+    own_stats,
+    plan_for,
+    snapshot,
+    start_new_incarnation,
+)
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
 from edgemerge.core.bank import Bank
@@ -26,6 +46,7 @@ from edgemerge.core.errors import (
     UnavailableError,
 )
 from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import Decision, Gate
@@ -45,9 +66,9 @@ class MergePreview:
     devices: int = 0
 
     @classmethod
-    def of(cls, learner: Detector | Bank, merged: Merged) -> MergePreview:
+    def of(cls, learner: Detector | Bank, merged: Merged, plan: AdoptionPlan) -> MergePreview:
         """Compute it from the sums alone, M10; nothing is adopted."""
-        shifts = level_shifts(learner, merged)
+        shifts = level_shifts(learner, plan)
         samples = sum(part.stats.count for part in merged.parts)
         devices = {origin.device for origin in merged.origins}
         return cls(max(shifts.values(), default=1.0), shifts, samples, len(devices))
@@ -67,6 +88,71 @@ class MergePreview:
         patterns = {name: float(f"{shift:.6g}") for name, shift in self.patterns.items()}
         found = {"shift": float(f"{self.shift:.6g}"), "patterns": patterns}
         return found | {"samples": self.samples, "devices": self.devices}
+
+
+ADOPT_TIMEOUT_S = 10.0
+MAX_PLANS = 3  # of one merged sum, if patterns change while it is planned
+
+
+@dataclass(frozen=True, eq=False)
+class AdoptionJob:
+    """What others saw, and all that is needed to plan and check its adoption in another thread.
+
+    Args:
+        read: Returns what others saw.
+        data: Its bytes.
+        digest: What to reject: its digest, or that of the sum that is undone.
+        learner: A copy of the learner.
+        patterns: The detectors of the real one, for the loop to see whether the plan still holds.
+        max_shift: The shift above which it is refused.
+        timeout_s: The longest that planning may take.
+        undo: Whether it is the merged sum before the last.
+        attempt: Which plan of this sum it is.
+    """
+
+    read: Callable[[], Merged]
+    data: bytes
+    digest: str
+    learner: Detector | Bank
+    patterns: dict[str, Detector]
+    max_shift: float = inf
+    timeout_s: float = inf
+    undo: bool = False
+    attempt: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Adoption:
+    """A plan with its preview, or the reason not to adopt."""
+
+    plan: AdoptionPlan | None = None
+    preview: MergePreview | None = None
+    refusal: str = ""
+
+
+def plan_adoption(job: AdoptionJob) -> Adoption:
+    """Compare, group, solve and check what others saw; it runs in the planner's thread."""
+    preview, budget = None, TimeBudget(job.timeout_s)
+    try:
+        merged = job.read()
+        plan = plan_for(job.learner, merged, budget.check)
+        preview = MergePreview.of(job.learner, merged, plan)
+        budget.check()
+    except OverBudgetError as error:
+        return Adoption(preview=preview, refusal=f"{error} to compare: {_most_patterns(merged)}")
+    except EdgemergeError as error:
+        return Adoption(preview=preview, refusal=str(error))
+    return Adoption(plan, preview, preview.refusal(job.max_shift))
+
+
+def _most_patterns(merged: Merged) -> str:
+    """Name the device that makes most of the work, and what to do."""
+    devices = Counter(origin.device for origin in merged.origins)
+    device, patterns = max(devices.items(), key=lambda item: item[1], default=("", 0))
+    return (
+        f"{patterns} of {len(merged.origins)} patterns are of {device}; "
+        "leave that device out (sync.without), or raise sync.adopt_timeout_s"
+    )
 
 
 def release(memory: AgentState, least: float) -> Decision:
@@ -111,14 +197,22 @@ MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
 class SharingPolicy:
     """Decides what one agent releases, adopts, refuses and undoes; it does no input or output."""
 
-    def __init__(self, memory: AgentState, *, gate: float | None, max_shift: float) -> None:
+    def __init__(
+        self,
+        memory: AgentState,
+        *,
+        gate: float | None,
+        max_shift: float,
+        timeout_s: float = ADOPT_TIMEOUT_S,
+    ) -> None:
         """Hold back what covers fewer than `gate`·N samples; refuse shifts above `max_shift`.
 
-        With `gate=None` nothing is released until it is known.
+        With `gate=None` nothing is released until it is known. What takes longer than `timeout_s`
+        to compare is refused.
         """
         self.memory, self.gate = memory, gate
         memory.clear_refusals()  # what may be adopted can have been changed since
-        self._max_shift = max_shift
+        self._max_shift, self._timeout_s = max_shift, timeout_s
         self.decision = Decision()
         self.preview: MergePreview | None = None
         self.shift: float | None = None  # by what is held, if it was adopted since the start
@@ -136,45 +230,86 @@ class SharingPolicy:
             logger.info("a release is on its way", extra={"values": values})
         return len(self.memory.pending)
 
-    def receive(self, merged: Merged) -> bool:
-        """Adopt a merged sum unless it is known, refused or undone; return whether it did."""
+    def consider(self, merged: Merged, digest: str) -> AdoptionJob | None:
+        """Return what to plan, unless the merged sum is known, refused or undone."""
         memory, data = self.memory, encode(merged)
-        known = memory.rejected.get(merged_digest(data))
+        known = memory.rejected.get(digest)
         if data == memory.merged or known:
             self.message = f"not adopted: {known}" if known else "nothing new"
-            return False
-        preview, refusal = None, ""
-        try:
-            preview = self.preview = MergePreview.of(memory.learner, merged)
-            refusal = preview.refusal(self._max_shift)
-        except EdgemergeError as error:
-            refusal = str(error)
-        if preview is None or refusal:
-            memory.reject(merged, f"{REFUSED_PREFIX}: {refusal}")
-            self.message = f"not adopted: {REFUSED_PREFIX}: {refusal}"
-            logger.warning("refused what others saw", extra={"values": {"why": refusal}})
-            return False
+            return None
+        self.message = "what others saw is being compared"
+        limits = {"max_shift": self._max_shift, "timeout_s": self._timeout_s}
+        return AdoptionJob(lambda: merged, data, digest, *self._snapshot(), **limits)
+
+    def consider_undo(self) -> AdoptionJob | None:
+        """Return what to plan to go back to the merged sum before the last, if there is one."""
+        memory, before = self.memory, self.memory.before
+        if before is None:
+            return None
+        digest = merged_digest(memory.merged)
+        read = partial(memory.decode_merged, before)
+        return AdoptionJob(read, before, digest, *self._snapshot(), undo=True)
+
+    def finish(self, job: AdoptionJob, found: Adoption) -> AdoptionJob | None:
+        """Adopt what was planned, or refuse it; return a job if it has to be planned again."""
+        if found.preview is not None and not job.undo:
+            self.preview = found.preview
+        if found.plan is None or found.refusal:
+            self._refuse(job, found.refusal)
+            return None
+        if not self._holds(job):
+            return self._plan_again(job)
         failpoint("agent-before-adopt")
-        memory.learner.adopt(merged)
-        memory.before, memory.merged = memory.merged or None, data
+        try:
+            apply_plan(self.memory.learner, found.plan)
+        except EdgemergeError as error:
+            self._refuse(job, str(error))
+            return None
+        (self._record_undo if job.undo else self._record_merge)(job, found)
+        failpoint("agent-after-adopt")
+        return None
+
+    def _snapshot(self) -> tuple[Detector | Bank, dict[str, Detector]]:
+        return snapshot(self.memory.learner), own_patterns(self.memory.learner)
+
+    def _holds(self, job: AdoptionJob) -> bool:
+        """Return whether the patterns are still those that the job was planned for."""
+        now = own_patterns(self.memory.learner)
+        return now.keys() == job.patterns.keys() and all(
+            each is job.patterns[name] for name, each in now.items()
+        )
+
+    def _plan_again(self, job: AdoptionJob) -> AdoptionJob | None:
+        if job.attempt < MAX_PLANS:
+            learner, patterns = self._snapshot()
+            return replace(job, learner=learner, patterns=patterns, attempt=job.attempt + 1)
+        done = "undone" if job.undo else "adopted"
+        self.message = f"not {done}: the patterns changed {MAX_PLANS} times meanwhile; sync again"
+        logger.warning(self.message)
+        return None
+
+    def _refuse(self, job: AdoptionJob, why: str) -> None:
+        if job.undo:
+            self.message = f"not undone: {why}"
+        else:
+            self.memory.reject(job.digest, f"{REFUSED_PREFIX}: {why}")
+            self.message = f"not adopted: {REFUSED_PREFIX}: {why}"
+        logger.warning("refused what others saw", extra={"values": {"why": why}})
+
+    def _record_merge(self, job: AdoptionJob, found: Adoption) -> None:
+        memory, preview = self.memory, found.preview or MergePreview(1.0)
+        memory.before, memory.merged = memory.merged or None, job.data
         self.shift = preview.shift
         self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
         logger.info("adopted what others saw", extra={"values": preview.plain()})
-        failpoint("agent-after-adopt")
-        return True
 
-    def undo(self) -> str:
-        """Go back to the merged sum before the last; return a sentence about what happened."""
+    def _record_undo(self, job: AdoptionJob, _found: Adoption) -> None:
         memory = self.memory
-        if memory.before is None:
-            return "there is nothing to undo: only the last merge can be undone, and once"
-        memory.reject(memory.decode_merged(memory.merged), "it was undone")
-        memory.learner.adopt(memory.decode_merged(memory.before))
-        memory.merged, memory.before = memory.before, None
+        memory.reject(job.digest, "it was undone")
+        memory.merged, memory.before = job.data, None
         self.shift = None
         self.message = "the last merge was undone"
         logger.info(self.message)
-        return self.message
 
     def start_new_incarnation(self, clock: Callable[[], float]) -> None:
         """Begin a new incarnation: this is an old copy of a state that has gone on elsewhere."""
@@ -234,8 +369,14 @@ class Synchronizer:
         """
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
         self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
+        self._planner: Worker[AdoptionJob, Adoption] = Worker(
+            "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
+        )
+        self._job: AdoptionJob | None = None  # that is being planned
         self._callbacks: list[AnswerCallback] = []
+        self._undo_callbacks: list[AnswerCallback] = []
         self._rerun = False  # exchange again: the running one has older data
+        self._ok = True  # whether the last exchange went well
         self._pushed = 0
         self.last: float | None = None  # when it went well, by the time of day
         self.state = "not asked yet"
@@ -243,8 +384,8 @@ class Synchronizer:
 
     @property
     def busy(self) -> bool:
-        """Whether an exchange is under way."""
-        return self._worker.busy
+        """Whether an exchange is under way, or what it brought is being compared."""
+        return self._worker.busy or self._planner.busy
 
     @property
     def shift(self) -> float | None:
@@ -252,31 +393,44 @@ class Synchronizer:
         return self._sharing.shift
 
     def tend(self) -> None:
-        """Take the outcome of an exchange, and start one if due; never wait."""
-        outcome = self._worker.outcome()
+        """Take the outcome of an exchange or a plan, and start one if due; never wait."""
+        adoption = self._planner.outcome()
+        if adoption is not None:
+            self._handle_adoption(adoption)
+        outcome = None if self._planner.busy else self._worker.outcome()
         if outcome is not None:
             self._handle_outcome(outcome)
-        if not self._worker.busy and self._schedule.due(self._clocks.steady()):
+        if not self.busy and self._schedule.due(self._clocks.steady()):
             self.begin()
 
     def begin(self, answer: AnswerCallback | None = None) -> None:
-        """Exchange now; `answer` is called at the end."""
+        """Exchange now; `answer` is called at the end, after what was pulled is adopted."""
         if answer is not None:
             self._callbacks.append(answer)
-        if self._worker.busy:
+        if self.busy:
             self._rerun = True  # the running exchange has older data
             return
         self._pushed = 0
         self._start()
 
-    def undo(self) -> str:
-        """Undo the last merge."""
-        message = self._sharing.undo()
-        self._save()
-        return message
+    def undo(self, answer: AnswerCallback) -> None:
+        """Undo the last merge; `answer` is called when that is done.
+
+        A merge that is still being planned is dropped: the next exchange brings it again.
+        """
+        if self._sharing.memory.before is None:
+            why = "there is nothing to undo: only the last merge can be undone, and once"
+            answer({"told": why})
+            return
+        self._undo_callbacks.append(answer)
+        if not self.busy:
+            self._rerun, self._ok = False, True
+        if not self._planner.busy:
+            self._plan(self._sharing.consider_undo())
 
     def close(self, timeout_s: float) -> None:
-        """Wait no longer than that for the worker."""
+        """Wait no longer than that for each worker; a plan under way is dropped."""
+        self._planner.close(timeout_s)
         self._worker.close(timeout_s)
 
     def plain(self) -> dict[str, Any]:
@@ -315,20 +469,47 @@ class Synchronizer:
         self._pushed += outcome.pushed
         if outcome.gate is not None:
             self._sharing.gate = outcome.gate
-        if outcome.merged is not None:
-            self._sharing.receive(outcome.merged)
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)
             self._start()
             return
+        self._ok = outcome.error is None
         if outcome.error is None:
             self.last, self.state = self._clocks.wall(), "ok"
             self._schedule.succeeded(self._clocks.steady())
         else:
             self._failed(outcome.error)
+        if outcome.merged is None:
+            self._finish()
+        else:
+            self._plan(self._sharing.consider(outcome.merged, outcome.digest))
+
+    def _plan(self, job: AdoptionJob | None) -> None:
+        self._job = job
+        if job is None:
+            self._finish()
+        else:
+            self._planner.send(job)
+
+    def _handle_adoption(self, found: Adoption) -> None:
+        job = self._job
+        if job is None:
+            raise RuntimeError("found an adoption, expected one only after a job was planned")
+        if self._undo_callbacks and not job.undo:
+            self._plan(self._sharing.consider_undo())
+        else:
+            self._plan(self._sharing.finish(job, found))
+
+    def _finish(self) -> None:
+        """Save what the exchange, the adoption or the undoing changed; then answer."""
         self._save()
-        if self._rerun and outcome.error is None:
+        undone, self._undo_callbacks = self._undo_callbacks, []
+        for answer in undone:
+            answer({"told": self._sharing.message})
+        if self._worker.busy:  # it was undone meanwhile
+            return
+        if self._rerun and self._ok:
             self._start()
         else:
             self._answer()
