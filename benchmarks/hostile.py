@@ -67,7 +67,8 @@ class Device:
 
     def judge(self) -> None:
         """Judge the next sample."""
-        self.memory.monitor.take(self._rows[self.memory.index % len(self._rows)])
+        index = self.memory.index
+        self.memory.monitor.take(self._rows[index % len(self._rows)], at=float(index))
         self.memory.index += 1
 
     def save(self) -> bool:
@@ -97,14 +98,15 @@ def idle(_device: Device) -> tuple[Tend, Callable[[], str]]:
 
 def in_the_loop(device: Device) -> tuple[Tend, Callable[[], str]]:
     """Adopt between two samples, without a preview."""
-    merged = device.exchange.pull(Selection(receiver="pump-1"), grouped=True)
+    merged, answers = device.exchange.pull(Selection(receiver="pump-1"), grouped=True), list[str]()
 
     def tend() -> bool:
-        if len(device.memory.learner.detectors) < 2:
+        if not answers:
             device.memory.learner.adopt(merged)
+            answers.append(f"adopted {sum(part.stats.count for part in merged.parts):g} samples")
         return True
 
-    return tend, lambda: f"adopted {sum(part.stats.count for part in merged.parts):g} samples"
+    return tend, lambda: answers[0]
 
 
 def in_the_background(device: Device) -> tuple[Tend, Callable[[], str]]:

@@ -6,6 +6,7 @@ Detection never waits for them. Only values go in and come out.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -192,12 +193,15 @@ class Worker(Generic[Job, Result]):
 
 @dataclass(frozen=True)
 class ExchangeJob:
-    """What to push, in this order, then what to pull; `rule` fetches an unknown release gate."""
+    """What to push, in this order, then what to pull; `rule` fetches an unknown release gate.
+
+    With `most`, one sum for each pattern is pulled, and at most that many are kept.
+    """
 
     push: tuple[Contribution, ...] = ()
     pull: Selection | None = None
     rule: Callable[[], float] | None = None
-    grouped: bool = False
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ class ExchangeOutcome:
     """How many contributions were pushed, what was pulled, and the error if any.
 
     What was pulled keeps its bytes, since to encode many patterns takes long, and so does `digest`.
+    `left_out` says how many patterns were not kept.
     """
 
     pushed: int = 0
@@ -212,6 +217,7 @@ class ExchangeOutcome:
     error: EdgemergeError | None = None
     gate: float | None = None
     digest: str = ""
+    left_out: str = ""
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -241,11 +247,48 @@ def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
         gate = job.rule() if job.rule else None
         if job.pull is None:
             return ExchangeOutcome(pushed, error=refused, gate=gate)
-        merged = exchange.pull(job.pull, grouped=job.grouped)
+        pulled = exchange.pull(job.pull, grouped=job.most is not None)
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
+    merged = pulled if job.most is None else fair_share(pulled, job.most)
     data = encode(merged)
-    return ExchangeOutcome(pushed, merged.keep_encoded(data), refused, gate, merged_digest(data))
+    return ExchangeOutcome(
+        pushed,
+        merged.keep_encoded(data),
+        refused,
+        gate,
+        merged_digest(data),
+        _left_out(pulled, merged),
+    )
+
+
+def fair_share(merged: Merged, most: int) -> Merged:
+    """Keep at most this many patterns: the largest of each device, then the second of each, ...
+
+    So a device that sends hundreds of patterns pushes out its own, not those of others.
+    """
+    if len(merged.parts) <= most:
+        return merged
+    sent: Counter[str] = Counter()
+    places = []
+    for part in sorted(merged.parts, key=lambda part: (-part.stats.count, part.origins)):
+        device = part.origins[0].device if part.origins else ""
+        places.append((sent[device], len(places), part))
+        sent[device] += 1
+    kept = {id(part) for _, _, part in sorted(places, key=lambda place: place[:2])[:most]}
+    return Merged(merged.projection, tuple(part for part in merged.parts if id(part) in kept))
+
+
+def _left_out(pulled: Merged, kept: Merged) -> str:
+    missing = Counter(each.device for each in pulled.origins)
+    missing -= Counter(each.device for each in kept.origins)
+    if not missing:
+        return ""
+    device, patterns = missing.most_common(1)[0]
+    return (
+        f"{missing.total()} patterns were left out, since at most {len(kept.parts)} are compared; "
+        f"{patterns} of them are of {device}"
+    )
 
 
 def _push(exchange: Exchange, contribution: Contribution, later: Sequence[Contribution]) -> None:

@@ -12,7 +12,7 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.monitor import Monitor
-from edgemerge.core.patterns import AdoptionPlan
+from edgemerge.core.patterns import MAX_ADOPTED_PER_OWN, AdoptionPlan
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import loss_shift
 from edgemerge.privacy.gate import PatternSamples
@@ -48,6 +48,16 @@ def own_patterns(learner: Detector | Bank) -> dict[str, Detector]:
     keeps its own. So a plan holds while these are the same objects.
     """
     return {name: each for name, each in learner.detectors.items() if each.own_count}
+
+
+def max_compared(learner: Detector | Bank) -> int | None:
+    """Return how many patterns of others are compared: twice those that can be kept.
+
+    None means that their sum is adopted, and nothing is compared.
+    """
+    if isinstance(learner, Detector):
+        return None
+    return 2 * MAX_ADOPTED_PER_OWN * learner.max_patterns
 
 
 def plan_for(

@@ -28,6 +28,7 @@ from edgemerge.agent.learner import (
     apply_plan,
     census,
     level_shifts,
+    max_compared,
     own_patterns,
     own_stats,
     plan_for,
@@ -216,6 +217,7 @@ class SharingPolicy:
         self.decision = Decision()
         self.preview: MergePreview | None = None
         self.shift: float | None = None  # by what is held, if it was adopted since the start
+        self.left_out = ""  # how many patterns of the last pull, if any
         self.message = "nothing was told yet"  # about the last merge
 
     def release(self) -> int:
@@ -302,6 +304,9 @@ class SharingPolicy:
         self.shift = preview.shift
         self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
         logger.info("adopted what others saw", extra={"values": preview.plain()})
+        if self.left_out:
+            self.message += f"; {self.left_out}"
+            logger.warning(self.left_out)
 
     def _record_undo(self, job: AdoptionJob, _found: Adoption) -> None:
         memory = self.memory
@@ -450,7 +455,7 @@ class Synchronizer:
             return
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
-        self._worker.send(ExchangeJob(push, pull, rule, grouped=isinstance(memory.learner, Bank)))
+        self._worker.send(ExchangeJob(push, pull, rule, max_compared(memory.learner)))
 
     def _selection(self) -> Selection:
         memory, config = self._sharing.memory, self._config
@@ -483,6 +488,7 @@ class Synchronizer:
         if outcome.merged is None:
             self._finish()
         else:
+            self._sharing.left_out = outcome.left_out
             self._plan(self._sharing.consider(outcome.merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:

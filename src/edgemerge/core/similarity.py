@@ -187,7 +187,11 @@ def _smallest(ratios: Mapping[K, float], factor: float) -> K | None:
 BLOCK_BYTES = 2**25  # bytes of flattened matrices in memory at once, for rows and for columns
 
 
-def loss_ratios(readouts: Sequence[Profile], data: Sequence[Profile]) -> Array:
+def loss_ratios(
+    readouts: Sequence[Profile],
+    data: Sequence[Profile],
+    checkpoint: Callable[[], object] = bool,
+) -> Array:
     """Return `loss_ratio(a, b)` for each readout a (rows) and each set of data b (columns)."""
     R = np.empty((len(readouts), len(data)))
     if R.size:
@@ -196,6 +200,7 @@ def loss_ratios(readouts: Sequence[Profile], data: Sequence[Profile]) -> Array:
         for i in range(0, len(readouts), many):
             rows = _Readouts(readouts[i : i + many])
             for j in range(0, len(data), many):
+                checkpoint()
                 R[i : i + many, j : j + many] = rows.explain(data[j : j + many])
     return R
 
@@ -373,10 +378,7 @@ class _Grouping:
 
     def _join(self) -> None:
         """Join the two nearest until none are near; each pair has its place below the diagonal."""
-        made, self.clusters = self.clusters, []
-        apart = np.empty((0, 0))
-        for one in made:
-            apart = self._add(one, apart)
+        apart = self._distances()
         while self._is_close(apart):
             i, j = divmod(int(apart.argmin()), len(apart))
             both = self.clusters[i].joined_with(self.clusters[j])
@@ -390,6 +392,11 @@ class _Grouping:
         wider[-1, :-1] = [distance(one.profile, each.profile) for each in self.clusters]
         self.clusters.append(one)
         return wider
+
+    def _distances(self) -> Array:
+        profiles = [each.profile for each in self.clusters]
+        R = loss_ratios(profiles, profiles, self._checkpoint)
+        return np.where(np.tri(len(R), k=-1, dtype=np.bool_), np.maximum(R, R.T), inf)
 
     def _is_close(self, ratios: Array) -> bool:
         nearest = float(ratios.min(initial=inf))
