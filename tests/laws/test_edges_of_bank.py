@@ -1,10 +1,14 @@
 """Edges of the bank: waiting samples, peers, parting and files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Projection, Stats
 from edgemerge.core.errors import CapacityError, SettingError
+from edgemerge.core.patterns import AdoptionPlan
+from edgemerge.core.stats import exact_limit
 from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine
 
@@ -96,6 +100,34 @@ def test_two_kinds_of_peers_can_both_belong_to_one_pattern(monkeypatch):
     bank.adopt(notes)
     assert list(bank) == ["normal"]
     assert bank["normal"].others == notes[0].stats + notes[1].stats
+
+
+def test_a_plan_that_does_not_fit_any_more_changes_nothing():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED)
+    for name, place in (("idle", 0.0), ("fast", 0.7)):
+        bank.patterns.add(name, Stats.of(SHARED, machine(place, 300, rng)), np.empty((0, 6)))
+    peer = Stats.of(SHARED, machine(0.0, 100, rng))
+    before = to_bytes(bank)
+    large = replace(peer, count=exact_limit(SHARED.quantum) - 200)
+    plan = AdoptionPlan({"idle": peer, "fast": large})
+    with pytest.raises(CapacityError):
+        bank.apply(plan)
+    assert to_bytes(bank) == before
+
+
+def test_a_copy_of_own_patterns_goes_on_apart():
+    rng = np.random.default_rng(0)
+    bank = Bank(SHARED)
+    bank.learn(machine(0.0, 300, rng))
+    bank.adopt([Contribution("B", Stats.of(SHARED, machine(0.7, 300, rng)), 1)])
+    copy, before = bank.copy_own(), to_bytes(bank)
+    assert list(copy) == [name for name in bank if bank[name].own_count] != list(bank)
+    for name in copy:
+        assert (copy[name].own, copy[name].others) == (bank[name].own, bank[name].others)
+        copy[name].learn(machine(0.0, 50, rng))
+        copy[name].adopt(Stats.empty(SHARED))
+    assert to_bytes(bank) == before
 
 
 def test_a_pattern_that_is_parted_keeps_what_was_told():
