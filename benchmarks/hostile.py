@@ -3,7 +3,9 @@
 Run `python -m benchmarks.hostile`; it writes docs/results/hostile.csv. A sample comes every 10 ms
 and is judged by a monitor over a bank; its delay is the time from then to its result. Meanwhile
 nothing is exchanged, or the patterns are adopted in the loop by `Bank.adopt`, or a synchronizer
-exchanges and adopts them in its background threads and saves the state, as an agent does.
+exchanges and adopts them in its background threads and saves the state, as an agent does. Other
+work on the machine delays results too, so each case is run three times, and the one with the
+median of the longest delays is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from edgemerge.files import write_atomically  # noqa: E402
 Array = NDArray[np.float64]
 N_INPUTS, N_HIDDEN = 32, 64
 PATTERNS, SMALL = 256, 40  # hostile patterns, and the samples of each
-FIRST = 16 * N_HIDDEN  # samples before the measurement
+FIRST = 17 * N_HIDDEN  # samples before the measurement: commissioning has ended
+RUNS = 3  # of each case
 INTERVAL_S = 0.01  # between two samples
 REST = 200  # samples measured after the exchange, or without one
 NAME = "hostile.csv"
@@ -142,24 +145,30 @@ def delays(device: Device, tend: Tend) -> Iterator[float]:
 def run(patterns: int = PATTERNS) -> list[Row]:
     """Measure every case."""
     rows = []
-    for case, starts in CASES.items():
-        with TemporaryDirectory() as folder:
-            device = Device(patterns, Path(folder))
-            tend, told = starts(device)
-            began = perf_counter()
-            found = np.array(list(delays(device, tend)))
-        rows.append(
-            {
-                "case": case,
-                "patterns": patterns,
-                "results": len(found),
-                "seconds": round(perf_counter() - began, 1),
-                "median_ms": round(1e3 * float(np.median(found)), 2),
-                "longest_ms": round(1e3 * float(found.max()), 1),
-                "outcome": told(),
-            }
+    for case in CASES:
+        found = sorted(
+            (measure(case, patterns) for _ in range(RUNS)), key=lambda r: r["longest_ms"]
         )
+        rows.append(found[RUNS // 2])
     return rows
+
+
+def measure(case: str, patterns: int) -> Row:
+    """Measure one case once."""
+    with TemporaryDirectory() as folder:
+        device = Device(patterns, Path(folder))
+        tend, told = CASES[case](device)
+        began = perf_counter()
+        found = np.array(list(delays(device, tend)))
+    return {
+        "case": case,
+        "patterns": patterns,
+        "results": len(found),
+        "seconds": round(perf_counter() - began, 1),
+        "median_ms": round(1e3 * float(np.median(found)), 2),
+        "longest_ms": round(1e3 * float(found.max()), 1),
+        "outcome": told(),
+    }
 
 
 def main() -> None:

@@ -270,13 +270,14 @@ def fair_share(merged: Merged, most: int) -> Merged:
     if len(merged.parts) <= most:
         return merged
     sent: Counter[str] = Counter()
-    places = []
-    for part in sorted(merged.parts, key=lambda part: (-part.stats.count, part.origins)):
-        device = part.origins[0].device if part.origins else ""
-        places.append((sent[device], len(places), part))
-        sent[device] += 1
-    kept = {id(part) for _, _, part in sorted(places, key=lambda place: place[:2])[:most]}
-    return Merged(merged.projection, tuple(part for part in merged.parts if id(part) in kept))
+    places: dict[int, int] = {}  # of each part among those of its device
+    parts = merged.parts
+    largest = sorted(range(len(parts)), key=lambda i: (-parts[i].stats.count, parts[i].origins))
+    for i in largest:
+        device = parts[i].origins[0].device if parts[i].origins else ""
+        places[i], sent[device] = sent[device], sent[device] + 1
+    kept = sorted(sorted(largest, key=places.__getitem__)[:most])
+    return Merged(merged.projection, tuple(parts[i] for i in kept))
 
 
 def _left_out(pulled: Merged, kept: Merged) -> str:

@@ -12,7 +12,7 @@ from edgemerge.core.bank import Bank
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.monitor import Monitor
-from edgemerge.core.patterns import MAX_ADOPTED_PER_OWN, AdoptionPlan
+from edgemerge.core.patterns import AdoptionPlan, max_adopted
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import loss_shift
 from edgemerge.privacy.gate import PatternSamples
@@ -41,15 +41,6 @@ def snapshot(learner: Detector | Bank) -> Detector | Bank:
     return learner.copy_own()
 
 
-def own_patterns(learner: Detector | Bank) -> dict[str, Detector]:
-    """Return the detectors that have samples of this device.
-
-    A pattern that is split, joined, cleaned or reviewed gets another detector; one that learns
-    keeps its own. So a plan holds while these are the same objects.
-    """
-    return {name: each for name, each in learner.detectors.items() if each.own_count}
-
-
 def max_compared(learner: Detector | Bank) -> int | None:
     """Return how many patterns of others are compared: twice those that can be kept.
 
@@ -57,7 +48,7 @@ def max_compared(learner: Detector | Bank) -> int | None:
     """
     if isinstance(learner, Detector):
         return None
-    return 2 * MAX_ADOPTED_PER_OWN * learner.max_patterns
+    return 2 * max_adopted(learner.max_patterns)
 
 
 def plan_for(
@@ -73,6 +64,11 @@ def plan_for(
         checkpoint()
         each.detector.known.level()  # solves it, so that the next sample does not wait for it
     return plan
+
+
+def plan_holds(learner: Detector | Bank, plan: AdoptionPlan) -> bool:
+    """Return whether planning anew would give the same."""
+    return isinstance(learner, Detector) or learner.holds(plan)
 
 
 def apply_plan(learner: Detector | Bank, plan: AdoptionPlan) -> None:

@@ -29,9 +29,9 @@ from edgemerge.agent.learner import (
     census,
     level_shifts,
     max_compared,
-    own_patterns,
     own_stats,
     plan_for,
+    plan_holds,
     snapshot,
     start_new_incarnation,
 )
@@ -104,7 +104,6 @@ class AdoptionJob:
         data: Its bytes.
         digest: What to reject: its digest, or that of the sum that is undone.
         learner: A copy of the learner.
-        patterns: The detectors of the real one, for the loop to see whether the plan still holds.
         max_shift: The shift above which it is refused.
         timeout_s: The longest that planning may take.
         undo: Whether it is the merged sum before the last.
@@ -115,7 +114,6 @@ class AdoptionJob:
     data: bytes
     digest: str
     learner: Detector | Bank
-    patterns: dict[str, Detector]
     max_shift: float = inf
     timeout_s: float = inf
     undo: bool = False
@@ -240,8 +238,9 @@ class SharingPolicy:
             self.message = f"not adopted: {known}" if known else "nothing new"
             return None
         self.message = "what others saw is being compared"
-        limits = {"max_shift": self._max_shift, "timeout_s": self._timeout_s}
-        return AdoptionJob(lambda: merged, data, digest, *self._snapshot(), **limits)
+        copy = snapshot(memory.learner)
+        limits = self._max_shift, self._timeout_s
+        return AdoptionJob(lambda: merged, data, digest, copy, *limits)
 
     def consider_undo(self) -> AdoptionJob | None:
         """Return what to plan to go back to the merged sum before the last, if there is one."""
@@ -250,7 +249,7 @@ class SharingPolicy:
             return None
         digest = merged_digest(memory.merged)
         read = partial(memory.decode_merged, before)
-        return AdoptionJob(read, before, digest, *self._snapshot(), undo=True)
+        return AdoptionJob(read, before, digest, snapshot(memory.learner), undo=True)
 
     def finish(self, job: AdoptionJob, found: Adoption) -> AdoptionJob | None:
         """Adopt what was planned, or refuse it; return a job if it has to be planned again."""
@@ -259,7 +258,7 @@ class SharingPolicy:
         if found.plan is None or found.refusal:
             self._refuse(job, found.refusal)
             return None
-        if not self._holds(job):
+        if not plan_holds(self.memory.learner, found.plan):
             return self._plan_again(job)
         failpoint("agent-before-adopt")
         try:
@@ -271,20 +270,10 @@ class SharingPolicy:
         failpoint("agent-after-adopt")
         return None
 
-    def _snapshot(self) -> tuple[Detector | Bank, dict[str, Detector]]:
-        return snapshot(self.memory.learner), own_patterns(self.memory.learner)
-
-    def _holds(self, job: AdoptionJob) -> bool:
-        """Return whether the patterns are still those that the job was planned for."""
-        now = own_patterns(self.memory.learner)
-        return now.keys() == job.patterns.keys() and all(
-            each is job.patterns[name] for name, each in now.items()
-        )
-
     def _plan_again(self, job: AdoptionJob) -> AdoptionJob | None:
         if job.attempt < MAX_PLANS:
-            learner, patterns = self._snapshot()
-            return replace(job, learner=learner, patterns=patterns, attempt=job.attempt + 1)
+            copy = snapshot(self.memory.learner)
+            return replace(job, learner=copy, attempt=job.attempt + 1)
         done = "undone" if job.undo else "adopted"
         self.message = f"not {done}: the patterns changed {MAX_PLANS} times meanwhile; sync again"
         logger.warning(self.message)

@@ -23,6 +23,7 @@ from edgemerge.core.patterns import (
     apply_plan,
     maintain,
     plan_adoption,
+    plan_holds,
 )
 from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
 from edgemerge.core.stats import Stats
@@ -292,12 +293,19 @@ class Bank:
         self._must_fit(merged.contributions)
         return plan_adoption(self.patterns, merged.contributions, checkpoint)
 
+    def holds(self, plan: AdoptionPlan) -> bool:
+        """Return whether planning anew would change the same; else plan again.
+
+        Args:
+            plan: What `plan` returned, of this bank or of a copy; this one may have learnt since.
+        """
+        return plan_holds(self.patterns, plan)
+
     def apply(self, plan: AdoptionPlan) -> None:
         """Replace what the others have seen by what was planned; a plan can be applied once.
 
         Args:
-            plan: What `plan` returned, of this bank or of a copy. The patterns that have samples
-                of this device must still be the same.
+            plan: What `plan` returned, of this bank or of a copy. It must hold.
 
         Raises:
             CapacityError: The sums do not fit together any more; nothing has changed.

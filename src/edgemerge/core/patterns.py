@@ -9,10 +9,10 @@ so the more alike they are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,10 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import (
     SAME_FACTOR,
     Profile,
-    best_match,
     distance,
     group_to_limit,
     nearest_pair,
+    smallest,
 )
 from edgemerge.core.stats import Capacity, Stats, must_fit
 
@@ -481,17 +481,33 @@ MAX_NAME_LENGTH = 190  # characters of a name, which leaves room for a number be
 MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourselves
 
 
+class Compared(NamedTuple):
+    """What some peers have seen, and how far each pattern of our own is from it."""
+
+    profile: Profile
+    distances: dict[str, float]
+
+    @property
+    def match(self) -> str | None:
+        """Our own pattern that it belongs to; None if it is a pattern of its own."""
+        return smallest(self.distances, SAME_FACTOR)
+
+
 @dataclass(frozen=True, eq=False)
 class AdoptionPlan:
-    """What adopting changes: all that takes long is done, and to apply it takes no comparison.
+    """What adopting changes: all that takes long is done, applying it replaces sums.
 
     Args:
         others: The sums that peers add to a pattern of our own, by its name.
         foreign: The patterns that only peers have seen, by name.
+        own: Our own patterns for which it was made, by name.
+        compared: What was compared with these.
     """
 
     others: dict[str, Stats]
     foreign: dict[str, Pattern] = field(default_factory=dict)
+    own: dict[str, Profile] = field(default_factory=dict)
+    compared: list[Compared] = field(default_factory=list)
 
 
 def plan_adoption(
@@ -506,15 +522,15 @@ def plan_adoption(
         contributions: What peers have seen.
         checkpoint: Called between comparisons; it may pause the work, or raise to end it.
     """
-    most = MAX_ADOPTED_PER_OWN * patterns.most
-    groups = group_to_limit(contributions, most, checkpoint=checkpoint)
-    own = {n: each for n, each in patterns.instances.items() if each.detector.known.own.count}
-    profiles = {name: Profile.of(each.detector.own) for name, each in own.items()}
+    groups = group_to_limit(contributions, max_adopted(patterns.most), checkpoint=checkpoint)
+    own = {name: Profile.of(each.detector.own) for name, each in _own(patterns).items()}
     nothing, no_rows = Stats.empty(patterns.projection), np.empty((0, patterns.projection.n_inputs))
-    plan = AdoptionPlan({})
+    plan = AdoptionPlan({}, own=own)
     for found in groups:
         checkpoint()
-        match = best_match(profiles, Profile.of(found.stats), SAME_FACTOR, distance)
+        one = Profile.of(found.stats)
+        plan.compared.append(Compared(one, _distances(own, one)))
+        match = plan.compared[-1].match
         if match is not None:
             plan.others[match] = plan.others.get(match, nothing) + found.stats
             continue
@@ -525,13 +541,33 @@ def plan_adoption(
     return plan
 
 
+def plan_holds(patterns: Patterns, plan: AdoptionPlan) -> bool:
+    """Return whether planning anew would change the same: patterns may have learnt meanwhile.
+
+    Only patterns whose sums have changed are compared again.
+    """
+    own = _own(patterns)
+    if own.keys() != plan.own.keys():
+        return False
+    now = {name: each.detector.own for name, each in own.items()}
+    new = {name: Profile.of(mine) for name, mine in now.items() if mine != plan.own[name].stats}
+    return all(
+        each.match == smallest(each.distances | _distances(new, each.profile), SAME_FACTOR)
+        for each in plan.compared
+    )
+
+
+def _distances(own: Mapping[str, Profile], one: Profile) -> dict[str, float]:
+    return {name: distance(mine, one) for name, mine in own.items()}
+
+
 def apply_plan(patterns: Patterns, plan: AdoptionPlan) -> None:
-    """Replace what peers have seen; the patterns with own samples are those it was made for.
+    """Replace what peers have seen; the plan must hold, and can be applied once.
 
     Raises:
         CapacityError: Own sums and those of peers do not fit together; nothing has changed.
     """
-    own = {n: each for n, each in patterns.instances.items() if each.detector.known.own.count}
+    own = _own(patterns)
     for name, others in plan.others.items():
         known = own[name].detector.known
         must_fit(known.own.largest() * known.frame + others.largest, known.own.quantum)
@@ -542,3 +578,12 @@ def apply_plan(patterns: Patterns, plan: AdoptionPlan) -> None:
         each.used_at = patterns.clock
     patterns.instances = {**own, **plan.foreign}
     patterns.settled = patterns.settled or bool(plan.others or plan.foreign)
+
+
+def max_adopted(most: int) -> int:
+    """Return how many patterns of peers are kept by a bank that may find `most` itself."""
+    return MAX_ADOPTED_PER_OWN * most
+
+
+def _own(patterns: Patterns) -> dict[str, Pattern]:
+    return {n: each for n, each in patterns.instances.items() if each.detector.known.own.count}

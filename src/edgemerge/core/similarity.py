@@ -162,7 +162,7 @@ def best_match(
         factor: The largest value of the measure that counts as a match.
         measure: `loss_ratio` (default), or `distance` if `one` must explain the profile too.
     """
-    return _smallest({key: measure(known, one) for key, known in profiles.items()}, factor)
+    return smallest({key: measure(known, one) for key, known in profiles.items()}, factor)
 
 
 def nearest_pair(
@@ -176,10 +176,16 @@ def nearest_pair(
         pairs: The pairs to compare, all by default; the first one wins a tie.
     """
     pairs = combinations(profiles, 2) if pairs is None else pairs
-    return _smallest({(a, b): distance(profiles[a], profiles[b]) for a, b in pairs}, factor)
+    return smallest({(a, b): distance(profiles[a], profiles[b]) for a, b in pairs}, factor)
 
 
-def _smallest(ratios: Mapping[K, float], factor: float) -> K | None:
+def smallest(ratios: Mapping[K, float], factor: float) -> K | None:
+    """Return the key of the smallest ratio, the first of equals; None if it is above the factor.
+
+    Args:
+        ratios: The ratios.
+        factor: The largest that counts.
+    """
     best = min(ratios, key=ratios.__getitem__, default=None)
     return best if best is not None and ratios[best] <= factor else None
 
