@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting paper docs \
+	lasting hostile paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -54,6 +54,9 @@ accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; promised limits
 	@$(BIN)/python -m benchmarks.lasting
 	@$(BIN)/python -m benchmarks.false_episodes
+
+hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
+	@$(BIN)/python -m benchmarks.hostile
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick
