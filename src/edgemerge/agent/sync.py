@@ -91,7 +91,6 @@ class MergePreview:
         return found | {"samples": self.samples, "devices": self.devices}
 
 
-ADOPT_TIMEOUT_S = 10.0
 MAX_PLANS = 3  # of one merged sum, if patterns change while it is planned
 
 
@@ -202,7 +201,7 @@ class SharingPolicy:
         *,
         gate: float | None,
         max_shift: float,
-        timeout_s: float = ADOPT_TIMEOUT_S,
+        timeout_s: float = SyncConfig.adopt_timeout_s,
     ) -> None:
         """Hold back what covers fewer than `gate`·N samples; refuse shifts above `max_shift`.
 
@@ -423,8 +422,8 @@ class Synchronizer:
             self._plan(self._sharing.consider_undo())
 
     def close(self, timeout_s: float) -> None:
-        """Wait no longer than that for each worker; a plan under way is dropped."""
-        self._planner.close(timeout_s)
+        """Wait no longer than that for the exchange; a plan under way is left behind."""
+        self._planner.close()
         self._worker.close(timeout_s)
 
     def plain(self) -> dict[str, Any]:
