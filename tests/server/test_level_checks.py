@@ -9,6 +9,7 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Selection
+from edgemerge.core.similarity import LevelCheck
 from edgemerge.server import level_checks
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
@@ -87,13 +88,13 @@ def test_what_an_operator_chose_is_told(world):
 
 def test_each_pair_is_read_and_checked_once(world, monkeypatch):
     world.put(noise("pump-9"))
-    checked = []
-    reason = level_checks.LevelCheck.reason
-    monkeypatch.setattr(
-        level_checks.LevelCheck,
-        "reason",
-        lambda self, theirs: checked.append(theirs.count) or reason(self, theirs),
-    )
+    checked, reason = [], LevelCheck.reason
+
+    def recording(self, theirs):
+        checked.append(theirs.count)
+        return reason(self, theirs)
+
+    monkeypatch.setattr(LevelCheck, "reason", recording)
     for _ in range(3):
         world.told(ME)
     assert checked == [60.0, 60.0, 40.0]
