@@ -26,6 +26,8 @@ from edgemerge.wire.state import to_bytes
 from tests.agent.agents import PATIENCE_S, Running, configured, shared, stream, write_rows
 from tests.agent.test_syncing import Device
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 P = shared()
 TRY = stream(40, seed=99)
 MINE, MORE = stream(200), stream(70, seed=4)

@@ -11,6 +11,8 @@ from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.wire.codec import encode
 from tests.agent.agents import INPUTS, receive, shared, stream, undo
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 P = shared()
 TRY = stream(40, seed=99)
 

@@ -80,7 +80,7 @@ def test_what_adopting_would_do_is_shown_and_not_done(hub, fleet, pumps):
     assert [row["device"] for row in rows] == ["pump-1", "pump-2"]
     for row in rows:
         assert row["joined"] == 200
-        assert row["shift"] == row["after"] / row["before"]
+        assert row["shift"] == row["after"] / row["alone"]
     shown = hub.fleet("preview", fleet, *words).stdout.splitlines()
     assert shown[0].split()[-4:] == ["ALONE", "BEFORE", "AFTER", "SHIFT"]
     assert len(shown) == 3

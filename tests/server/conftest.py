@@ -1,10 +1,7 @@
 """Databases for the tests of the server: each test has an empty one."""
 
-from math import inf
-
 import pytest
 
-from edgemerge.core import similarity
 from edgemerge.server.db.connect import connect
 
 
@@ -22,9 +19,3 @@ def database(database_url):
     opened = connect(database_url)
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Let devices adopt patterns of toys, whose levels are further apart than those of machines."""
-    monkeypatch.setattr(similarity, "CHECK_SAMPLES_PER_HIDDEN", inf)

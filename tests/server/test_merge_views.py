@@ -81,7 +81,7 @@ def test_what_is_not_known_is_shown_as_such():
 
 
 def previewed(device, shift, *, ready=True):
-    return PatternPreview(device, "normal", 100.0, 0.9, 1.0, shift, 50.0, ready)
+    return PatternPreview(device, "normal", 100.0, 1.0, 0.9, shift, 50.0, ready)
 
 
 def preview(*rows):

@@ -6,13 +6,15 @@ saving nor sharing nor looking changes a later score, not even in its last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from edgemerge.core import similarity
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.patterns import AdoptionPlan, max_adopted
+from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
 from edgemerge.core.threshold import loss_shift
 from edgemerge.privacy.gate import PatternSamples
@@ -80,14 +82,38 @@ def apply_plan(learner: Detector | Bank, plan: AdoptionPlan) -> None:
 
 
 def level_shifts(learner: Detector | Bank, plan: AdoptionPlan) -> dict[str, float]:
-    """Return the factor by which a plan would raise the usual loss of each ready pattern."""
+    """Return the factor by which a plan would raise the usual loss of each ready pattern.
+
+    It is compared with own samples alone, so that many small steps do not add up unseen.
+    """
     nothing = Stats.empty(learner.projection)
     shifts = {}
     for name, each in learner.detectors.items():
         if each.own_count >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden:
-            after = (each.own + plan.others.get(name, nothing)).solve(each.ridge)
-            shifts[name] = loss_shift(each.own, each.readout, after)
+            own = each.own
+            alone = own.solve(each.ridge)
+            after = (own + plan.others.get(name, nothing)).solve(alone.ridge)
+            shifts[name] = loss_shift(own, alone, after)
     return shifts
+
+
+def level_check(learner: Detector | Bank, trusted: Iterable[str]) -> LevelCheck:
+    """Return the check of what others claim, unless they are trusted, against what was seen here.
+
+    The copy of a learner does as well.
+    """
+    return LevelCheck(own_stats(learner), apart=isinstance(learner, Bank), trusted=trusted)
+
+
+def has_adopted(learner: Detector | Bank) -> bool:
+    """Return whether the learner holds anything that others saw."""
+    return any(each.known.others for each in learner.detectors.values())
+
+
+def can_check(learner: Detector | Bank) -> bool:
+    """Return whether a pattern has enough own samples for such a check."""
+    enough = similarity.CHECK_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
+    return any(each.own_count >= enough for each in learner.detectors.values())
 
 
 def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:

@@ -476,7 +476,16 @@ def _build_sync(
     sharing = SharingPolicy(memory, gate=gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker, save = exchange_worker(exchange), keeper.save
-    return Synchronizer(sharing, worker, schedule, config.sync, save=save, clocks=clocks, rule=rule)
+    return Synchronizer(
+        sharing,
+        worker,
+        schedule,
+        config.sync,
+        save=save,
+        clocks=clocks,
+        rule=rule,
+        check_singly=not isinstance(exchange, HttpExchange),
+    )
 
 
 def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:

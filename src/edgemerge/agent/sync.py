@@ -26,7 +26,10 @@ from edgemerge.agent.background import (
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.learner import (
     apply_plan,
+    can_check,
     census,
+    has_adopted,
+    level_check,
     level_shifts,
     max_compared,
     own_stats,
@@ -48,6 +51,7 @@ from edgemerge.core.errors import (
 )
 from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.core.patterns import AdoptionPlan
+from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import Decision, Gate
@@ -105,7 +109,10 @@ class AdoptionJob:
         learner: A copy of the learner.
         max_shift: The shift above which it is refused.
         timeout_s: The longest that planning may take.
+        trusted: Devices whose contributions are not checked.
+        device: This device: what it saw in earlier incarnations is not refused.
         undo: Whether it is the merged sum before the last.
+        again: Whether it is held already, and checked now that there are enough own samples.
         attempt: Which plan of this sum it is.
     """
 
@@ -115,17 +122,26 @@ class AdoptionJob:
     learner: Detector | Bank
     max_shift: float = inf
     timeout_s: float = inf
+    trusted: frozenset[str] = frozenset()
+    device: str = ""
     undo: bool = False
+    again: bool = False
     attempt: int = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Adoption:
-    """A plan with its preview, or the reason not to adopt."""
+    """A plan with its preview, or the reason not to adopt.
+
+    `left_out` says which parts do not fit; `provisional` that there were too few own samples to
+    check any.
+    """
 
     plan: AdoptionPlan | None = None
     preview: MergePreview | None = None
     refusal: str = ""
+    left_out: tuple[str, ...] = ()
+    provisional: bool = False
 
 
 def plan_adoption(job: AdoptionJob) -> Adoption:
@@ -133,6 +149,12 @@ def plan_adoption(job: AdoptionJob) -> Adoption:
     preview, budget = None, TimeBudget(job.timeout_s)
     try:
         merged = job.read()
+        check = level_check(job.learner, job.trusted)
+        left_out: tuple[str, ...] = ()
+        if not job.undo:  # that was adopted once, and comes back as it was
+            merged, left_out = leave_out(merged, check)
+        if left_out and not merged.parts:
+            return Adoption(refusal="; ".join(left_out))
         plan = plan_for(job.learner, merged, budget.check)
         preview = MergePreview.of(job.learner, merged, plan)
         budget.check()
@@ -140,7 +162,21 @@ def plan_adoption(job: AdoptionJob) -> Adoption:
         return Adoption(preview=preview, refusal=f"{error} to compare: {_most_patterns(merged)}")
     except EdgemergeError as error:
         return Adoption(preview=preview, refusal=str(error))
-    return Adoption(plan, preview, preview.refusal(job.max_shift))
+    mine = all(origin.device == job.device for origin in merged.origins)
+    refusal = "" if mine else preview.refusal(job.max_shift)
+    return Adoption(plan, preview, refusal, left_out, check.provisional)
+
+
+def leave_out(merged: Merged, check: LevelCheck) -> tuple[Merged, tuple[str, ...]]:
+    """Return the parts that fit what this device saw, and for each other one why it does not."""
+    parts, reasons = [], []
+    for part in merged.parts:
+        why = "" if check.trusted.issuperset(part.devices) else check.reason(part.stats)
+        if why:
+            reasons.append(f"{', '.join(part.devices)}: {why}")
+        else:
+            parts.append(part)
+    return (Merged(merged.projection, tuple(parts)) if reasons else merged), tuple(reasons)
 
 
 def _most_patterns(merged: Merged) -> str:
@@ -215,6 +251,8 @@ class SharingPolicy:
         self.preview: MergePreview | None = None
         self.shift: float | None = None  # by what is held, if it was adopted since the start
         self.left_out = ""  # how many patterns of the last pull, if any
+        self.refused: tuple[str, ...] = ()  # which parts of the last merge, and why
+        self._provisional = has_adopted(memory.learner)  # it may not have been checked
         self.message = "nothing was told yet"  # about the last merge
 
     def release(self) -> int:
@@ -237,9 +275,26 @@ class SharingPolicy:
             self.message = f"not adopted: {known}" if known else "nothing new"
             return None
         self.message = "what others saw is being compared"
-        copy = snapshot(memory.learner)
+        return self._job(lambda: merged, data, digest)
+
+    def recheck(self) -> AdoptionJob | None:
+        """Return what to plan if what is held could not be checked before, and can be now."""
+        memory = self.memory
+        if not (self._provisional and has_adopted(memory.learner) and can_check(memory.learner)):
+            return None
+        read = partial(memory.decode_merged, memory.merged)
+        return replace(self._job(read, memory.merged, merged_digest(memory.merged)), again=True)
+
+    def _job(self, read: Callable[[], Merged], data: bytes, digest: str) -> AdoptionJob:
         limits = self._max_shift, self._timeout_s
-        return AdoptionJob(lambda: merged, data, digest, copy, *limits)
+        who = self.trusted, self.memory.device
+        return AdoptionJob(read, data, digest, snapshot(self.memory.learner), *limits, *who)
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Devices whose contributions are not checked: this one's past, and what was chosen."""
+        chosen = (self.memory.desired or {}).get("adopt", {}).get("devices")
+        return frozenset([self.memory.device, *(chosen or ())])
 
     def consider_undo(self) -> AdoptionJob | None:
         """Return what to plan to go back to the merged sum before the last, if there is one."""
@@ -254,8 +309,13 @@ class SharingPolicy:
         """Adopt what was planned, or refuse it; return a job if it has to be planned again."""
         if found.preview is not None and not job.undo:
             self.preview = found.preview
+        self.refused = found.left_out
         if found.plan is None or found.refusal:
+            self._provisional = False
             self._refuse(job, found.refusal)
+            return None
+        if job.again and not found.left_out:
+            self._provisional = False
             return None
         if not plan_holds(self.memory.learner, found.plan):
             return self._plan_again(job)
@@ -265,9 +325,18 @@ class SharingPolicy:
         except EdgemergeError as error:
             self._refuse(job, str(error))
             return None
-        (self._record_undo if job.undo else self._record_merge)(job, found)
+        self._record(job, found)
         failpoint("agent-after-adopt")
         return None
+
+    def _record(self, job: AdoptionJob, found: Adoption) -> None:
+        self._provisional = found.provisional
+        if job.undo:
+            self._record_undo(job)
+        elif not job.again:
+            self._record_merge(job, found)
+        for why in found.left_out:
+            logger.warning("left out what does not fit", extra={"values": {"why": why}})
 
     def _plan_again(self, job: AdoptionJob) -> AdoptionJob | None:
         if job.attempt < MAX_PLANS:
@@ -279,6 +348,9 @@ class SharingPolicy:
         return None
 
     def _refuse(self, job: AdoptionJob, why: str) -> None:
+        if job.again:  # it was adopted before it could be checked
+            self.memory.learner.adopt(Merged(self.memory.projection))
+            self.memory.merged, self.memory.before, self.shift = b"", None, None
         if job.undo:
             self.message = f"not undone: {why}"
         else:
@@ -296,7 +368,7 @@ class SharingPolicy:
             self.message += f"; {self.left_out}"
             logger.warning(self.left_out)
 
-    def _record_undo(self, job: AdoptionJob, _found: Adoption) -> None:
+    def _record_undo(self, job: AdoptionJob) -> None:
         memory = self.memory
         memory.reject(job.digest, "it was undone")
         memory.merged, memory.before = job.data, None
@@ -328,6 +400,7 @@ class SharingPolicy:
             "held_back": list(self.decision.held),
             "told": self.message,
             "preview": None if self.preview is None else self.preview.plain(),
+            "left_out": list(self.refused),
         }
 
 
@@ -355,17 +428,22 @@ class Synchronizer:
         save: Callable[[], bool],
         clocks: Clocks,
         rule: Callable[[], float] | None = None,
+        check_singly: bool = False,
     ) -> None:
         """Start the schedule; `save` returns whether it could save.
 
-        `rule` fetches the release gate when `sharing` does not know it.
+        `rule` fetches the release gate when `sharing` does not know it. With `check_singly` the
+        exchange has single contributions at hand, and each is checked before they are summed up; a
+        server does that itself.
         """
+        self._check_singly = check_singly
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
         self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
         self._planner: Worker[AdoptionJob, Adoption] = Worker(
             "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
         )
         self._job: AdoptionJob | None = None  # that is being planned
+        self._check: LevelCheck | None = None  # of the last pull
         self._callbacks: list[AnswerCallback] = []
         self._undo_callbacks: list[AnswerCallback] = []
         self._rerun = False  # exchange again: the running one has older data
@@ -393,6 +471,9 @@ class Synchronizer:
         outcome = None if self._planner.busy else self._worker.outcome()
         if outcome is not None:
             self._handle_outcome(outcome)
+        if not self.busy and (job := self._sharing.recheck()):
+            self._rerun, self._ok = False, True
+            self._plan(job)
         if not self.busy and self._schedule.due(self._clocks.steady()):
             self.begin()
 
@@ -447,6 +528,8 @@ class Synchronizer:
 
     def _selection(self) -> Selection:
         memory, config = self._sharing.memory, self._config
+        check = level_check(memory.learner, self._sharing.trusted) if self._check_singly else None
+        self._check = check
         return Selection(
             receiver=memory.device,
             incarnation=memory.incarnation,
@@ -454,6 +537,7 @@ class Synchronizer:
             without=config.without,
             pattern=config.pattern,
             largest=config.max_contributions,
+            rule=self._check,
         )
 
     def _handle_outcome(self, outcome: ExchangeOutcome) -> None:
@@ -477,6 +561,9 @@ class Synchronizer:
             self._finish()
         else:
             self._sharing.left_out = outcome.left_out
+            for (device, _, pattern), why in (self._check.refused if self._check else {}).items():
+                values = {"device": device, "pattern": pattern, "why": why}
+                logger.warning("left out what does not fit", extra={"values": values})
             self._plan(self._sharing.consider(outcome.merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:

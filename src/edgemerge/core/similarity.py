@@ -486,21 +486,27 @@ class LevelCheck:
         own: What this device saw itself, by pattern. Patterns with fewer than 4N samples tell
             nothing; if there is no other, all pass.
         apart: Whether contributions may become patterns of their own, as in a bank.
+        trusted: Devices whose contributions are not checked; none unless given.
 
     Attributes:
         refused: Why, by key, in the last list that was checked.
     """
 
-    def __init__(self, own: Mapping[str, Stats], *, apart: bool) -> None:
+    def __init__(
+        self, own: Mapping[str, Stats], *, apart: bool, trusted: Iterable[str] = ()
+    ) -> None:
         """Take the patterns that are large enough."""
         self._own = {
             name: stats
             for name, stats in own.items()
             if stats.count >= CHECK_SAMPLES_PER_HIDDEN * stats.projection.n_hidden
         }
-        self._levels = [Profile.of(stats).usual_loss for stats in self._own.values()]
-        self._apart = apart
+        self._apart, self.trusted = apart, frozenset(trusted)
         self.refused: dict[Key, str] = {}
+
+    @cached_property
+    def _levels(self) -> list[float]:
+        return [Profile.of(stats).usual_loss for stats in self._own.values()]
 
     @property
     def provisional(self) -> bool:
@@ -513,7 +519,8 @@ class LevelCheck:
         Args:
             contributions: What others claim to have seen.
         """
-        reasons = {each.key: self.reason(each.stats) for each in contributions}
+        checked = [each for each in contributions if each.device not in self.trusted]
+        reasons = {each.key: self.reason(each.stats) for each in checked}
         self.refused = {key: reason for key, reason in reasons.items() if reason}
         return [each for each in contributions if each.key not in self.refused]
 

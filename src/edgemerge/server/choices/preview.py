@@ -185,8 +185,8 @@ class PatternPreview:
 
     @property
     def shift(self) -> float:
-        """The factor by which its level would rise."""
-        return self.after / self.before if self.ready else 1.0
+        """The factor by which its level would be above that of its own samples alone."""
+        return self.after / self.alone if self.ready else 1.0
 
 
 IsBank = Callable[[Sequence[StoredContribution]], bool]
