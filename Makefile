@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting hostile paper docs \
+	lasting attack hostile paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; pro
 
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
+
+attack: .venv/ready-dev  ## what one bad device can do to a fleet, on HAR
+	@$(BIN)/python -m benchmarks.attack
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick

@@ -81,6 +81,16 @@ def test_nothing_is_checked_before_there_are_enough_own_samples(count, provision
     assert (check.reason(noise(1000)) == "") is provisional
 
 
+def test_patterns_count_together_and_small_ones_have_no_level():
+    parts = {f"normal-{k}": stats(0.2, ENOUGH // 2, k) for k in range(2)}
+    check = LevelCheck(parts, apart=True)
+    assert not check.provisional
+    assert check.reason(noise(1000))
+    assert not check.reason(HONEST["the same machine"])
+    tiny = {"normal": OWN, "odd": Stats.of(SHARED, np.random.default_rng(8).uniform(-1, 1, (6, 6)))}
+    assert LevelCheck(tiny, apart=True).reason(noise(1000))
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_one_pattern_that_fits_is_enough(apart):
     rough = Stats.of(SHARED, np.random.default_rng(1).normal(0.2, 0.2, (400, 6)))

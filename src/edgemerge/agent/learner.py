@@ -111,9 +111,9 @@ def has_adopted(learner: Detector | Bank) -> bool:
 
 
 def can_check(learner: Detector | Bank) -> bool:
-    """Return whether a pattern has enough own samples for such a check."""
+    """Return whether there are enough own samples for such a check."""
     enough = similarity.CHECK_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
-    return any(each.own_count >= enough for each in learner.detectors.values())
+    return sum(each.own_count for each in learner.detectors.values()) >= enough
 
 
 def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:

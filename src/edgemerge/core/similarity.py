@@ -483,8 +483,8 @@ class LevelCheck:
     another pattern.
 
     Args:
-        own: What this device saw itself, by pattern. Patterns with fewer than 4N samples tell
-            nothing; if there is no other, all pass.
+        own: What this device saw itself, by pattern. Fewer than 4N samples in all tell nothing, and
+            then everything passes.
         apart: Whether contributions may become patterns of their own, as in a bank.
         trusted: Devices whose contributions are not checked; none unless given.
 
@@ -495,18 +495,16 @@ class LevelCheck:
     def __init__(
         self, own: Mapping[str, Stats], *, apart: bool, trusted: Iterable[str] = ()
     ) -> None:
-        """Take the patterns that are large enough."""
-        self._own = {
-            name: stats
-            for name, stats in own.items()
-            if stats.count >= CHECK_SAMPLES_PER_HIDDEN * stats.projection.n_hidden
-        }
+        """Take the patterns, if they are large enough."""
+        self._own = list(own.values()) if enough_to_check(own.values()) else []
         self._apart, self.trusted = apart, frozenset(trusted)
         self.refused: dict[Key, str] = {}
 
     @cached_property
     def _levels(self) -> list[float]:
-        return [Profile.of(stats).usual_loss for stats in self._own.values()]
+        profiles = [Profile.of(stats) for stats in self._own]
+        known = [each for each in profiles if each.known]  # a small pattern has no level
+        return [each.usual_loss for each in known or profiles]
 
     @property
     def provisional(self) -> bool:
@@ -544,4 +542,15 @@ class LevelCheck:
 
     def _fits_together(self, theirs: Stats) -> bool:
         low, high = LEVEL_RATIOS
-        return any(low <= level_ratio(own, theirs) <= high for own in self._own.values())
+        return any(low <= level_ratio(own, theirs) <= high for own in self._own)
+
+
+def enough_to_check(own: Iterable[Stats]) -> bool:
+    """Return whether own samples, of all patterns together, tell what fits them.
+
+    Args:
+        own: The sums of each pattern.
+    """
+    found = list(own)
+    samples = sum(stats.count for stats in found)
+    return bool(found) and samples >= CHECK_SAMPLES_PER_HIDDEN * found[0].projection.n_hidden

@@ -65,9 +65,8 @@ class LevelChecks:
             return chosen, {}
         decided = {receiver, *(trusted or ())}  # its own is what it saw in earlier incarnations
         enough = similarity.CHECK_SAMPLES_PER_HIDDEN * fleet.projection.n_hidden
-        shared = current_contributions(contributions, receiver)
-        own = [stored for stored in shared if stored.samples >= enough]
-        if not own:
+        own = current_contributions(contributions, receiver)
+        if sum(stored.samples for stored in own) < enough:
             return chosen, {}
         of = sha256(f"{apart} {[stored.digest for stored in own]}".encode()).hexdigest()
         read = partial(read_stats, tx, projection=fleet.projection)
