@@ -46,7 +46,11 @@ def broker(folder: Path, *lines: str):
     with (folder / f"{port}.log").open("wb") as log:
         process = subprocess.Popen([program, "-c", config], stdout=log, stderr=subprocess.STDOUT)
     try:
-        wait_until_open(port, process)
+        for each in (
+            port,
+            *(int(line.split()[1]) for line in lines if line.startswith("listener")),
+        ):
+            wait_until_open(each, process)
         yield port
     finally:
         process.terminate()
