@@ -103,7 +103,8 @@ def _lines(job: Job, devices: TwoDevices) -> Rows:
     kept = Stats.of(devices.layer, devices.kept(LAYING))
     alone = Detector.resume(device.own)
     devices.exchange()
-    rows = [_row(job, MERGED, len(X), kept.mean_loss(device.readout))]
+    merged = all_stats(device).solve()  # with the ridge of one that has learnt all
+    rows = [_row(job, MERGED, len(X), kept.mean_loss(merged))]
     for start in range(0, len(X), UPDATES_PER_POINT):
         rows.append(_row(job, ONE_BY_ONE, start, kept.mean_loss(alone.readout)))
         for x in X[start : start + UPDATES_PER_POINT]:
