@@ -148,6 +148,7 @@ def test_a_cluster_that_has_gone_is_told():
             summed_up(own, range(50), read=readers.slow, advance=advance)
 
 
+@pytest.mark.long
 def test_a_scheduler_that_answers_nothing_is_told():
     from distributed import Client, SubprocessCluster
 
@@ -186,6 +187,7 @@ def test_a_cluster_without_workers_says_how_to_start_some():
         summed_up(client, range(3), read=readers.made_up, stall_timeout_s=1.0)
 
 
+@pytest.mark.long
 def test_work_that_hangs_everywhere_comes_to_an_end():
     from edgemerge.dask import local_client
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
 
 
+@pytest.mark.long
 def test_two_workers_give_the_bits_of_one_process():
     command = [sys.executable, "examples/bulk/try_it.py", "--rows", "2000"]
     done = subprocess.run(

@@ -117,6 +117,7 @@ def test_a_killed_server_has_lost_and_doubled_nothing(nest, tmp_path):
     report(KILLS, scene, "SQLite")
 
 
+@pytest.mark.long
 def test_of_two_servers_on_one_database_either_may_be_killed(nest, fresh_postgres_url):
     kills = max(KILLS // 4, 6)
     scene = Scene(nest, fresh_postgres_url, servers=2)

@@ -78,7 +78,12 @@ def failures_in(recorder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "who", ["operator", "nobody", pytest.param("itself", marks=pytest.mark.long)]
+    "who",
+    [
+        "operator",
+        pytest.param("nobody", marks=pytest.mark.long),
+        pytest.param("itself", marks=pytest.mark.long),
+    ],
 )
 def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
