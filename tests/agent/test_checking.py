@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
+from edgemerge.agent.background import OverBudgetError
 from edgemerge.agent.runner import run
-from edgemerge.agent.state import AgentState, merged_digest
+from edgemerge.agent.state import AgentState, merged_digest, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import SharingPolicy
 from edgemerge.cli import main
 from edgemerge.core.ledger import Merged, MergedPart
@@ -171,4 +172,31 @@ def test_an_agent_leaves_out_a_single_device_of_its_folder(tmp_path, kind, caplo
     assert json.loads(shown)["told_by"] == ["peer"]
     left_out = [r.values for r in caplog.records if r.message == "left out what does not fit"]
     assert left_out  # singly, or as a part that was adopted too early
-    assert all("pump-9" in (each.get("device"), each["why"].split(":")[0]) for each in left_out)
+    assert all(each["why"].startswith("pump-9") for each in left_out)
+
+
+@pytest.mark.parametrize("kind", [Detector, Bank])
+def test_what_cannot_be_compared_in_time_is_not_taken_back(kind, monkeypatch):
+    subject = sharing(kind, rows=ENOUGH - 1)
+    assert receive(subject, told(("peer", honest())))
+    subject.memory.learner.learn(stream(32, seed=1))
+
+    def slow(*_given):
+        raise OverBudgetError("it took longer than 10 s")
+
+    monkeypatch.setattr("edgemerge.agent.sync.plan_for", slow)
+    carry_out(subject, subject.recheck())
+    assert held(subject) == 400
+    assert "not checked: it took longer than 10 s" in subject.message
+    assert subject.recheck() is None
+
+
+@pytest.mark.parametrize("rows", [ENOUGH - 1, 200])
+def test_whether_it_was_checked_is_known_after_a_restart(rows):
+    subject = sharing(Detector, rows=rows)
+    receive(subject, told(("peer", honest())))
+    memory = state_from_bytes(state_to_bytes(subject.memory))
+    assert memory.provisional is (rows < ENOUGH)
+    memory.learner.learn(stream(32, seed=1))
+    again = SharingPolicy(memory, gate=2.0, max_shift=inf)
+    assert (again.recheck() is not None) is (rows < ENOUGH)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from edgemerge.core import similarity
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.ledger import Contribution, Merged
-from edgemerge.core.monitor import Monitor
+from edgemerge.core.monitor import Monitor, is_provisional
 from edgemerge.core.patterns import AdoptionPlan, max_adopted
 from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
@@ -105,15 +104,10 @@ def level_check(learner: Detector | Bank, trusted: Iterable[str]) -> LevelCheck:
     return LevelCheck(own_stats(learner), apart=isinstance(learner, Bank), trusted=trusted)
 
 
-def has_adopted(learner: Detector | Bank) -> bool:
-    """Return whether the learner holds anything that others saw."""
-    return any(each.known.others for each in learner.detectors.values())
-
-
-def can_check(learner: Detector | Bank) -> bool:
-    """Return whether there are enough own samples for such a check."""
-    enough = similarity.CHECK_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
-    return sum(each.own_count for each in learner.detectors.values()) >= enough
+def can_check_adopted(learner: Detector | Bank) -> bool:
+    """Return whether the learner holds what others saw, and has enough own samples to check it."""
+    adopted = any(each.known.others for each in learner.detectors.values())
+    return adopted and not is_provisional(learner)
 
 
 def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:

@@ -43,7 +43,7 @@ MAX_REFUSED_REVIEWS = 16  # whose reasons are kept
 PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
 PART_FIELDS = ("position", "features")
 # Missing in states of older versions.
-OPTIONAL_FIELDS = ("desired", "followed", "reviewed", "refused_reviews")
+OPTIONAL_FIELDS = ("desired", "followed", "reviewed", "refused_reviews", "provisional")
 
 
 @dataclass
@@ -63,6 +63,7 @@ class AgentState:
     pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
     merged: bytes = b""  # the Merged that was adopted last; empty if there was none
     before: bytes | None = None  # the one before that, for undo
+    provisional: bool = True  # `merged` was not checked, for lack of own samples
     rejected: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
     desired: Any = None  # the newest desired-state document of the server, as plain JSON
     followed: int = 0  # the revision of it that was last acted upon

@@ -26,9 +26,8 @@ from edgemerge.agent.background import (
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.learner import (
     apply_plan,
-    can_check,
+    can_check_adopted,
     census,
-    has_adopted,
     level_check,
     level_shifts,
     max_compared,
@@ -154,7 +153,7 @@ def plan_adoption(job: AdoptionJob) -> Adoption:
         if not job.undo:  # that was adopted once, and comes back as it was
             merged, left_out = leave_out(merged, check)
         if left_out and not merged.parts:
-            return Adoption(refusal="; ".join(left_out))
+            return Adoption(refusal="; ".join(left_out), left_out=left_out)
         plan = plan_for(job.learner, merged, budget.check)
         preview = MergePreview.of(job.learner, merged, plan)
         budget.check()
@@ -252,7 +251,7 @@ class SharingPolicy:
         self.shift: float | None = None  # by what is held, if it was adopted since the start
         self.left_out = ""  # how many patterns of the last pull, if any
         self.refused: tuple[str, ...] = ()  # which parts of the last merge, and why
-        self._provisional = has_adopted(memory.learner)  # it may not have been checked
+        self.singly: tuple[str, ...] = ()  # which contributions of the last pull, and why
         self.message = "nothing was told yet"  # about the last merge
 
     def release(self) -> int:
@@ -280,7 +279,7 @@ class SharingPolicy:
     def recheck(self) -> AdoptionJob | None:
         """Return what to plan if what is held could not be checked before, and can be now."""
         memory = self.memory
-        if not (self._provisional and has_adopted(memory.learner) and can_check(memory.learner)):
+        if not (memory.provisional and can_check_adopted(memory.learner)):
             return None
         read = partial(memory.decode_merged, memory.merged)
         return replace(self._job(read, memory.merged, merged_digest(memory.merged)), again=True)
@@ -311,11 +310,11 @@ class SharingPolicy:
             self.preview = found.preview
         self.refused = found.left_out
         if found.plan is None or found.refusal:
-            self._provisional = False
-            self._refuse(job, found.refusal)
+            misfit = found.plan is not None or bool(found.left_out)  # else it was not compared
+            self._refuse(job, found.refusal, take_back=job.again and misfit)
             return None
         if job.again and not found.left_out:
-            self._provisional = False
+            self.memory.provisional = False
             return None
         if not plan_holds(self.memory.learner, found.plan):
             return self._plan_again(job)
@@ -323,14 +322,14 @@ class SharingPolicy:
         try:
             apply_plan(self.memory.learner, found.plan)
         except EdgemergeError as error:
-            self._refuse(job, str(error))
+            self._refuse(job, str(error), take_back=False)
             return None
         self._record(job, found)
         failpoint("agent-after-adopt")
         return None
 
     def _record(self, job: AdoptionJob, found: Adoption) -> None:
-        self._provisional = found.provisional
+        self.memory.provisional = found.provisional
         if job.undo:
             self._record_undo(job)
         elif not job.again:
@@ -347,12 +346,15 @@ class SharingPolicy:
         logger.warning(self.message)
         return None
 
-    def _refuse(self, job: AdoptionJob, why: str) -> None:
-        if job.again:  # it was adopted before it could be checked
+    def _refuse(self, job: AdoptionJob, why: str, *, take_back: bool) -> None:
+        if take_back:  # it was adopted before it could be checked
             self.memory.learner.adopt(Merged(self.memory.projection))
             self.memory.merged, self.memory.before, self.shift = b"", None, None
         if job.undo:
             self.message = f"not undone: {why}"
+        elif job.again and not take_back:
+            self.memory.provisional = False  # until the next merge
+            self.message = f"not checked: {why}"
         else:
             self.memory.reject(job.digest, f"{REFUSED_PREFIX}: {why}")
             self.message = f"not adopted: {REFUSED_PREFIX}: {why}"
@@ -400,7 +402,7 @@ class SharingPolicy:
             "held_back": list(self.decision.held),
             "told": self.message,
             "preview": None if self.preview is None else self.preview.plain(),
-            "left_out": list(self.refused),
+            "left_out": [*self.singly, *self.refused],
         }
 
 
@@ -561,9 +563,12 @@ class Synchronizer:
             self._finish()
         else:
             self._sharing.left_out = outcome.left_out
-            for (device, _, pattern), why in (self._check.refused if self._check else {}).items():
-                values = {"device": device, "pattern": pattern, "why": why}
-                logger.warning("left out what does not fit", extra={"values": values})
+            refused = self._check.refused if self._check else {}
+            self._sharing.singly = tuple(
+                f"{key[0]}, {key[2]}: {why}" for key, why in refused.items()
+            )
+            for why in self._sharing.singly:
+                logger.warning("left out what does not fit", extra={"values": {"why": why}})
             self._plan(self._sharing.consider(outcome.merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:

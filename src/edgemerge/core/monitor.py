@@ -32,7 +32,7 @@ from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import AlarmLevel, Limit, seconds_of
 from edgemerge.core.patterns import inliers
 from edgemerge.core.projection import Samples
-from edgemerge.core.similarity import CHECK_SAMPLES_PER_HIDDEN
+from edgemerge.core.similarity import can_check
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
@@ -791,8 +791,8 @@ def is_provisional(learner: Detector | Bank) -> bool:
     """Return whether own samples are too few to check what was adopted, if anything was."""
     detectors = learner.detectors.values()
     own = sum(each.own_count for each in detectors)
-    too_few = own < CHECK_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
-    return too_few and any(each.known.others for each in detectors)
+    adopted = any(each.known.others for each in detectors)
+    return adopted and not can_check(own, learner.projection)
 
 
 def known(learner: Detector | Bank) -> float:

@@ -26,6 +26,7 @@ from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from edgemerge.core.ledger import Contribution, Key, Selection
+from edgemerge.core.projection import Projection
 from edgemerge.core.readout import Level, Readout, ridge_for
 from edgemerge.core.stats import Stats
 
@@ -473,6 +474,16 @@ def level_ratio(own: Stats, theirs: Stats) -> float:
     return float(level_of(together, readout).usual_loss) / fresh_loss(own, readout)  # M11
 
 
+def can_check(samples: float, projection: Projection) -> bool:
+    """Return whether so many own samples, of all patterns together, tell what fits them.
+
+    Args:
+        samples: The number of own samples.
+        projection: What all devices share.
+    """
+    return samples >= CHECK_SAMPLES_PER_HIDDEN * projection.n_hidden
+
+
 class LevelCheck:
     """Refuses contributions whose numbers do not fit what this device sees itself.
 
@@ -496,7 +507,9 @@ class LevelCheck:
         self, own: Mapping[str, Stats], *, apart: bool, trusted: Iterable[str] = ()
     ) -> None:
         """Take the patterns, if they are large enough."""
-        self._own = list(own.values()) if enough_to_check(own.values()) else []
+        found = list(own.values())
+        samples = sum(stats.count for stats in found)
+        self._own = found if found and can_check(samples, found[0].projection) else []
         self._apart, self.trusted = apart, frozenset(trusted)
         self.refused: dict[Key, str] = {}
 
@@ -543,14 +556,3 @@ class LevelCheck:
     def _fits_together(self, theirs: Stats) -> bool:
         low, high = LEVEL_RATIOS
         return any(low <= level_ratio(own, theirs) <= high for own in self._own)
-
-
-def enough_to_check(own: Iterable[Stats]) -> bool:
-    """Return whether own samples, of all patterns together, tell what fits them.
-
-    Args:
-        own: The sums of each pattern.
-    """
-    found = list(own)
-    samples = sum(stats.count for stats in found)
-    return bool(found) and samples >= CHECK_SAMPLES_PER_HIDDEN * found[0].projection.n_hidden

@@ -13,10 +13,9 @@ from hashlib import sha256
 from threading import Lock
 from time import monotonic
 
-from edgemerge.core import similarity
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Key
-from edgemerge.core.similarity import LevelCheck
+from edgemerge.core.similarity import LevelCheck, can_check
 from edgemerge.server.contributions import StoredContribution, current_contributions, read_stats
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
@@ -64,9 +63,8 @@ class LevelChecks:
         if receiver is None:
             return chosen, {}
         decided = {receiver, *(trusted or ())}  # its own is what it saw in earlier incarnations
-        enough = similarity.CHECK_SAMPLES_PER_HIDDEN * fleet.projection.n_hidden
         own = current_contributions(contributions, receiver)
-        if sum(stored.samples for stored in own) < enough:
+        if not can_check(sum(stored.samples for stored in own), fleet.projection):
             return chosen, {}
         of = sha256(f"{apart} {[stored.digest for stored in own]}".encode()).hexdigest()
         read = partial(read_stats, tx, projection=fleet.projection)
