@@ -68,7 +68,7 @@ def scores(subject):
 def test_a_sum_that_does_not_fit_is_refused_with_its_devices():
     subject = sharing(Detector)
     assert not receive(subject, told(("peer", honest()), ("pump-9", noise())))
-    assert "peer, pump-9: found a usual loss of" in subject.message
+    assert "peer, pump-9: found that 29% of the variance is unexplained" in subject.message
     assert held(subject) == 0
 
 
@@ -78,7 +78,7 @@ def test_of_several_patterns_those_that_fit_are_adopted_and_the_others_named(cap
     assert held(subject) == 400
     assert not any("pump-9" in name for name in subject.memory.learner.detectors)
     (why,) = subject.plain()["left_out"]
-    assert why.startswith("pump-9: found a usual loss of")
+    assert why.startswith("pump-9: found that 29% of the variance is unexplained")
     assert "left out what does not fit" in caplog.text
     assert not receive(subject, told(("peer", honest()), ("pump-9", noise()), grouped=True))
     assert subject.message == "nothing new"
@@ -105,7 +105,7 @@ def test_what_was_adopted_too_early_is_taken_back_when_it_can_be_checked(kind):
     alone.learn(stream(32, seed=1))
     carry_out(subject, subject.recheck())
     assert held(subject) == 0
-    assert "pump-9: found a usual loss of" in subject.message
+    assert "pump-9: found that 29% of the variance is unexplained" in subject.message
     if kind is Detector:  # a bank has learnt some samples into the pattern that is gone now
         assert scores(subject) == [alone.score(x) for x in TRY]
     assert subject.recheck() is None

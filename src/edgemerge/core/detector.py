@@ -55,6 +55,8 @@ class Look(NamedTuple):
 class Model:
     """Sums and their cached solution; `fade` is an old sample's weight after each new one."""
 
+    ceiling = inf  # of the usual loss, while the sums of others tell it
+
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
         self.projection, self.fade = projection, fade
@@ -103,6 +105,7 @@ class Model:
         must_fit(self.own.largest() * self.frame + others.largest, self.own.quantum)
         self.rest()
         self.others = others if others.count else None
+        self.ceiling = inf
         self.invalidate()
 
     def rest(self) -> None:
@@ -219,7 +222,8 @@ class Model:
         freedom = self.projection.n_hidden - ridge * trace  # M11
         count = effective_count(own * frame, self.others_count, self.fade)
         weight = own + self.others_count
-        return Level(fit.loss(ridge) / n, freedom, weight, count, self.floor, **options)
+        loss, ceiling = fit.loss(ridge) / n, self.ceiling
+        return Level(loss, freedom, weight, count, self.floor, ceiling=ceiling, **options)
 
     def look(self, X: Array, H: Array) -> Look:
         """Look at one sample (n,) or rows (k, n) without learning them."""
@@ -906,7 +910,7 @@ class Detector:
         """
         settings = {"rejected": self.rejected, **self.options}
         found = Detector.resume(own, self.others, **settings)
-        found.supervised = self.supervised
+        found.supervised, found.known.ceiling = self.supervised, self.known.ceiling
         return found
 
     def without(self, stats: Stats) -> Detector:

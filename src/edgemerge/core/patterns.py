@@ -24,6 +24,7 @@ from edgemerge.core.similarity import (
     SAME_FACTOR,
     Profile,
     distance,
+    explains,
     group_to_limit,
     nearest_pair,
     smallest,
@@ -453,6 +454,8 @@ def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
         rows = np.vstack([gone.ring.rows(), kept.ring.rows()])
         both = patterns.add(a, kept.detector.own + gone.detector.own, rows)
         both.detector.adopt(kept.detector.others + gone.detector.others)
+        ceilings = kept.detector.known.ceiling, gone.detector.known.ceiling
+        both.detector.known.ceiling = min(ceilings)
         both.considered = both.ring.seen
         patterns.record("joined", a, b)
 
@@ -537,8 +540,23 @@ def plan_adoption(
         first = found.members[0]
         stem = f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH]
         detector = Detector.resume(nothing, found.stats, **patterns.settings)
+        detector.known.ceiling = level_ceiling(one, own.values())
         plan.foreign[free_name(stem, {*own, *plan.foreign})] = Pattern(detector, no_rows)
     return plan
+
+
+def level_ceiling(foreign: Profile, own: Iterable[Profile]) -> float:
+    """Return the largest usual loss that others may claim for a pattern; inf if there is none.
+
+    Of samples such as this device sees itself it knows the usual loss: what explains them may not
+    claim a larger one, or noise in a peer's sums would explain everything.
+
+    Args:
+        foreign: What others saw of the pattern.
+        own: The patterns of this device.
+    """
+    known = [mine.usual_loss for mine in own if mine.known and explains(foreign, mine)]
+    return max(known, default=inf)
 
 
 def plan_holds(patterns: Patterns, plan: AdoptionPlan) -> bool:

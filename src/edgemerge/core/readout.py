@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import Any, NamedTuple, Self
 from warnings import warn
 
@@ -294,7 +294,8 @@ class Level(NamedTuple):
 
     `loss` is the sum of all losses; `weight` the samples in that sum; `count` how many samples
     that is worth; `floor` the rounding of the grid, below which no
-    loss means anything. `largest` is `max`, or `numpy.maximum` for arrays.
+    loss means anything; `ceiling` the largest usual loss that others may claim. `largest` is
+    `max`, or `numpy.maximum` for arrays.
     """
 
     loss: Any
@@ -303,6 +304,7 @@ class Level(NamedTuple):
     count: Any
     floor: float
     largest: Callable[[Any, Any], Any] = max
+    ceiling: float = inf
 
     @property
     def residual_share(self) -> Any:
@@ -312,7 +314,8 @@ class Level(NamedTuple):
     @property
     def usual_loss(self) -> Any:
         """The loss that fresh samples of the same kind have."""
-        return self.largest(self.loss / self.weight / self.residual_share**2, self.floor)  # M11
+        usual = self.largest(self.loss / self.weight / self.residual_share**2, self.floor)  # M11
+        return usual if self.ceiling == inf else np.minimum(usual, self.ceiling)
 
     def score(self, loss: Any, leverage: Any) -> Any:
         """Return how unusual samples are; 1 is typical."""

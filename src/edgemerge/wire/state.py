@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from edgemerge.core.monitor import (
     OddPattern,
     Thinned,
 )
-from edgemerge.core.patterns import Event, RingBuffer
+from edgemerge.core.patterns import Event, Pattern, RingBuffer
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.wire import codec
@@ -97,9 +98,16 @@ def _bank_fields(bank: Bank) -> dict[str, Any]:
         "patterns": [
             {"name": name, "seen": each.ring.seen}
             | {key: getattr(each, key) for key in PATTERN_FIELDS}
+            | _ceiling(each)
             for name, each in state.instances.items()
         ],
     }
+
+
+def _ceiling(pattern: Pattern) -> dict[str, float]:
+    """Return the largest usual loss that others may claim; nothing if there is none."""
+    ceiling = pattern.detector.known.ceiling
+    return {"ceiling": ceiling} if ceiling < inf else {}
 
 
 def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
@@ -114,6 +122,7 @@ def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
     for i, entry in enumerate(plain["patterns"]):
         each = state.add(entry["name"], payload.parts[f"{i}.own."], np.empty((0, n)))
         each.detector.adopt(payload.parts[f"{i}.others."])
+        each.detector.known.ceiling = entry.get("ceiling", inf)
         each.ring.restore(_checked_rows(tensors[f"{i}.rows"], n), entry["seen"])
         recent = tensors[f"{i}.recent"]
         each.recent = recent.astype(np.float64) if len(recent) else None
