@@ -82,6 +82,13 @@ def test_what_is_heavy_would_be_noticed():
     assert started(f"import sys, rich, numpy; print({HEAVY} & set(sys.modules))") != "set()\n"
 
 
+@pytest.mark.slow
+def test_an_agent_starts_without_loading_what_only_groups_need():
+    assert started("import sys, edgemerge.agent.runner; print('scipy.cluster' in sys.modules)") == (
+        "False\n"
+    )
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_names_every_argument_and_explains_every_option(words):
     text = call(*words, "--help").stdout

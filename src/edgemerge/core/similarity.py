@@ -22,8 +22,6 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
-from scipy.spatial.distance import squareform
 
 from edgemerge.core.ledger import Contribution, Key, Selection
 from edgemerge.core.projection import Projection, random_uniform
@@ -279,6 +277,10 @@ def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], 
 
     All members of a group explain each other's data within the factor (complete linkage).
     """
+    # Only a few programs need these, and loading them takes a fifth of the start of an agent.
+    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage  # noqa: PLC0415 - see above
+    from scipy.spatial.distance import squareform  # noqa: PLC0415 - see above
+
     if len(R) < 2:
         return list(range(len(R))), [0] * len(R)
     apart = np.log(np.maximum(np.maximum(R, R.T), 1.0))
@@ -500,7 +502,7 @@ def level_ratio(own: Stats, theirs: Stats) -> float:
 
 
 def can_check(samples: float, projection: Projection) -> bool:
-    """Return whether so many own samples, of all patterns together, tell what fits them.
+    """Return whether so many own samples, of all patterns together, determine what fits them.
 
     Args:
         samples: The number of own samples.
@@ -535,8 +537,8 @@ class LevelCheck:
     not at all. True sums of bad samples pass; no number tells them from those of another pattern.
 
     Args:
-        own: What this device saw itself, by pattern. Fewer than 4N samples in all tell nothing, and
-            then everything passes.
+        own: What this device saw itself, by pattern. With fewer than 4N samples in all,
+            everything passes.
         apart: Whether contributions may become patterns of their own, as in a bank.
         trusted: Devices whose contributions are not checked; none unless given.
 
