@@ -20,8 +20,9 @@ test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 	@scripts/check
 
 long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray
-	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray
+	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray; \
+	code=$$?; wait $$! && exit $$code
 
 quick: .venv/ready-dev  ## only the fast tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick -p no:schemathesis
