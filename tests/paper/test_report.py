@@ -127,7 +127,7 @@ def test_the_page_has_one_sentence_to_a_line_and_no_stray_blanks(page):
     assert "It is made up.\nNothing was measured, but `code` was.\n" in page
     assert "\n\n\n" not in page
     assert not re.search(r"[ \t]\n", page)
-    assert page.endswith("numpy 2.0\n- auc: not told\n")
+    assert page.endswith("numpy 2.0\n- auc: unknown\n")
 
 
 def test_headings_go_down_one_level_at_a_time(page):

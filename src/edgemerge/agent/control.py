@@ -157,7 +157,7 @@ def send_command(
         raise UnavailableError(f"the agent in {state_folder} has left without an answer")
     found: dict[str, Any] = json.loads(line)
     if "error" in found:
-        raise SettingError(f"the agent says: {found['error']}")
+        raise SettingError(f"the agent answered: {found['error']}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Judge readings: give each sample to the monitor, and tell people what it found."""
+"""Judge readings: give each sample to the monitor, and log what it found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OutsideError(EdgemergeError, ValueError):
 
 
 class Judge:
-    """Gives samples to the monitor, and names of inputs to what it says."""
+    """Gives samples to the monitor, and adds the names of inputs to its results."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Judge:
         self._read: tuple[str, ...] | None = None
         self._found: dict[int, tuple[float, float]] = {}  # ranges of inputs that were far outside
         self._ahead_s = 0.0  # of the time of day: the time of samples
+        self._has_one_pattern = isinstance(memory.learner, Detector)
         self._last: MonitorEvent | None = _newest(memory)
 
     def judge(self, reading: Reading) -> Verdict | None:
@@ -113,7 +114,6 @@ class Judge:
     def _verdict(self, result: Result) -> Verdict:
         memory = self._memory
         memory.alarms += result.alarm
-        single = isinstance(memory.learner, Detector) and not result.alarm
         episode = memory.monitor.episode
         carried = () if episode is None else tuple(self._named(episode.inputs))
         return Verdict(
@@ -123,7 +123,7 @@ class Judge:
             score=result.score,
             limit=result.limit,
             alarm=result.alarm,
-            pattern=None if single else result.pattern,
+            pattern=None if self._has_one_pattern and not result.alarm else result.pattern,
             why=tuple(name for name, _factor in carried[:NAMED_INPUTS]),
             carried=carried,
             ready=result.ready,

@@ -171,11 +171,11 @@ class Loop:
                 sink.verdict(verdict)
             if self._agent.reporting is not None:
                 self._agent.reporting.verdict(verdict)
-            self._tell_news()
+            self._handle_news()
         self._agent.keeper.count()
 
-    def _tell_news(self) -> None:
-        """Log what has happened, and tell sinks soon; patterns are saved before anyone reviews."""
+    def _handle_news(self) -> None:
+        """Log what has happened and report it soon; save patterns before they are reviewed."""
         news = self._agent.judge.news()
         if news:
             self._report_due = min(self._report_due, self._reported + NEWS_INTERVAL_S)

@@ -345,19 +345,19 @@ def check_state(memory: AgentState, config: Config) -> None:
 
 
 def follow_settings(memory: AgentState, config: Config) -> None:
-    """Let a restored monitor follow the configuration, and tell of settings that do harm."""
-    said, monitor = config.monitor, memory.monitor
+    """Let a restored monitor follow the configuration, and warn of settings that do harm."""
+    given, monitor = config.monitor, memory.monitor
     before = monitor.options
-    monitor.change(**said.options)
+    monitor.change(**given.options)
     changed = [name for name, value in monitor.options.items() if value != before[name]]
     if changed:
         logger.info("settings of [monitor] have changed", extra={"values": {"changed": changed}})
-    if said.learn == "always":
+    if given.learn == "always":
         logger.warning('monitor.learn = "always": a fault that lasts will be learnt as normal')
     elif config.learner.reject_above is not None:
         logger.warning(
             'learner.reject_above has no effect: monitor.learn = "%s" decides what is learnt',
-            said.learn,
+            given.learn,
         )
 
 

@@ -228,7 +228,7 @@ class TailSource:
 
 
 def _start_format(form: RowFormat, file: TrackedFile, position: Any) -> None:
-    """Tell the format where in the file reading starts."""
+    """Set where in the file the format starts to read."""
     if position is None:
         form.begin()
     elif file.resume(position):

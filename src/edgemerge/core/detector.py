@@ -81,11 +81,11 @@ class Model:
 
     @property
     def on_own_scale(self) -> bool:
-        """Whether own samples alone tell what is usual: others count for B only."""
+        """Whether own samples alone determine what is usual: others count for B only."""
         return self.others is not None and bool(self.sets_scale(self.own.count * self.frame))
 
     def sets_scale(self, count: Any) -> Any:
-        """Return whether so many own samples are enough to tell what is usual, for each entry."""
+        """Return whether so many own samples are enough for that, for each entry."""
         return count >= READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
 
     @property
@@ -983,7 +983,7 @@ class Detector:
         return limit is not None and score > limit and self.ready
 
     def _sets_scale(self, own: Stats) -> bool:
-        """Return whether own samples alone tell what is usual."""
+        """Return whether own samples alone determine what is usual."""
         return self.known.others is None or bool(self.known.sets_scale(own.count))
 
     def _ridge_for(self, own: Stats) -> float:

@@ -336,7 +336,7 @@ def split_pattern(patterns: Patterns, name: str, instance: Pattern) -> None:
 
 
 def unexplained_loss(projection: Projection, rows: Array) -> tuple[float, float]:
-    """Return the loss that no readout of this size explains, and how many residuals tell it."""
+    """Return the loss that no readout of this size explains, and how many residuals estimate it."""
     level = Profile.of(Stats.of_rows(projection, rows)).level
     share = level.residual_share
     return float(level.loss / share), float(level.count * share) * rows.shape[1]

@@ -34,7 +34,7 @@ Origin = tuple[str, int]  # device and incarnation
 Newest = dict[Origin, dict[str, Contribution]]  # by pattern
 
 ACCEPTED, HELD_BACK, FAILED = "in the sum", "held back", "failed"
-MAX_TEXT = 400  # characters that are shown of what a node says
+MAX_TEXT = 400  # characters of a node's message that are shown
 
 
 class NodeReply(NamedTuple):
@@ -53,7 +53,7 @@ class DeviceReply(NamedTuple):
     incarnation: int
     revision: int
     grouped: bool
-    notes: tuple[Contribution, ...]
+    contributions: tuple[Contribution, ...]
     held: str = ""  # what is not in it yet, and why
 
     @property
@@ -143,31 +143,33 @@ def _parse_reply(heard: NodeReply, held: str, projection: Projection, limit: int
     device = text_field(fields, "device")
     must_be_name("device", device)
     revision, incarnation = int_field(fields, "revision"), int_field(fields, "incarnation")
-    notes = tuple(
+    contributions = tuple(
         _parse_contribution(data, projection, limit)
         for data in bytes_list_field(fields, "contributions")
     )
-    for note in notes:
-        if (note.device, note.incarnation, note.revision) != (device, incarnation, revision):
-            raise FormatError(f"found {note} in the answer of {device}, revision {revision}")
-    if len({note.pattern for note in notes}) < len(notes):
+    for each in contributions:
+        if (each.device, each.incarnation, each.revision) != (device, incarnation, revision):
+            raise FormatError(f"found {each} in the answer of {device}, revision {revision}")
+    if len({each.pattern for each in contributions}) < len(contributions):
         raise FormatError("found a pattern twice in one answer, expected each once")
     grouped = bool(int_field(fields, "grouped"))
-    return DeviceReply(heard.node, device, incarnation, revision, grouped, notes, held)
+    return DeviceReply(heard.node, device, incarnation, revision, grouped, contributions, held)
 
 
 def _parse_contribution(data: bytes, projection: Projection, limit: int) -> Contribution:
-    note, form = decode_with_form(data, limit=limit, projection=projection)
-    if not isinstance(note, Contribution) or form != "exact":
-        found = f"{type(note).__name__} in the form {form}"
-        raise FormatError(f"found {found}, expected a contribution in the form exact")
-    return note
+    found, form = decode_with_form(data, limit=limit, projection=projection)
+    if not isinstance(found, Contribution) or form != "exact":
+        raise FormatError(
+            f"found {type(found).__name__} in the form {form}, "
+            "expected a contribution in the form exact"
+        )
+    return found
 
 
 def _newest_by_device(ledger: Ledger) -> Newest:
     known: Newest = {}
-    for note in ledger:
-        known.setdefault((note.device, note.incarnation), {})[note.pattern] = note
+    for each in ledger:
+        known.setdefault((each.device, each.incarnation), {})[each.pattern] = each
     return known
 
 
@@ -175,19 +177,20 @@ def _accept(
     answer: DeviceReply, ledger: Ledger, known: Newest, rules: AdmissionRules
 ) -> NodeStatus:
     last = known.get(answer.origin, {})
-    notes = [*answer.notes, *_removed_patterns(answer, last, ledger.projection)]
+    contributions = [*answer.contributions, *_removed_patterns(answer, last, ledger.projection)]
     try:
         new = [
-            _admit_newer(note, last.get(note.pattern), ledger.projection, rules) for note in notes
+            _admit_newer(each, last.get(each.pattern), ledger.projection, rules)
+            for each in contributions
         ]
     except RejectedError as error:
         return NodeStatus(
             answer.node, answer.device, FAILED, f"not admitted: {one_safe_line(str(error))}"
         )
-    for note in notes:
-        ledger.put(note)
-    known[answer.origin] = {note.pattern: note for note in notes}
-    samples = sum(note.stats.count for note in notes)
+    for each in contributions:
+        ledger.put(each)
+    known[answer.origin] = {each.pattern: each for each in contributions}
+    samples = sum(each.stats.count for each in contributions)
     words = "has seen nothing yet" if not samples else "" if any(new) else "as before"
     held = f"{HELD_BACK}: {answer.held}" if answer.held else ""
     return NodeStatus(
@@ -203,7 +206,7 @@ def _name_duplicate(standing: NodeStatus, node: int) -> NodeStatus:
 def _removed_patterns(
     answer: DeviceReply, last: dict[str, Contribution], shared: Projection
 ) -> list[Contribution]:
-    patterns = sorted(set(last) - {note.pattern for note in answer.notes})
+    patterns = sorted(set(last) - {each.pattern for each in answer.contributions})
     return [
         Contribution(
             answer.device, Stats.empty(shared), answer.revision, pattern, answer.incarnation
@@ -213,11 +216,11 @@ def _removed_patterns(
 
 
 def _admit_newer(
-    note: Contribution, last: Contribution | None, projection: Projection, rules: AdmissionRules
+    new: Contribution, last: Contribution | None, projection: Projection, rules: AdmissionRules
 ) -> bool:
     before = last if rules.no_forgetting else None
-    admit(note, projection=projection, last=before, devices=rules.devices)
-    return must_be_current(note, last)
+    admit(new, projection=projection, last=before, devices=rules.devices)
+    return must_be_current(new, last)
 
 
 def sums_of_others(
@@ -228,14 +231,14 @@ def sums_of_others(
     The sum of the others is the sum of all minus the device's own. Sums are exact, so this equals
     adding the others up, in a time that grows with the devices and not with their square.
     """
-    notes = [note for note in ledger if note.stats.count]
-    whole = MergedPart.of(notes, ledger.projection)
+    contributions = [each for each in ledger if each.stats.count]
+    whole = MergedPart.of(contributions, ledger.projection)
     for answer in answers:
         if answer.grouped:
             others = Selection(receiver=answer.device, incarnation=answer.incarnation)
-            yield answer, merge(notes, ledger.projection, others, grouped=True)
+            yield answer, merge(contributions, ledger.projection, others, grouped=True)
         else:
-            mine = [note for note in answer.notes if note.stats.count]
+            mine = [each for each in answer.contributions if each.stats.count]
             own = MergedPart.of(mine, ledger.projection)
             yield answer, _without(whole, own, answer.origin, ledger)
 
@@ -276,7 +279,7 @@ class RunResult:
         return [each for each in self.last if each.state == FAILED]
 
     def took(self, standings: Iterable[NodeStatus]) -> None:
-        """Add a round; a device that a node was before is named even if it now says nothing."""
+        """Add a round; a device that a node was before is named even if it does not answer now."""
         before = {each.node: each.device for each in self.last if each.device}
         named = (
             replace(each, device=each.device or before.get(each.node, "")) for each in standings
@@ -291,7 +294,7 @@ class RunResult:
             "ended": self.ended,
             "projection": self.ledger.projection.fingerprint,
             "digest": None if total is None else total.digest,
-            "samples": sum(note.stats.count for note in self.ledger),
+            "samples": sum(each.stats.count for each in self.ledger),
             "devices": list(self._devices()),
             "failed": list(map(_status_as_json, self.failed)),
             "not_adopted": {str(node): words for node, words in self.not_adopted.items()},
@@ -320,10 +323,10 @@ class RunResult:
         write_atomically(text.encode(), folder / RESULT_FILE, mode=FILE_MODE)
 
     def _devices(self) -> Iterator[dict[str, Any]]:
-        for note in self.ledger:
+        for each in self.ledger:
             words = ("device", "incarnation", "pattern", "revision")
-            if note.stats.count:
-                yield {word: getattr(note, word) for word in words} | {"samples": note.stats.count}
+            if each.stats.count:
+                yield {word: getattr(each, word) for word in words} | {"samples": each.stats.count}
 
     def _words(self, standing: NodeStatus) -> str:
         words = [standing.words]
@@ -342,9 +345,9 @@ class RunResult:
 
     def _summary(self) -> str:
         total, devices = self._sum(), sorted({each["device"] for each in self._devices()})
-        samples = sum(note.stats.count for note in self.ledger)
+        samples = sum(each.stats.count for each in self.ledger)
         digest = "no exact sum" if total is None else f"digest {total.digest[:16]}"
-        names = ", ".join(devices) or "nobody"
+        names = ", ".join(devices) or "none"
         return f"{samples:g} samples of {len(devices)} devices, {digest}: {names}"
 
 

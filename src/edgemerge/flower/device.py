@@ -94,7 +94,7 @@ MS_PER_S = 1000
 
 
 class PatternProgress(NamedTuple):
-    """How far a pattern has come, as its file tells it."""
+    """How far a pattern has come, according to its file."""
 
     life: str  # the same while samples only enter
     entered: int  # samples, as far as the file shows; rises only if samples entered
@@ -104,7 +104,7 @@ class PatternState(NamedTuple):
     """A pattern as it is now."""
 
     stats: Stats
-    mark: PatternProgress
+    progress: PatternProgress
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def release(
     left = {n: stats for n, stats in past.left.items() if n not in decision.withdrawn}
     left |= {name: own[name] for name in decision.released}
     gate.record_release(decision)
-    marks = {name: pattern.mark for name, pattern in patterns.items()}
+    marks = {name: pattern.progress for name, pattern in patterns.items()}
     number = past.revision if left == past.left else revision
     same = {name for name, stats in own.items() if left.get(name) == stats}
     held = tuple(words for words in decision.held if words.rpartition(": ")[0] not in same)
@@ -154,7 +154,10 @@ def next_revision(past: ReleaseHistory, now: float) -> int:
 
 def _updated_gate(past: ReleaseHistory, patterns: Mapping[str, PatternState]) -> Gate:
     """Return the gate as of the last look, updated; it compares lives by identity (`is`)."""
-    then = {name: PatternSamples(object(), mark.entered, 0.0) for name, mark in past.marks.items()}
+    then = {
+        name: PatternSamples(object(), progress.entered, 0.0)
+        for name, progress in past.marks.items()
+    }
     gate = Gate.of(past.gate, then)
     gate.look({name: _gate_entry(name, each, past, then) for name, each in patterns.items()})
     return gate
@@ -163,9 +166,9 @@ def _updated_gate(past: ReleaseHistory, patterns: Mapping[str, PatternState]) ->
 def _gate_entry(
     name: str, pattern: PatternState, past: ReleaseHistory, then: Mapping[str, PatternSamples]
 ) -> PatternSamples:
-    mark, last, count = pattern.mark, past.marks.get(name), pattern.stats.count
-    if last is not None and last.life == mark.life and last.entered <= mark.entered:
-        return PatternSamples(then[name].life, mark.entered, count)
+    progress, last, count = pattern.progress, past.marks.get(name), pattern.stats.count
+    if last is not None and last.life == progress.life and last.entered <= progress.entered:
+        return PatternSamples(then[name].life, progress.entered, count)
     return PatternSamples(object(), 0, count)  # a new life: what entered it is unknown
 
 
@@ -232,7 +235,7 @@ def decode_history(data: bytes) -> ReleaseHistory:
     try:
         plain = json.loads(words["past"])
         left = [decode(array.tobytes(), limit=MAX_FILE_BYTES) for array in tensors.values()]
-        marks = {name: PatternProgress(*mark) for name, mark in plain["marks"].items()}
+        marks = {name: PatternProgress(*progress) for name, progress in plain["marks"].items()}
         named = dict(zip(plain["left"], left, strict=True))
         return ReleaseHistory(plain["incarnation"], plain["revision"], named, marks, plain["gate"])
     except (EdgemergeError, ValueError, TypeError, KeyError) as error:
@@ -259,8 +262,8 @@ class DeviceStats(NamedTuple):
 
 def from_stats(stats: Stats, pattern: str = DEFAULT_PATTERN) -> DeviceStats:
     """Return sums alone as a device's stats; a rising count means that samples entered."""
-    mark = PatternProgress("", int(stats.count))
-    return DeviceStats({pattern: PatternState(stats, mark)} if stats.count else {})
+    progress = PatternProgress("", int(stats.count))
+    return DeviceStats({pattern: PatternState(stats, progress)} if stats.count else {})
 
 
 def read_device_stats(path: Path, device: str, incarnation: int) -> DeviceStats:
@@ -307,7 +310,8 @@ def _from_detector(found: Detector) -> DeviceStats:
     if found.forgetting == 1.0:
         return given
     patterns = {
-        name: each._replace(mark=PatternProgress("", 0)) for name, each in given.patterns.items()
+        name: each._replace(progress=PatternProgress("", 0))
+        for name, each in given.patterns.items()
     }
     return DeviceStats(patterns, advice=FORGETTING_ADVICE)
 

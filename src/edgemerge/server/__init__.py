@@ -1,1 +1,1 @@
-"""The server: keeps the newest contributions of fleets, and tells their sums."""
+"""The server: stores the newest contributions of fleets, and answers with their sums."""

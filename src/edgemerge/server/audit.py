@@ -34,7 +34,7 @@ class Entry:
 def append(
     tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
 ) -> None:
-    """Add an entry in the transaction of what it tells about: both happen, or neither."""
+    """Add an entry in the transaction of the change that it records: both happen, or neither."""
     tx.lock("audit")
     last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
     text = json.dumps(detail, separators=(",", ":"), sort_keys=True)

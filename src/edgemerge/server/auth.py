@@ -29,7 +29,7 @@ TOKEN_PREFIXES = {"operator": "emo_", "invitation": "emi_", "device": "emd_"}
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: an operator, or a device of one fleet."""
+    """Who sent a request: an operator, or a device of one fleet."""
 
     name: str
     fleet: str | None = None
@@ -93,7 +93,7 @@ def add_operator(tx: Transaction, token: str, name: str, now: float) -> None:
 
 
 def has_operator(tx: Transaction) -> bool:
-    """Return whether there is anybody who could let others in."""
+    """Return whether there is an operator."""
     return tx.one("select 1 from operators limit 1") is not None
 
 
@@ -218,7 +218,7 @@ class Session:
 
     @property
     def caller(self) -> Caller:
-        """Who asks."""
+        """Who sent the request."""
         return Caller(self.name)
 
 
@@ -233,7 +233,7 @@ class Sessions:
     """Who is signed in; any thread may call."""
 
     def __init__(self, database: Database, writer: Writer, clock: Callable[[], float]) -> None:
-        """Start with whoever is signed in according to the database."""
+        """Start with the sessions in the database."""
         self._database, self._writer, self._clock = database, writer, clock
         self._attempts = SignInAttempts()
 
@@ -271,7 +271,7 @@ class Sessions:
             now, token_hash = self._clock(), hash_token(link)
             sql = "update links set used = ? where token_hash = ? and used is null and expires > ?"
             if not tx.run(sql, now, token_hash, now):
-                raise DeniedError(LINK_REFUSED)  # somebody was faster
+                raise DeniedError(LINK_REFUSED)  # used meanwhile
             found = tx.one("select name from links where token_hash = ?", token_hash)
             return self._begin(tx, str(found and found[0]), by="link")
 

@@ -126,7 +126,7 @@ PROBLEM_DESCRIPTIONS = {
 
 
 class UnauthenticatedError(DeniedError):
-    """No token, or one that nobody has."""
+    """No token, or an unknown one."""
 
 
 def problem_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -136,7 +136,7 @@ def problem_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ErrorAnswer:
-    """An error as HTTP tells it; the API answers in JSON, the dashboard with a page.
+    """An error as an HTTP answer; the API answers in JSON, the dashboard with a page.
 
     Args:
         status: The HTTP status.
@@ -211,7 +211,9 @@ def _allow_header(request: Request) -> dict[str, str]:
 def validation_message(errors: Any) -> str:
     """Say where a request does not fit, and why."""
     found = (": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in errors)
-    return "; ".join(dict.fromkeys(found))  # each once: a name is read for its route and its asker
+    return "; ".join(
+        dict.fromkeys(found)
+    )  # each once: a name is checked for its route and its caller
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -255,7 +257,7 @@ Token = Annotated[str, Depends(token_of)]
 
 
 def caller_of(service: ServiceDep, token: Token) -> Caller:
-    """Return who asks."""
+    """Return who sent the request."""
     try:
         return service.caller(token)
     except DeniedError as error:
@@ -299,7 +301,7 @@ Sender = Annotated[tuple[Caller, Fleet], Depends(sender)]
 
 
 def json_request(model: type[M]) -> Callable[[Request, InFlight], Awaitable[M]]:
-    """Read what is asked in JSON, once it is known who asks."""
+    """Read a request's JSON body, after the caller was identified."""
 
     async def read(request: Request, load: InFlightDep) -> M:
         async with load.body(request, MAX_JSON_BYTES) as data:
@@ -341,7 +343,7 @@ def etag_response(data: bytes | None, tag: str) -> Response:
 
 
 def if_none_match(request: Request) -> str | None:
-    """Return the tag that the asker has already."""
+    """Return the tag that the caller has already."""
     given = request.headers.get("if-none-match", "").strip()
     return given.removeprefix("W/").strip('"') or None
 

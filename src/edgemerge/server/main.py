@@ -244,7 +244,7 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """Tells systemd when it is ready and when it stops."""
+    """Notifies systemd when it is ready and when it stops."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -308,7 +308,7 @@ def load_operator_token(service: Service, file: Path | None) -> None:
         return
     if file is None:
         raise SettingError(
-            "nobody can administer this server yet: give a file for the operator's token "
+            "this server has no operator yet: give a file for the operator's token "
             "with --operator-token-file (it is made if it is not there)"
         )
     if not file.exists():

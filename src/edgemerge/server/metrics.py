@@ -69,7 +69,7 @@ MONITOR_STATES = ("commissioning", "not ready", "ready")
 
 
 class Metrics:
-    """What is counted while the server runs, and what is looked up when somebody asks."""
+    """What is counted while the server runs, and what is looked up for each scrape."""
 
     def __init__(self, writer: Writer) -> None:
         """Start at zero; each server has its own registry."""

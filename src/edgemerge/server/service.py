@@ -89,7 +89,7 @@ class Service:
         self.writer.write(lambda tx: auth.add_operator(tx, token, name, self.clock()))
 
     def has_operator(self) -> bool:
-        """Return whether anybody can administer this server."""
+        """Return whether the server has an operator."""
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
@@ -211,7 +211,7 @@ class Service:
             fleet = fleets.get(tx, name)
             own = key[0] == caller.name and not caller.is_operator
             if not (caller.is_operator or own or fleet.read_mode == "contributions"):
-                raise DeniedError(f"{name} tells only totals: single contributions are not read")
+                raise DeniedError(f"{name} gives only totals: single contributions cannot be read")
             stored = contributions.find_stored(tx, name, key)
             rules = self.pull_service.rules_cache.rules(tx, name)
             if stored is None or not _may_see(caller, key, rules):
@@ -235,7 +235,7 @@ class Service:
                 raise UnknownError(f"no contribution of {device}{of} in {name}")
             fleets.next_epoch(tx, name)
             self._audit(tx, caller, "drop", name, device, contributions=found, **which)
-            # Of another device, or of a fleet that is still too full: it is told when it is read.
+            # Of another device, or of a fleet that is still too full: the next pull reports it.
             with suppress(ValueDamagedError, CapacityError):
                 totals.count_changes(tx, fleets.get(tx, name), found)
             return found
@@ -258,7 +258,7 @@ class Service:
         # Answers for one pattern and for all can be subtracted.
         picks = picks or (min_devices > 1 and selection.pattern is not None)
         if picks and not caller.is_operator and fleet.read_mode == "totals":
-            raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
+            raise DeniedError(f"{name} gives only totals: choosing would reveal single devices")
         answer = self.pull_service.pull(
             name, selection, min_devices=min_devices, known=known, grouped=grouped
         )
@@ -287,7 +287,7 @@ class Service:
         if monotonic() - self.writer.disk_full_at < DISK_FULL_S:
             raise DiskFullError("the disk is full: free some space, or drop devices")
         if monotonic() - self._checked_at < CHECK_VALID_S:
-            return  # anybody may ask, and asking must not cost a write each time
+            return  # needs no token, so it must not cost a write each time
         with self.database.reading() as tx:
             tx.one("select count(*) from fleets")
         self.writer.write(lambda tx: tx.run("update operators set created = created"), 5.0)

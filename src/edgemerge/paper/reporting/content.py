@@ -262,7 +262,7 @@ def _machine(record: Record) -> str:
     }
     parts = [text.format(it[key]) for key, text in formats.items() if it.get(key)]
     parts += [f"{name} {each}" for name, each in record.packages.items()]
-    return ", ".join(parts) or "not told"
+    return ", ".join(parts) or "unknown"
 
 
 MEANS_TITLE = (

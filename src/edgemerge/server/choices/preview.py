@@ -308,7 +308,7 @@ class Preview:
 
     @cached_property
     def _placed(self) -> list[StoredContribution]:
-        """Contributions with the pattern that each is in, which no epoch tells."""
+        """Contributions with the pattern that each is in, which the epoch does not cover."""
         return list_stored(self._tx, self._fleet.name)
 
     @cached_property

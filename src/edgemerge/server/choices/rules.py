@@ -1,6 +1,6 @@
 """Operators' choices: stored, undone, audited, and folded into rules per device.
 
-`epoch` is that of the fleet when a choice was made or undone, so the largest one tells whether
+`epoch` is that of the fleet when a choice was made or undone, so the largest one shows whether
 anything has changed. An undone choice is left out of the rules, as if it had never been made.
 """
 
@@ -350,7 +350,7 @@ def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: Devic
         count = len(set(sources) - {device})
         if 0 < count < fleet.min_devices:
             raise SettingError(
-                f"{device} would adopt from {count} devices, and {fleet.name} tells nothing about "
+                f"{device} would adopt from {count} devices, and {fleet.name} gives no sum of "
                 f"fewer than {fleet.min_devices}: choose more sources, or none"
             )
 

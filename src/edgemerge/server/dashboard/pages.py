@@ -145,7 +145,7 @@ def render_page(
 
 # Who looks at a page, and whether a change was really asked for on one of our pages.
 #
-# A stranger is led to sign in, and learns nothing else.
+# Without a session every page leads to the sign-in form.
 
 SCRIPT_MEDIA_TYPES = ("application/json", "text/event-stream")  # what scripts ask for
 

@@ -73,7 +73,7 @@ async def _form_dependency(request: Request) -> Form:
     return await read_form(request)
 
 
-# A route names it after its session, so that forms of strangers are not read.
+# A route names it after its session, so that forms are read with a session only.
 FormDep = Annotated[Form, Depends(_form_dependency)]
 
 
@@ -103,7 +103,7 @@ def plain_cookie_name(request: Request) -> str:
 
 
 def session_of(request: Request) -> Session | None:
-    """Return who is signed in, and remember it for the pages that tell problems."""
+    """Return who is signed in, and remember it for the error pages."""
     request.state.session, request.state.cookie = None, ""
     for cookie in cookies_of(request):  # an old one must not hide a good one
         found: Session | None = request.app.state.service.sessions.session(cookie)
@@ -223,7 +223,7 @@ def _split_url(address: str) -> tuple[str, str]:
     return host, slash + rest
 
 
-MAX_SIGN_IN_BYTES = 8192  # bytes of the form: anybody may send it
+MAX_SIGN_IN_BYTES = 8192  # of the form, which needs no session
 
 router = APIRouter(include_in_schema=False)
 
@@ -242,7 +242,7 @@ def show_sign_in(
     next: str = "",  # noqa: A002 - in the address
     again: str = "",
 ) -> Response:
-    """Show the form; whoever is signed in already goes on."""
+    """Show the form; with a session, go on at once."""
     following = safe_next_path(next)
     if session and not link:
         return RedirectResponse(following, 303)

@@ -88,7 +88,7 @@ SHUTDOWN_GRACE_S = 1.0  # to send what is left
 
 @dataclass
 class Viewers:
-    """What open pages share; `run` tells this run of the server from others."""
+    """What open pages share; `run` identifies this run of the server."""
 
     tables: FleetTables
     on_count: Callable[[int], object] = lambda _count: None

@@ -222,7 +222,7 @@ def _translate(sql: str) -> bytes:
 
 
 def _is_usable(connection: Connection) -> bool:
-    """Tell if nothing runs on it and the server has said nothing meanwhile, such as farewell."""
+    """Return whether nothing runs on it and the server has not sent anything, such as an end."""
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
         return False
     with DefaultSelector() as selector:

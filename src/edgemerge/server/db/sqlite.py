@@ -26,7 +26,7 @@ from edgemerge.server.db.base import (
 )
 
 PAGE_BYTES = 16384
-APPLICATION_ID = int.from_bytes(b"emDB", "big")  # tells our files from those of other programs
+APPLICATION_ID = int.from_bytes(b"emDB", "big")  # marks our files
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class FileLock:
         self._handle: int | None = handle
 
     def release(self) -> None:
-        """Let others have it; the file stays, so that nobody locks one that is gone."""
+        """Release the lock; the file stays, so that no process locks a deleted one."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -379,10 +379,10 @@ class SqliteDatabase:
         return connection
 
     def _must_be_ours(self, connection: sqlite3.Connection) -> None:
-        ((mark,),) = self._ask(connection, "pragma application_id", ()).rows
-        if mark != APPLICATION_ID:
+        ((found,),) = self._ask(connection, "pragma application_id", ()).rows
+        if found != APPLICATION_ID:
             raise FormatError(
-                f"{self.path} is a database of another program (mark {mark:#x}, expected "
+                f"{self.path} is a database of another program (its id is {found:#x}, expected "
                 f"{APPLICATION_ID:#x}): give another name"
             )
         ((mode,),) = self._ask(connection, "pragma journal_mode = wal", ()).rows

@@ -17,7 +17,7 @@ from edgemerge.server.db.base import Database, DiskFullError, Transaction, Value
 
 # The writer: one thread that gathers what waits and commits it together.
 #
-# A commit costs the disk the same for one change as for many. Nobody is answered before the commit.
+# A commit costs the disk the same for one change as for many. Callers are answered after it.
 
 T = TypeVar("T")
 MAX_BATCH = 32  # changes in one commit
@@ -90,7 +90,7 @@ class Writer:
         return batch
 
     def _commit(self, jobs: list[WriteJob]) -> None:
-        """Make the changes and commit; whoever waits learns of it only then."""
+        """Make the changes and commit; callers get their results only then."""
         outcomes: list[Any] = []
         try:
             if jobs:

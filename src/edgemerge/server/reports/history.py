@@ -259,7 +259,7 @@ def _is_reporting(latest: LatestReport | None, now: float) -> bool:
     return now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s)
 
 
-# The history writer: a thread that writes the history down, whenever nobody waits for the writer.
+# The history writer: a thread that writes the history down while the writer is idle.
 #
 # On the way it reads what other servers on the same database wrote, and deletes what is too old.
 

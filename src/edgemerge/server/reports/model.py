@@ -58,7 +58,7 @@ class MinuteSummary(NamedTuple):
 class Traffic:
     """What a device has pushed and pulled, ever, and when it last did; two add up.
 
-    `grouped` says whether it asked for patterns, the last time it asked; None: nobody knows.
+    `grouped` says whether it asked for patterns, the last time it asked; None: unknown.
     """
 
     pushes: int = 0
@@ -354,7 +354,7 @@ class PendingHistory:
 
     @classmethod
     def of(cls, report: ReceivedReport, unknown: PointTable, merge: ReportedMerge | None) -> Self:
-        """Return what a report brings; `unknown` are those of its points that nobody knew."""
+        """Return what a report brings; `unknown` are those of its points that are new."""
         return cls(
             since=report.heard,
             reported=True,

@@ -1,6 +1,6 @@
 // The chart of scores: logarithmic, with the threshold as a line and alarms marked. uPlot draws it.
 const LOWEST = 0.01;
-const HIGHEST = 1e6; // drawn; the legend tells the number itself
+const HIGHEST = 1e6; // drawn; the legend has the number itself
 const HEIGHT = 280;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -31,7 +31,7 @@ function range(plot, low, high) {
   return [half(Math.min(low ?? 0.5, 0.5), Math.floor), half(Math.max(high ?? 10, 10), Math.ceil)];
 }
 
-// Without a hand on the chart its legend tells the newest point.
+// Without a pointer on the chart its legend shows the newest point.
 function tellLast(plot) {
   const last = plot.data[0].length - 1;
   if (last >= 0 && (plot.cursor.left ?? -1) < 0 && plot.legend.idx !== last) plot.setLegend({ idx: last });

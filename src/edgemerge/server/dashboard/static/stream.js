@@ -1,6 +1,6 @@
 // The stream of a page: says whether it is live, comes back by itself, and leads to sign-in when the session is over.
 const SLOWEST_MS = 10000;
-const HIDDEN_MS = 5000; // a page that nobody sees gives its connection back: browsers have only six
+const HIDDEN_MS = 5000; // a hidden page closes its connection: browsers have only six
 
 const live = document.getElementById("live");
 
@@ -16,7 +16,7 @@ function toSignIn() {
   location.assign(`/ui/sign-in?next=${encodeURIComponent(here)}`);
 }
 
-// Gives the status of the session: 200, 401, or 0 when nobody answers.
+// Gives the status of the session: 200, 401, or 0 without an answer.
 async function session() {
   try {
     return (await fetch("/ui/session", { headers: { Accept: "application/json" }, cache: "no-store" })).status;

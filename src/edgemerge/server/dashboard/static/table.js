@@ -4,7 +4,7 @@ const STATES = ["online", "quiet", "offline", "revoked"];
 const number = (text) => (text === "" || text === undefined || text === "–" ? null : Number(text));
 const when = (cell) => number(cell.querySelector("time")?.dataset.at);
 
-// What a row says, read once from the page; afterwards the stream tells.
+// What a row says, read once from the page; afterwards from the stream.
 function read(row) {
   const [device, state, alarm, review, pattern, learnt, revision, shared, merged, score] = row.cells;
   return {
