@@ -19,11 +19,9 @@ from edgemerge.server.schemas import (
     ReviewRequest,
 )
 
-SHOWN_EPISODES = 8  # the others are folded
 SHOWN_REFUSED = 3
 SHOWN_INPUTS = 3
 HOUR_S = 3600.0
-SNOOZE_HOURS = (1, 8)
 LIMIT_KINDS = {
     "fixed": "fixed",
     "promised": "promised, from the device's own scores",

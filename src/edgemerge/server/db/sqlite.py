@@ -245,7 +245,7 @@ class SqliteDatabase:
 
     is_shared = False
 
-    def __init__(self, path: str | os.PathLike[str], *, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open it, making it if need be; on a full disk the reserve is given up for that."""
         if sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
             raise SettingError(
@@ -255,7 +255,7 @@ class SqliteDatabase:
         self.path = Path(path).resolve()
         self._wal = self.path.with_name(self.path.name + "-wal")
         self._wal_limit = MAX_WAL_BYTES
-        self._reserve = DiskReserve(self.path, reserve_bytes)
+        self._reserve = DiskReserve(self.path, RESERVE_BYTES)
         self._readers = ConnectionPool(
             self._reader, _is_idle, size=MAX_READERS, wait_s=BUSY_TIMEOUT_S
         )
