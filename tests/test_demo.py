@@ -283,7 +283,9 @@ def read_all(terminal):
 
 def test_at_a_terminal_the_page_lives_until_ctrl_c(tmp_path):
     outer, inner = os.openpty()
-    words = [sys.executable, "-m", "edgemerge", "demo", "--out", "out"]
+    few = "from edgemerge.demo import datasets as d; d.TRAINING_SAMPLES, d.TEST_SAMPLES = 300, 30"
+    words = [sys.executable, "-c", f"{few}\nfrom edgemerge.cli import main; main()", "demo"]
+    words += ["--out", "out"]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=inner, text=True)
     os.close(inner)
     reading = Thread(target=read_all, args=(outer,))
