@@ -136,6 +136,7 @@ def test_it_works_in_a_pipeline_with_a_quantile_filter():
     assert flagged[~odd].mean() < 0.1
 
 
+@pytest.mark.slow
 def test_the_filter_keeps_its_promise_and_spares_the_detector():
     draw = random.Random(0).gauss
     detector = OSELMDetector(n_hidden=8)

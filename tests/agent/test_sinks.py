@@ -76,6 +76,7 @@ print(index, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_nothing():
     talk = subprocess.Popen(
         [sys.executable, "-c", TALK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

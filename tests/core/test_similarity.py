@@ -115,6 +115,7 @@ def test_groups_are_those_of_the_definition(seed, factor):
     assert found == slow_groups(notes(seed), factor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [1, 3, 8, 100])
 def test_the_factor_grows_step_by_step_until_there_are_few_enough_groups(seed, most):

@@ -23,6 +23,8 @@ from tests.faults.local import (
     share,
 )
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 FLIPS = int(os.environ.get("EDGEMERGE_FLIPS", "100"))
 SETTLED, BEHIND = "pump-3", "pump-1"  # the kept sums hold the newest of one, and an old one of one
 ONE = f"fleet = '{FLEET}' and device = ? and pattern = 'idle'"
@@ -112,7 +114,6 @@ SUMS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grouping", ["total", "patterns"])
 @pytest.mark.parametrize("damage", SUMS)
 def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping, caplog):
@@ -131,7 +132,6 @@ def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping
         assert "damaged" not in caplog.text
 
 
-@pytest.mark.slow
 def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):
     for number, (how, *values) in enumerate(SUMS.values()):
         url, tokens = fresh_postgres_url, {}
@@ -144,7 +144,6 @@ def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):
             assert local.drop(BEHIND).json() == {"dropped": 2}, number
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", [SETTLED, BEHIND])
 def test_a_damaged_contribution_is_told_in_no_sum_until_it_comes_anew(url, newest, tokens, device):
     body = f"id = (select body from contributions where {ONE})"
@@ -234,7 +233,6 @@ def test_a_truncated_database_is_refused_in_words(url, part):
         connect(url)
 
 
-@pytest.mark.slow
 def test_no_flipped_bit_anywhere_makes_a_server_tell_a_wrong_sum(whole, tmp_path):
     path, _, newest = whole
     rng = np.random.default_rng(5)

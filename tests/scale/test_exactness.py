@@ -14,6 +14,8 @@ from edgemerge.scale.simulated_devices import SimulatedFleet, newest_revisions
 from edgemerge.scale.simulation import total_work
 from edgemerge.scale.sum_tree import Replies, TreeNode
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 PLAN = Plan(devices=120, fan_out=10, n_inputs=3, n_hidden=2, seed=3)
 
 
@@ -133,7 +135,6 @@ def test_progress_ends_where_it_said():
     assert sum(heard) == pytest.approx(total_work(PLAN))
 
 
-@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit():
     one, two = (simulate(PLAN, workers=number, measure_s=None) for number in (1, 2))
     assert one.gathered.total.digest == two.gathered.total.digest
@@ -155,7 +156,6 @@ def test_every_tier_is_told_what_the_places_above_it_tell():
     assert [each["bytes"] for each in down][1:] == [100.0 * 12, 10.0 * PLAN.n_regions]
 
 
-@pytest.mark.slow
 def test_the_record_has_only_plain_values():
     import json
 

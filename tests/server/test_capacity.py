@@ -21,6 +21,8 @@ from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 LIMIT = exact_limit(SHARED.quantum)
 
 
@@ -83,7 +85,6 @@ def carry_out(world, act, number):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(acts, min_size=5, max_size=25))
 def test_whatever_is_accepted_every_sum_of_it_can_be_given(story):

@@ -17,7 +17,7 @@ from edgemerge.server.choices import operator, rules
 from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 DEVICES = ("a", "b", "c", "d")
 PATTERNS = ("normal", "idle")
@@ -128,7 +128,6 @@ def carry_out(world, act, number, rng):
             world.restart()
 
 
-@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(acts, min_size=6, max_size=24), st.integers(0, 99))
 def test_whatever_is_pushed_dropped_and_chosen_each_is_told_the_sum_of_what_is_let_through(
@@ -165,7 +164,6 @@ def drawn(rng):
     return acts[str(rng.choice([*acts, "put", "put", "pull"]))]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_same_holds_on_both_databases(database_url, seed):
     rng, world = generator(seed), Chosen(database_url)

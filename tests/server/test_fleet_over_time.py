@@ -13,6 +13,8 @@ from edgemerge.server import totals
 from edgemerge.server.db.base import DiskFullError
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 
 @pytest.fixture
 def world(tmp_path):

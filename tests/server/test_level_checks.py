@@ -16,6 +16,8 @@ from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 ME = Selection(receiver="pump-1")
 
 

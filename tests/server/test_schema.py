@@ -12,6 +12,8 @@ from edgemerge.server import auth
 from tests.server.strangers import MINE, world
 from tests.server.wire import ask
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 5  # of each operation; what has limits is tried at them besides
 NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
 # What fits the description may still be refused with 422 here: a schema cannot say which bytes are
@@ -76,7 +78,6 @@ def failures_in(recorder):
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "who",
     [
@@ -92,7 +93,6 @@ def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     assert asked > 500
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("who", ["itself", pytest.param("operator", marks=pytest.mark.long)])
 def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     alive = [{"include-name": LAST, "enabled": False}]
@@ -104,7 +104,6 @@ def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     assert asked > 500
 
 
-@pytest.mark.slow
 def test_limits_of_numbers_are_described_in_words_that_others_know(tmp_path):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         told = ask(made.here, "GET", "/openapi.json").body.decode()

@@ -12,6 +12,8 @@ from edgemerge.core.ledger import Selection
 from edgemerge.server import contributions, fleets, totals
 from tests.server.world import FLEET, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow  # many of a tenth of a second
+
 DEVICES = ("a", "b", "c", "d")
 wishes = st.builds(
     Selection,
@@ -58,7 +60,6 @@ def carry_out(world, act, number, rng):
             world.drop(device)
 
 
-@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(acts, min_size=5, max_size=25), st.integers(0, 99))
 def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_there(story, seed):
@@ -74,7 +75,6 @@ def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_th
             world.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_holds_on_both_databases(database_url, seed):
     rng, world = generator(seed), World(database_url)
@@ -145,7 +145,6 @@ def test_a_device_whose_pattern_has_changed_moves_to_another_sum(world):
     assert sorted(part.devices for part in told.parts) == [["d0", "d1", "d3", "d5"], ["d2", "d4"]]
 
 
-@pytest.mark.slow
 def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world):
     rng = generator(7)
     for i in range(40):
@@ -158,7 +157,6 @@ def test_a_pull_brings_the_kept_sums_up_to_date_so_that_the_next_reads_few(world
     assert sum(part.count for part in held.values()) == (40 - len(left)) * 5
 
 
-@pytest.mark.slow
 def test_when_there_is_too_much_to_add_up_the_asker_is_sent_away_for_a_while(world, monkeypatch):
     rng = generator(7)
     for i in range(60):
