@@ -67,8 +67,8 @@ def test_a_run_that_ended_early_leaves_no_sum(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["ended"] == "too few"
 
 
-def test_nobody_is_in_an_empty_sum():
-    assert RunResult(Ledger(SHARED)).table().endswith(": nobody")
+def test_an_empty_sum_has_no_devices():
+    assert RunResult(Ledger(SHARED)).table().endswith(": none")
 
 
 def test_a_pattern_that_is_gone_is_not_in_the_sum():

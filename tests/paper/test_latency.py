@@ -236,6 +236,7 @@ def test_the_best_time_of_many_turns_counts_for_one_unit():
     assert all(0.0 <= time < 1.0 for time in found)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FOLDER, reason=NO_DATA)
 def test_a_quick_run_measures_all_on_real_data():
     rows = latency.run(Plan(Scope(Path(FOLDER or ""), quick=True)))
