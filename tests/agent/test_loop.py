@@ -107,7 +107,7 @@ def test_samples_that_do_not_fit_are_skipped_and_counted(tmp_path, monkeypatch):
 
 def test_a_source_that_fails_ends_the_agent_with_what_it_has_learnt(tmp_path, caplog):
     config = configured(tmp_path, "sync.every_s=0")  # there is no such file
-    assert run(config, stop=Event()) == 1
+    assert run(config, stop=Event()) == 2
     assert "the source failed" in caplog.text
     folder = StateFolder(config.state)
     assert folder.read() is not None

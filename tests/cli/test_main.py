@@ -38,6 +38,7 @@ def test_the_version_is_told():
 def test_all_commands_are_there():
     top = {words[0] for words in COMMANDS if len(words) == 1}
     files_and_network = {
+        "init",
         "learn",
         "bulk",
         "score",

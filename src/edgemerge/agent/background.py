@@ -46,6 +46,7 @@ class ReadAhead:
         self._queue: Queue[Reading | None] = Queue(MAX_READ_AHEAD)
         self._stop = Event()
         self.ended = False
+        self.taken = 0  # readings
         self.error: Exception | None = None
         self._thread = Thread(target=self._read, name="reader", daemon=True)
         self._thread.start()
@@ -57,6 +58,7 @@ class ReadAhead:
         except Empty:
             return None
         self.ended = reading is None
+        self.taken += not self.ended
         return reading
 
     @property

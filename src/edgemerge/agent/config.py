@@ -318,6 +318,10 @@ class SourceConfig:
     time: int | str | None = None
     header: bool | None = None
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
+    decimal: Literal[".", ","] = "."
+    skip_lines: int = not_negative(0)
+    time_format: str | None = None
+    time_zone: str | None = None
     rate_hz: float | None = positive(None)
     start: Literal["beginning", "end"] = "beginning"
     max_line_bytes: int = positive(MAX_LINE_BYTES, was="longest_line")

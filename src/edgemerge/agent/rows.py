@@ -10,14 +10,21 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from difflib import get_close_matches
+from functools import cached_property
 from math import isfinite
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgemerge.core.errors import SettingError
 
 Array = NDArray[np.float64]
 Column = int | str
@@ -66,11 +73,81 @@ def column_number(column: Column) -> int | None:
     return int(column) - 1 if column.isdecimal() and int(column) else None
 
 
+TIME_UNITS = {"ms": 1e3, "us": 1e6, "ns": 1e9}  # since 1970, in a second
+
+
+@dataclass(frozen=True)
+class TimeFormat:
+    """How a column tells the time.
+
+    Args:
+        pattern: What `datetime.strptime` takes, or "ms", "us" or "ns" since 1970; None means Unix
+            seconds or ISO 8601.
+        zone: The time zone of times that name none, such as "Europe/Berlin"; UTC by default.
+
+    >>> TimeFormat("%d.%m.%Y %H:%M", "Europe/Berlin").parse("01.01.1970 01:01")
+    60.0
+    """
+
+    pattern: str | None = None
+    zone: str | None = None
+
+    def parse(self, found: Any) -> float:
+        """Return the time in Unix seconds.
+
+        >>> [TimeFormat().parse(t) for t in ("1970-01-01T00:01Z", "60", "1970-01-01 01:01+01:00")]
+        [60.0, 60.0, 60.0]
+        """
+        value = _number_or_none(found)
+        if value is not None and isfinite(value) and (self.pattern in (None, *TIME_UNITS)):
+            return value / TIME_UNITS.get(self.pattern or "", 1.0)
+        text = str(found)
+        try:
+            if self.pattern is None or self.pattern in TIME_UNITS:
+                moment = datetime.fromisoformat(text)
+            else:
+                moment = datetime.strptime(text, self.pattern)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=self._zone)).timestamp()
+        except (ValueError, OverflowError) as error:
+            expected = f", expected {self.pattern}" if self.pattern else ""
+            raise BadRow(f"{text[:40]!r} is no time{expected}") from error
+
+    @cached_property
+    def _zone(self) -> tzinfo:
+        return UTC if self.zone is None else time_zone(self.zone)
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return a time zone by its name; an unknown one is a `SettingError`."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise SettingError(
+            f'found the time zone "{name}", expected one such as "Europe/Berlin" that this system '
+            "knows: correct it, or install tzdata"
+        ) from error
+
+
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")  # with a decimal comma
+
+
+def with_decimal_point(text: str) -> str:
+    """Return a number with a decimal comma as one with a decimal point.
+
+    >>> with_decimal_point("-1.234,5"), with_decimal_point("0,5"), with_decimal_point("0.5")
+    ('-1234.5', '0.5', '0.5 with a decimal point')
+    """
+    if THOUSANDS.fullmatch(text):
+        text = text.replace(".", "")
+    return f"{text} with a decimal point" if "." in text else text.replace(",", ".")
+
+
 class CsvRows:
     """Fields with a delimiter between them; the first line may name the columns.
 
     Without `header`, a first line with a chosen field that is no number is taken for one. A file
-    that begins without names has those of the file before, if it has as many columns.
+    that begins without names has those of the file before, if it has as many columns. A header
+    that comes again later is no row.
     """
 
     def __init__(
@@ -80,17 +157,21 @@ class CsvRows:
         time: Column | None = None,
         header: bool | None = None,
         delimiter: str = ",",
+        decimal: str = ".",
+        skip_lines: int = 0,
+        time_format: TimeFormat = TimeFormat(),  # noqa: B008 - a value
         width: int | None = None,
     ) -> None:
         """Choose columns by name or number; without any, all but the time."""
         self.header: tuple[str, ...] | None = None
         self._columns, self._time, self._has_header = tuple(columns), time, header
         self._delimiter, self._width = delimiter, width
-        self._first = True
+        self._decimal, self._skip_lines, self._time_format = decimal, skip_lines, time_format
+        self._first, self._skipped_lines, self._has_read = True, 0, False
 
     def begin(self) -> None:
         """Expect the first line of a file."""
-        self._first = True
+        self._first, self._skipped_lines = True, 0
 
     def resume(self, header: tuple[str, ...] | None) -> None:
         """Expect a later line of a file with this header."""
@@ -99,6 +180,9 @@ class CsvRows:
     def row(self, line: str) -> Row | None:
         """Read a line; None if it is empty or a header."""
         line = line.removeprefix("\ufeff") if self._first else line
+        if self._first and self._skipped_lines < self._skip_lines:
+            self._skipped_lines += 1
+            return None
         if not line.strip():
             return None
         try:
@@ -108,8 +192,20 @@ class CsvRows:
         first, self._first = self._first, False
         if first and self._is_header(found):
             self.header = tuple(found)
+            if not self._has_read:  # a later file with other columns must not end the agent
+                self._must_have_columns()
             return None
-        return self._read(found)
+        if tuple(found) == self.header:
+            return None
+        row = self._read(found)
+        self._has_read = True
+        return row
+
+    def _must_have_columns(self) -> None:
+        names = [("source.columns", each) for each in self._columns] + [("source.time", self._time)]
+        for key, name in names:
+            if isinstance(name, str) and column_number(name) is None:
+                must_have_column(name, self.header or (), key, self._delimiter)
 
     def _is_header(self, found: list[str]) -> bool:
         if self._has_header is not None:
@@ -121,18 +217,26 @@ class CsvRows:
         time = None if self._time is None else column_number(self._time)
         chosen = chosen or [i for i in range(len(found)) if i != time]
         looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
-        return any(_number_or_none(field) is None for field in looked)
+        return any(self._number(field) is None for field in looked)
+
+    def _number(self, text: str) -> float | None:
+        return _number_or_none(with_decimal_point(text) if self._decimal == "," else text)
 
     def _read(self, found: list[str]) -> Row:
         if self.header is not None and len(found) != len(self.header):
             raise BadRow(f"{len(found)} fields instead of {len(self.header)}")
         time = None if self._time is None else self._at(self._time, len(found))
-        at = None if time is None else _parse_time(found[time])
+        at = None if time is None else self._parse_time(found[time])
         columns = [self._at(each, len(found)) for each in self._columns]
         columns = columns or [i for i in range(len(found)) if i != time]
         names = None if self.header is None else tuple(self.header[i] for i in columns)
-        values = _parse_values([found[i] for i in columns], len(self._columns) or self._width)
-        return Row(values, at, names)
+        chosen = [found[i] for i in columns]
+        chosen = [with_decimal_point(each) for each in chosen] if self._decimal == "," else chosen
+        return Row(_parse_values(chosen, len(self._columns) or self._width), at, names)
+
+    def _parse_time(self, text: str) -> float:
+        value = self._number(text) if self._decimal == "," else None
+        return self._time_format.parse(text if value is None else value)
 
     def _at(self, column: Column, count: int) -> int:
         if self.header is not None and column in self.header:
@@ -145,6 +249,19 @@ class CsvRows:
         return number % count
 
 
+def must_have_column(name: str, header: Sequence[str], key: str, delimiter: str = ",") -> None:
+    """Raise SettingError that quotes the header unless it has that column."""
+    if name in header:
+        return
+    near = get_close_matches(name, header, n=1)
+    advice = f'did you mean "{near[0]}"?' if near else f"name one of them in {key}"
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t|,"):
+        advice = f"the line has one field only, so source.delimiter is not {delimiter!r}"
+    raise SettingError(
+        f'found no column "{name}" ({key}) in the header {", ".join(header)[:400]}: {advice}'
+    )
+
+
 class JsonRows:
     """One JSON object or array to a line; columns are keys, or numbers of items."""
 
@@ -153,11 +270,13 @@ class JsonRows:
         columns: Sequence[Column] = (),
         *,
         time: Column | None = None,
+        time_format: TimeFormat = TimeFormat(),  # noqa: B008 - a value
         width: int | None = None,
     ) -> None:
         """Choose columns; without any, all but the time: for objects, those of the first one."""
         self.header: tuple[str, ...] | None = None
         self._columns, self._time, self._width = tuple(columns), time, width
+        self._time_format = time_format
 
     def begin(self) -> None:
         """Do nothing: the first line is like any other."""
@@ -176,7 +295,7 @@ class JsonRows:
             raise BadRow(f"not JSON: {error}") from error
         if not isinstance(found, dict | list):
             raise BadRow(f"{type(found).__name__} instead of an object or array")
-        at = None if self._time is None else _parse_time(_field(found, self._time))
+        at = None if self._time is None else self._time_format.parse(_field(found, self._time))
         chosen = self._chosen(found)
         values = [_field(found, each) for each in chosen]
         names = tuple(map(str, chosen)) if isinstance(found, dict) else None
@@ -202,12 +321,14 @@ class PayloadRows:
         columns: Sequence[Column] = (),
         *,
         time: Column | None = None,
+        time_format: TimeFormat = TimeFormat(),  # noqa: B008 - a value
         width: int | None = None,
     ) -> None:
         """Choose columns by key or number; without any, all but the time."""
         self.header: tuple[str, ...] | None = None
-        self._json = JsonRows(columns, time=time, width=width)
-        self._csv = CsvRows(columns, time=time, width=width, header=False)
+        options: dict[str, Any] = {"time": time, "time_format": time_format, "width": width}
+        self._json = JsonRows(columns, **options)
+        self._csv = CsvRows(columns, header=False, **options)
 
     def begin(self) -> None:
         """Do nothing: messages have no order."""
@@ -249,22 +370,6 @@ def _number_or_none(found: Any) -> float | None:
         return float(found)
     except (ValueError, OverflowError):
         return None
-
-
-def _parse_time(found: Any) -> float:
-    """Parse unix seconds or ISO 8601; without a zone it is UTC.
-
-    >>> [_parse_time(t) for t in ("1970-01-01T00:01:00Z", "60", "1970-01-01 01:01+01:00")]
-    [60.0, 60.0, 60.0]
-    """
-    value = _number_or_none(found)
-    if value is not None and isfinite(value):
-        return value
-    try:
-        moment = datetime.fromisoformat(str(found))
-    except ValueError as error:
-        raise BadRow(f"{str(found)[:40]!r} is no time") from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 MAX_LINE_BYTES = 65536

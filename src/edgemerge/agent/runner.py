@@ -30,7 +30,15 @@ from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.reviewer import Reviewer
-from edgemerge.agent.rows import Column, CsvRows, JsonRows, PayloadRows, RowFormat
+from edgemerge.agent.rows import (
+    Column,
+    CsvRows,
+    JsonRows,
+    PayloadRows,
+    RowFormat,
+    TimeFormat,
+    time_zone,
+)
 from edgemerge.agent.schedule import Backoff, SyncSchedule
 from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
@@ -78,7 +86,10 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
 
 def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
     kind = settings.kind
-    options: dict[str, Any] = {"time": settings.time, "width": width}
+    if settings.time_zone is not None:
+        time_zone(settings.time_zone)  # or it is unknown, which is told before anything is read
+    times = TimeFormat(settings.time_format, settings.time_zone)
+    options: dict[str, Any] = {"time": settings.time, "time_format": times, "width": width}
     if kind == "mqtt":
         return PayloadRows(columns, **options)
     if kind == "jsonl" or (kind != "csv" and settings.format == "jsonl"):
@@ -87,7 +98,9 @@ def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | 
     if header is None and kind == "csv":  # columns with names need a header
         named = [c for c in (*columns, settings.time) if isinstance(c, str) and not c.isdecimal()]
         header = True if named else None
-    return CsvRows(columns, header=header, delimiter=settings.delimiter, **options)
+    names = ("delimiter", "decimal", "skip_lines")
+    options |= {name: getattr(settings, name) for name in names}
+    return CsvRows(columns, header=header, **options)
 
 
 def _source(settings: SourceConfig, form: RowFormat) -> Source:
@@ -390,7 +403,8 @@ def _learner_options(learner: Detector | Bank) -> dict[str, object]:
     return {name: getattr(learner, name) for name in names if hasattr(learner, name)}
 
 
-NO_USABLE_DATA = 5  # the exit code if samples do not fit the projection's range
+WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
+NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
@@ -501,6 +515,20 @@ def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitSt
         logger.error("the agent stops", extra={"values": {"why": error}})
         return NO_USABLE_DATA
     notify("STOPPING=1")
-    if agent.inbox.error is not None:
-        logger.error("the source failed", extra={"values": {"why": agent.inbox.error}})
-    return 1 if agent.inbox.error or agent.keeper.trouble else 0
+    return _exit_code(agent)
+
+
+def _exit_code(agent: Agent) -> int:
+    """Return how the run ended, and log what went wrong."""
+    inbox = agent.inbox
+    if inbox.error is not None:
+        logger.error("the source failed", extra={"values": {"why": inbox.error}})
+        return WRONG_SETTING if isinstance(inbox.error, SettingError) else 1
+    if inbox.ended and not inbox.taken and (inbox.skipped or agent.memory.position is None):
+        values = {
+            "skipped": inbox.skipped,
+            "advice": "`edgemerge doctor --config` says what to set",
+        }
+        logger.error("no row could be read", extra={"values": values})
+        return NO_USABLE_DATA
+    return 1 if agent.keeper.trouble else 0

@@ -9,6 +9,7 @@ from edgemerge.cli.group import EXIT_CODE_HELP, LazyGroup, current_name, example
 
 SECTIONS = {
     "With files": {
+        "init": "edgemerge.cli.init",
         **dict.fromkeys(("learn", "bulk", "score"), "edgemerge.cli.files"),
         "replay": "edgemerge.cli.replay",
         **dict.fromkeys(("share", "merge", "show"), "edgemerge.cli.files"),

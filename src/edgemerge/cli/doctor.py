@@ -274,6 +274,7 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
         yield Finding("warn", "source", f"{source.path} does not exist yet", "see [source] path")
     elif source.path is not None:
         yield Finding("ok", "source", f"{source.path} exists")
+        yield from check_table(config)
         yield from check_range(config)
     exchange = config.exchange
     if exchange.token_file is not None:
@@ -282,6 +283,46 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
         yield from check_folder(exchange.path, "exchange folder")
     if exchange.kind == "http" and exchange.url is not None and exchange.url != asked:
         yield from check_server(exchange.url, exchange.ca_file)
+
+
+def check_table(config: Any) -> Iterator[Finding]:
+    """Check whether the source's file is the table that [source] says, and what to set if not."""
+    from edgemerge.agent.inspection import inspect_file
+    from edgemerge.core.errors import SampleError
+
+    source = config.source
+    if source.kind not in ("csv", "jsonl", "tail"):
+        return
+    try:
+        report = inspect_file(source.path)
+    except SampleError as error:
+        yield Finding("fail", "table", one_line(error), "see [source]")
+        return
+    form = source.format if source.kind == "tail" else source.kind
+    wanted: dict[str, Any] = {
+        "kind": form,
+        "delimiter": source.delimiter,
+        "decimal": source.decimal,
+    }
+    found: dict[str, Any] = {"kind": report.format, "delimiter": report.delimiter}
+    found["decimal"] = report.decimal
+    if source.time is not None and report.time == source.time:
+        wanted["time_format"], found["time_format"] = source.time_format, report.time_format
+    if report.format == "jsonl" or len(report.columns) == 1:
+        wanted, found = {"kind": form}, {"kind": report.format}
+    wrong = [name for name in wanted if wanted[name] != found[name]]
+    for name in wrong:
+        words = f"source.{name} is {wanted[name]!r}, and the file looks like {found[name]!r}"
+        yield Finding("fail", "table", words, f'set source.{name} = "{found[name]}"')
+    names = [column.name for column in report.columns]
+    chosen = (*source.columns, *filter(None, [source.time]))
+    missing = [c for c in chosen if isinstance(c, str) and not c.isdecimal() and c not in names]
+    if missing and not wrong:
+        words = f"there is no column {missing[0]!r} among {', '.join(names)[:200]}"
+        yield Finding("fail", "table", words, "see [source] columns and time")
+    if not wrong and not missing:
+        words = f"{report.rows:,} rows of {len(names)} columns, {report.skipped:,} do not fit"
+        yield Finding("ok" if not report.skipped else "warn", "table", words, "see its log")
 
 
 def check_range(config: Any) -> Iterator[Finding]:
@@ -300,6 +341,9 @@ def check_range(config: Any) -> Iterator[Finding]:
             total, rows, outside = total + 1, rows + bool(far.any()), outside + far
     except (EdgemergeError, OSError) as error:
         yield Finding("warn", about, one_line(error), "see [source], [features] and [projection]")
+        return
+    if not total:
+        yield Finding("fail", about, "no sample could be read", "see [source] and [features]")
         return
     words = f"{rows:,} of the first {total:,} samples are far outside the projection's range"
     if rows:

@@ -1,0 +1,176 @@
+"""What is found in a file of readings: the odd ones that people really have."""
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgemerge.agent.inspection import inspect_bytes, inspect_file
+from edgemerge.agent.rows import CsvRows, RowReader, TimeFormat
+from edgemerge.core.errors import SampleError
+
+ROWS = np.random.default_rng(0).normal(size=(60, 3)).round(3)
+START = datetime(2026, 11, 9, 8, 0, 0)
+
+
+def point(value):
+    return f"{value:.3f}"
+
+
+def comma(value):
+    return point(value).replace(".", ",")
+
+
+def table(delimiter=",", number=point, names=("a", "b", "c"), times=None, name="time"):
+    """Return a file: a header unless `names` is empty, and `times(i)` in the first column."""
+    head = [delimiter.join([*([name] if times else []), *names])] if names else []
+    lines = [
+        delimiter.join([*([times(i)] if times else []), *map(number, row)])
+        for i, row in enumerate(ROWS)
+    ]
+    return "\n".join([*head, *lines, ""])
+
+
+def clock(pattern, step_s=1.0):
+    return lambda i: (START + timedelta(seconds=step_s * i)).strftime(pattern)
+
+
+def found(text):
+    return inspect_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def readings(report, text):
+    """Read the file as the agent does, with what was found."""
+    form = CsvRows(
+        [str(column.number) for column in report.usable()],
+        time=report.time,
+        header=report.header,
+        delimiter=report.delimiter,
+        decimal=report.decimal,
+        skip_lines=report.skip_lines,
+        time_format=TimeFormat(report.time_format),
+    )
+    reader = RowReader(form)
+    lines = text.encode().split(b"\n")
+    return [row for line in lines if (row := reader.row(line)) is not None], reader.skipped
+
+
+FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": (table(), {}),
+    "without header": (table(names=()), {"header": False}),
+    "semicolons and decimal commas": (table(";", comma), {"delimiter": ";", "decimal": ","}),
+    "tabs": (table("\t"), {"delimiter": "\t"}),
+    "spaces": (table(" ", names=()), {"delimiter": " ", "header": False}),
+    "bars": (table("|"), {"delimiter": "|"}),
+    "lines before the header": ("# logger 7\n# bar, l/s\n" + table(), {"skip_lines": 2}),
+    "byte order mark and CRLF": ("\ufeff" + table().replace("\n", "\r\n"), {}),
+    "header again": (table() + table(), {}),
+    "ISO times": (table(times=clock("%Y-%m-%dT%H:%M:%S+01:00")), {"time": "time"}),
+    "German times": (
+        table(";", comma, times=clock("%d.%m.%Y %H:%M:%S"), name="Zeit"),
+        {"delimiter": ";", "decimal": ",", "time": "Zeit", "time_format": "%d.%m.%Y %H:%M:%S"},
+    ),
+    "month first": (
+        table(times=clock("%m/%d/%Y %H:%M:%S", 86400.0)),
+        {"time": "time", "time_format": "%m/%d/%Y %H:%M:%S"},
+    ),
+    "day first": (
+        table(times=clock("%d/%m/%Y %H:%M:%S", 86400.0)),
+        {"time": "time", "time_format": "%d/%m/%Y %H:%M:%S"},
+    ),
+    "Unix seconds": (table(times=lambda i: str(1_794_000_000 + i)), {"time": "time"}),
+    "milliseconds": (
+        table(times=lambda i: str(1_794_000_000_000 + 20 * i), name="ts"),
+        {"time": "ts", "time_format": "ms"},
+    ),
+    "seconds since the start": (table(times=lambda i: f"{0.001 * i:.3f}"), {}),
+}
+USUAL = {"delimiter": ",", "decimal": ".", "header": True, "skip_lines": 0, "time": None}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_found_as_it_is_and_the_agent_reads_every_row_of_it(name):
+    text, expected = FILES[name]
+    report = found(text)
+    assert {word: getattr(report, word) for word in USUAL} == USUAL | {
+        word: value for word, value in expected.items() if word in USUAL
+    }
+    assert report.time_format == expected.get("time_format")
+    assert [column.values.tolist() for column in report.usable()] == np.vstack(
+        [ROWS] * (2 if name == "header again" else 1)
+    ).T.tolist()
+    rows, skipped = readings(report, text)
+    assert skipped == 0
+    assert np.array([row.values for row in rows])[: len(ROWS)].tolist() == ROWS.tolist()
+    if report.time is not None and name != "milliseconds":
+        steps = np.diff([row.at for row in rows])
+        assert set(steps.tolist()) <= {1.0, 86400.0}
+
+
+def test_rate_gaps_and_steps_back_in_time():
+    def times(i):
+        return str(1_794_000_000 + 0.02 * i + (10.0 if i >= 30 else 0.0) - (5.0 if i == 50 else 0))
+
+    report = found(table(times=times).replace("1794000010.98", "1794000005.98"))
+    assert (report.rate_hz, report.gaps) == (50.0, 2)
+    assert report.backward == 1
+
+
+def test_columns_that_cannot_be_watched_are_named():
+    lines = ["n,a,const,copy,state,empty,rare"]
+    for i, (a, b, _) in enumerate(ROWS):
+        lines.append(f"{i},{a},5,{a},{'ok' if i % 2 else 'run'},,{b if i % 5 == 0 else ''}")
+    report = found("\n".join(lines))
+    kinds = {column.name: (column.kind, column.problem) for column in report.columns}
+    assert kinds == {
+        "n": ("number", "counts rows"),
+        "a": ("number", ""),
+        "const": ("number", "constant"),
+        "copy": ("number", "same as a"),
+        "state": ("text", ""),
+        "empty": ("empty", ""),
+        "rare": ("number", "mostly empty"),
+    }
+    assert [column.name for column in report.usable()] == ["a"]
+
+
+def test_rows_that_do_not_fit_are_counted_and_cells_without_a_number_are_missing():
+    text = table().replace("\n", "\n1,2\n", 5).replace(point(ROWS[7, 1]), "n/a")
+    report = found(text)
+    assert report.skipped == 4  # the first one is above the data
+    assert [column.missing for column in report.columns] == [0, 1, 0]
+    assert len(report.readings(report.usable())) == report.rows - 1
+
+
+def test_json_lines():
+    lines = [
+        json.dumps({"t": 1_794_000_000 + i, "a": a, "s": "on"}) for i, (a, _, _) in enumerate(ROWS)
+    ]
+    report = found("\n".join(["{", *lines]))
+    assert (report.format, report.time, report.skipped, report.rate_hz) == ("jsonl", "t", 1, 1.0)
+    assert [column.name for column in report.usable()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "found no line, expected a table of numbers"),
+        (table().encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+        (table(names=("a", "°C", "c")).encode("latin-1"), "line 1 that are not UTF-8"),
+        (b"hello\nworld\n", "found no row with a number"),
+        (b"[\n[\n", "found no JSON object or array"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_to_do(data, words):
+    with pytest.raises(SampleError, match=words.replace("[", r"\[")):
+        inspect_bytes(data)
+
+
+def test_only_the_beginning_of_a_large_file_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgemerge.agent.inspection.MAX_BYTES", 300)
+    (tmp_path / "large.csv").write_text(table(names=("ä", "b", "c")))
+    report = inspect_file(tmp_path / "large.csv")
+    assert not report.whole
+    assert 10 < report.rows < 30
