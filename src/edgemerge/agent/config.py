@@ -451,14 +451,14 @@ class SaveConfig:
 
 @dataclass(frozen=True)
 class SinkConfig:
-    """[[sinks]]: where verdicts go."""
+    """[[sinks]]: where results and alarms go."""
 
-    kind: Literal["jsonl", "file", "mqtt"] = "jsonl"
+    kind: Literal["jsonl", "file", "mqtt", "webhook", "email", "exec", "syslog"] = "jsonl"
     path: Path | None = None
     max_bytes: int = positive(10_000_000, was="largest")
     keep: int = not_negative(3)
     host: str = "127.0.0.1"
-    port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
+    port: int | None = setting(None, "1 to 65535", lambda value: 1 <= value <= 65535)
     username: str | None = None
     password_file: Path | None = None
     ca_file: Path | None = None
@@ -466,6 +466,17 @@ class SinkConfig:
     site: str = setting("site", "letters, digits, '.', '_', '-', at most 100", _is_name)
     scores_per_s: float = positive(1.0)
     discovery: bool = False
+    url: str | None = None
+    preset: Literal["json", "ntfy", "slack"] = "json"
+    template: str | None = None
+    headers: tuple[str, ...] = ()
+    token_file: Path | None = None
+    sender: str | None = None
+    to: tuple[str, ...] = ()
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    command: tuple[str, ...] = ()
+    timeout_s: float = positive(60.0)
+    protocol: Literal["udp", "tcp"] = "udp"
 
 
 @dataclass(frozen=True)

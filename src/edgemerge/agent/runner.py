@@ -15,8 +15,23 @@ from threading import Event
 from typing import Any, Protocol, cast
 
 from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker
-from edgemerge.agent.config import Config, ExchangeConfig, FeaturesConfig, SinkConfig, SourceConfig
+from edgemerge.agent.config import (
+    MQTT_PORT,
+    Config,
+    ExchangeConfig,
+    FeaturesConfig,
+    SinkConfig,
+    SourceConfig,
+)
 from edgemerge.agent.control import ControlSocket
+from edgemerge.agent.delivery import (
+    Channel,
+    DeliverySink,
+    EmailChannel,
+    ExecChannel,
+    SyslogChannel,
+    WebhookChannel,
+)
 from edgemerge.agent.features import (
     Raw,
     SlidingWindow,
@@ -56,7 +71,7 @@ from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange
-from edgemerge.files import read_token
+from edgemerge.files import read_secret, read_token
 from edgemerge.wire.codec import encode
 
 
@@ -206,6 +221,12 @@ def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
         options = {"scores_per_s": settings.scores_per_s, "discovered": settings.discovery}
         return cast("Sink", mqtt.MqttSink(_broker(settings), topics, spool, **options))
     name = f"sinks.{number}"
+    if settings.kind in CHANNELS:
+        spool = config.state / f"messages-{number}.jsonl"
+        try:
+            return DeliverySink(CHANNELS[settings.kind](settings, name), spool)
+        except (SettingError, OSError) as error:
+            raise SettingError(f"{name}: {error}") from error
     path = _required(name, settings, "path")
     try:
         if settings.kind == "file":
@@ -213,6 +234,40 @@ def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
         return JsonLinesSink(path)
     except OSError as error:
         raise SettingError(f"{name}.path {path}: {error.strerror}") from error
+
+
+def _webhook(settings: SinkConfig, name: str) -> Channel:
+    token = None if settings.token_file is None else read_token(settings.token_file)
+    options = {key: getattr(settings, key) for key in ("preset", "template", "headers", "ca_file")}
+    return WebhookChannel(_required(name, settings, "url"), token=token, **options)
+
+
+def _email(settings: SinkConfig, name: str) -> Channel:
+    if not settings.to:
+        raise SettingError(f'{name}.kind = "email" needs {name}.to: set it')
+    file, password = settings.password_file, None
+    if file is not None:
+        password = read_secret(file, "password", strip="\r\n")
+    return EmailChannel(
+        settings.host,
+        settings.port,
+        sender=_required(name, settings, "sender"),
+        recipients=settings.to,
+        security=settings.security,
+        username=settings.username,
+        password=password,
+        ca_file=settings.ca_file,
+    )
+
+
+CHANNELS: dict[str, Callable[[SinkConfig, str], Channel]] = {
+    "webhook": _webhook,
+    "email": _email,
+    "exec": lambda settings, _: ExecChannel(settings.command, timeout_s=settings.timeout_s),
+    "syslog": lambda settings, _: SyslogChannel(
+        settings.host, settings.port, protocol=settings.protocol
+    ),
+}
 
 
 def make_exchange(config: Config, projection: Projection | None) -> Exchange | None:
@@ -269,8 +324,9 @@ def _address(text: str) -> tuple[str, int]:
 
 def _broker(settings: SourceConfig | SinkConfig) -> Any:
     mqtt = import_module("edgemerge.agent.mqtt")
-    names = ("host", "port", "username", "password_file", "ca_file")
-    return mqtt.agent_broker(*(getattr(settings, name) for name in names))
+    names = ("username", "password_file", "ca_file")
+    place = settings.host, settings.port or MQTT_PORT
+    return mqtt.agent_broker(*place, *(getattr(settings, name) for name in names))
 
 
 def _required(table: str, settings: Any, name: str) -> Any:

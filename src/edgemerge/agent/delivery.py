@@ -1,0 +1,486 @@
+"""Alarms to people: webhook, e-mail, a program or syslog, when an episode begins and when it ends.
+
+Messages wait in a queue on disk until the other side has taken them, so each is delivered at least
+once, in order, also after an outage or kill -9. A message that is refused for good is logged and
+dropped; everything else is retried with growing delays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import smtplib
+import socket
+import ssl
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from http.client import HTTPException
+from pathlib import Path
+from string import Template
+from threading import Event, Thread
+from typing import Any, Literal, Protocol
+from urllib.error import HTTPError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from edgemerge import files
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.schedule import Backoff
+from edgemerge.agent.sinks import DiskQueue, to_json_line
+from edgemerge.core.errors import EdgemergeError, SettingError
+
+TIMEOUT_S = 10.0
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 300.0
+CLOSE_TIMEOUT_S = 2.0
+MAX_ANSWER_BYTES = 65536
+SMTP_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not help
+SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
+
+logger = logging.getLogger(__name__)
+
+
+class UndeliveredError(EdgemergeError, OSError):
+    """A message was not taken; `permanent` means that it never will be."""
+
+    def __init__(self, why: str, *, permanent: bool = False) -> None:
+        """Say why."""
+        super().__init__(why)
+        self.permanent = permanent
+
+
+@dataclass(frozen=True)
+class Message:
+    """What people are told: an episode began ("alarm"), or ended ("all clear").
+
+    Args:
+        event: "alarm" or "all clear".
+        device: The device.
+        at: The time of the sample, in Unix seconds.
+        episode: The number of the episode.
+        score: The score of that sample; None if it has none.
+        limit: The limit.
+        inputs: The inputs that carry the alarm, the strongest first.
+        pattern: The pattern that the samples form, if it is known.
+    """
+
+    event: Literal["alarm", "all clear"]
+    device: str
+    at: float
+    episode: int | None
+    score: float | None
+    limit: float
+    inputs: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict, *, episode: int | None) -> Message:
+        """Return the message about the verdict at which an episode began or ended."""
+        event: Literal["alarm", "all clear"] = "alarm" if verdict.alarm else "all clear"
+        score = None if verdict.score is None else float(f"{verdict.score:.6g}")
+        about = (verdict.why, verdict.pattern) if verdict.alarm else ((), None)
+        return cls(event, verdict.device, verdict.at, episode, score, verdict.limit, *about)
+
+    @property
+    def title(self) -> str:
+        """A few words, for the title of a notification."""
+        return f"{self.device}: {self.event}"
+
+    @property
+    def text(self) -> str:
+        """One or two sentences for people."""
+        try:
+            moment = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        except (OverflowError, ValueError, OSError):
+            moment = f"{self.at:.0f}"
+        if self.event == "all clear":
+            return f"{self.device} behaves as usual again since {moment}."
+        carried = f" Most unusual: {', '.join(self.inputs)}." if self.inputs else ""
+        score = "" if self.score is None else f" Score {self.score:.3g}, limit {self.limit:.3g}."
+        return f"{self.device} behaves unusually since {moment}.{score}{carried}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON, with title and text."""
+        return asdict(self) | {"title": self.title, "text": self.text}
+
+
+class Channel(Protocol):
+    """A way to people."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Deliver a message, as `Message.plain` returns it; raise UndeliveredError if it is not."""
+        ...
+
+
+class DeliverySink:
+    """Sends a message when an episode begins and when it ends; a thread of its own does the work.
+
+    Args:
+        channel: The way to people.
+        spool: The file in which messages wait; beside it lies what was told last.
+        backoff: The delays between two tries.
+    """
+
+    def __init__(self, channel: Channel, spool: Path, *, backoff: Backoff | None = None) -> None:
+        """Start the thread, which sends what waits from before."""
+        self._channel, self._spool = channel, DiskQueue(spool)
+        self._last_file = spool.with_suffix(".last")
+        self._open = _read_open_episode(self._last_file)
+        self._backoff = backoff or Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+        self._news, self._closing = Event(), Event()
+        self.delivered = self.refused = 0
+        self.trouble = ""
+        self._thread = Thread(target=self._work, name="delivery", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The messages that wait."""
+        return len(self._spool)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Queue a message if an episode begins or ends; it is on disk when this returns."""
+        now = (verdict.episode or 0) if verdict.alarm else None
+        if now == self._open:
+            return
+        if self._open is None or now is None:
+            episode = self._open if now is None else now
+            self._add(Message.of(verdict, episode=episode or None))
+        else:  # one ended and another began while the agent was down
+            self._add(Message.of(verdict, episode=now or None))
+        self._open = now
+        with suppress(OSError):  # then a restart within the episode tells it again
+            files.write_atomically(json.dumps(now).encode(), self._last_file)
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Do nothing: people are told about episodes."""
+
+    def close(self) -> None:
+        """Try once more to send what waits, for a second or two; the rest waits on disk."""
+        self._closing.set()
+        self._news.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _add(self, message: Message) -> None:
+        self._spool.add(to_json_line(message.plain()))
+        self._news.set()
+
+    def _work(self) -> None:
+        while True:
+            self._news.clear()
+            message = self._spool.first()
+            if message is None:
+                if self._closing.is_set():
+                    return
+                self._news.wait()
+            elif not self._send(message):
+                if self._closing.is_set():
+                    return
+                self._closing.wait(self._backoff.next())
+
+    def _send(self, message: str) -> bool:
+        try:
+            self._channel.send(json.loads(message))
+        except UndeliveredError as error:
+            self._tell(str(error), permanent=error.permanent)
+            if not error.permanent:
+                return False
+            self.refused += 1
+        except Exception as error:  # noqa: BLE001 - a bug of a channel must not end delivery
+            self._tell(repr(error), permanent=False)
+            return False
+        else:
+            self.delivered += 1
+            if self.trouble:
+                logger.info("messages are delivered again", extra={"values": self._values()})
+            self.trouble = ""
+        self._backoff.reset()
+        self._spool.done(message)
+        return True
+
+    def _tell(self, why: str, *, permanent: bool) -> None:
+        values = {"why": why, **self._values()}
+        if permanent:
+            logger.error("a message was refused and is dropped", extra={"values": values})
+        elif not self.trouble:
+            logger.warning(
+                "a message could not be delivered: trying again", extra={"values": values}
+            )
+        self.trouble = why
+
+    def _values(self) -> dict[str, Any]:
+        return {"channel": type(self._channel).__name__, "waiting": self.waiting}
+
+
+def _read_open_episode(path: Path) -> int | None:
+    """Return the episode that was told last, if its end was not."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, int) else None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follow no redirect: a POST would become a GET, and secrets would go elsewhere."""
+
+    def redirect_request(self, *_args: Any, **_options: Any) -> None:
+        return None
+
+
+class WebhookChannel:
+    """POST to a URL: our own JSON, the JSON of a preset, or a template.
+
+    Args:
+        url: Where to, http or https. For ntfy it ends with the topic.
+        preset: "json" (all that is known), "ntfy", or "slack" for receivers that understand it.
+        template: A body instead, in which ${title}, ${text}, ${device}, ${event}, ${at},
+            ${episode}, ${score}, ${limit}, ${inputs} and ${pattern} are replaced, each as it stands
+            inside a JSON string.
+        headers: More headers, each as "Name: value".
+        token: A secret for the header Authorization: Bearer.
+        ca_file: The certificates that the receiver's must come from; the system's by default.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        preset: str = "json",
+        template: str | None = None,
+        headers: Sequence[str] = (),
+        token: str | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        """Check what can be checked before there is an alarm."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingError(f'found the url "{url}", expected http://… or https://…')
+        self._url, self._preset, self._template = url, preset, template
+        self._headers = {"Content-Type": "application/json", "User-Agent": "edgemerge"}
+        for header in headers:
+            name, colon, value = header.partition(":")
+            if not colon or not name.strip() or not header.isprintable():
+                raise SettingError(f'found the header "{header}", expected "Name: value"')
+            self._headers[name.strip()] = value.strip()
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        if preset == "ntfy":
+            root, _, self._topic = parts.path.rstrip("/").rpartition("/")
+            if not self._topic:
+                raise SettingError(f'found the url "{url}", expected one that ends with a topic')
+            self._url = urlunsplit((parts.scheme, parts.netloc, f"{root}/", "", ""))
+        context = ssl.create_default_context(cafile=ca_file)
+        self._opener = build_opener(_NoRedirect, HTTPSHandler(context=context))
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Deliver a message; any answer of 2xx means that it was taken."""
+        request = Request(self._url, self.body(message), self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                answer.read(MAX_ANSWER_BYTES)
+        except HTTPError as error:
+            error.close()
+            words = f"the receiver answered {error.code} {error.reason}"
+            raise UndeliveredError(words, permanent=error.code in PERMANENT_CODES) from error
+        except (OSError, HTTPException) as error:
+            raise UndeliveredError(str(getattr(error, "reason", error)) or repr(error)) from error
+
+    def body(self, message: Mapping[str, Any]) -> bytes:
+        """Return what is posted."""
+        if self._template is not None:
+            words = {name: _inside_json(value) for name, value in message.items()}
+            return Template(self._template).safe_substitute(words).encode()
+        return json.dumps(self._preset_body(message), ensure_ascii=False).encode()
+
+    def _preset_body(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        alarm = message["event"] == "alarm"
+        if self._preset == "ntfy":
+            about = {"topic": self._topic, "title": message["title"], "message": message["text"]}
+            return about | {"priority": 4 if alarm else 3, "tags": ["warning" if alarm else "ok"]}
+        if self._preset == "slack":
+            title, text = (_slack(message[name]) for name in ("title", "text"))
+            block = {"type": "section", "text": {"type": "mrkdwn", "text": f"*{title}*\n{text}"}}
+            return {"text": f"{title}: {text}", "blocks": [block]}
+        return message
+
+
+def _inside_json(value: object) -> str:
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    return json.dumps("" if value is None else str(value), ensure_ascii=False)[1:-1]
+
+
+def _slack(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class EmailChannel:
+    """E-mail by SMTP.
+
+    Args:
+        host: The mail server.
+        port: Its port; 587 with STARTTLS, 465 with TLS, 25 without encryption by default.
+        sender: The address in From.
+        recipients: The addresses in To.
+        security: "starttls" (the default), "tls", or "none" for a server on this machine.
+        username: The name to log in with; no login without one.
+        password: Its password.
+        ca_file: The certificates that the server's must come from; the system's by default.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int | None,
+        *,
+        sender: str,
+        recipients: Sequence[str],
+        security: str = "starttls",
+        username: str | None = None,
+        password: str | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        """Check the addresses."""
+        for address in (sender, *recipients):
+            if "@" not in address or not address.isprintable():
+                raise SettingError(f'found the address "{address}", expected one with @')
+        self._place = host, port or SMTP_PORTS[security]
+        self._sender, self._recipients = sender, list(recipients)
+        self._security, self._login = security, (username, password)
+        self._context = ssl.create_default_context(cafile=ca_file)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Deliver a message; it counts when the server has taken it for every recipient."""
+        mail = EmailMessage()
+        mail["Subject"], mail["From"] = message["title"], self._sender
+        mail["To"] = ", ".join(self._recipients)
+        mail["Date"] = datetime.now(UTC)
+        mail.set_content(f"{message['text']}\n")
+        try:
+            with self._connected() as server:
+                refused = server.send_message(mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            raise UndeliveredError(
+                f"refused: {error.recipients}", permanent=_all_5xx(error)
+            ) from error
+        except smtplib.SMTPResponseException as error:
+            words = f"the mail server answered {error.smtp_code} {_text(error.smtp_error)}"
+            # A wrong password is mended by a person, a message that is refused never.
+            login = isinstance(error, smtplib.SMTPAuthenticationError)
+            permanent = 500 <= error.smtp_code < 600 and not login
+            raise UndeliveredError(words, permanent=permanent) from error
+        except (OSError, smtplib.SMTPException) as error:
+            raise UndeliveredError(str(error) or repr(error)) from error
+        for address, answer in refused.items():
+            values = {"to": address, "why": answer}
+            logger.warning("the mail server refused a recipient", extra={"values": values})
+
+    def _connected(self) -> smtplib.SMTP:
+        if self._security == "tls":
+            server: smtplib.SMTP = smtplib.SMTP_SSL(
+                *self._place, timeout=TIMEOUT_S, context=self._context
+            )
+        else:
+            server = smtplib.SMTP(*self._place, timeout=TIMEOUT_S)
+        try:
+            if self._security == "starttls":
+                server.starttls(context=self._context)
+            username, password = self._login
+            if username is not None:
+                server.login(username, password or "")
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def _all_5xx(error: smtplib.SMTPRecipientsRefused) -> bool:
+    return all(500 <= code < 600 for code, _ in error.recipients.values())
+
+
+def _text(answer: bytes | str) -> str:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+
+class ExecChannel:
+    """Runs a program with the message as JSON on its standard input.
+
+    Title, text and event are in EDGEMERGE_TITLE, EDGEMERGE_TEXT and EDGEMERGE_EVENT as well. An
+    exit code other than 0 means that the message was not taken.
+
+    Args:
+        command: The program and its arguments; no shell reads them.
+        timeout_s: The longest that it may run.
+    """
+
+    def __init__(self, command: Sequence[str], *, timeout_s: float = 60.0) -> None:
+        """Check that there is a program."""
+        if not command:
+            raise SettingError("found an empty command, expected a program and its arguments")
+        self._command, self._timeout_s = list(command), timeout_s
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Deliver a message."""
+        words = {
+            f"EDGEMERGE_{name.upper()}": str(message[name]) for name in ("title", "text", "event")
+        }
+        try:
+            done = subprocess.run(
+                self._command,
+                input=json.dumps(message).encode(),
+                env=os.environ | words,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UndeliveredError(f"{self._command[0]}: {error}") from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()[-200:]
+            raise UndeliveredError(f"{self._command[0]} exited with {done.returncode}: {said}")
+
+
+class SyslogChannel:
+    """Syslog in the form of RFC 5424, by UDP or TCP.
+
+    Args:
+        host: The receiver.
+        port: Its port; 514 by default.
+        protocol: "udp" (the default; nothing says whether it arrived) or "tcp".
+    """
+
+    def __init__(self, host: str, port: int | None = None, *, protocol: str = "udp") -> None:
+        """Remember where to."""
+        self._place, self._protocol = (host, port or 514), protocol
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Deliver a message."""
+        line = self.line(message)
+        try:
+            if self._protocol == "tcp":
+                with socket.create_connection(self._place, TIMEOUT_S) as link:
+                    link.sendall(b"%d %b" % (len(line), line))  # RFC 6587: octet counting
+                return
+            found = socket.getaddrinfo(*self._place, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(found[0], socket.SOCK_DGRAM) as link:
+                link.sendto(line, found[4])
+        except OSError as error:
+            raise UndeliveredError(str(error)) from error
+
+    @staticmethod
+    def line(message: Mapping[str, Any]) -> bytes:
+        """Return the line of a message."""
+        severity = SYSLOG_WARNING if message["event"] == "alarm" else SYSLOG_NOTICE
+        priority = 8 * SYSLOG_FACILITY + severity
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        host = socket.gethostname() or "-"
+        kind = str(message["event"]).replace(" ", "-")
+        head = f"<{priority}>1 {moment} {host} edgemerge {os.getpid()} {kind} -"
+        return f"{head} {message['title']}: {message['text']}".encode()

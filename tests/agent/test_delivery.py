@@ -1,0 +1,430 @@
+"""Alarms to people: over real webhooks, mail servers, programs and syslog, each at least once."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+
+from edgemerge.agent.config import read_config
+from edgemerge.agent.delivery import (
+    DeliverySink,
+    EmailChannel,
+    ExecChannel,
+    Message,
+    SyslogChannel,
+    UndeliveredError,
+    WebhookChannel,
+)
+from edgemerge.agent.runner import make_sinks
+from edgemerge.agent.schedule import Backoff
+from edgemerge.core.errors import SettingError
+from tests.agent.listening import said, until
+
+ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
+CLEAR = Message("all clear", "pump-3", 1_794_000_600.0, 7, 1.1, 4.0)
+
+
+class Receiver(ThreadingHTTPServer):
+    """A web server that keeps what it is sent and answers with the next of its codes."""
+
+    def __init__(self, *codes):
+        self.codes, self.got = list(codes), []
+
+        class Handler(BaseHTTPRequestHandler):
+            server: Receiver
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.server.got.append((self.path, dict(self.headers), body))
+                self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def bodies(self):
+        return [json.loads(body) for _, _, body in self.got]
+
+
+@contextmanager
+def receiver(*codes):
+    server = Receiver(*codes)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def episode(sink, number, index=0, *, end=True):
+    """Let an episode begin and end."""
+    sink.verdict(replace(said(index, alarm=True, score=12.5), episode=number))
+    sink.verdict(replace(said(index + 1, alarm=True, score=20.0), episode=number))
+    if end:
+        sink.verdict(said(index + 2))
+        sink.verdict(said(index + 3))
+
+
+def drained(sink):
+    until(lambda: not sink.waiting, "nothing waits")
+    sink.close()
+
+
+def quickly():
+    return Backoff(0.01, 0.02)
+
+
+# what is said, and when
+
+
+def test_a_message_says_what_when_and_why():
+    assert ALARM.title == "pump-3: alarm"
+    assert ALARM.text == (
+        "pump-3 behaves unusually since 2026-11-06 21:20:00 UTC. Score 12.5, limit 4. "
+        "Most unusual: current, flow."
+    )
+    assert CLEAR.text == "pump-3 behaves as usual again since 2026-11-06 21:30:00 UTC."
+    assert "unusually since 1e300" not in replace(ALARM, at=1e300).text
+
+
+def test_people_hear_of_the_beginning_and_of_the_end_of_an_episode_once(tmp_path):
+    with receiver() as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+        sink.verdict(said(0))
+        episode(sink, 1, 1)
+        episode(sink, 2, 10)
+        until(lambda: sink.delivered == 4, "four messages")
+        sink.close()
+        told = [(each["event"], each["episode"]) for each in server.bodies]
+        assert told == [("alarm", 1), ("all clear", 1), ("alarm", 2), ("all clear", 2)]
+        assert server.bodies[0]["inputs"] == ["x"]
+        assert server.bodies[0]["score"] == 12.5
+
+
+def test_a_restart_within_an_episode_tells_nothing_again_and_its_end_is_told(tmp_path):
+    with receiver() as server:
+        for first in (0, 10):
+            sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+            episode(sink, 5, first, end=False)
+            drained(sink)
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+        sink.verdict(said(20))
+        until(lambda: len(server.got) == 2, "the end")
+        sink.close()
+        assert [each["event"] for each in server.bodies] == ["alarm", "all clear"]
+
+
+def test_another_episode_after_a_restart_is_told(tmp_path):
+    with receiver() as server:
+        for number in (5, 6):
+            sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+            episode(sink, number, end=False)
+            drained(sink)
+        assert [each["episode"] for each in server.bodies] == [5, 6]
+
+
+# outages
+
+
+def test_what_a_receiver_does_not_take_is_sent_again_in_order(tmp_path, caplog):
+    caplog.set_level("INFO")
+    with receiver(503, 429, 401, 302) as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
+        episode(sink, 1)
+        until(lambda: sink.delivered == 2, "both messages")
+        sink.close()
+        assert [each["event"] for each in server.bodies] == ["alarm"] * 5 + ["all clear"]
+        assert {path for path, _, _ in server.got} == {"/"}
+    assert caplog.text.count("trying again") == 1
+    assert "delivered again" in caplog.text
+
+
+def test_what_is_refused_for_good_is_logged_and_holds_nothing_up(tmp_path, caplog):
+    with receiver(400) as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
+        episode(sink, 1)
+        until(lambda: sink.delivered == 1, "the second message")
+        sink.close()
+        assert (sink.refused, sink.waiting) == (1, 0)
+    assert "refused and is dropped" in caplog.text
+
+
+def test_what_waits_survives_a_kill_and_arrives_after_the_outage(tmp_path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    sink = DeliverySink(WebhookChannel(url), tmp_path / "m.jsonl", backoff=quickly())
+    episode(sink, 1)  # then the process is killed: nothing is closed
+    until(lambda: "refused" in sink.trouble, "an attempt")
+    assert sink.waiting == 2
+    sink.close()
+    with receiver() as server:
+        again = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
+        until(lambda: again.delivered == 2, "both messages")
+        again.close()
+        assert [each["event"] for each in server.bodies] == ["alarm", "all clear"]
+
+
+def test_a_bug_of_a_channel_does_not_end_delivery(tmp_path):
+    class Buggy:
+        calls = 0
+
+        def send(self, _message):
+            self.calls += 1
+            if self.calls == 1:
+                raise KeyError("bug")
+
+    sink = DeliverySink(Buggy(), tmp_path / "m.jsonl", backoff=quickly())
+    episode(sink, 1)
+    until(lambda: sink.delivered == 2, "both messages")
+    sink.close()
+
+
+# webhooks
+
+
+def test_presets_templates_headers_and_secrets():
+    with receiver() as server:
+        ntfy = WebhookChannel(f"{server.url}/my-topic", preset="ntfy", token="tk_1")
+        ntfy.send(ALARM.plain())
+        WebhookChannel(server.url, preset="slack").send(replace(ALARM, device="a<b&c").plain())
+        template = '{"msg": "${title}", "of": "${inputs}", "x": "${unknown}"}'
+        own = WebhookChannel(f"{server.url}/in", template=template, headers=["X-Key: 7"])
+        own.send(replace(ALARM, device='say "hi"').plain())
+        (path, headers, _), _, (there, other, _) = server.got
+        assert (path, headers["Authorization"]) == ("/", "Bearer tk_1")
+        assert (there, other["X-Key"]) == ("/in", "7")
+        first, second, third = server.bodies
+        assert first["topic"] == "my-topic"
+        assert (first["title"], first["priority"], first["tags"]) == (ALARM.title, 4, ["warning"])
+        assert second["text"].startswith("a&lt;b&amp;c: alarm")
+        assert second["blocks"][0]["text"]["type"] == "mrkdwn"
+        assert third == {"msg": 'say "hi": alarm', "of": "current, flow", "x": "${unknown}"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: WebhookChannel("ftp://a"), "expected http://"),
+        (lambda: WebhookChannel("https://ntfy.example", preset="ntfy"), "ends with a topic"),
+        (lambda: WebhookChannel("http://a", headers=["X"]), 'expected "Name: value"'),
+        (lambda: WebhookChannel("http://a", headers=["X: a\r\nY: b"]), 'expected "Name: value"'),
+        (lambda: EmailChannel("h", None, sender="me", recipients=["a@b"]), "expected one with @"),
+        (lambda: ExecChannel([]), "expected a program"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_there_is_an_alarm(make, words):
+    with pytest.raises(SettingError, match=words):
+        make()
+
+
+# e-mail
+
+
+class Mailbox:
+    def __init__(self, refuse=""):
+        self.refuse, self.mails = refuse, []
+
+    async def handle_DATA(self, _server, _session, envelope):
+        if self.refuse:
+            return self.refuse
+        self.mails.append(envelope)
+        return "250 OK"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mail")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names]
+    subprocess.run(
+        [*make, "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=60
+    )
+    return cert, key
+
+
+@contextmanager
+def mail_server(handler, certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    def check(_server, _session, _envelope, _mechanism, data):
+        right = (data.login, data.password) == (b"me", b"secret ")
+        return AuthResult(success=right, handled=False)
+
+    controller = Controller(
+        handler, hostname="127.0.0.1", port=free_port(), tls_context=context,
+        require_starttls=True, authenticator=check, auth_required=True,
+    )  # fmt: skip
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+def mail(server, certificate, password="secret "):
+    return EmailChannel(
+        "127.0.0.1", server.port, sender="pump@example.org",
+        recipients=["a@example.org", "b@x.org"], username="me", password=password,
+        ca_file=certificate[0],
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_mail_goes_encrypted_and_with_a_login_to_all_recipients(certificate):
+    box = Mailbox()
+    with mail_server(box, certificate) as server:
+        mail(server, certificate).send(ALARM.plain())
+        (found,) = box.mails
+        assert found.rcpt_tos == ["a@example.org", "b@x.org"]
+        text = found.content.decode()
+        assert "Subject: pump-3: alarm" in text
+        assert "behaves unusually" in text
+        with pytest.raises(UndeliveredError, match="535") as wrong:
+            mail(server, certificate, "guess").send(ALARM.plain())
+        assert not wrong.value.permanent  # the password may be corrected
+        with pytest.raises(UndeliveredError, match="certificate"):
+            EmailChannel("127.0.0.1", server.port, sender="a@b.org", recipients=["a@b.org"]).send(
+                ALARM.plain()
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "permanent"), [("451 later", False), ("554 spam", True)])
+def test_a_mail_server_that_refuses(certificate, answer, permanent):
+    with (
+        mail_server(Mailbox(answer), certificate) as server,
+        pytest.raises(UndeliveredError, match=answer) as refused,
+    ):
+        mail(server, certificate).send(ALARM.plain())
+    assert refused.value.permanent is permanent
+
+
+def test_no_mail_server_is_a_reason_to_try_again():
+    channel = EmailChannel("127.0.0.1", free_port(), sender="a@b", recipients=["a@b"])
+    with pytest.raises(UndeliveredError) as refused:
+        channel.send(ALARM.plain())
+    assert not refused.value.permanent
+
+
+# programs and syslog
+
+
+def test_a_program_gets_the_message_and_its_exit_code_counts(tmp_path):
+    out = tmp_path / "out"
+    script = (
+        "import os, sys, pathlib as p; "
+        "p.Path(sys.argv[1]).write_text(os.environ['EDGEMERGE_TITLE'] + sys.stdin.read())"
+    )
+    ExecChannel([sys.executable, "-c", script, str(out)]).send(ALARM.plain())
+    title, _, rest = out.read_text().partition("{")
+    assert title == "pump-3: alarm"
+    assert json.loads("{" + rest)["episode"] == 7
+    failing = ExecChannel([sys.executable, "-c", "import sys; sys.exit('no network')"])
+    with pytest.raises(UndeliveredError, match="exited with 1: no network"):
+        failing.send(ALARM.plain())
+    with pytest.raises(UndeliveredError, match="No such file"):
+        ExecChannel([str(tmp_path / "gone")]).send(ALARM.plain())
+    with pytest.raises(UndeliveredError, match="timed out"):
+        ExecChannel([sys.executable, "-c", "input()"], timeout_s=0.001).send(ALARM.plain())
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_syslog_has_the_form_of_rfc_5424(protocol):
+    kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
+    with socket.socket(type=kind) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        channel = SyslogChannel("127.0.0.1", server.getsockname()[1], protocol=protocol)
+        if protocol == "udp":
+            channel.send(ALARM.plain())
+            line = server.recv(4096)
+        else:
+            server.listen()
+            thread = Thread(target=channel.send, args=(CLEAR.plain(),))
+            thread.start()
+            link, _ = server.accept()
+            with link:
+                size, _, line = link.makefile("rb").read().partition(b" ")
+            thread.join()
+            assert int(size) == len(line)
+    priority = 12 if protocol == "udp" else 13
+    event = "alarm" if protocol == "udp" else "all-clear"
+    form = rf"<{priority}>1 \d{{4}}-\d\d-\d\dT\S+Z \S+ edgemerge \d+ {event} - pump-3: .+"
+    assert re.fullmatch(form, line.decode())
+    with pytest.raises(UndeliveredError):
+        SyslogChannel("127.0.0.1", free_port(), protocol="tcp").send(ALARM.plain())
+
+
+# configuration
+
+
+def test_sinks_are_made_from_the_configuration(tmp_path):
+    (tmp_path / "token").write_text("tk_1\n")
+    (tmp_path / "password").write_text("secret\n")
+    text = """
+        device = "pump-3"
+        state = "state"
+        [projection]
+        n_inputs = 2
+        [[sinks]]
+        kind = "webhook"
+        url = "http://127.0.0.1:9/topic"
+        preset = "ntfy"
+        token_file = "token"
+        [[sinks]]
+        kind = "email"
+        host = "127.0.0.1"
+        sender = "pump@example.org"
+        to = ["shift@example.org"]
+        username = "me"
+        password_file = "password"
+        [[sinks]]
+        kind = "exec"
+        command = ["true"]
+        [[sinks]]
+        kind = "syslog"
+    """
+    (tmp_path / "a.toml").write_text(text)
+    config = read_config(tmp_path / "a.toml", environment={})
+    made = make_sinks(config)
+    assert [type(sink) for sink in made] == [DeliverySink] * 4
+    for sink in made:
+        sink.close()
+    for bad, words in (
+        ("sinks.0.url=x", "sinks.0: found the url"),
+        ("sinks.1.to=[]", "sinks.1.to"),
+    ):
+        wrong = read_config(tmp_path / "a.toml", environment={}, overrides=[bad])
+        with pytest.raises(SettingError, match=words):
+            make_sinks(wrong)
