@@ -52,6 +52,11 @@ class Receiver(ThreadingHTTPServer):
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
 
+            def do_GET(self):
+                self.server.got.append((self.path, {}, b'"redirected"'))
+                self.send_response(200)
+                self.end_headers()
+
             def log_message(self, *_):
                 pass
 

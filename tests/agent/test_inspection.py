@@ -12,7 +12,7 @@ from edgemerge.agent.rows import CsvRows, RowReader, TimeFormat
 from edgemerge.core.errors import SampleError
 
 ROWS = np.random.default_rng(0).normal(size=(60, 3)).round(3)
-START = datetime(2026, 11, 9, 8, 0, 0)
+START = datetime(2026, 11, 2, 8, 0, 0)
 
 
 def point(value):
@@ -80,6 +80,14 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         table(times=clock("%d/%m/%Y %H:%M:%S", 86400.0)),
         {"time": "time", "time_format": "%d/%m/%Y %H:%M:%S"},
     ),
+    "month first, by the order alone": (
+        table(times=clock("%m/%d/%Y %H:%M:%S", 12_000.0)),
+        {"time": "time", "time_format": "%m/%d/%Y %H:%M:%S"},
+    ),
+    "day first, by the order alone": (
+        table(times=clock("%d/%m/%Y %H:%M:%S", 12_000.0)),
+        {"time": "time", "time_format": "%d/%m/%Y %H:%M:%S"},
+    ),
     "Unix seconds": (table(times=lambda i: str(1_794_000_000 + i)), {"time": "time"}),
     "milliseconds": (
         table(times=lambda i: str(1_794_000_000_000 + 20 * i), name="ts"),
@@ -106,7 +114,13 @@ def test_a_file_is_found_as_it_is_and_the_agent_reads_every_row_of_it(name):
     assert np.array([row.values for row in rows])[: len(ROWS)].tolist() == ROWS.tolist()
     if report.time is not None and name != "milliseconds":
         steps = np.diff([row.at for row in rows])
-        assert set(steps.tolist()) <= {1.0, 86400.0}
+        assert set(steps.tolist()) <= {1.0, 12_000.0, 86400.0}
+
+
+def test_a_single_column_with_decimal_commas_is_not_two():
+    report = found("\n".join(["flow", *map(comma, ROWS[:, 0])]))
+    assert (report.decimal, report.header) == (",", True)
+    assert report.columns[0].values.tolist() == ROWS[:, 0].tolist()
 
 
 def test_rate_gaps_and_steps_back_in_time():

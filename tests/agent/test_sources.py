@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.rows import BadRow, CsvRows, JsonRows, LineSplitter, PayloadRows, RowReader
 from edgemerge.agent.sources import RateLimitedSource, StdinSource
+from edgemerge.core.errors import SettingError
 
 
 def firsts(readings):
@@ -45,6 +46,19 @@ def test_columns_are_chosen_by_name_and_number():
     assert read(CsvRows([2, -2]), "1,2,3") == [[3, 2]]
     assert read(JsonRows(["b", "a"]), '{"a": 1, "b": 2, "c": "x"}') == [[2, 1]]
     assert read(JsonRows([1]), "[1, 2, 3]") == [[2]]
+
+
+def test_a_missing_column_is_an_error_in_the_first_header_and_a_bad_row_in_a_later_one():
+    form = CsvRows(["flow"])
+    with pytest.raises(SettingError, match=r'found no column "flow" .* did you mean "flows"'):
+        form.row("flows,x")
+    form.begin()
+    assert form.row("flow,x") is None
+    assert form.row("1,2").values.tolist() == [1.0]
+    form.begin()
+    assert form.row("flows,x") is None
+    with pytest.raises(BadRow, match="there is no column 'flow'"):
+        form.row("1,2")
 
 
 @pytest.mark.parametrize(

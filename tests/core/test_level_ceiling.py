@@ -7,7 +7,7 @@ import pytest
 
 from edgemerge import Bank, Contribution, Monitor, Projection, Stats
 from edgemerge.core.ledger import Merged, MergedPart
-from edgemerge.core.patterns import level_ceiling
+from edgemerge.core.patterns import _join_most_similar, level_ceiling
 from edgemerge.core.similarity import Profile
 from edgemerge.wire.state import from_bytes, to_bytes
 
@@ -88,6 +88,17 @@ def test_own_samples_set_the_scale_of_a_pattern_as_soon_as_there_are_enough():
     detector = found["peer-0/normal"].with_own(noisy(20, 10))
     assert detector.known.on_own_scale
     assert detector.known.level().usual_loss > known.ceiling
+
+
+def test_patterns_that_are_joined_have_the_lower_ceiling():
+    found = bank(noisy(1000, 60), Stats.of(SHARED, samples(400, 2, place=0.7)))
+    ceiling = ceilings(found)["peer-0/normal"]
+    for name in list(found):
+        if not name.startswith("peer"):
+            del found.patterns.instances[name]
+    assert set(ceilings(found).values()) == {ceiling, inf}
+    _join_most_similar(found.patterns, inf)
+    assert list(ceilings(found).values()) == [ceiling]
 
 
 def test_the_ceiling_survives_saving_joining_and_what_is_added():

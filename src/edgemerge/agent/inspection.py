@@ -16,7 +16,6 @@ from datetime import datetime
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -265,7 +264,7 @@ def _share_parsed(texts: Sequence[str], pattern: str) -> float:
 def _disorder(texts: Sequence[str], pattern: str) -> tuple[int, float]:
     times = [TimeFormat(pattern or None).parse(t) for t in texts[:500] if _parses(t, pattern)]
     steps = [b - a for a, b in pairwise(times)]
-    return sum(step < 0 for step in steps), median(map(abs, steps)) if steps else 0.0
+    return sum(step < 0 for step in steps), max(map(abs, steps), default=0.0)
 
 
 class _FoundColumns:
