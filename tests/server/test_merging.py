@@ -15,6 +15,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.core.similarity import Profile, fresh_loss, loss_ratio
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices import preview
+from edgemerge.server.profiles import ProfileCache, profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import ReportedPattern, ReportedStatus
 from tests.cases import machine
@@ -360,7 +361,7 @@ def test_solved_contributions_are_remembered_while_there_is_room(detectors, monk
         return real(tx, entry, projection)
 
     monkeypatch.setattr(contributions, "read_contribution", reading)
-    few = preview.ProfileCache(room=2 * preview.profile_bytes(SHARED))
+    few = ProfileCache(room=2 * profile_bytes(SHARED))
     with detectors.world.service.database.reading() as tx:
         entries = contributions.list_stored(tx, FLEET)[:3]
         first = few.profile(tx, entries[0], SHARED)

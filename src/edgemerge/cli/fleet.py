@@ -33,6 +33,7 @@ SECTIONS = {
     | {"list": f"{__name__}:list_fleets"},
     "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
+    "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet_trust"),
     "Reviews": dict.fromkeys(("monitor", "review", "reviews"), "edgemerge.cli.fleet_review"),
     "Server": {"audit": __name__},
 }
@@ -82,12 +83,18 @@ def fleet() -> None:
     is_flag=True,
     help="Reject contributions whose sums decreased.",
 )
+@click.option(
+    "--trust",
+    metavar="RULE",
+    help="members (default), quorum:K or person: which contributions others adopt at once.",
+)
 @server_options
 @json_option
 def create(
     name: str,
     reads: str,
     least: int,
+    trust: str | None,
     server: str,
     token_file: Path,
     ca_file: Path | None,
@@ -99,11 +106,13 @@ def create(
     """Create a fleet with the projection that its devices share.
 
     Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
-    --high. It cannot be changed later.
+    --high. It cannot be changed later; of the rest, `fleet trust` changes --trust.
     """
     projection = build_projection(columns=[], **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
-        made = client.create_fleet(name, projection, reads=reads, least=least, growing=growing)
+        made = client.create_fleet(
+            name, projection, reads=reads, least=least, growing=growing, trust=trust
+        )
         found = with_dates(client.fleet(name))
     print_json(found) if as_json else print_fields(found)
     remark(
@@ -160,6 +169,7 @@ def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
 def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
+    times |= {"since"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
@@ -431,8 +441,12 @@ def print_choice(made: dict[str, Any], *, as_json: bool) -> None:
 
 def describe_choice(choice: dict[str, Any]) -> str:
     """Describe a choice in words."""
-    if choice["kind"] in ("exclude", "revoke"):  # "revoke" is its name in older servers
-        return f"excluded {choice['device']}/{choice['incarnation']}/{choice['pattern']}"
+    past = {"exclude": "excluded", "revoke": "excluded"}  # "revoke" is its name in older servers
+    past |= {"approve": "approved", "dismiss": "dismissed"}
+    if choice["kind"] in past:
+        key = f"{choice['device']}/{choice['incarnation']}/{choice['pattern']}"
+        comment = f" ({choice['comment']})" if choice.get("comment") else ""
+        return f"{past[choice['kind']]} {key}{comment}"
     return f"{join_names(choice['targets'])} adopt from {join_names(choice['sources'])} only"
 
 

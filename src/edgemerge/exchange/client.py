@@ -54,6 +54,7 @@ class ServerClient:
         reads: str = "totals",
         least: int = 1,
         growing: bool = False,
+        trust: str | None = None,
     ) -> bool:
         """Create a fleet; return False if it exists with the same settings.
 
@@ -63,8 +64,12 @@ class ServerClient:
             reads: What devices may read of each other: "totals" or "contributions".
             least: The least number of devices in a sum that is served.
             growing: Whether devices never forget, so that sums that decrease are rejected.
+            trust: "members", "quorum:K" or "person"; None: "members" for a new fleet, and any for
+                one that exists.
         """
         query: Query = {"reads": reads, "least": least, "growing": str(growing).lower()}
+        if trust is not None:
+            query = {**query, "trust": trust}
         body = encode(projection)
         reply = self._ask("PUT", "fleets", fleet, query=query, body=body, headers=BINARY_HEADERS)
         return reply.status == 201
@@ -80,6 +85,42 @@ class ServerClient:
     def projection(self, name: str) -> Projection:
         """Return the projection of a fleet."""
         return read_projection(self._ask("GET", "fleets", name, "projection"), name)
+
+    def set_trust(self, fleet: str, trust: str) -> dict[str, Any]:
+        """Change which contributions enter others' sums at once; return the fleet.
+
+        Args:
+            fleet: Name of the fleet.
+            trust: "members", "quorum:K" or "person".
+        """
+        body = json.dumps({"trust": trust}).encode()
+        return _dict(self._ask("PUT", "fleets", fleet, "trust", body=body, headers=JSON_HEADERS))
+
+    def waiting(self, fleet: str) -> list[dict[str, Any]]:
+        """Return the contributions that wait for approval, the longest first."""
+        return _list(self._ask("GET", "fleets", fleet, "waiting"))
+
+    def decide(
+        self,
+        fleet: str,
+        key: tuple[str, int, str],
+        decision: str,
+        *,
+        revision: int | None = None,
+        comment: str = "",
+    ) -> dict[str, Any]:
+        """Approve a contribution as it is now, or dismiss it; `undo` takes it back.
+
+        Args:
+            fleet: Name of the fleet.
+            key: Device, incarnation and pattern.
+            decision: "approve" or "dismiss".
+            revision: The revision that was looked at; another one is refused. None: any.
+            comment: One line for those who read the log.
+        """
+        about = dict(zip(("device", "incarnation", "pattern"), key, strict=True))
+        asked = {"kind": decision, **about, "revision": revision, "comment": comment}
+        return _dict(self._post(asked, "fleets", fleet, "choices"))
 
     def delete_fleet(self, name: str) -> None:
         """Delete a fleet with everything in it."""

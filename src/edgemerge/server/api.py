@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from asyncio import wrap_future
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter
@@ -18,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Selection
+from edgemerge.core.trust import Trust
 from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server.auth import Caller, Device
@@ -68,6 +70,7 @@ from edgemerge.server.schemas import (
     Conflict,
     ContributionList,
     ContributionSummary,
+    DecideRequest,
     DesiredAdoption,
     DesiredResponse,
     DesiredReview,
@@ -90,8 +93,11 @@ from edgemerge.server.schemas import (
     ReviewResponse,
     SimilarityResponse,
     Status,
+    TrustRequest,
+    WaitingResponse,
 )
 from edgemerge.server.service import FleetCounts, Service
+from edgemerge.server.trust import WaitingContribution
 
 router = APIRouter()
 MAX_INLINE_BYTES = 2**20  # bytes
@@ -423,6 +429,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
         samples=counts.samples,
         epoch=fleet.epoch,
         created=fleet.created,
+        trust=fleet.trust,
     )
 
 
@@ -452,12 +459,17 @@ async def create_fleet(
     reads: Reads = "totals",
     least: Annotated[int, Query(ge=1, le=10_000)] = 1,
     growing: Annotated[bool, Query()] = False,
+    trust: Annotated[str | None, Query(max_length=40)] = None,
 ) -> FleetSummary:
-    """Make a fleet with a projection that all its devices will share."""
+    """Make a fleet with a projection that all its devices will share.
+
+    Without `trust` a new fleet trusts its members, and one that is there keeps what it has.
+    """
+    rule = str(Trust.parse(trust or "members"))
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
-        made = Fleet(fleet, data, reads, least, growing, 0, service.clock())
+        made = Fleet(fleet, data, reads, least, growing, 0, service.clock(), rule)
         await run_in_thread(lambda: _must_fit(made, load))
-        new = await run_in_thread(lambda: service.create(made, caller))
+        new = await run_in_thread(lambda: service.create(made, caller, any_trust=trust is None))
     response.status_code = 201 if new else 200
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
 
@@ -466,6 +478,41 @@ async def create_fleet(
 def get_fleet(fleet: Name, caller: Member, service: ServiceDep) -> FleetSummary:
     """Describe what a fleet has agreed on, and how much is in it."""
     return _get_fleet_json(service, fleet, caller)
+
+
+@router.put(
+    "/fleets/{fleet}/trust",
+    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    openapi_extra=json_body_schema(TrustRequest),
+)
+async def set_trust(
+    fleet: Name,
+    caller: Operator,
+    service: ServiceDep,
+    body: Annotated[TrustRequest, Depends(json_request(TrustRequest))],
+) -> FleetSummary:
+    """Change which contributions enter others' sums at once, and which wait."""
+    act, trust = service.choices, Trust.parse(body.trust)
+    await run_in_thread(lambda: act.set_trust(fleet, trust, caller))
+    return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
+
+
+@router.get("/fleets/{fleet}/waiting", responses=problem_responses(401, 403, 404, 422, 503))
+async def list_waiting(
+    fleet: Name, _caller: Operator, service: ServiceDep, limiter: HeavyLimiter
+) -> list[WaitingResponse]:
+    """Return the contributions that wait for approval, the longest first, without dismissed ones.
+
+    They are stored, and in no other device's sum.
+    """
+    found = await run_in_thread(lambda: service.choices.list_waiting(fleet), limiter)
+    return [waiting_json(each) for each in found]
+
+
+def waiting_json(waiting: WaitingContribution) -> WaitingResponse:
+    """Return a contribution that waits as the API shows it."""
+    fields = {**asdict(waiting.stored), **asdict(waiting), "like_none": waiting.like_none}
+    return WaitingResponse(**{name: fields[name] for name in WaitingResponse.model_fields})
 
 
 @router.delete(
@@ -684,7 +731,7 @@ def list_choices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[Ch
     CHOICES_PATH,
     status_code=201,
     responses=CHANGE_PROBLEMS,
-    openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest),
+    openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest, DecideRequest),
 )
 async def choose(
     fleet: Name,
@@ -692,12 +739,18 @@ async def choose(
     service: ServiceDep,
     body: Annotated[ChoiceRequest, Depends(json_request(ChoiceRequest))],
 ) -> ChoiceResponse:
-    """Choose who adopts from whom; a choice that is in force already is not made again."""
+    """Choose who adopts from whom, exclude a contribution, or decide about one that waits.
+
+    A choice that is in force already is not made again.
+    """
     act, one = service.choices, body.root
     if isinstance(one, AdoptRequest):
         sources, targets = one.sources, one.targets
         return choice_json(await run_in_thread(lambda: act.adopt(fleet, sources, targets, caller)))
     key = (one.device, one.incarnation, one.pattern)
+    if isinstance(one, DecideRequest):
+        decide = partial(act.decide, fleet, key, one.kind, caller, comment=one.comment)
+        return choice_json(await run_in_thread(lambda: decide(revision=one.revision)))
     return choice_json(await run_in_thread(lambda: act.exclude(fleet, key, caller)))
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
+from edgemerge.core.trust import Trust
 from edgemerge.server.db.base import SqlRow, Transaction, ValueDamagedError
 from edgemerge.wire.codec import decode
 
@@ -31,9 +32,18 @@ def must_be_pattern_name(value: str) -> None:
         raise SettingError(f"found pattern {value!r}, expected one without slashes, not only dots")
 
 
-FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created"
+FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created, trust"
 FLEET_TABLES = (
-    *("alarms", "choices", "contributions", "devices", "invitations", "merges", "minutes"),
+    *(
+        "alarms",
+        "approvals",
+        "choices",
+        "contributions",
+        "devices",
+        "invitations",
+        "merges",
+        "minutes",
+    ),
     *("reports", "reviews", "rings", "totals", "fleets"),
 )
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
@@ -55,6 +65,7 @@ class Fleet:
         growing_only: Whether a new revision must have learnt at least what the last one had.
         epoch: Rises with every change of contributions or choices.
         created: When the fleet was created, in Unix seconds.
+        trust: Which contributions enter others' sums at once, see `core.trust`; it can be changed.
     """
 
     name: str
@@ -64,6 +75,7 @@ class Fleet:
     growing_only: bool
     epoch: int
     created: float
+    trust: str = "members"
 
     @property
     def projection(self) -> Projection:
@@ -86,21 +98,23 @@ def _projection(data: bytes) -> Projection:
     return found
 
 
-def create(tx: Transaction, fleet: Fleet) -> bool:
-    """Create a fleet; return False if the same one exists already."""
+def create(tx: Transaction, fleet: Fleet, *, any_trust: bool = False) -> bool:
+    """Create a fleet; return False if the same one exists already, perhaps with another trust."""
+    Trust.parse(fleet.trust)
     known = find(tx, fleet.name)
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
             f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
-            " (select coalesce(max(seq), 0) from audit), ?)",
+            " (select coalesce(max(seq), 0) from audit), ?, ?)",
             *(fleet.name, fleet.projection_bytes, fleet.read_mode, fleet.min_devices),
-            *(int(fleet.growing_only), fleet.created),
+            *(int(fleet.growing_only), fleet.created, fleet.trust),
         )
         return True
-    if replace(known, epoch=fleet.epoch, created=fleet.created) != fleet:
+    trust = fleet.trust if any_trust else known.trust  # it is no agreement, and can be changed
+    if replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust) != fleet:
         raise ExistsError(
             f"a fleet {fleet.name} is there already and has agreed on something else: "
-            "choose another name, or delete it first"
+            "choose another name, or delete it first; its trust can be changed"
         )
     return False
 
@@ -136,6 +150,18 @@ def delete(tx: Transaction, name: str) -> None:
         tx.run(f"delete from {table} where fleet = ?", name)
 
 
+def store_trust(tx: Transaction, name: str, trust: Trust) -> None:
+    """Change which contributions enter others' sums at once; devices hear of it by the epoch."""
+    sql = "update fleets set trust = ?, trust_epoch = ? where fleet = ?"
+    tx.run(sql, str(trust), next_epoch(tx, name), name)
+
+
+def trust_epoch(tx: Transaction, name: str) -> int:
+    """Return the epoch at which the trust was changed, 0 if it never was."""
+    row = tx.one("select trust_epoch from fleets where fleet = ?", name)
+    return int(row[0]) if row else 0
+
+
 def next_epoch(tx: Transaction, name: str) -> int:
     """Count a change of a fleet's contributions or choices; return the new epoch."""
     tx.run("update fleets set epoch = epoch + 1 where fleet = ?", name)
@@ -147,8 +173,9 @@ def next_epoch(tx: Transaction, name: str) -> int:
 
 def _fleet_from_row(row: SqlRow) -> Fleet:
     """Return a stored fleet, whose projection must be readable: it was when it was stored."""
-    name, data, read_mode, min_devices, growing_only, epoch, created = row
-    fleet = Fleet(name, bytes(data), read_mode, min_devices, bool(growing_only), epoch, created)
+    name, data, read_mode, min_devices, growing_only, epoch, created, trust = row
+    grows = bool(growing_only)
+    fleet = Fleet(name, bytes(data), read_mode, min_devices, grows, epoch, created, trust)
     try:
         _ = fleet.projection
     except EdgemergeError as error:

@@ -63,6 +63,13 @@ class FleetSummary(BaseModel):
     samples: float
     epoch: int
     created: float
+    trust: str
+
+
+class TrustRequest(StrictRequest):
+    """Which contributions enter others' sums at once: "members", "quorum:K" or "person"."""
+
+    trust: Annotated[str, StringConstraints(max_length=40)]
 
 
 class Invitation(BaseModel):
@@ -148,8 +155,22 @@ class ExcludeRequest(StrictRequest):
     pattern: str = Field(min_length=1, max_length=200)
 
 
+class DecideRequest(StrictRequest):
+    """Approve one contribution as it is now, or dismiss it.
+
+    With the `revision` that was looked at, it is refused if another one has come meanwhile.
+    """
+
+    kind: Literal["approve", "dismiss"]
+    device: str = Field(pattern=NAME_PATTERN)
+    incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
+    pattern: str = Field(min_length=1, max_length=200)
+    revision: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)] | None = None
+    comment: Annotated[str, StringConstraints(max_length=500)] = ""
+
+
 class ChoiceRequest(
-    RootModel[Annotated[AdoptRequest | ExcludeRequest, Field(discriminator="kind")]]
+    RootModel[Annotated[AdoptRequest | ExcludeRequest | DecideRequest, Field(discriminator="kind")]]
 ):
     """What an operator decides about who adopts what."""
 
@@ -167,13 +188,36 @@ class ChoiceResponse(BaseModel):
     number: int
     at: float
     actor: str
-    kind: Literal["adopt", "exclude", "revoke"]  # revoke: excluded before the word changed
+    # revoke: excluded before the word changed
+    kind: Literal["adopt", "exclude", "revoke", "approve", "dismiss"]
     sources: tuple[str, ...] | None
     targets: tuple[str, ...] | None
     device: str | None
     incarnation: int | None
     pattern: str | None
     undone: float | None
+    comment: str
+    revision: int | None
+
+
+class WaitingResponse(BaseModel):
+    """A contribution that is in no other device's sum yet: since when, why, and what it is like.
+
+    `nearest` is the trusted contribution that is most like it, as device, incarnation and pattern;
+    `ratio` the worse of the two loss ratios, and `like_none` whether that is too large.
+    """
+
+    device: str
+    incarnation: int
+    pattern: str
+    revision: int
+    samples: float
+    received: float
+    since: float
+    why: str
+    nearest: tuple[str, int, str] | None
+    ratio: float | None
+    like_none: bool
 
 
 class PreviewResponse(BaseModel):

@@ -27,6 +27,7 @@ from edgemerge.server.reports.model import LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
 from edgemerge.server.totals import PullResult, PullService
+from edgemerge.server.trust import Waiting
 
 T = TypeVar("T")
 DISK_FULL_S = 10.0  # how long a full disk is remembered: small changes may still fit
@@ -93,16 +94,17 @@ class Service:
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
-    def create(self, fleet: Fleet, caller: Caller) -> bool:
-        """Make a fleet; False if the same is there already."""
+    def create(self, fleet: Fleet, caller: Caller, *, any_trust: bool = False) -> bool:
+        """Make a fleet; False if the same is there already, with `any_trust` under any rule."""
         must_be_plain_name("fleet", fleet.name)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
             tx.lock(f"fleet {fleet.name}")
-            made = fleets.create(tx, fleet)
+            made = fleets.create(tx, fleet, any_trust=any_trust)
             if made:
-                self._audit(tx, caller, "create", fleet.name, fleet.name, fingerprint=shown)
+                agreed = {"fingerprint": shown, "trust": fleet.trust}
+                self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
             return made
 
         return self.writer.write(change)
@@ -198,7 +200,8 @@ class Service:
             everything = caller.is_operator or fleet.read_mode == "contributions"
             found = contributions.list_stored(tx, name, None if everything else caller.name)
             rules = self.pull_service.rules_cache.rules(tx, name)
-            return fleet, [stored for stored in found if _may_see(caller, stored.key, rules)]
+            waiting = self._hidden(tx, fleet, caller, rules)
+            return fleet, [c for c in found if _may_see(caller, c.key, rules, waiting)]
 
     def capacity(self, name: str) -> CapacityUse:
         """Return how the capacity of a fleet is used, up to which its sums are exact."""
@@ -214,7 +217,8 @@ class Service:
                 raise DeniedError(f"{name} gives only totals: single contributions cannot be read")
             stored = contributions.find_stored(tx, name, key)
             rules = self.pull_service.rules_cache.rules(tx, name)
-            if stored is None or not _may_see(caller, key, rules):
+            waiting = self._hidden(tx, fleet, caller, rules)
+            if stored is None or not _may_see(caller, key, rules, waiting):
                 raise UnknownError(f"no contribution {key} in {name}")
             return stored, contributions.read_bytes(tx, stored)
 
@@ -293,6 +297,13 @@ class Service:
         self.writer.write(lambda tx: tx.run("update operators set created = created"), 5.0)
         self._checked_at = monotonic()
 
+    def _hidden(self, tx: Any, fleet: Fleet, caller: Caller, rules: Rules) -> Waiting:
+        """Return what waits, for callers that may not see that; operators see all."""
+        if caller.is_operator:
+            return {}
+        stored = contributions.list_stored(tx, fleet.name)
+        return self.pull_service.trust.waiting(tx, fleet, stored, rules)
+
     def _reviews_done(self, fleet: str, device: str) -> int:
         latest = self.history.latest(fleet, device)
         reviews = latest.status.reviews if latest else None
@@ -318,9 +329,12 @@ class Service:
         audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
 
 
-def _may_see(caller: Caller, key: Key, rules: Rules) -> bool:
-    """Return whether choices let a caller see a contribution; its own it always may."""
-    return caller.is_operator or key[0] == caller.name or rules.allows(key, caller.name)
+def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
+    """Return whether choices and trust let a caller see a contribution; its own it always may."""
+    if caller.is_operator or key[0] == caller.name:
+        return True
+    trusted = key not in waiting or rules.decided_on(key, caller.name)
+    return trusted and rules.allows(key, caller.name)
 
 
 def _fleet_counts(tx: Any, name: str) -> FleetCounts:

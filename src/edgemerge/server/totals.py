@@ -40,6 +40,8 @@ from edgemerge.server.db.base import Database, DiskFullError, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks, Refusals
+from edgemerge.server.profiles import ProfileCache
+from edgemerge.server.trust import TrustChecks, Waiting
 from edgemerge.wire.codec import decode, encode
 
 Parts = dict[int, Stats]
@@ -255,13 +257,18 @@ Groups = dict[int, list[StoredContribution]]
 
 
 def select(
-    selection: Selection, contributions: list[StoredContribution], rules: Rules
+    selection: Selection, contributions: list[StoredContribution], rules: Rules, waiting: Waiting
 ) -> list[StoredContribution]:
-    """Return the selected contributions that operators' rules allow, in the order of their keys."""
+    """Return the selected contributions that operators' rules allow, in the order of their keys.
+
+    What waits is left out, unless it is the receiver's own or was chosen for it.
+    """
     me = selection.receiver
     found = [stored for stored in contributions if stored.samples > 0]
     if not rules.has_no_rule(me):
         found = [stored for stored in found if rules.allows(stored.key, me)]
+    if waiting:
+        found = [c for c in found if c.key not in waiting or rules.decided_on(c.key, me)]
     return selection(found)
 
 
@@ -360,6 +367,8 @@ class PullService:
         self._database, self._writer, self._clock = database, writer, clock
         self.rules_cache = RulesCache()
         self.checks = LevelChecks()
+        self.profiles = ProfileCache()
+        self.trust = TrustChecks(self.profiles)
         self._snapshots: OrderedDict[str, FleetSnapshot] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
@@ -401,7 +410,8 @@ class PullService:
         with self._database.reading() as tx:
             fleet = fleets.get(tx, name)
             now = self.snapshot(tx, fleet)
-            chosen = select(selection, now.contributions, now.rules)
+            waiting = self.trust.waiting(tx, fleet, now.contributions, now.rules)
+            chosen = select(selection, now.contributions, now.rules, waiting)
             chosen = self._fitting(
                 *(tx, fleet, selection, chosen),
                 contributions=now.contributions,
@@ -463,7 +473,8 @@ class PullService:
     ) -> PullResult:
         fleet, contributions = fleets.get(tx, name), list_stored(tx, name)
         rules = self.rules_cache.rules(tx, name)
-        chosen = select(selection, contributions, rules)
+        waiting = self.trust.waiting(tx, fleet, contributions, rules)
+        chosen = select(selection, contributions, rules, waiting)
         chosen = self._fitting(
             *(tx, fleet, selection, chosen), contributions=contributions, rules=rules, apart=True
         )

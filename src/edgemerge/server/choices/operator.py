@@ -1,4 +1,4 @@
-"""What an operator can do about choices: list, adopt, exclude, undo, preview, compare devices."""
+"""What an operator can do about choices: adopt, exclude, decide, undo, preview, compare devices."""
 
 from __future__ import annotations
 
@@ -11,38 +11,41 @@ from time import monotonic, time
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.ledger import Key
-from edgemerge.server import fleets
+from edgemerge.core.trust import Trust
+from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.preview import (
     DeviceSimilarity,
     PatternPreview,
     Preview,
-    ProfileCache,
     compare_devices,
     is_bank,
-    profile_bytes,
     select_patterns,
 )
 from edgemerge.server.choices.rules import (
     Change,
     Choice,
+    Decision,
     Desired,
     DeviceNames,
     Rules,
     adopt_change,
     choices_of,
+    decide_change,
     exclude_change,
     must_be_devices,
     undo_change,
     unique_names,
 )
 from edgemerge.server.contributions import StoredContribution, list_stored
-from edgemerge.server.db.base import Database
+from edgemerge.server.db.base import Database, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.profiles import profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
+from edgemerge.server.trust import Waiting, WaitingContribution
 
 # After which `desired_revision` looks up what another process may have chosen.
 RULES_MAX_AGE_S = 1.0
@@ -77,7 +80,7 @@ class ChoiceService:
         self._database, self._writer, self._pull_service = database, writer, pull_service
         self._clock, self._latest = clock, latest
         self._last_pull_was_grouped = last_pull_was_grouped
-        self._profiles = ProfileCache()
+        self._profiles = pull_service.profiles
         self._rules: dict[str, tuple[float, Rules]] = {}  # by fleet, with the time of reading
 
     def list_choices(self, fleet: str) -> list[Choice]:
@@ -122,6 +125,70 @@ class ChoiceService:
         """Exclude a contribution, and every newer revision of it, from all pulls."""
         return self._write(fleet, exclude_change(fleet, key, caller, self._clock()))
 
+    def decide(
+        self,
+        fleet: str,
+        key: Key,
+        decision: Decision,
+        caller: Caller,
+        *,
+        comment: str = "",
+        revision: int | None = None,
+    ) -> Choice:
+        """Approve a contribution as it is now, or dismiss it; see `core.trust`.
+
+        Args:
+            fleet: The fleet.
+            key: The contribution.
+            decision: "approve" or "dismiss".
+            caller: Who decides.
+            comment: Words for those who read it later.
+            revision: The revision that was looked at; another one is refused. None: any.
+        """
+        if not comment.isprintable():
+            raise SettingError(f"found comment {comment[:80]!r}, expected one printable line")
+        about = fleet, key, decision, caller, self._clock()
+        return self._write(fleet, decide_change(*about, comment=comment, revision=revision))
+
+    def waiting(self, fleet: str) -> Waiting:
+        """Return why contributions wait, by key, with what was dismissed."""
+        with self._database.reading() as tx:
+            return self._waiting(tx, fleets.get(tx, fleet))[0]
+
+    def list_waiting(self, fleet: str) -> list[WaitingContribution]:
+        """Return what waits for approval, the longest first, and what it is like."""
+        with self._database.reading() as tx:
+            agreed = fleets.get(tx, fleet)
+            waiting, contributions, rules = self._waiting(tx, agreed)
+            trust = self._pull_service.trust
+            return trust.describe(tx, agreed, contributions, waiting, rules)
+
+    def _waiting(
+        self, tx: Transaction, fleet: Fleet
+    ) -> tuple[Waiting, list[StoredContribution], Rules]:
+        rules = self._pull_service.rules_cache.rules(tx, fleet.name)
+        contributions = list_stored(tx, fleet.name)
+        waiting = self._pull_service.trust.waiting(tx, fleet, contributions, rules)
+        return waiting, contributions, rules
+
+    def set_trust(self, fleet: str, trust: Trust, caller: Caller) -> bool:
+        """Change which contributions enter others' sums at once; return whether it was another."""
+
+        def change(tx: Transaction) -> bool:
+            tx.lock(f"fleet {fleet}")
+            before = fleets.get(tx, fleet).trust
+            if before == str(trust):
+                return False
+            fleets.store_trust(tx, fleet, trust)
+            about = {"fleet": fleet, "subject": fleet, "action": "trust"}
+            words = {"before": before, "after": str(trust)}
+            audit.append(tx, at=self._clock(), actor=caller.actor, **about, **words)
+            return True
+
+        changed = self._writer.write(change)
+        self.refresh(fleet)
+        return changed
+
     def undo(self, fleet: str, number: int, caller: Caller) -> Choice:
         """Undo a choice: from now on it is as if it had never been. Twice is once."""
         return self._write(fleet, undo_change(fleet, number, caller, self._clock()))
@@ -156,8 +223,9 @@ class ChoiceService:
                 must_be_devices(tx, name, sources, targets)
                 now = self._pull_service.snapshot(tx, fleet)
                 is_bank = partial(self._is_bank, name)
-                checks = self._pull_service.checks
-                found = Preview(tx, fleet, now, self._profiles, is_bank, checks)
+                checks, trust = self._pull_service.checks, self._pull_service.trust
+                waiting = trust.waiting(tx, fleet, now.contributions, now.rules)
+                found = Preview(tx, fleet, now, self._profiles, is_bank, checks, waiting)
                 if found.is_grouping_current(targets):
                     return list(found.rows(now.rules.adopting(sources, targets), targets))
             self._pull_service.group(name)

@@ -8,11 +8,9 @@ device's data; 1 is as well as its own.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import Lock
 from time import monotonic
 
 import numpy as np
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN
 from edgemerge.core.errors import DeniedError, SettingError, UnavailableError
 from edgemerge.core.ledger import Selection
-from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import (
     SAME_FACTOR,
     Profile,
@@ -37,11 +34,11 @@ from edgemerge.server.contributions import (
     StoredContribution,
     current_contributions,
     list_stored,
-    read_stats,
 )
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks
+from edgemerge.server.profiles import CACHE_BYTES, ProfileCache
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import (
     FleetSnapshot,
@@ -50,50 +47,7 @@ from edgemerge.server.totals import (
     select,
     shareable_groups,
 )
-
-CACHE_BYTES = 256 * 2**20  # bytes
-
-
-def profile_bytes(projection: Projection) -> int:
-    """Return the bytes that a profile takes: U, P, V, B and a little."""
-    N, n = projection.n_hidden, projection.n_inputs
-    return 8 * (2 * N * (N + n) + 2 * n)
-
-
-class ProfileCache:
-    """Profiles of contributions; those that were not asked for longest go first."""
-
-    def __init__(self, room: int = CACHE_BYTES) -> None:
-        """Remember nothing yet."""
-        self._room, self._used = room, 0
-        self._known: OrderedDict[str, Profile] = OrderedDict()
-        self._lock = Lock()
-
-    def profile(
-        self, tx: Transaction, stored: StoredContribution, projection: Projection
-    ) -> Profile:
-        """Return the profile of a contribution."""
-        with self._lock:
-            found = self._known.get(stored.digest)
-            if found is not None:
-                self._known.move_to_end(stored.digest)
-                return found
-        made = Profile.of(read_stats(tx, stored, projection))
-        with self._lock:
-            if stored.digest not in self._known:
-                self._used += profile_bytes(projection)
-            self._known[stored.digest] = made
-            while self._used > self._room:
-                _, gone = self._known.popitem(last=False)
-                self._used -= profile_bytes(gone.stats.projection)
-        return made
-
-    def stats(self, tx: Transaction, stored: StoredContribution, projection: Projection) -> Stats:
-        """Return the sums of a contribution, from memory if it is solved."""
-        with self._lock:
-            found = self._known.get(stored.digest)
-        return found.stats if found else read_stats(tx, stored, projection)
-
+from edgemerge.server.trust import Waiting
 
 ContributionsByPart = Mapping[int, Sequence[StoredContribution]]
 Sources = frozenset[str] | None  # sources; None: all
@@ -219,8 +173,10 @@ class Preview:
         solved: ProfileCache,
         is_bank: IsBank,
         checks: LevelChecks,
+        waiting: Waiting,
     ) -> None:
         """Have added up nothing yet; `is_bank` judges a device by its contributions."""
+        self._waiting = waiting
         self._tx, self._fleet, self._now, self._solved = tx, fleet, now, solved
         self._is_bank, self._checks = is_bank, checks
         self._totals = self._sums({0: now.total}, {0: now.contributions})
@@ -298,7 +254,7 @@ class Preview:
     ) -> list[StoredContribution]:
         """Return what a pull would give under these rules."""
         me = selection.receiver
-        chosen = select(selection, contributions, rules)
+        chosen = select(selection, contributions, rules, self._waiting)
         found, _ = self._checks.fitting(
             *(self._tx, self._fleet, me, chosen, contributions),
             trusted=rules.sources.get(me or ""),

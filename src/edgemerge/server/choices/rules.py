@@ -7,31 +7,45 @@ anything has changed. An undone choice is left out of the rules, as if it had ne
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from edgemerge.core.errors import SettingError, UnknownError
-from edgemerge.core.ledger import Key
+from edgemerge.core.ledger import Contribution, Key
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.contributions import find_stored
+from edgemerge.server.contributions import StoredContribution, find_stored, read_bytes
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
 from edgemerge.server.reviews import Review, WaitingReviews, newest_epoch, waiting_by_device
+from edgemerge.wire.codec import decode
 
-ChoiceKind = Literal["adopt", "exclude", "revoke"]  # revoke: exclusions of older servers
+# revoke: exclusions of older servers
+ChoiceKind = Literal["adopt", "exclude", "revoke", "approve", "dismiss"]
+Decision = Literal["approve", "dismiss"]  # about a contribution that waits, or might
+DECISIONS = get_args(Decision)
 CHOICE_COLUMNS = "number, at, actor, epoch, undone, body"
 MAX_CHOICES = 1000  # choices of a fleet that are in force; as many that were undone are remembered
+MAX_DECISIONS = 10_000  # likewise, approvals and dismissals, which are not counted there
 MAX_CACHED_FLEETS = 64  # whose rules are remembered
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision: "adopt" has sources and targets, "exclude" the key of a contribution."""
+    """One decision: "adopt" has sources and targets, the others the key of a contribution.
+
+    "approve" and "dismiss" also have the revision and digest of what was decided upon.
+    """
 
     number: int
     at: float
@@ -42,16 +56,37 @@ class Choice:
     key: Key | None = None
     undone: float | None = None
     epoch: int = 0
+    comment: str = ""
+    revision: int | None = None
+    digest: str | None = None
 
     @property
     def body(self) -> str:
         """What was decided, as it is stored."""
-        return json.dumps([self.kind, self.sources, self.targets, self.key], separators=(",", ":"))
+        said: list[Any] = [self.kind, self.sources, self.targets, self.key]
+        if self.is_decision:
+            said.append([self.comment, self.revision, self.digest])
+        return json.dumps(said, separators=(",", ":"))
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether it approves or dismisses a contribution."""
+        return self.kind in DECISIONS
+
+    @property
+    def excludes(self) -> bool:
+        """Whether it excludes a contribution."""
+        return self.key is not None and not self.is_decision
 
     def same(self, other: Choice) -> bool:
         """Return whether both decide the same, also when one has the old word for it."""
-        mine, theirs = ((each.sources, each.targets, each.key) for each in (self, other))
-        return mine == theirs
+        return _decided(self) == _decided(other)
+
+
+def _decided(choice: Choice) -> tuple[Any, ...]:
+    kind = "exclude" if choice.excludes else choice.kind
+    approved = choice.digest if kind == "approve" else None
+    return kind, choice.sources, choice.targets, choice.key, approved
 
 
 @dataclass(frozen=True)
@@ -76,7 +111,8 @@ class Desired:
 class Rules:
     """What the choices in force say: from whom a device adopts, and what is excluded.
 
-    Beside them, which reviews of each device wait: devices hear of both by one revision.
+    Beside them, what was approved and dismissed, and which reviews of each device wait: devices
+    hear of all by one revision.
 
     A device that is not among `sources` adopts from all. What it saw in an earlier incarnation is
     its own, and comes back to it whatever was chosen, unless that was excluded.
@@ -87,6 +123,13 @@ class Rules:
     newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
     stamp: int = 0
     reviews: Mapping[str, WaitingReviews] = field(default_factory=dict)
+    approved: Mapping[Key, Choice] = field(default_factory=dict)
+    dismissed: frozenset[Key] = frozenset()
+
+    def decided_on(self, key: Key, device: str | None) -> bool:
+        """Return whether a device adopts a contribution that waits: its own, or chosen for it."""
+        chosen = frozenset() if device is None else self.sources.get(device, frozenset())
+        return key[0] == device or (key[0] in chosen and key not in self.dismissed)
 
     def allows(self, key: Key, device: str | None) -> bool:
         """Return whether a device, or an operator, may pull a contribution."""
@@ -130,14 +173,26 @@ def rules_from(choices: Iterable[Choice]) -> Rules:
     sources: dict[str, frozenset[str]] = {}
     excluded: set[Key] = set()
     newest: dict[str | None, int] = {}
+    decided: dict[Key, Choice] = {}
     for choice in sorted(choices, key=lambda choice: choice.number):
         for who in choice.targets or (None,):
             newest[who] = max(newest.get(who, 0), choice.epoch)
-        if choice.undone is None and choice.key is not None:
-            excluded.add(choice.key)
-        elif choice.undone is None:
+        if choice.undone is not None:
+            continue
+        if choice.key is None:
             sources |= dict.fromkeys(choice.targets or (), frozenset(choice.sources or ()))
-    return Rules(sources, frozenset(excluded), newest, max(newest.values(), default=0))
+        elif choice.is_decision:
+            decided[choice.key] = choice
+        else:
+            excluded.add(choice.key)
+    return Rules(
+        sources,
+        frozenset(excluded),
+        newest,
+        max(newest.values(), default=0),
+        approved={key: each for key, each in decided.items() if each.kind == "approve"},
+        dismissed=frozenset(key for key, each in decided.items() if each.kind == "dismiss"),
+    )
 
 
 class RulesCache:
@@ -151,14 +206,17 @@ class RulesCache:
     def rules(self, tx: Transaction, fleet: str) -> Rules:
         """Return the rules of a fleet as this transaction sees them."""
         row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
-        stamp = max(int(row[0]) if row else 0, newest_epoch(tx, fleet))
+        changed = fleets.trust_epoch(tx, fleet)
+        stamp = max(int(row[0]) if row else 0, newest_epoch(tx, fleet), changed)
         if not stamp:
             return Rules()
         with self._lock:
             found = self._known.get(fleet)
         if found is None or found.stamp != stamp:
+            found = rules_from(choices_of(tx, fleet))
             found = replace(
-                rules_from(choices_of(tx, fleet)),
+                found,
+                newest={**found.newest, None: max(found.newest.get(None, 0), changed)},
                 stamp=stamp,
                 reviews=waiting_by_device(tx, fleet),
             )
@@ -174,6 +232,19 @@ def choices_of(tx: Transaction, fleet: str) -> list[Choice]:
     """Return the choices of a fleet, newest first."""
     sql = f"select {CHOICE_COLUMNS} from choices where fleet = ? order by number desc"
     return [_choice_from_row(row) for row in tx.rows(sql, fleet)]
+
+
+def approved_stats(
+    tx: Transaction, fleet: str, choice: Choice, projection: Projection
+) -> Stats | None:
+    """Return the sums as they were approved; None if they are damaged, and approve nothing then."""
+    sql = "select data from approvals where fleet = ? and number = ?"
+    row = tx.one(sql, fleet, choice.number)
+    data = bytes(row[0]) if row else b""
+    if sha256(data).hexdigest() != choice.digest:
+        log.error("approved sums are damaged", extra={"values": {"choice": choice.number}})
+        return None
+    return decode(data, Contribution, limit=len(data), projection=projection).stats
 
 
 def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
@@ -193,11 +264,13 @@ def highest_number(tx: Transaction, fleet: str) -> int:
 
 def add_choice(tx: Transaction, fleet: str, choice: Choice) -> None:
     """Write a choice down, unless there are too many."""
-    row = tx.one("select count(*) from choices where fleet = ? and undone is null", fleet)
-    if row and row[0] >= MAX_CHOICES:
-        raise SettingError(
-            f"{fleet} has {MAX_CHOICES} choices in force, expected fewer: undo some first"
-        )
+    rows = tx.rows("select body from choices where fleet = ? and undone is null", fleet)
+    decisions = sum(json.loads(body)[0] in DECISIONS for (body,) in rows)
+    count, most = len(rows) - decisions, MAX_CHOICES
+    if choice.is_decision:
+        count, most = decisions, MAX_DECISIONS
+    if count >= most:
+        raise SettingError(f"{fleet} has {most} choices in force, expected fewer: undo some first")
     tx.run(
         f"insert into choices (fleet, {CHOICE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
         *(fleet, choice.number, choice.at, choice.actor, choice.epoch, choice.undone, choice.body),
@@ -212,6 +285,7 @@ def store_undo(tx: Transaction, fleet: str, choice: Choice) -> None:
     """
     sql = "update choices set undone = ?, epoch = ? where fleet = ? and number = ?"
     tx.run(sql, choice.undone, choice.epoch, fleet, choice.number)
+    tx.run("delete from approvals where fleet = ? and number = ?", fleet, choice.number)
     tx.run(
         "delete from choices where fleet = ? and undone is not null and epoch <="
         " (select epoch from choices where fleet = ? and undone is not null"
@@ -222,7 +296,8 @@ def store_undo(tx: Transaction, fleet: str, choice: Choice) -> None:
 
 def _choice_from_row(row: tuple[Any, ...]) -> Choice:
     number, at, actor, epoch, undone, body = row
-    kind, sources, targets, key = json.loads(body)
+    kind, sources, targets, key, *decided = json.loads(body)
+    comment, revision, digest = decided[0] if decided else ("", None, None)
     return Choice(
         number,
         at,
@@ -233,6 +308,9 @@ def _choice_from_row(row: tuple[Any, ...]) -> Choice:
         None if key is None else (key[0], key[1], key[2]),
         undone,
         epoch,
+        comment,
+        revision,
+        digest,
     )
 
 
@@ -290,6 +368,51 @@ def exclude_change(fleet: str, key: Key, caller: Caller, now: float) -> Change:
     return change
 
 
+def decide_change(
+    fleet: str,
+    key: Key,
+    decision: Decision,
+    caller: Caller,
+    now: float,
+    *,
+    comment: str,
+    revision: int | None,
+) -> Change:
+    """Return the change after which a contribution is approved as it is now, or dismissed.
+
+    With the `revision` that the caller has looked at, a later one is not approved unseen.
+    """
+
+    def change(tx: Transaction) -> Choice:
+        _lock_fleet(tx, fleet)
+        found = _must_exist(tx, fleet, key)
+        if revision is not None and revision != found.revision:
+            raise SettingError(
+                f"found revision {found.revision} of {'/'.join(map(str, key))}, and {revision} was "
+                f"looked at: it has changed meanwhile, look again before you {decision} it"
+            )
+        made = replace(
+            _new_choice(tx, fleet, decision, caller, now),
+            key=key,
+            comment=comment,
+            revision=found.revision,
+            digest=found.digest,
+        )
+        about = [c for c in _in_force(tx, fleet) if c.is_decision and c.key == key][:1]
+        subject = "/".join(map(str, key))
+        stored = _store_new(
+            tx, fleet, made, about, action=f"{decision} contribution", subject=subject
+        )
+        if stored.number == made.number and decision == "approve":
+            tx.run(
+                "insert into approvals (fleet, number, digest, data) values (?, ?, ?, ?)",
+                *(fleet, stored.number, found.digest, read_bytes(tx, found)),
+            )
+        return stored
+
+    return change
+
+
 def undo_change(fleet: str, number: int, caller: Caller, now: float) -> Change:
     """Return the change after which a choice is as if it had never been; twice is once."""
 
@@ -324,7 +447,10 @@ def _store_new(
 def _audit_choice(
     tx: Transaction, fleet: str, choice: Choice, *, actor: str, at: float, action: str, subject: str
 ) -> None:
-    detail = {"number": choice.number, "sources": choice.sources, "targets": choice.targets}
+    detail: dict[str, Any] = {"number": choice.number}
+    detail |= {"sources": choice.sources, "targets": choice.targets}
+    detail |= {"revision": choice.revision, "digest": choice.digest}
+    detail |= {"comment": choice.comment or None}
     detail = {word: value for word, value in detail.items() if value is not None}
     audit.append(tx, at=at, actor=actor, action=action, fleet=fleet, subject=subject, **detail)
 
@@ -365,7 +491,7 @@ def _must_be_readable(sources: DeviceNames) -> None:
         )
 
 
-def _must_exist(tx: Transaction, fleet: str, key: Key) -> None:
+def _must_exist(tx: Transaction, fleet: str, key: Key) -> StoredContribution:
     try:
         must_be_plain_name("device", key[0])  # else a database might not like it
         must_be_pattern_name(key[2])
@@ -374,6 +500,7 @@ def _must_exist(tx: Transaction, fleet: str, key: Key) -> None:
         found = None
     if found is None:
         raise UnknownError(f"no contribution {key} in {fleet}: its contributions are listed")
+    return found
 
 
 def _join_names(names: Sequence[str]) -> str:

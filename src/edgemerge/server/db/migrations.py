@@ -157,6 +157,16 @@ MIGRATIONS = (
         ),
         fill=_fill_loads,
     ),
+    Migration(
+        6,
+        (
+            "alter table fleets add column trust {text} not null default 'members'",
+            "alter table fleets add column trust_epoch {integer} not null default 0",
+            "create table approvals (fleet {text} not null, number {integer} not null,"
+            " digest {text} not null, data {blob} not null, primary key (fleet, number)) {end}",
+        ),
+        ("alter table approvals alter column data set storage external",),
+    ),
 )
 
 

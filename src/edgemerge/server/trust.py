@@ -1,0 +1,236 @@
+"""Trust in the server: which contributions wait, since when, and what they are like.
+
+What waits follows from the fleet's rule, operators' decisions and the current sums; nothing about
+it is stored. Comparing has a time budget: what was not compared in time waits, and pairs that were
+compared are remembered, so that the next pull goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from time import monotonic
+
+from edgemerge.core.ledger import Key
+from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, alike
+from edgemerge.core.trust import DISMISSED, Trust, find_far_above, find_waiting, nearest
+from edgemerge.server.choices.rules import Choice, Rules, approved_stats
+from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.db.base import Transaction
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.profiles import ProfileCache
+
+MAX_REMEMBERED = 200_000  # pairs
+COMPARE_TIMEOUT_S = 5.0  # of one pull
+MAX_FLEETS = 64  # whose result is remembered
+MAX_COMPARED = 200  # trusted contributions, the largest, that a waiting one is compared with
+NOT_COMPARED = "; it is not compared with all others yet"
+
+Waiting = Mapping[Key, str]
+
+
+@dataclass(frozen=True)
+class WaitingContribution:
+    """A contribution that waits.
+
+    Args:
+        stored: The contribution.
+        since: Since when it waits, in Unix seconds.
+        why: Why it waits.
+        nearest: The trusted contribution that is most like it, None if there is none.
+        ratio: The worse of the loss ratios between both (M10).
+    """
+
+    stored: StoredContribution
+    since: float
+    why: str
+    nearest: Key | None = None
+    ratio: float | None = None
+
+    @property
+    def like_none(self) -> bool:
+        """Whether no trusted contribution is similar."""
+        return self.ratio is None or self.ratio > SIMILAR_FACTOR
+
+
+class TrustChecks:
+    """Finds what waits, and remembers comparisons; any thread may call."""
+
+    def __init__(self, profiles: ProfileCache) -> None:
+        """Have compared nothing yet."""
+        self._profiles = profiles
+        self._pairs: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._found: OrderedDict[str, tuple[object, Waiting]] = OrderedDict()
+        self._lock, self._comparing = Lock(), Lock()
+
+    def waiting(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        contributions: Sequence[StoredContribution],
+        rules: Rules,
+    ) -> Waiting:
+        """Return why contributions wait, by key, with what was dismissed.
+
+        Args:
+            tx: The transaction to read in.
+            fleet: The fleet.
+            contributions: All that it has.
+            rules: What operators have decided.
+        """
+        trust, some = Trust.parse(fleet.trust), _in_question(contributions, rules)
+        members = _members(tx, fleet.name) if trust.rule == "quorum" else None
+        state = fleet.epoch, members
+        with self._lock:
+            known = self._found.get(fleet.name)
+        if known is not None and known[0] == state:
+            return known[1]
+        far_above = find_far_above(_samples(some), partial(_spans, tx, fleet.name, some))
+        with self._comparing:
+            compare = _Comparison(tx, fleet, self._profiles, self._pairs)
+            found = find_waiting(
+                trust,
+                some,
+                compare.alike,
+                approved=rules.approved,
+                dismissed=rules.dismissed,
+                far_above=far_above,
+                members=members,
+            )
+        if compare.out_of_time:
+            return {key: why + NOT_COMPARED * (why != DISMISSED) for key, why in found.items()}
+        with self._lock:
+            self._found[fleet.name] = state, found
+            self._found.move_to_end(fleet.name)
+            while len(self._found) > MAX_FLEETS:
+                self._found.popitem(last=False)
+        return found
+
+    def describe(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        contributions: Sequence[StoredContribution],
+        waiting: Waiting,
+        rules: Rules,
+    ) -> list[WaitingContribution]:
+        """Describe what waits, without what was dismissed, the longest first.
+
+        Each is compared with the largest trusted contributions, also of its own device.
+
+        Args:
+            tx: The transaction to read in.
+            fleet: The fleet.
+            contributions: Those to describe, and those that are trusted.
+            waiting: What `waiting` returned.
+            rules: What operators have decided.
+        """
+        some = _in_question(contributions, rules)
+        asked = [each for each in some if waiting.get(each.key, DISMISSED) != DISMISSED]
+        trusted = [each for each in some if each.key not in waiting]
+        trusted = sorted(trusted, key=lambda each: (-each.samples, each.key))[:MAX_COMPARED]
+        profile = partial(self._profiles.profile, tx, projection=fleet.projection)
+        known = {each.key: profile(each) for each in trusted} if asked else {}
+        found = []
+        for each in asked:
+            best = nearest(profile(each), known)
+            key, ratio = (None, None) if best is None else best
+            changed = each.key in rules.approved
+            since = each.received if changed else _first_heard(tx, fleet.name, each)
+            found.append(WaitingContribution(each, since, waiting[each.key], key, ratio))
+        return sorted(found, key=lambda one: (one.since, one.stored.key))
+
+
+class _Comparison:
+    """Compares within a time budget; afterwards nothing is alike that was not known to be."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        profiles: ProfileCache,
+        pairs: OrderedDict[tuple[str, str], bool],
+    ) -> None:
+        self._tx, self._fleet, self._profiles, self._pairs = tx, fleet, profiles, pairs
+        self._end = monotonic() + COMPARE_TIMEOUT_S
+        self.out_of_time = False
+
+    def alike(self, one: StoredContribution, other: StoredContribution | Choice) -> bool:
+        """Return whether two contributions, or one and what was approved, are similar."""
+        a, b = sorted((one.digest, other.digest or ""))
+        if a == b:
+            return True
+        found = self._pairs.get((a, b))
+        if found is None:
+            if monotonic() > self._end:
+                self.out_of_time = True
+                return False
+            found = self._compare(one, other)
+            self._pairs[a, b] = found
+            while len(self._pairs) > MAX_REMEMBERED:
+                self._pairs.popitem(last=False)
+        self._pairs.move_to_end((a, b))
+        return found
+
+    def _compare(self, one: StoredContribution, other: StoredContribution | Choice) -> bool:
+        mine, theirs = self._profile(one), self._profile(other)
+        if mine is None or theirs is None:
+            return False
+        return alike(mine, theirs)
+
+    def _profile(self, one: StoredContribution | Choice) -> Profile | None:
+        projection = self._fleet.projection
+        if isinstance(one, StoredContribution):
+            return self._profiles.profile(self._tx, one, projection)
+        stats = approved_stats(self._tx, self._fleet.name, one, projection)
+        return None if stats is None else Profile.of(stats)
+
+
+def _in_question(
+    contributions: Sequence[StoredContribution], rules: Rules
+) -> list[StoredContribution]:
+    """Return what is not excluded, first of devices with few patterns: others may have to wait."""
+    some = [each for each in contributions if each.samples > 0 and each.key not in rules.excluded]
+    patterns = Counter(each.device for each in some)
+    return sorted(some, key=lambda each: (patterns[each.device], each.key))
+
+
+def _samples(contributions: Sequence[StoredContribution]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in contributions:
+        found[each.device] = found.get(each.device, 0.0) + each.samples
+    return found
+
+
+def _members(tx: Transaction, fleet: str) -> frozenset[str]:
+    sql = "select device from devices where fleet = ? and revoked is null"
+    return frozenset(device for (device,) in tx.rows(sql, fleet))
+
+
+def _spans(
+    tx: Transaction, fleet: str, contributions: Sequence[StoredContribution]
+) -> dict[str, float]:
+    """Return for how long each device had been a member when it last pushed, in seconds.
+
+    It begins with the first enrolment: a device that enrols again has not begun anew.
+    """
+    rows = tx.rows("select device, enrolled from devices where fleet = ?", fleet)
+    began = {device: float(at) for device, at in rows}
+    sql = "select subject, min(at) from audit where fleet = ? and action = 'enrol' group by subject"
+    for device, at in tx.rows(sql, fleet):
+        began[device] = min(float(at), began.get(device, float(at)))
+    last: dict[str, float] = {}
+    for each in contributions:
+        last[each.device] = max(each.received, last.get(each.device, each.received))
+    return {device: last[device] - began[device] for device in last if device in began}
+
+
+def _first_heard(tx: Transaction, fleet: str, stored: StoredContribution) -> float:
+    """Return when the first revision came, or when the trust was changed if that was later."""
+    sql = "select min(at), max(at) from audit where fleet = ? and subject = ? and action = ?"
+    first = tx.one(sql, fleet, "/".join(map(str, stored.key)), "contribute") or (None, None)
+    changed = tx.one(sql, fleet, fleet, "trust") or (None, None)
+    return max(float(first[0] or stored.received), float(changed[1] or 0.0))
