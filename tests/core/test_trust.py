@@ -171,7 +171,9 @@ def test_a_check_lets_pass_what_a_quorum_supports_and_own_patterns_count():
     check = TrustCheck(Trust.parse("quorum:2"), [])
     assert [each.device for each in Selection(rule=check)(others)] == ["c", "d"]
     assert list(check.waiting) == list(check.seen) == [("b", 0, "normal")]
-    key, ratio = check.nearest(check.seen["b", 0, "normal"])
+    nearest = check.nearest(check.seen["b", 0, "normal"])
+    assert nearest is not None
+    key, ratio = nearest
     assert key[0] in ("c", "d")
     assert ratio == min(distance(others[0].stats, each.stats) for each in others[1:])
     assert ratio > 2.5
@@ -182,7 +184,9 @@ def test_chosen_devices_never_wait_unless_they_were_dismissed():
     check = TrustCheck(Trust("person"), [], trusted=["b", "c"], dismissed=[("c", 0, "normal")])
     assert [each.device for each in check(others)] == ["b"]
     assert (check.waiting, check.seen) == ({("c", 0, "normal"): DISMISSED}, {})
-    assert check.nearest(others[1])[0] == ("b", 0, "normal")
+    nearest = check.nearest(others[1])
+    assert nearest is not None
+    assert nearest[0] == ("b", 0, "normal")
     assert TrustCheck(Trust("person"), []).nearest(others[0]) is None
 
 

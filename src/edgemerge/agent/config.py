@@ -23,6 +23,7 @@ from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
+from edgemerge.core.trust import TRUST_WORDS, is_trust
 from edgemerge.files import load
 
 T = TypeVar("T")
@@ -429,6 +430,7 @@ class SyncConfig:
     max_shift: float = positive(2.0)
     adopt_timeout_s: float = positive(10.0)  # to compare what others saw with our own patterns
     gate: float | None = not_negative(None)  # times N samples; None: 2, or 16 if peers see each
+    trust: str = setting("members", TRUST_WORDS, is_trust)  # of peers' contributions, no server's
     push: bool = True
     pull: bool = True
 
@@ -555,6 +557,11 @@ def read_config(
     if shared is None and parts["exchange"].kind != "http":
         raise SettingError(
             f'{file} has no [projection]: add it, or let exchange.kind = "http" ask the fleet'
+        )
+    if parts["exchange"].kind == "http" and parts["sync"].trust != SyncConfig.trust:
+        raise SettingError(
+            f'found sync.trust in {file} with exchange.kind = "http", expected none: the server '
+            "applies the fleet's trust; change it with edgemerge fleet trust"
         )
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)

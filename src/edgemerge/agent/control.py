@@ -126,8 +126,8 @@ def send_command(
 ) -> dict[str, Any]:
     """Send a command to the agent that runs on a state folder, and return its answer.
 
-    The commands are status, sync, undo, save, score, learn, review, acknowledge, snooze, watch,
-    relearn and accept_drift.
+    The commands are status, sync, undo, trust, save, score, learn, review, acknowledge, snooze,
+    watch, relearn and accept_drift.
 
     Args:
         state_folder: The state folder of a running agent.

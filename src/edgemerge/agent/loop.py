@@ -77,6 +77,7 @@ class Agent:
             "status": lambda _command, _answer: self.status(),
             "sync": self._sync,
             "undo": self._undo,
+            "trust": self._trust,
             "save": self._save,
             "score": self._score,
             "learn": self._learn,
@@ -97,6 +98,13 @@ class Agent:
             return {"error": "this agent has no exchange, so nothing was merged"}
         self.syncing.undo(answer)
         return None
+
+    def _trust(self, command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
+        if self.syncing is None:
+            return {"error": "this agent has no exchange: configure one in [exchange]"}
+        done = self.syncing.decide(command)
+        logger.info("decided about a peer", extra={"values": {"done": done}})
+        return {"done": done}
 
     def _save(self, _command: dict[str, Any], _answer: AnswerCallback) -> dict[str, Any]:
         return {"saved": "ok"} if self.keeper.save() else {"error": self.keeper.trouble}

@@ -59,12 +59,14 @@ from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
+from edgemerge.agent.trust import PeerDecisions
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, RejectedError, SettingError, UnavailableError
 from edgemerge.core.ledger import Merged
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
+from edgemerge.core.trust import Trust
 from edgemerge.daemon import notify
 from edgemerge.exchange.client import ReportClient, ServerClient
 from edgemerge.exchange.folder import FolderExchange
@@ -546,6 +548,10 @@ def _build_sync(
     sharing = SharingPolicy(memory, gate=gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker, save = exchange_worker(exchange), keeper.save
+    decisions = None
+    if not isinstance(exchange, HttpExchange):
+        trust = Trust.parse(config.sync.trust)
+        decisions = PeerDecisions(config.state, trust, memory.projection, clock=clocks.wall)
     return Synchronizer(
         sharing,
         worker,
@@ -554,7 +560,7 @@ def _build_sync(
         save=save,
         clocks=clocks,
         rule=rule,
-        check_singly=not isinstance(exchange, HttpExchange),
+        decisions=decisions,
     )
 
 

@@ -39,12 +39,14 @@ from edgemerge.agent.learner import (
 )
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
+from edgemerge.agent.trust import PeerDecisions, Screening
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
     RejectedError,
+    SettingError,
     StaleError,
     UnavailableError,
 )
@@ -430,22 +432,22 @@ class Synchronizer:
         save: Callable[[], bool],
         clocks: Clocks,
         rule: Callable[[], float] | None = None,
-        check_singly: bool = False,
+        decisions: PeerDecisions | None = None,
     ) -> None:
         """Start the schedule; `save` returns whether it could save.
 
-        `rule` fetches the release gate when `sharing` does not know it. With `check_singly` the
+        `rule` fetches the release gate when `sharing` does not know it. With `decisions` the
         exchange has single contributions at hand, and each is checked before they are summed up; a
         server does that itself.
         """
-        self._check_singly = check_singly
+        self._decisions = decisions
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
         self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
         self._planner: Worker[AdoptionJob, Adoption] = Worker(
             "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
         )
         self._job: AdoptionJob | None = None  # that is being planned
-        self._check: LevelCheck | None = None  # of the last pull
+        self._screening: Screening | None = None  # of the last pull
         self._callbacks: list[AnswerCallback] = []
         self._undo_callbacks: list[AnswerCallback] = []
         self._rerun = False  # exchange again: the running one has older data
@@ -512,7 +514,25 @@ class Synchronizer:
     def plain(self) -> dict[str, Any]:
         """Return the state of the exchange as plain JSON."""
         last = None if self.last is None else iso_time(self.last)
-        return {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
+        found = {"exchange": self.state, "last_sync": last, **self._sharing.plain()}
+        if self._decisions is not None:
+            found |= {"trust": str(self._decisions.trust), "untrusted": self._decisions.plain()}
+        return found
+
+    def decide(self, command: dict[str, Any]) -> str:
+        """Approve or dismiss a peer's contribution that waits, or undo that; return what was done.
+
+        Args:
+            command: "decision", "device", "incarnation", "pattern" and, if any, "comment".
+
+        Raises:
+            SettingError: It cannot be done, with the reason.
+        """
+        if self._decisions is None:
+            raise SettingError(
+                "this agent exchanges through a server, which decides: edgemerge fleet approve"
+            )
+        return self._decisions.command(command)
 
     def _start(self) -> None:
         memory = self._sharing.memory
@@ -530,8 +550,13 @@ class Synchronizer:
 
     def _selection(self) -> Selection:
         memory, config = self._sharing.memory, self._config
-        check = level_check(memory.learner, self._sharing.trusted) if self._check_singly else None
-        self._check = check
+        if self._decisions is not None:
+            level = level_check(memory.learner, self._sharing.trusted)
+            own = [
+                Contribution(memory.device, stats, memory.revision, name, memory.incarnation)
+                for name, stats in own_stats(memory.learner).items()
+            ]
+            self._screening = self._decisions.screening(own, level)
         return Selection(
             receiver=memory.device,
             incarnation=memory.incarnation,
@@ -539,7 +564,7 @@ class Synchronizer:
             without=config.without,
             pattern=config.pattern,
             largest=config.max_contributions,
-            rule=self._check,
+            rule=self._screening,
         )
 
     def _handle_outcome(self, outcome: ExchangeOutcome) -> None:
@@ -563,7 +588,9 @@ class Synchronizer:
             self._finish()
         else:
             self._sharing.left_out = outcome.left_out
-            refused = self._check.refused if self._check else {}
+            refused = self._screening.level.refused if self._screening else {}
+            if self._decisions is not None and self._screening is not None:
+                self._decisions.keep(self._screening)
             self._sharing.singly = tuple(
                 f"{key[0]}, {key[2]}: {why}" for key, why in refused.items()
             )

@@ -10,9 +10,16 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, ExitCode, example, needs, option
+from edgemerge.cli.group import CommandError, ExitCode, example, needs, option, options
 from edgemerge.cli.options import ca_option, read_own_token, server_connection
-from edgemerge.cli.output import format_value, json_option, print_fields, print_json, progress
+from edgemerge.cli.output import (
+    format_value,
+    json_option,
+    print_fields,
+    print_json,
+    progress,
+    remark,
+)
 
 
 @click.command(
@@ -96,7 +103,18 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-@click.command(epilog=example("edgemerge sync pump-3.toml"))
+DECISION_HELP = {
+    "approve": "Adopt this contribution that waits, and newer ones like it; can be repeated.",
+    "dismiss": "Never adopt this contribution, nor list it; can be repeated.",
+    "undo-decision": "Undo the last decision about this contribution; can be repeated.",
+}
+
+
+@click.command(
+    epilog=example(
+        "edgemerge sync pump-3.toml", "edgemerge sync pump-3.toml --approve pump-9/0/normal"
+    )
+)
 @click.argument(
     "place", type=click.Path(path_type=Path), default=Path(), metavar="[CONFIG_OR_STATE]"
 )
@@ -115,14 +133,39 @@ def _to_json(value: Any) -> Any:
     show_default=True,
     help="Seconds to wait for the agent.",
 )
+@options(
+    *(
+        click.option(
+            f"--{name}",
+            metavar="DEVICE/INCARNATION/PATTERN",
+            multiple=True,
+            help=words,
+        )
+        for name, words in DECISION_HELP.items()
+    )
+)
+@click.option("--comment", default="", help="One line about the decision.")
 @json_option
-def sync(place: Path, timeout_s: float, *, undo: bool, as_json: bool) -> None:
+def sync(
+    place: Path,
+    timeout_s: float,
+    *,
+    undo: bool,
+    as_json: bool,
+    comment: str,
+    **decisions: tuple[str, ...],
+) -> None:
     """Make the running agent exchange now.
 
     CONFIG_OR_STATE is its CONFIG.toml or its state folder, by default this folder. The result is
-    printed.
+    printed; `untrusted` in it lists contributions that wait, if sync.trust is not members and the
+    exchange has no server. Decide about them with --approve and --dismiss.
     """
     folder = find_state_folder(place)
+    for name, keys in decisions.items():
+        for key in keys:
+            said = {"command": "trust", "decision": name.removesuffix("_decision"), **_key(key)}
+            remark(ask_agent(folder, said | {"comment": comment}, timeout_s)["done"])
     with progress("waiting for the agent"):
         found = ask_agent(folder, "undo" if undo else "sync", timeout_s)
     print_json(found) if as_json else print_fields(found)
@@ -132,6 +175,14 @@ def sync(place: Path, timeout_s: float, *, undo: bool, as_json: bool) -> None:
             f"the exchange failed: {found['exchange']}",
             ExitCode.REFUSED if denied else ExitCode.UNREACHABLE,
         )
+
+
+def _key(text: str) -> dict[str, Any]:
+    device, _, rest = text.partition("/")
+    incarnation, _, pattern = rest.partition("/")
+    if not (device and pattern and incarnation.isascii() and incarnation.isdecimal()):
+        raise click.UsageError(f"found {text!r}, expected DEVICE/INCARNATION/PATTERN")
+    return {"device": device, "incarnation": int(incarnation), "pattern": pattern}
 
 
 def ask_agent(folder: Path, command: str | dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -74,6 +74,19 @@ class Trust:
         return f"quorum:{self.quorum}" if self.rule == "quorum" else self.rule
 
 
+def is_trust(text: str) -> bool:
+    """Return whether a text is a rule.
+
+    Args:
+        text: As it is written in settings.
+    """
+    try:
+        Trust.parse(text)
+    except SettingError:
+        return False
+    return True
+
+
 class Trusted(Protocol):
     """What the rule is about: a contribution, or a server's record of one."""
 
