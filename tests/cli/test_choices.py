@@ -127,3 +127,24 @@ def test_likeness_is_told_in_groups(hub, fleet, pumps):
     assert sorted(named["devices"]) == ["pump-1", "pump-3"]
     assert named["left_out"] == 1
     operator.close()
+
+
+def test_what_is_not_trusted_waits_until_it_is_approved(hub, fleet, pumps):
+    assert "Nothing waits" in hub.fleet("waiting", fleet).stderr
+    assert hub.fleet("trust", fleet, "quorum:2").stdout == f"The trust of {fleet} is quorum:2.\n"
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2"]
+    listed = hub.fleet("waiting", fleet).stdout
+    assert "pump-3" in listed
+    assert "1 of the 2 devices" in listed
+    assert "none (nearest pump-" in listed
+    (found,) = hub.told("waiting", fleet)
+    assert (found["device"], found["like_none"], found["samples"]) == ("pump-3", True, 200.0)
+    key = ("pump-3", 0, "normal")
+    made = hub.fleet("approve", fleet, *key, "--revision", 1, "--comment", "a new kind")
+    assert made.stdout == "Choice 1: approved pump-3/0/normal (a new kind).\n"
+    assert told(pumps["pump-1"], "pump-1") == ["pump-2", "pump-3"]
+    assert hub.told("waiting", fleet) == []
+    hub.fleet("undo", fleet, 1)
+    assert hub.told("dismiss", fleet, *key)["kind"] == "dismiss"
+    assert (hub.told("waiting", fleet), told(pumps["pump-1"], "pump-1")) == ([], ["pump-2"])
+    assert hub.told("show", fleet)["trust"] == "quorum:2"

@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from edgemerge.core.errors import SettingError, must_be
 from edgemerge.core.ledger import Contribution, Key
-from edgemerge.core.similarity import Profile, alike, distance, smallest
+from edgemerge.core.similarity import Profile, alike, loss_ratios
 
 TrustRule = Literal["members", "quorum", "person"]
 TRUST_WORDS = "members, quorum:K with K from 2, or person"
@@ -321,7 +323,8 @@ class TrustCheck:
             one: A contribution that waits.
         """
         known = [each for each in (*self._passed, *self._own) if each.samples > 0]
-        return nearest(self._profile(one), {each.key: self._profile(each) for each in known})
+        profiles = {each.key: self._profile(each) for each in known}
+        return nearest([self._profile(one)], profiles)[0]
 
     def _alike(self, one: Contribution, other: Contribution) -> bool:
         return alike(self._profile(one), self._profile(other))
@@ -332,13 +335,17 @@ class TrustCheck:
         return self._profiles[id(one)][1]
 
 
-def nearest(one: Profile, known: Mapping[Key, Profile]) -> tuple[Key, float] | None:
-    """Return the key of the most similar profile and the distance to it (M10), or None.
+def nearest(
+    some: Sequence[Profile], known: Mapping[Key, Profile]
+) -> list[tuple[Key, float] | None]:
+    """Return for each profile the most similar known one and the distance to it (M10), or None.
 
     Args:
-        one: What is compared.
+        some: What is compared.
         known: The candidates.
     """
-    ratios = {key: distance(each, one) for key, each in known.items()}
-    best = smallest(ratios, float("inf"))
-    return None if best is None else (best, ratios[best])
+    if not known:
+        return [None] * len(some)
+    keys, profiles = list(known), list(known.values())
+    apart = np.maximum(loss_ratios(profiles, some), loss_ratios(some, profiles).T)
+    return [(keys[int(column.argmin())], float(column.min())) for column in apart.T]

@@ -26,6 +26,7 @@ from edgemerge.server.profiles import ProfileCache
 MAX_REMEMBERED = 200_000  # pairs
 COMPARE_TIMEOUT_S = 5.0  # of one pull
 MAX_FLEETS = 64  # whose result is remembered
+MAX_AT_ONCE = 50  # contributions that wait, in memory at once
 MAX_COMPARED = 200  # trusted contributions, the largest, that a waiting one is compared with
 NOT_COMPARED = "; it is not compared with all others yet"
 
@@ -116,6 +117,7 @@ class TrustChecks:
         contributions: Sequence[StoredContribution],
         waiting: Waiting,
         rules: Rules,
+        limit: int | None = None,
     ) -> list[WaitingContribution]:
         """Describe what waits, without what was dismissed, the longest first.
 
@@ -127,21 +129,23 @@ class TrustChecks:
             contributions: Those to describe, and those that are trusted.
             waiting: What `waiting` returned.
             rules: What operators have decided.
+            limit: How many to describe; None: all.
         """
         some = _in_question(contributions, rules)
         asked = [each for each in some if waiting.get(each.key, DISMISSED) != DISMISSED]
         trusted = [each for each in some if each.key not in waiting]
         trusted = sorted(trusted, key=lambda each: (-each.samples, each.key))[:MAX_COMPARED]
         profile = partial(self._profiles.profile, tx, projection=fleet.projection)
+        since = {each.key: _since(tx, fleet.name, each, rules) for each in asked}
+        asked = sorted(asked, key=lambda each: (since[each.key], each.key))[:limit]
         known = {each.key: profile(each) for each in trusted} if asked else {}
         found = []
-        for each in asked:
-            best = nearest(profile(each), known)
-            key, ratio = (None, None) if best is None else best
-            changed = each.key in rules.approved
-            since = each.received if changed else _first_heard(tx, fleet.name, each)
-            found.append(WaitingContribution(each, since, waiting[each.key], key, ratio))
-        return sorted(found, key=lambda one: (one.since, one.stored.key))
+        for start in range(0, len(asked), MAX_AT_ONCE):
+            part = asked[start : start + MAX_AT_ONCE]
+            for each, best in zip(part, nearest(list(map(profile, part)), known), strict=True):
+                words = since[each.key], waiting[each.key]
+                found.append(WaitingContribution(each, *words, *(best or (None, None))))
+        return found
 
 
 class _Comparison:
@@ -228,8 +232,13 @@ def _spans(
     return {device: last[device] - began[device] for device in last if device in began}
 
 
-def _first_heard(tx: Transaction, fleet: str, stored: StoredContribution) -> float:
-    """Return when the first revision came, or when the trust was changed if that was later."""
+def _since(tx: Transaction, fleet: str, stored: StoredContribution, rules: Rules) -> float:
+    """Return when the first revision came, or when the trust was changed if that was later.
+
+    What was approved, and is another now, waits since it is.
+    """
+    if stored.key in rules.approved:
+        return stored.received
     sql = "select min(at), max(at) from audit where fleet = ? and subject = ? and action = ?"
     first = tx.one(sql, fleet, "/".join(map(str, stored.key)), "contribute") or (None, None)
     changed = tx.one(sql, fleet, fleet, "trust") or (None, None)

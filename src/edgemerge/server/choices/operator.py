@@ -155,13 +155,13 @@ class ChoiceService:
         with self._database.reading() as tx:
             return self._waiting(tx, fleets.get(tx, fleet))[0]
 
-    def list_waiting(self, fleet: str) -> list[WaitingContribution]:
+    def list_waiting(self, fleet: str, limit: int | None = None) -> list[WaitingContribution]:
         """Return what waits for approval, the longest first, and what it is like."""
         with self._database.reading() as tx:
             agreed = fleets.get(tx, fleet)
             waiting, contributions, rules = self._waiting(tx, agreed)
             trust = self._pull_service.trust
-            return trust.describe(tx, agreed, contributions, waiting, rules)
+            return trust.describe(tx, agreed, contributions, waiting, rules, limit)
 
     def _waiting(
         self, tx: Transaction, fleet: Fleet

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from edgemerge.server.dashboard.fleet_table import BLANK_ROW, SORT_KEYS, matches, sort_rows
+from edgemerge.server.dashboard.merge_view import count_waiting
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import PageSession
 from edgemerge.server.dashboard.stream import ViewersDep
@@ -68,6 +69,7 @@ def show_fleet(
     shown = {row.device for row in rows if matches(row, q)}
     page: dict[str, Any] = {"fleet": fleet, "tab": "Devices", "here": server_url(request)}
     page["capacity"] = service.capacity(fleet)
+    page["waiting"] = count_waiting(service.choices.waiting(fleet))
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
     found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
     values = page | table | found

@@ -32,6 +32,9 @@ ACTION_WORDS = {  # in words, with the subject behind them
     "adopt": "chose what is adopted by",
     "exclude contribution": "excluded the contribution",
     "revoke contribution": "excluded the contribution",  # the old word
+    "approve contribution": "approved the contribution",
+    "dismiss contribution": "dismissed the contribution",
+    "trust": "changed the trust of",
     "undo": "undid",
     "review": "reviewed",
     "review done": "acted upon reviews of",

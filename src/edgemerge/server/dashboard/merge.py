@@ -1,4 +1,4 @@
-"""The merge page: compare, preview, adopt, exclude, undo."""
+"""The merge page: compare, preview, adopt, exclude, undo, trust, approve and dismiss."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.trust import Trust
 from edgemerge.server.auth import Session
-from edgemerge.server.choices.rules import Choice
+from edgemerge.server.choices.rules import DECISIONS, Choice
 from edgemerge.server.dashboard.merge_view import (
     TARGET_OPTIONS,
     MergeQuery,
@@ -130,6 +131,39 @@ async def exclude(
         return service.choices.exclude(fleet, parse_key(text), session.caller)
 
     return await _run_and_redirect(request, fleet, session, choose)
+
+
+@router.post("/fleets/{fleet}/merge/decide")
+async def decide(
+    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
+) -> Response:
+    """Approve or dismiss a contribution, if it is still the one that was looked at."""
+    decision, text = form.one("decision"), form.one("contribution")
+    revision, comment = parse_number(form.one("revision")), form.one("comment").strip()
+
+    def choose() -> Choice:
+        if decision not in DECISIONS:
+            raise SettingError(f"found {decision[:20]!r}, expected one of {', '.join(DECISIONS)}")
+        said: Any = decision  # one of the two
+        about = fleet, parse_key(text), said, session.caller
+        return service.choices.decide(*about, comment=comment, revision=revision)
+
+    return await _run_and_redirect(request, fleet, session, choose)
+
+
+@router.post("/fleets/{fleet}/merge/trust")
+async def set_trust(
+    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
+) -> Response:
+    """Change which contributions are adopted at once."""
+    rule = form.one("rule")
+    text = f"quorum:{form.one('quorum').strip()}" if rule == "quorum" else rule
+    try:
+        trust = Trust.parse(text)
+        await run_in_thread(lambda: service.choices.set_trust(fleet, trust, session.caller))
+    except EdgemergeError as problem:
+        return await merge_page(request, fleet, session, MergeQuery(), problem)
+    return RedirectResponse(f"/ui/fleets/{fleet}/merge?done=trust", 303)
 
 
 @router.post("/fleets/{fleet}/merge/undo")

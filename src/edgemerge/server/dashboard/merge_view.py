@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from edgemerge.core.errors import UnknownError
 from edgemerge.core.ledger import Key
+from edgemerge.core.trust import DISMISSED, Trust
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.operator import MAX_TARGETS
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
@@ -20,6 +21,7 @@ from edgemerge.server.contributions import StoredContribution
 from edgemerge.server.dashboard.formatting import counted, factor, join_names
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.service import Service
+from edgemerge.server.trust import Waiting, WaitingContribution
 
 TARGET_OPTIONS = ("selected", "all")
 MAX_SEARCH_CHARS = 200  # characters of what is searched for
@@ -48,6 +50,7 @@ class MergeQuery:
     done: int = 0
     previewing: bool = False
     at_once: bool = False  # the matrix in the page itself, for browsers without scripts
+    trust_changed: bool = False
 
     @classmethod
     def of(cls, query: QueryParams) -> MergeQuery:
@@ -62,6 +65,7 @@ class MergeQuery:
             done=parse_number(query.get("done", "")),
             previewing=bool(sources) and to in TARGET_OPTIONS and only != "matrix",
             at_once=query.get("matrix", "") == "now",
+            trust_changed=query.get("done", "") == "trust",
         )
 
     @property
@@ -146,7 +150,8 @@ def choice_views(
 def describe_choice(choice: Choice) -> str:
     """Describe what was chosen."""
     if choice.key is not None:
-        return f"{describe_key(choice.key)} is excluded"
+        past = {"approve": "approved", "dismiss": "dismissed"}.get(choice.kind, "excluded")
+        return f"{describe_key(choice.key)} is {past}"
     sources, targets = list(choice.sources or ()), list(choice.targets or ())
     verb = "adopts" if len(targets) == 1 else "adopt"
     if not sources or sources == targets == sources[:1]:
@@ -408,14 +413,20 @@ def _summary(rows: Sequence[PreviewRow]) -> str:
 MATRIX_DEVICES = 60  # devices in a matrix
 CONTRIBUTIONS_PER_PAGE = 50  # contributions on a page
 SHOWN_CHOICES = 50  # newest choices on the page
+SHOWN_WAITING = 50  # contributions that wait longest
 
 
 @dataclass(frozen=True)
 class ContributionView:
-    """A contribution; `excluded` is the number of the choice that excludes it, or 0."""
+    """A contribution; `excluded` is the number of the choice that excludes it, or 0.
+
+    `state` is "included", "excluded", "waiting" or "dismissed"; `why` says why it waits.
+    """
 
     stored: StoredContribution
     excluded: int
+    state: str = "included"
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -430,6 +441,9 @@ class MergeView:
     choices: list[ChoiceView]
     older: int
     notice: str
+    trust: Trust
+    waiting: list[WaitingContribution]  # the first
+    waiting_count: int
 
 
 def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery) -> MergeView:
@@ -438,25 +452,55 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
     _, contributions = service.contributions(fleet, caller)
     choices = service.choices.list_choices(fleet)
     excluded = _excluded(choices)
+    reasons, trust = service.choices.waiting(fleet), Trust.parse(service.fleet(fleet).trust)
     sought = wanted.find.lower()
     found = [c for c in contributions if sought in f"{c.device} {c.pattern}".lower()]
     pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
     start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
     shown = [
-        ContributionView(e, excluded.get(e.key, 0))
-        for e in found[start : start + CONTRIBUTIONS_PER_PAGE]
+        _contribution_view(each, excluded, reasons)
+        for each in found[start : start + CONTRIBUTIONS_PER_PAGE]
     ]
-    views = choice_views(choices, service.history.latest_reports(fleet), devices, service.clock())
+    reports = service.history.latest_reports(fleet)
+    views = choice_views(choices[:SHOWN_CHOICES], reports, devices, service.clock())
     return MergeView(
         devices=devices,
         contributing=by_samples(contributions),
         contributions=shown,
         found=len(found),
         pages=pages,
-        choices=views[:SHOWN_CHOICES],
-        older=max(len(views) - SHOWN_CHOICES, 0),
-        notice=notice_of(choices, wanted.done),
+        choices=views,
+        older=max(len(choices) - SHOWN_CHOICES, 0),
+        notice=trust_notice(trust) if wanted.trust_changed else notice_of(choices, wanted.done),
+        trust=trust,
+        waiting=service.choices.list_waiting(fleet, SHOWN_WAITING),
+        waiting_count=count_waiting(reasons),
     )
+
+
+def trust_notice(trust: Trust) -> str:
+    """Describe a rule that was chosen."""
+    words = {
+        "members": "contributions of every enrolled device are adopted at once",
+        "quorum": f"a contribution is adopted when {trust.quorum} devices have similar patterns",
+        "person": "a contribution is adopted when an operator has approved it",
+    }[trust.rule]
+    return f"The trust of this fleet is {trust}: {words}. Devices learn of it when they report."
+
+
+def count_waiting(reasons: Waiting) -> int:
+    """Count what waits for a person to look; what was dismissed does not."""
+    return sum(why != DISMISSED for why in reasons.values())
+
+
+def _contribution_view(
+    stored: StoredContribution, excluded: Mapping[Key, int], reasons: Waiting
+) -> ContributionView:
+    number, why = excluded.get(stored.key, 0), reasons.get(stored.key, "")
+    state = "excluded" if number else "included"
+    if why and not number:
+        state = "dismissed" if why == DISMISSED else "waiting"
+    return ContributionView(stored, number, state, why)
 
 
 def active_devices(service: Service, fleet: str) -> list[str]:
@@ -524,4 +568,4 @@ def notice_of(choices: Sequence[Choice], number: int) -> str:
 
 def _excluded(choices: Sequence[Choice]) -> dict[Key, int]:
     """Return the keys that are excluded now, with the numbers of the choices."""
-    return {c.key: c.number for c in choices if c.key is not None and c.undone is None}
+    return {c.key: c.number for c in choices if c.key and c.excludes and c.undone is None}
