@@ -4,7 +4,7 @@ The server's own code on a database, the agent's own code to adopt, devices that
 people (HAR), and one enrolled device that pushes bad sums. Each row is one attack on a detector or
 a bank: how many samples of fresh walking raise an alarm (false), how many of sitting and lying do
 (detected), and why the bad device was refused. `python -m benchmarks.attack --unchecked` shows the
-same with own samples setting the scale, but without any check.
+same with own samples setting the scale, but without any check, and all members trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ HIDDEN, LIMIT, SEED = 64, 4.0, 1
 WALKING, SITTING, LYING = (1, 2, 3), (4,), (6,)
 FLEET, BAD, OPERATOR = "people", "bad", Caller("operator")
 STEPS = 40  # pushes of the ratchet
+DILUTED = 105  # rows of faults beside 953 honest ones
+WAITS = "it waits"
 
 
 class People:
@@ -63,15 +65,29 @@ class People:
         return found[np.random.default_rng(device).permutation(len(found))]
 
 
-def attacks(people: People) -> dict[str, list[Stats]]:
-    """Return what the bad device pushes, one after the other, by the name of the attack."""
+class Attack(NamedTuple):
+    """What the bad device pushes, one after the other, and the fleet's trust.
+
+    Under "person" an operator approves what the first push of each device has; with `approved` also
+    that of the bad one.
+    """
+
+    sums: list[Stats]
+    trust: str = "members"
+    approved: bool = False
+
+
+def attacks(people: People) -> dict[str, Attack]:
+    """Return the attacks by their names."""
     shared, rng = people.projection, np.random.default_rng(SEED)
     honest = Stats.of(shared, people.rows(4, WALKING))
 
     def noise(rows: int) -> Stats:
         return Stats.of(shared, rng.uniform(-1.0, 1.0, (rows, shared.n_inputs)))
 
-    return {
+    faults = Stats.of(shared, people.rows(4, SITTING + LYING)[:342])
+    diluted = Stats.of(shared, people.rows(4, SITTING + LYING)[:DILUTED])
+    sums = {
         "none": [],
         "honest": [honest],
         "1 000 rows of noise": [noise(1000)],
@@ -80,18 +96,25 @@ def attacks(people: People) -> dict[str, list[Stats]]:
         "S × 10": [replace(honest, S=10.0 * honest.S)],
         "mean row × 100 000": [Stats.of(shared, people.rows(4, WALKING).mean(0)) * 1e5],
         "ratchet of noise": [honest + noise(25 * k) for k in range(1, STEPS + 1)],
-        "342 rows of faults": [Stats.of(shared, people.rows(4, SITTING + LYING)[:342])],
+        "342 rows of faults": [faults],
+    }
+    return {name: Attack(each) for name, each in sums.items()} | {
+        "honest, quorum:2": Attack([honest], "quorum:2"),
+        "342 rows of faults, quorum:2": Attack([faults], "quorum:2"),
+        "honest rows with 10 % of faults, quorum:2": Attack([honest + diluted], "quorum:2"),
+        "342 rows of faults, person": Attack([faults], "person"),
+        "honest, approved, then faults, person": Attack([honest, faults], "person", approved=True),
     }
 
 
 @contextmanager
-def server(projection: Projection) -> Iterator[Service]:
+def server(projection: Projection, trust: str) -> Iterator[Service]:
     """Run the service of a server on a database in a folder that goes."""
     with TemporaryDirectory() as folder:
         service = Service(connect(f"sqlite:///{Path(folder) / 'fleets.db'}"))
         fleet = Fleet(
             FLEET, encode(projection), epoch=0, created=0.0,
-            read_mode="totals", min_devices=1, growing_only=False,
+            read_mode="totals", min_devices=1, growing_only=False, trust=trust,
         )  # fmt: skip
         service.create(fleet, OPERATOR)
         try:
@@ -114,7 +137,15 @@ def push(service: Service, contribution: Contribution) -> str:
     return ""
 
 
-def run(people: People, kind: Callable[..., Any], name: str, sums: list[Stats]) -> Row:
+def approve(service: Service, device: str) -> None:
+    """Let an operator approve all that a device has pushed."""
+    _, found = service.contributions(FLEET, OPERATOR)
+    for stored in found:
+        if stored.device == device:
+            service.choices.decide(FLEET, stored.key, "approve", OPERATOR)
+
+
+def run(people: People, kind: Callable[..., Any], name: str, attack: Attack) -> Row:
     """Let four honest devices share, the bad one attack, and the first adopt."""
     own = people.rows(0, WALKING)
     learnt, fresh = np.array_split(own, 2)
@@ -126,17 +157,23 @@ def run(people: People, kind: Callable[..., Any], name: str, sums: list[Stats]) 
     memory = AgentState("pump-0", 1, Monitor(learner, learn="off"), merged=nothing)
     sharing = SharingPolicy(memory, gate=0.0, max_shift=2.0)
     refused: list[str] = []
-    with server(people.projection) as service:
+    with server(people.projection, attack.trust) as service:
         for note in learner.share("pump-0", revision=1):
             push(service, note)
         for device in (1, 2, 3):
             stats = Stats.of(people.projection, people.rows(device, WALKING))
             push(service, Contribution(f"pump-{device}", stats, 1))
-        for revision, bad in enumerate(sums, 1):
+            if attack.trust == "person":
+                approve(service, f"pump-{device}")
+        for revision, bad in enumerate(attack.sums, 1):
             refused += [push(service, Contribution(BAD, bad, revision))]
+            if attack.approved and revision == 1:
+                approve(service, BAD)
             adopt(service, sharing, grouped=kind is Bank)
         adopt(service, sharing, grouped=kind is Bank)
         left_out = service.pull_service.checks.refusals_for(FLEET, "pump-0")
+        waits = service.choices.waiting(FLEET).get((BAD, 0, "normal"))
+    refused += [f"{WAITS}: {waits}"] if waits else []
     probes = fresh, people.rows(0, SITTING), people.rows(0, LYING)
     rates = [float((learner.score(rows) > LIMIT).mean()) for rows in probes]
     return {
@@ -162,12 +199,14 @@ def adopt(service: Service, sharing: SharingPolicy, *, grouped: bool) -> None:
 def markdown(checked: list[Row], unchecked: list[Row]) -> str:
     """Return the table of the page: false alarms, and sitting and lying in alarm, in percent."""
     lines = [
-        "| push | learner | own scale alone | with the checks | refused |",
+        "| push | learner | own scale alone | with checks and trust | refused |",
         "|---|---|---|---|---|",
     ]
     for row, without in zip(checked, unchecked, strict=True):
         cells = [row["attack"], row["learner"], _rates(without), _rates(row)]
-        lines.append(f"| {' | '.join(cells)} | {'yes' if row['refused'] else 'no'} |")
+        why = row["refused"]
+        answer = WAITS if why.startswith(WAITS) else "yes" if why else "no"
+        lines.append(f"| {' | '.join(cells)} | {answer} |")
     return "\n".join(lines) + "\n"
 
 
@@ -188,8 +227,9 @@ def main() -> None:
     people = People(data)
     rows: list[Row] = []
     for kind in (Detector, Bank):
-        for name, sums in attacks(people).items():
-            rows.append(run(people, kind, name, sums))
+        for name, attack in attacks(people).items():
+            tried = attack._replace(trust="members") if given.unchecked else attack
+            rows.append(run(people, kind, name, tried))
             print(rows[-1], flush=True)
     print(save(rows, "attack-unchecked.csv" if given.unchecked else "attack.csv"))
 

@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from edgemerge.core.trust import Trust
 from edgemerge.server.schemas import ReviewRequest
 from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, SHARED, alarm, workshop
@@ -51,7 +52,12 @@ def peopled(tmp_path_factory):
         shop.report("pump-3", 1.0, status={"monitor": to_review(), "reviews": {"done": 0}})
         approve = ReviewRequest(decision="approve", pattern="odd-2", comment="a new speed")
         shop.here.service.reviews.add(FLEET, "pump-3", approve, operator(shop))
-        shop.here.service.choices.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], operator(shop))
+        choices, who = shop.here.service.choices, operator(shop)
+        choices.adopt(FLEET, ["pump-1", "pump-2"], ["pump-1"], who)
+        shop.add("pump-5", "running", "p" * 200)
+        choices.set_trust(FLEET, Trust.parse("quorum:2"), who)  # pump-3 and pump-5 wait
+        key = ("pump-1", 0, "normal")
+        choices.decide(FLEET, key, "approve", who, comment="c" * 500)
         yield shop
 
 

@@ -75,6 +75,26 @@ def test_a_contribution_can_be_excluded_and_given_back(shop, visitor):
     visitor.must_be_quiet()
 
 
+def test_what_no_quorum_supports_waits_until_it_is_approved(shop, visitor):
+    page = visitor.page
+    shop.add("pump-9", "running")
+    page.get_by_label("quorum: those of which").check()
+    page.get_by_role("button", name="Change trust").click()
+    expect(page.get_by_role("status").first).to_contain_text("trust of this fleet is quorum:2")
+    assert told(shop, "pump-1") == {"pump-2", "pump-3", "pump-4"}
+    card = page.get_by_role("article", name="pump-9, normal")
+    expect(card).to_contain_text("1 of the 2 devices")
+    expect(card).to_contain_text("none nearest pump-")
+    card.get_by_label("Comment on pump-9, normal").fill("a new way of running")
+    card.get_by_role("button", name="Approve").click()
+    expect(card).to_have_count(0)
+    assert told(shop, "pump-1") == {"pump-2", "pump-3", "pump-4", "pump-9"}
+    page.get_by_role("button", name="Undo choice 1").click()
+    expect(card).to_be_visible()
+    assert told(shop, "pump-1") == {"pump-2", "pump-3", "pump-4"}
+    visitor.must_be_quiet()
+
+
 def test_every_action_is_in_the_log_with_the_operator(visitor):
     page = visitor.page
     page.get_by_role("link", name="Exclude pump-3, normal").click()

@@ -298,7 +298,7 @@ def test_what_has_changed_since_it_was_looked_at_is_not_approved_unseen(world):
     assert devices(world.told(ME)) == []
     with pytest.raises(UnknownError):
         decide(world, "approve", ("pump-7", 0, "normal"))
-    with pytest.raises(SettingError, match="one printable line"):
+    with pytest.raises(SettingError, match="expected one line of at most 500"):
         decide(world, "approve", comment="two\nlines")
 
 

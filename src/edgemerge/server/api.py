@@ -63,6 +63,7 @@ from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
     MAX_REPORT_BYTES,
+    TRUST_PATTERN,
     AdoptRequest,
     AuditPage,
     ChoiceRequest,
@@ -459,7 +460,7 @@ async def create_fleet(
     reads: Reads = "totals",
     least: Annotated[int, Query(ge=1, le=10_000)] = 1,
     growing: Annotated[bool, Query()] = False,
-    trust: Annotated[str | None, Query(max_length=40)] = None,
+    trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
 ) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share.
 
@@ -711,7 +712,7 @@ def audit(
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"
-CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 413, 422, 503, 507)
+CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
 READ_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
 
 

@@ -28,6 +28,7 @@ from edgemerge.core.errors import (
 )
 from edgemerge.server import fleets
 from edgemerge.server.auth import Caller, TooManyReportsError, find_caller
+from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
 from edgemerge.server.schemas import Problem
@@ -101,6 +102,7 @@ log = logging.getLogger(__name__)
 
 STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (ExistsError, 409),
+    (ChangedError, 409),
     (DeniedError, 403),
     (UnknownError, 404),
     (TooLargeError, 413),
@@ -111,6 +113,7 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (UnavailableError, 503),
     (EdgemergeError, 422),
 )
+CONFLICTS: dict[type[Exception], str] = {ExistsError: "exists", ChangedError: "stale"}
 PROBLEM_DESCRIPTIONS = {
     400: "The request was cut short.",
     401: "The token is missing, unknown or revoked.",
@@ -170,7 +173,7 @@ def error_answer(error: Exception) -> ErrorAnswer:
         headers["Retry-After"] = str(round(error.retry_s or 1))
     if status >= 500 and status != 503:
         log.error("a request failed", extra={"values": {"error": str(error)}})
-    return ErrorAnswer(status, str(error), headers, "exists" if status == 409 else None)
+    return ErrorAnswer(status, str(error), headers, CONFLICTS.get(type(error)))
 
 
 def error_json(_request: Request, answer: ErrorAnswer) -> JSONResponse:

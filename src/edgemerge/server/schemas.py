@@ -11,6 +11,10 @@ from edgemerge.server.audit import Entry
 from edgemerge.server.fleets import NAME_PATTERN
 
 Reads = Literal["totals", "contributions"]
+TRUST_PATTERN = "^(members|person|quorum:([2-9]|[1-9][0-9]{1,3}|10000))$"
+TrustText = Annotated[str, StringConstraints(pattern=TRUST_PATTERN)]
+COMMENT_PATTERN = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # one line
+MAX_COMMENT_CHARS = 500
 DeviceNameList = Annotated[
     list[Annotated[str, StringConstraints(pattern=NAME_PATTERN)]], Field(max_length=5000)
 ]
@@ -69,7 +73,7 @@ class FleetSummary(BaseModel):
 class TrustRequest(StrictRequest):
     """Which contributions enter others' sums at once: "members", "quorum:K" or "person"."""
 
-    trust: Annotated[str, StringConstraints(max_length=40)]
+    trust: TrustText
 
 
 class Invitation(BaseModel):
@@ -166,7 +170,9 @@ class DecideRequest(StrictRequest):
     incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
     pattern: str = Field(min_length=1, max_length=200)
     revision: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)] | None = None
-    comment: Annotated[str, StringConstraints(max_length=500)] = ""
+    comment: Annotated[
+        str, StringConstraints(max_length=MAX_COMMENT_CHARS, pattern=COMMENT_PATTERN)
+    ] = ""
 
 
 class ChoiceRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,7 @@ from edgemerge.server.fleets import Fleet
 from edgemerge.server.profiles import profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
+from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 from edgemerge.server.trust import Waiting, WaitingContribution
 
@@ -145,8 +147,11 @@ class ChoiceService:
             comment: Words for those who read it later.
             revision: The revision that was looked at; another one is refused. None: any.
         """
-        if not comment.isprintable():
-            raise SettingError(f"found comment {comment[:80]!r}, expected one printable line")
+        if not re.fullmatch(COMMENT_PATTERN, comment) or len(comment) > MAX_COMMENT_CHARS:
+            raise SettingError(
+                f"found comment {comment[:80]!r}, expected one line of at most "
+                f"{MAX_COMMENT_CHARS} characters"
+            )
         about = fleet, key, decision, caller, self._clock()
         return self._write(fleet, decide_change(*about, comment=comment, revision=revision))
 

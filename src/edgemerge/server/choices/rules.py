@@ -40,6 +40,10 @@ MAX_CACHED_FLEETS = 64  # whose rules are remembered
 log = logging.getLogger(__name__)
 
 
+class ChangedError(SettingError):
+    """What was decided upon is another one meanwhile."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """One decision: "adopt" has sources and targets, the others the key of a contribution.
@@ -387,7 +391,7 @@ def decide_change(
         _lock_fleet(tx, fleet)
         found = _must_exist(tx, fleet, key)
         if revision is not None and revision != found.revision:
-            raise SettingError(
+            raise ChangedError(
                 f"found revision {found.revision} of {'/'.join(map(str, key))}, and {revision} was "
                 f"looked at: it has changed meanwhile, look again before you {decision} it"
             )
