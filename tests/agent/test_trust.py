@@ -24,7 +24,7 @@ from edgemerge.exchange.memory import MemoryExchange
 from edgemerge.wire.codec import encode
 from tests.agent.agents import Running, configured, shared, stream, wait_until, write_rows
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 P = shared()
 FAULT = 0.7
 TRY = stream(40, seed=99)
@@ -225,7 +225,6 @@ def test_a_server_decides_where_there_is_one(tmp_path):
         read_config(path, environment={}, overrides=["sync.trust=quorum:1"])
 
 
-@pytest.mark.slow
 def test_a_running_agent_lists_and_takes_decisions_by_command(tmp_path):
     config = configured(tmp_path, "sync.trust=person", "sync.every_s=0", "source.kind=tail")
     write_rows(tmp_path / "pump-1.csv", stream(200))
@@ -250,7 +249,6 @@ def test_a_running_agent_lists_and_takes_decisions_by_command(tmp_path):
         assert "expected DEVICE/INCARNATION/PATTERN" in wrong.output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["detector", "bank"])
 def test_an_agent_adopts_nothing_of_a_folder_that_no_quorum_supports(tmp_path, kind):
     config = configured(tmp_path, "sync.gate=0", "sync.trust=quorum:2", kind=kind)

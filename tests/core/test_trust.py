@@ -193,7 +193,7 @@ def test_chosen_devices_never_wait_unless_they_were_dismissed():
 
 def test_small_steps_do_not_carry_an_approval_along():
     before, after = (machine(place, 200, np.random.default_rng(5)) for place in (HERE, THERE))
-    mixed = (before + part * (after - before) for part in np.linspace(0.0, 1.0, 100))
+    mixed = (before + part * (after - before) for part in np.linspace(0.0, 1.0, 40))
     steps = [Stats.of(SHARED, rows) for rows in mixed]
     assert all(alike(a, b) for a, b in zip(steps[1:], steps, strict=False))
     first = Contribution("b", steps[0], 1)

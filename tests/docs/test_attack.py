@@ -22,12 +22,38 @@ def test_the_table_on_the_page_is_that_of_the_rows():
 def test_every_attack_but_true_faults_leaves_a_device_as_it_was():
     found = rows("attack.csv")
     calm = {row["learner"]: row for row in found if row["attack"] == "none"}
-    others = ("none", "honest", "342 rows of faults")
+    others = (
+        *("none", "honest", "342 rows of faults", "honest, quorum:2"),
+        "honest rows with 10 % of faults, quorum:2",  # as the page says
+    )
     attacks = [row for row in found if row["attack"] not in others]
-    assert len(attacks) == 12
+    assert len(attacks) == 18
     for row in attacks:
         assert float(row["false"]) <= 0.01, row
         for name in ("sitting", "lying"):
             assert abs(float(row[name]) - float(calm[row["learner"]][name])) <= 0.05, row
         assert row["refused"], row
     assert not any(row["refused"] for row in found if row["attack"] in others)
+
+
+def test_faults_sent_as_normal_are_adopted_by_members_and_wait_under_quorum_and_person():
+    found = {(row["learner"], row["attack"]): row for row in rows("attack.csv")}
+    for learner in ("detector", "bank"):
+        adopted = found[learner, "342 rows of faults"]
+        assert float(adopted["sitting"]) + float(adopted["lying"]) < 0.05
+        for trust in ("quorum:2", "person"):
+            waits = found[learner, f"342 rows of faults, {trust}"]
+            assert waits["refused"].startswith("it waits")
+            for name in ("false", "sitting", "lying", "adopted"):
+                assert waits[name] == found[learner, "none"][name]
+        honest = found[learner, "honest, quorum:2"]
+        assert honest == found[learner, "honest"] | {"attack": "honest, quorum:2"}
+
+
+def test_no_honest_fleet_that_was_drawn_waits_for_its_counts():
+    drawn = [row for row in rows("counts.csv") if row["rule"] == "count and rate > 100 × median"]
+    assert len(drawn) == 16
+    for row in drawn:
+        assert float(row["honest"]) == 0.0, row
+        assert float(row["claim 1000"]) > 0.88, row
+        assert float(row["claim 100000"]) > 0.99, row

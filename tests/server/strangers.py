@@ -61,6 +61,8 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     ),
     "POST /sign-in-links": Route(("operator",)),
     "GET /fleets/{fleet}/choices": Route(("operator",)),
+    "GET /fleets/{fleet}/waiting": Route(("operator",)),
+    "PUT /fleets/{fleet}/trust": Route(("operator",), body=b'{"trust": "quorum:2"}'),
     "POST /fleets/{fleet}/preview": Route(
         ("operator",), b'{"sources": ["peer"], "targets": ["itself"]}'
     ),

@@ -20,7 +20,7 @@ from tests.cases import machine
 from tests.server.test_choices import Chosen, acts, carry_out
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 FOUR = ("pump-1", "pump-2", "pump-3", "pump-9")
 ODD = ("pump-9", 0, "normal")
 ME = Selection(receiver="pump-1")
@@ -28,14 +28,24 @@ HERE, THERE = 0.5, 0.9
 
 
 @pytest.fixture
-def world(database_url):
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'fleets.db'}"
+
+
+@pytest.fixture
+def world(url):
+    made = filled(url)
+    yield made
+    made.close()
+
+
+def filled(url, **settings):
     """Three pumps that are alike, and one that is not."""
-    made = World(database_url, read_mode="contributions")
+    made = World(url, **settings)
     for device in FOUR:
         place = THERE if device == "pump-9" else HERE
         made.put(note(device, 1, generator(int(device[-1])), place=place, rows=60))
-    yield made
-    made.close()
+    return made
 
 
 def trust(world, rule):
@@ -238,11 +248,8 @@ def test_what_an_operator_chose_does_not_wait_and_own_earlier_lives_never_do(wor
     assert devices(world.told(ME)) == ["pump-2", "pump-2"]
 
 
-def test_a_sum_without_what_waits_is_still_of_enough_devices(database_url):
-    world = World(database_url, read_mode="totals", min_devices=3, trust="quorum:2")
-    for device in FOUR:
-        place = THERE if device == "pump-9" else HERE
-        world.put(note(device, 1, generator(int(device[-1])), place=place, rows=60))
+def test_a_sum_without_what_waits_is_still_of_enough_devices(url):
+    world = filled(url, read_mode="totals", min_devices=3, trust="quorum:2")
     caller = world.caller("pump-1")
     with pytest.raises(DeniedError, match="2 devices beside you"):
         world.told(ME, caller)
@@ -336,8 +343,8 @@ def test_decisions_have_a_limit_of_their_own(world, monkeypatch):
         world.service.choices.exclude(FLEET, ("pump-1", 0, "normal"), ROOT)
 
 
-def test_a_fleet_is_made_with_its_trust_and_made_again_under_any_if_none_is_given(database_url):
-    world = World(database_url, trust="quorum:2")
+def test_a_fleet_is_made_with_its_trust_and_made_again_under_any_if_none_is_given(url):
+    world = World(url, trust="quorum:2")
     assert world.service.fleet(FLEET).trust == "quorum:2"
     assert not world.service.create(world.fleet, ROOT)
     other = replace(world.fleet, trust="members")
@@ -404,8 +411,8 @@ def test_a_count_far_above_the_fleets_waits_for_a_person_under_every_rule(world)
     assert "pump-4" in devices(world.told(ME))
 
 
-def test_an_old_device_beside_new_ones_does_not_stand_out(database_url):
-    world = World(database_url)
+def test_an_old_device_beside_new_ones_does_not_stand_out(url):
+    world = World(url)
     world.caller("old")
     world.now += 3.2e7  # a year later
     for device in FOUR:
@@ -418,6 +425,30 @@ def test_an_old_device_beside_new_ones_does_not_stand_out(database_url):
     assert "old" in devices(world.told(ME))
     world.put(honest("new", 3.2e6))
     assert "new" not in devices(world.told(ME))
+    world.close()
+
+
+def test_both_databases_keep_the_rule_the_decisions_and_the_approved_sums(database_url):
+    world = filled(database_url, trust="person")
+    world.now = 2000.0
+    decide(world, "approve", comment="looked at it")
+    decide(world, "dismiss", ("pump-2", 0, "normal"))
+    world.put(note("pump-9", 2, generator(7), place=THERE, rows=90))
+    world.restart()
+    assert devices(world.told(ME)) == ["pump-9"]
+    assert set(waiting(world)) == {("pump-1", 0, "normal"), ("pump-3", 0, "normal")}
+    assert trust(world, "quorum:2")
+    assert devices(world.told(ME)) == ["pump-3", "pump-9"]
+    world.service.choices.undo(FLEET, 1, ROOT)
+    assert waiting(world)[ODD].since == 2000.0
+    world.put(honest("pump-4", 6e5))
+    assert "pump-4 claims" in world.service.choices.waiting(FLEET)["pump-4", 0, "normal"]
+    world.restart()
+    assert world.service.fleet(FLEET).trust == "quorum:2"
+    assert set(waiting(world)) == {ODD, ("pump-4", 0, "normal")}
+    world.service.delete(FLEET, ROOT)
+    with world.service.database.reading() as tx:
+        assert tx.one("select count(*) from approvals") == (0,)
     world.close()
 
 
@@ -478,7 +509,6 @@ more = st.one_of(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(more, max_size=25), st.integers(0, 2**32))
 @settings(max_examples=40)
 def test_whatever_is_decided_what_is_told_is_the_exact_sum_of_what_is_trusted(todo, seed):
