@@ -1,6 +1,7 @@
 """An agent and a real server: the projection and the gate are the fleet's, outages pass."""
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -9,6 +10,7 @@ from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.state import PROJECTION_FILE
 from edgemerge.core.ledger import Selection
+from edgemerge.exchange.http import HttpExchange
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 
@@ -98,3 +100,38 @@ def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
         assert send_command(config.state, "sync", ASK_S)["exchange"].startswith("denied: ")
         write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
         wait_until(lambda: len(agent.listener.verdicts) == 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["detector", "bank"])
+@pytest.mark.parametrize(
+    ("trust", "adopted"),
+    [
+        ("members", ["pump-2", "pump-3", "pump-9"]),
+        ("quorum:2", ["pump-2", "pump-3"]),
+        ("person", ["pump-2", "pump-3"]),
+    ],
+)
+def test_faults_sent_as_normal_are_adopted_by_members_and_not_under_quorum_or_person(
+    hub, tmp_path, trust, adopted, kind
+):
+    config = enrolled(hub, tmp_path, f"learner.kind={kind}")
+    write_rows(tmp_path / "rows.csv", stream(200))
+    operator = hub.operator
+    operator.set_trust("pumps", trust)
+    for device, place in (("pump-2", 0.2), ("pump-3", 0.2), ("pump-9", 0.4)):
+        peer = HttpExchange(hub.url, "pumps", hub.enrol("pumps", device), projection=P)
+        peer.push(Contribution(device, Stats.of(P, stream(200, int(device[-1]), place)), 1))
+        peer.close()
+        if trust == "person" and place == 0.2:  # an operator knows what is normal
+            operator.decide("pumps", (device, 0, "normal"), "approve", comment="walked by")
+    with Running(config) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 200)
+        merged = send_command(config.state, "sync", ASK_S)["preview"]
+        assert (merged["devices"], merged["samples"]) == (len(adopted), 200.0 * len(adopted))
+        fault = {"command": "score", "rows": stream(20, 5, 0.4).tolist()}
+        scores = send_command(config.state, fault, ASK_S)["scores"]
+    waits = [each["device"] for each in operator.waiting("pumps")]
+    operator.close()
+    assert ("pump-9" in waits) == ("pump-9" not in adopted)
+    assert (median(scores) < 4.0) == ("pump-9" in adopted)  # else they are odd still

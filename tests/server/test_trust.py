@@ -259,6 +259,20 @@ def test_a_sum_without_what_waits_is_still_of_enough_devices(url):
     world.close()
 
 
+def test_a_preview_shows_what_would_be_adopted(world):
+    trust(world, "quorum:2")
+    preview = world.service.choices.preview
+    (row,) = preview(FLEET, ["pump-2"], ["pump-1"])
+    alone = row.before  # with pump-2 and pump-3
+    trust(world, "members")
+    (row,) = preview(FLEET, ["pump-9"], ["pump-1"])
+    assert row.joined == 60.0
+    assert row.before != alone
+    trust(world, "person")
+    (row,) = preview(FLEET, ["pump-9"], ["pump-1"])
+    assert (row.joined, row.before) == (60.0, row.alone)
+
+
 def test_other_devices_do_not_see_what_waits(world):
     trust(world, "quorum:2")
     caller = world.caller("pump-1")

@@ -82,13 +82,14 @@ class TrustChecks:
             contributions: All that it has.
             rules: What operators have decided.
         """
-        trust, some = Trust.parse(fleet.trust), _in_question(contributions, rules)
+        trust = Trust.parse(fleet.trust)
         members = _members(tx, fleet.name) if trust.rule == "quorum" else None
         state = fleet.epoch, members
         with self._lock:
             known = self._found.get(fleet.name)
         if known is not None and known[0] == state:
             return known[1]
+        some = _in_question(contributions, rules)
         far_above = find_far_above(_samples(some), partial(_spans, tx, fleet.name, some))
         with self._comparing:
             compare = _Comparison(tx, fleet, self._profiles, self._pairs)
