@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from edgemerge import Projection
+from edgemerge.core.projection import ACTIVATIONS
 
-ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 QUICK = 10  # examples for each law in `make quick`
 
 
@@ -26,7 +26,7 @@ def projections(draw, max_inputs=6, max_hidden=8):
         n_inputs=n,
         n_hidden=draw(st.integers(1, max_hidden)),
         seed=draw(st.integers(0, 2**64 - 1)),
-        activation=draw(st.sampled_from(ACTIVATIONS)),
+        activation=draw(st.sampled_from(tuple(ACTIVATIONS))),
         width=draw(st.sampled_from((0.0, 0.1, 1.0, 3.7))),
         grid_bits=draw(st.integers(4, 16)),
         names=[f"sensor {i}" for i in range(n)] if draw(st.booleans()) else None,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgemerge import Detector, Projection
+from edgemerge.cli.files import learn
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.projection import (
     ACTIVATIONS,
@@ -20,6 +21,8 @@ from edgemerge.core.projection import (
     activation_rule,
     activation_table,
     default_width,
+    random_gaussian,
+    random_words,
     splitmix64,
 )
 from edgemerge.wire.admission import RELATIONS
@@ -70,6 +73,7 @@ def test_hidden_values_follow_m1(projection, data):
         "relu": lambda z: np.maximum(z, 0.0),
         "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
         "tanh": np.tanh,
+        "cosine": lambda z: np.cos(np.pi / 4.0 * z),
     }
     with np.errstate(over="ignore"):
         slow = plain[projection.activation](Z)
@@ -89,7 +93,9 @@ def test_equal_settings_are_equal_and_any_other_setting_is_not(projection):
 
 
 def test_every_list_of_activations_has_all_of_them():
-    assert set(ACTIVATIONS) == set(get_args(Activation)) == set(RELATIONS)
+    option = next(p for p in learn.params if p.name == "activation")
+    offered = option.to_info_dict()["type"]["choices"]
+    assert set(ACTIVATIONS) == set(get_args(Activation)) == set(RELATIONS) == set(offered)
 
 
 @pytest.mark.parametrize("use", [activation_rule, lambda name: default_width(name, 3)])
@@ -106,18 +112,63 @@ def test_no_hidden_value_is_beyond_the_largest_of_its_activation(name):
     assert largest == (40.0 if activation_rule(name).largest == np.inf else 1.0)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "cosine"])
 @pytest.mark.parametrize("bits", range(4, 17))
-def test_no_entry_of_a_table_depends_on_whose_exp_is_used(name, bits):
-    z = (
-        np.arange(len(activation_table(name, bits))) - len(activation_table(name, bits)) // 2
-    ) * 2.0**-bits
+def test_no_entry_of_a_table_depends_on_whose_exp_or_cos_is_used(name, bits):
+    table, first = activation_table(name, bits), {"cosine": 0}
+    z = (np.arange(len(table)) - first.get(name, len(table) // 2)) * 2.0**-bits
     scaled = activation_rule(name).function(z) * 2.0**bits
     to_boundary = np.abs(scaled - np.floor(scaled) - 0.5)
-    ulps = 2 * np.finfo(float).eps * 2.0**bits  # twice what exp, + and / can be off together
+    # twice what exp, + and / can be off together; an angle up to 2π is off by four times as much
+    ulps = (8 if name == "cosine" else 2) * np.finfo(float).eps * 2.0**bits
     assert to_boundary[z != 0.0].min() > ulps
-    assert activation_table(name, bits)[0] == (0.0 if name == "sigmoid" else -1.0)
-    assert activation_table(name, bits)[-1] == 1.0
+    ends = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "cosine": (1.0, table[1])}
+    assert (table[0], table[-1]) == ends[name]
+
+
+@pytest.mark.parametrize("bits", [4, 12, 16])
+def test_a_table_of_cosine_is_one_whole_period(bits):
+    table = activation_table("cosine", bits)
+    quarter = len(table) // 4
+    assert len(table) == 8 * 2**bits
+    assert table[[0, quarter, 2 * quarter, 3 * quarter]].tolist() == [1.0, 0.0, -1.0, 0.0]
+    assert np.array_equal(table, -np.roll(table, 2 * quarter))
+
+
+@given(st.integers(-(2**40), 2**40), st.integers(4, 16))
+def test_cosine_repeats_after_each_period_to_the_last_bit(periods, bits):
+    shared = Projection(n_inputs=1, n_hidden=16, activation="cosine", width=1.0, grid_bits=bits)
+    vars(shared)["A"] = np.full((1, 16), 8.0)  # a step of 1 of the input is one period
+    x, far = np.array([[0.25]]), np.array([[0.25 + periods % 256]])
+    assert np.array_equal(shared.project(x), shared.project(far))
+
+
+def test_weights_of_cosine_are_gaussian_and_pinned():
+    shared = Projection(n_inputs=40, n_hidden=500, seed=7, activation="cosine", width=0.5)
+    values = shared.A.ravel() / 0.5
+    moments = [float((values**k).mean()) for k in (1, 2, 4)]
+    assert moments == pytest.approx([0.0, 1.0, 2.9], abs=0.06)  # 3 − 12·(6/5)/12² for a sum of 12
+    assert np.abs(values).max() < 6.0
+    assert (shared.b.min(), shared.b.max()) == pytest.approx((-4.0, 4.0), abs=0.05)
+    few = Projection(n_inputs=3, n_hidden=2, seed=7, activation="cosine", width=1.0)
+    assert (few.A * 2**17).tolist() == [
+        [111646.0, 7324.0],
+        [-153088.0, -117808.0],
+        [-10518.0, 11960.0],
+    ]
+    assert (few.b * 2**17).tolist() == [-164814.0, -239044.0]
+    assert few.fingerprint == "96f6614c91bda9769e27131c99d6175478a8effa7447d0f20fdcbafe132b8f05"
+
+
+def test_a_gaussian_is_the_sum_of_twelve_uniform_integers():
+    keys = np.array([5, 2**63], dtype=np.uint64)
+    words = random_words(9, keys, 6)
+    slow = [
+        [sum(int(word) >> s & 0xFFFF for word in row[3 * i : 3 * i + 3] for s in (0, 16, 32, 48))
+         for i in range(2)]
+        for row in words
+    ]  # fmt: skip
+    assert (random_gaussian(9, keys, 2) * 2**16 + 6 * 65535).tolist() == slow
 
 
 def test_no_width_and_a_width_of_zero_choose_the_same():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import CapacityError, FormatError, RejectedError
 from edgemerge.core.ledger import Contribution
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import ACTIVATIONS, Projection
 from edgemerge.core.stats import Stats
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode, encode
@@ -25,7 +25,7 @@ projections = st.builds(
     n_inputs=st.integers(1, 8),
     n_hidden=st.integers(1, 10),
     seed=st.integers(0, 2**64 - 1),
-    activation=st.sampled_from(["identity", "sigmoid", "tanh", "relu"]),
+    activation=st.sampled_from(tuple(ACTIVATIONS)),
     low=st.floats(-3.0, -0.5),
     width=st.sampled_from([0.0, 0.01, 1.0, 20.0]),
     grid_bits=st.integers(4, 16),

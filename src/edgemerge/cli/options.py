@@ -62,11 +62,11 @@ projection_options = options(
     click.option("--seed", type=int, help="Seed of the random layer. Default: 0."),
     click.option(
         "--activation",
-        type=click.Choice(["tanh", "sigmoid", "relu", "identity"]),
+        type=click.Choice(["tanh", "sigmoid", "relu", "identity", "cosine"]),
         help="Default: tanh.",
     ),
     click.option(
-        "--width", type=float, help="Half-width of the random weights. Default: by activation."
+        "--width", type=float, help="Width of the random weights. Default: by activation."
     ),
     click.option(
         "--grid-bits",

@@ -216,14 +216,15 @@ class Model:
     ) -> Level:
         """Return the level for a fit, with tr(P), own samples and frame as they are with it."""
         n, ridge = self.projection.n_inputs, self.cache().ridge
+        constants = self.floor, self.projection.rule.loss_share
         if isinstance(fit, OwnFit):
             count = effective_count(own * frame, 0.0, self.fade)
-            return Level(fit.squares / n, fit.freedom, own, count, self.floor, **options)
+            return Level(fit.squares / n, fit.freedom, own, count, *constants, **options)
         freedom = self.projection.n_hidden - ridge * trace  # M11
         count = effective_count(own * frame, self.others_count, self.fade)
         weight = own + self.others_count
         loss, ceiling = fit.loss(ridge) / n, self.ceiling
-        return Level(loss, freedom, weight, count, self.floor, ceiling=ceiling, **options)
+        return Level(loss, freedom, weight, count, *constants, ceiling=ceiling, **options)
 
     def look(self, X: Array, H: Array) -> Look:
         """Look at one sample (n,) or rows (k, n) without learning them."""

@@ -3,8 +3,9 @@
 X (k, n), A (n, N), b (N,), H (k, N). Inputs are checked, mapped from [low, high] to [−1, 1] and
 rounded to steps of 2⁻ᵍ. A and b lie on a grid coarse enough for XA + b to be exact. Weights come
 from SplitMix64: equal seeds give equal numbers in every language. Pre-activations are rounded to
-the grid first. Then identity and relu are exact, and sigmoid and tanh are looked up in a table with
-one entry per grid point, so that every machine computes the same bits.
+the grid first. Then identity and relu are exact, and the others are looked up in a table with one
+entry per grid point, so that every machine computes the same bits. Cosine is periodic: its table
+holds one period, a power of two of grid points, and its weights are Gaussian.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from math import ceil, inf, log2, sqrt
+from math import ceil, frexp, inf, ldexp, log2, pi, sqrt
 from operator import index
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -25,7 +26,7 @@ from edgemerge.core.errors import KindError, MismatchError, SampleError, Setting
 
 Array = NDArray[np.float64]
 Samples = ArrayLike | Mapping[Any, Any]  # (n,) or (k, n); data frames, series, dicts bring names
-Activation = Literal["identity", "sigmoid", "tanh", "relu"]
+Activation = Literal["identity", "sigmoid", "tanh", "relu", "cosine"]
 
 
 class ActivationRule(NamedTuple):
@@ -33,15 +34,22 @@ class ActivationRule(NamedTuple):
 
     function: Callable[[Array], Array]  # in floating point, without rounding to the grid
     largest: float  # |g(z)|; a bounded function is looked up in a table
-    width: float  # default half-width of the weights, times √(3/n)
+    width: float  # default width of the weights, times √(3/n)
     ridge: float  # default ridge, times the mean of diag(U)
+    period: float = 0.0  # a power of two, if g has one; then the weights are Gaussian
+    loss_share: float = 0.5  # of the score, M11; the rest is the leverage's
 
+
+COSINE_PERIOD = 8.0  # the smallest power of two with a slope of 1 at most, so steps stay steps
 
 ACTIVATIONS: dict[str, ActivationRule] = {
     "identity": ActivationRule(lambda z: z, inf, 1.0, 1e-4),
     "sigmoid": ActivationRule(lambda z: 1.0 / (1.0 + np.exp(-z)), 1.0, 3.0, 1e-2),
     "tanh": ActivationRule(np.tanh, 1.0, 3.0, 1e-2),
     "relu": ActivationRule(lambda z: np.maximum(z, 0.0), inf, 1.0, 1e-4),
+    "cosine": ActivationRule(
+        lambda z: np.cos(z * (2.0 * pi / COSINE_PERIOD)), 1.0, 1.0, 0.25, COSINE_PERIOD, 0.25
+    ),
 }
 
 
@@ -54,10 +62,16 @@ def activation_rule(name: object) -> ActivationRule:
 
 @lru_cache
 def activation_table(name: str, bits: int) -> Array:
-    """Return a bounded activation at every grid point from −edge to edge, where it becomes flat."""
-    edge = int((bits + 3) * 2**bits)  # beyond it both functions round to their limits
-    z = np.arange(-edge, edge + 1, dtype=np.float64) * 2.0**-bits
-    return np.rint(activation_rule(name).function(z) * 2.0**bits) * 2.0**-bits
+    """Return a bounded activation at every grid point where it is not flat, or of one period.
+
+    The points of a function without a period go from −edge to edge, where it becomes flat; those
+    of one period start at 0.
+    """
+    rule = activation_rule(name)
+    edge = int((bits + 3) * 2**bits)  # beyond it sigmoid and tanh round to their limits
+    ends = (0, int(rule.period * 2**bits)) if rule.period else (-edge, edge + 1)
+    z = np.arange(*ends, dtype=np.float64) * 2.0**-bits
+    return np.rint(rule.function(z) * 2.0**bits) * 2.0**-bits
 
 
 Words64 = NDArray[np.uint64]
@@ -87,11 +101,29 @@ def random_uniform(seed: int, keys: Words64, count: int) -> NDArray[np.float64]:
     return high * 2.0**-52 - 1.0
 
 
+WORDS_PER_GAUSSIAN = 3  # of four uniform integers of 16 bits each
+MAX_GAUSSIAN = 6.0  # what twelve uniform integers add up to at most, in standard deviations
+
+
+def random_gaussian(seed: int, keys: Words64, count: int) -> NDArray[np.float64]:
+    """Return nearly Gaussian numbers on a grid of 2⁻¹⁶, (k, count); the spread is 1.
+
+    Each is the sum of twelve uniform integers, so that no machine's logarithm is needed.
+    """
+    words = random_words(seed, keys, WORDS_PER_GAUSSIAN * count)
+    pieces = sum((words >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48))
+    total = np.asarray(pieces).reshape(len(keys), count, WORDS_PER_GAUSSIAN).sum(2)
+    return np.asarray((total.astype(np.float64) - 6.0 * 65535.0) * 2.0**-16)
+
+
+Generator = Callable[[int, Words64, int], NDArray[np.float64]]
+
+
 def random_weights(
-    seed: int, keys: Iterable[int], count: int, width: float, bits: int
+    generator: Generator, seed: int, keys: Iterable[int], count: int, width: float, bits: int
 ) -> NDArray[np.float64]:
-    """Return uniform weights in [−width, width] on a grid of 2⁻ᵇⁱᵗˢ, (k, count)."""
-    drawn = random_uniform(seed, np.array(list(keys), dtype=np.uint64), count)
+    """Return random numbers times a width, on a grid of 2⁻ᵇⁱᵗˢ, (k, count)."""
+    drawn = generator(seed, np.array(list(keys), dtype=np.uint64), count)
     found = np.asarray(np.rint(drawn * (width * 2.0**bits)) * 2.0**-bits)
     found.setflags(write=False)
     return found
@@ -247,15 +279,8 @@ WILD = 10.0  # times the width between these tails, and more, beyond them is wil
 MIN_DIFFERENT = 3.0  # values that differ: fewer are glitches of an input that is constant
 
 
-def input_range_of(
-    X: ArrayLike, margin: float, weights: Array | None = None
-) -> tuple[Array, Array]:
-    """Return the lowest and highest value of each input, widened by a share of the range.
-
-    From 64 samples on, it ends where wild values begin. A constant input gets its value ± 1.
-    """
-    if not margin >= 0.0:
-        raise SettingError(f"found margin={margin}, expected 0 or more")
+def kept_rows(X: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+    """Return the samples that count, (k, n), and how often each does, (k,)."""
     try:
         rows = np.atleast_2d(np.asarray(X, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -263,7 +288,16 @@ def input_range_of(
     if rows.size == 0 or not np.isfinite(rows).all():
         raise SampleError("found no samples or NaN, expected at least one sample of finite numbers")
     weights = np.ones(len(rows)) if weights is None else weights
-    rows, weights = rows[weights > 0.0], weights[weights > 0.0]
+    return rows[weights > 0.0], weights[weights > 0.0]
+
+
+def input_range_of(rows: Array, margin: float, weights: Array) -> tuple[Array, Array]:
+    """Return the lowest and highest value of each input, widened by a share of the range.
+
+    From 64 samples on, it ends where wild values begin. A constant input gets its value ± 1.
+    """
+    if not margin >= 0.0:
+        raise SettingError(f"found margin={margin}, expected 0 or more")
     low, high = rows.min(0), rows.max(0)
     if weights.sum() >= MIN_ROWS:
         for i, column in enumerate(rows.T):
@@ -313,6 +347,28 @@ def default_width(activation: str, n_inputs: int) -> float:
     """Return the half-width of weights that keeps hidden values of usual samples near [−1, 1]."""
     spread = activation_rule(activation).width * sqrt(3.0 / max(n_inputs, 1))
     return float(2.0 ** round(log2(spread)))
+
+
+KERNEL_WIDTH = 1.0  # of cosine features, in distances of two samples, times a factor below 1
+
+
+def width_for(rows: Array, weights: Array, low: Array, high: Array) -> float:
+    """Return the spread of the weights with which cosine features tell samples well apart.
+
+    Two samples Δ apart have features as alike as a Gaussian kernel says, exp(−Δ²/2σ²). σ follows
+    Scott's rule: the root mean squared distance of two samples, less for many samples of few
+    inputs, k^(−1/(n + 4)) of it for k samples. The result is rounded, so that the order of
+    summation does not matter.
+    """
+    k, n = float(weights.sum()), rows.shape[1]
+    scaled = (rows - low) * (2.0 / (high - low))
+    centred = scaled - weights @ scaled / k
+    distance = sqrt(2.0 * float((weights @ centred**2).sum()) / k)
+    if distance < 2.0**-10:  # as good as constant
+        return default_width("cosine", n)
+    sigma = KERNEL_WIDTH * distance * k ** (-1.0 / (n + 4.0))
+    mantissa, exponent = frexp(min(COSINE_PERIOD / (2.0 * pi) / sigma, 1024.0))
+    return ldexp(round(8.0 * mantissa) / 8.0, exponent)
 
 
 def check_projection_settings(p: Any) -> None:
@@ -440,25 +496,30 @@ class Projection:
         """
         settings = {"names": names_of(X), **settings}
         counted = None if weights is None else np.asarray(weights, np.float64)
-        low, high = input_range_of(match_names(X, names_of(X)), margin, counted)
+        rows, counted = kept_rows(match_names(X, names_of(X)), counted)
+        low, high = input_range_of(rows, margin, counted)
+        if settings.get("activation") == "cosine" and not settings.get("width"):
+            settings["width"] = width_for(rows, counted, low, high)
         return cls(n_inputs=len(low), low=low, high=high, **settings)
 
     @cached_property
     def A(self) -> Array:
         """The input weights, (n, N)."""
         keys = range(self.n_inputs) if self.names is None else map(name_key, self.names)
-        return self._draw(keys, cast(float, self.width))
+        generator = random_gaussian if self.rule.period else random_uniform
+        return self._draw(generator, keys, cast(float, self.width))
 
     @cached_property
     def b(self) -> Array:
-        """The bias, (N,), uniform in [−1, 1)."""
-        return np.asarray(self._draw([BIAS_KEY], 1.0)[0])
+        """The bias, (N,), uniform in [−1, 1), or over one period of the activation."""
+        return np.asarray(self._draw(random_uniform, [BIAS_KEY], self.rule.period / 2.0 or 1.0)[0])
 
-    def _draw(self, keys: Iterable[int], width: float) -> Array:
+    def _draw(self, generator: Generator, keys: Iterable[int], width: float) -> Array:
         # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs at MAX_ABS_INPUT
         room = 52 - self.grid_bits - log2(MAX_ABS_INPUT) - ceil(log2(max(self.n_inputs, 4096)))
-        bits = int(room - max(0, ceil(log2(cast(float, self.width)))))
-        return random_weights(self.seed, keys, self.n_hidden, width, bits)
+        largest = cast(float, self.width) * (MAX_GAUSSIAN if self.rule.period else 1.0)
+        bits = int(room - max(0, ceil(log2(largest))))
+        return random_weights(generator, self.seed, keys, self.n_hidden, width, bits)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -543,13 +604,18 @@ class Projection:
         steps *= 2.0**self.grid_bits
         np.rint(steps, out=steps)
         if self._table is not None:
-            return self._table.take(steps.astype(np.intp), mode="clip")  # M1
+            places = steps.astype(np.int64)
+            if self.rule.period:
+                places &= len(self._table) - 1  # modulo one period, a power of two
+            return self._table.take(places, mode="clip")  # M1
         steps *= self.step
         return self.rule.function(steps)  # M1
 
     @cached_property
     def _b(self) -> Array:  # with a table, steps count from its start
-        return self.b + (0 if self._table is None else len(self._table) // 2) * self.step
+        if self._table is None or self.rule.period:
+            return self.b
+        return self.b + len(self._table) // 2 * self.step
 
     @cached_property
     def _table(self) -> Array | None:

@@ -293,9 +293,9 @@ class Level(NamedTuple):
     """Numbers for one readout, or arrays with one entry for each of several in a row.
 
     `loss` is the sum of all losses; `weight` the samples in that sum; `count` how many samples
-    that is worth; `floor` the rounding of the grid, below which no
-    loss means anything; `ceiling` the largest usual loss that others may claim. `largest` is
-    `max`, or `numpy.maximum` for arrays.
+    that is worth; `floor` the rounding of the grid, below which no loss means anything;
+    `loss_share` the share of the loss in the score; `ceiling` the largest usual loss that others
+    may claim. `largest` is `max`, or `numpy.maximum` for arrays.
     """
 
     loss: Any
@@ -303,6 +303,7 @@ class Level(NamedTuple):
     weight: Any
     count: Any
     floor: float
+    loss_share: float
     largest: Callable[[Any, Any], Any] = max
     ceiling: float = inf
 
@@ -322,4 +323,5 @@ class Level(NamedTuple):
         strange = (
             leverage * self.residual_share * self.count / self.largest(self.freedom, MIN_SPARE)
         )
-        return 0.5 * (loss / self.usual_loss + strange)  # M11
+        share = self.loss_share
+        return share * (loss / self.usual_loss) + (1.0 - share) * strange  # M11

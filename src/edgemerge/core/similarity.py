@@ -113,7 +113,8 @@ def level_of(stats: Stats, readout: Readout) -> Level:
     freedom = len(stats.U) - readout.ridge * float(np.trace(readout.P))  # M11
     count = max(stats.count, stats.projection.quantum)
     losses = stats.mean_loss(readout) * count  # M10
-    return Level(losses, freedom, count, count, stats.projection.rounding_loss)
+    p = stats.projection
+    return Level(losses, freedom, count, count, p.rounding_loss, p.rule.loss_share)
 
 
 def loss_ratio(a: Stats | Profile, b: Stats | Profile) -> float:

@@ -14,17 +14,10 @@ from edgemerge.paper.dataset import Array
 
 Hidden = Callable[[Array], Array]
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "identity": lambda Z: Z,
-    "relu": lambda Z: np.maximum(Z, 0.0),
-    "sigmoid": lambda Z: 1.0 / (1.0 + np.exp(-Z)),
-    "tanh": np.tanh,
-}
-
 
 def hidden_layer(projection: Projection) -> Hidden:
     """Return the function g(xA + b) of readings in [−1, 1], without a grid."""
-    A, b, g = projection.A, projection.b, ACTIVATIONS[projection.activation]
+    A, b, g = projection.A, projection.b, projection.rule.function
     return lambda x: g(x.dot(A) + b)  # M1
 
 

@@ -17,7 +17,10 @@ for each hidden value i, Σ h_i z_i = (VA)_ii + g_i b_i + Σ h_i e_i with g = Σ
 - identity: h = z, so that U = VA + g bᵀ in every entry, and g = AᵀC + count·b;
 - relu: h² = h z, with g_i ≥ 0;
 - tanh: h² ≤ h z;
-- sigmoid: 4(h − ½)² ≤ (h − ½) z + step, with g_i ≥ 0.
+- sigmoid: 4(h − ½)² ≤ (h − ½) z + step, with g_i ≥ 0;
+- cosine: |h − g(z̄)| ≤ |z − z̄| + step for the mean z̄ of z, since the slope is at most 1. Hence
+  |V_ij − g(z̄_i)C_j| ≤ (d_i + step·√count)√S_j, with d_i² = Σ(z_i − z̄_i)². If samples vary widely
+  about the middle of the range, this allows either sign of V.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ def relation_excess(stats: Stats, rounding: Rounding) -> Array:
 
 
 class _Relation:
-    """The numbers that the four relations share; all (N,) unless given."""
+    """The numbers that the relations share; all (N,) unless given."""
 
     def __init__(self, stats: Stats, rounding: Rounding) -> None:
         p, slack = stats.projection, rounding.slack
@@ -143,12 +146,26 @@ class _Relation:
         right = self.products() - 0.5 * z + self.step * self.count
         return np.asarray(left - right - 4.0 * self.blur - blur)
 
+    def cosine(self) -> Array:
+        p, (_, V, C, S), value = self.stats.projection, self.stats.arrays, self.value
+        count = max(self.stats.count, p.quantum)
+        root = np.sqrt(self.count)
+        length = np.sqrt(np.maximum(S, 0.0) + self.slack)
+        mean = C / count
+        rounded = self.slack * (1.0 + np.abs(mean)) ** 2 + 4.0 * value * np.maximum(S, 0.0)
+        spread = np.sqrt(np.maximum(S - C * mean, 0.0) + rounded) @ np.abs(self.A)  # at least d
+        spread += self.step * root + self.slack * self.total / np.sqrt(count) + value * self.reach
+        gap = np.abs(V - np.outer(p.rule.function(mean @ self.A + self.b), C))  # (N, m)
+        gap -= np.outer(spread + value * (self.root + root), length)
+        return np.asarray((gap - 2.0 * self.slack).max(1))
+
 
 RELATIONS: dict[str, Callable[[_Relation], Array]] = {
     "identity": _Relation.identity,
     "relu": _Relation.relu,
     "tanh": _Relation.tanh,
     "sigmoid": _Relation.sigmoid,
+    "cosine": _Relation.cosine,
 }
 
 Problem = str | None  # what is wrong, or None
