@@ -62,7 +62,7 @@ def run(name: str, samples: int, promise: str, seed: int = 0) -> dict[str, objec
     """Give a monitor so many normal samples, and count its episodes."""
     chunks = STREAMS[name](seed)
     first = next(chunks)
-    shared = Projection.of_data(first[:300], n_hidden=HIDDEN, seed=seed)
+    shared = Projection.of_data(first[:300], n_hidden=HIDDEN, seed=seed, activation="tanh")
     monitor = Monitor(Detector(shared), false_alarms=promise)
     halves, alarms, at = [0, 0], 0, 0
     for chunk in (first, *(next(chunks) for _ in range(samples // CHUNK - 1))):

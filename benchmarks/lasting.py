@@ -67,7 +67,9 @@ class Trial:
 
 def run(stream: Stream, learner: str, seed: int) -> Trial:
     """Give a stream to a monitor with default settings."""
-    shared = Projection.of_data(stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed)
+    shared = Projection.of_data(
+        stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed, activation="tanh"
+    )
     monitor = Monitor(LEARNERS[learner](shared), commissioning=stream.first)
     watched = np.arange(len(stream.rows)) >= stream.first
     fault = stream.fault & watched

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
-from sklearn.neighbors import LocalOutlierFactor
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.svm import OneClassSVM
 
-from benchmarks.data import Split
+from benchmarks.data import Array, Split
 from benchmarks.results import Row
 from benchmarks.streams import ScoredLODA, StreamedBank, StreamedTrees
 from edgemerge.sklearn import OSELMDetector
+
+
+class NeighbourDistance:
+    """The distance to the k-th nearest of the rows that were learnt; it keeps all of them."""
+
+    def __init__(self, k: int) -> None:
+        """Count so many neighbours."""
+        self.k = k
+
+    def fit(self, X: Array) -> Self:
+        """Keep rows."""
+        self.neighbours = NearestNeighbors(n_neighbors=self.k).fit(X)
+        return self
+
+    def score_samples(self, X: Array) -> Array:
+        """Return −distance, as in scikit-learn."""
+        return np.asarray(-self.neighbours.kneighbors(X)[0][:, -1])
+
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "OSELMDetector": lambda _: OSELMDetector(),
@@ -25,6 +43,7 @@ METHODS: dict[str, Callable[[int], Any]] = {
     "IsolationForest": lambda seed: IsolationForest(random_state=seed),
     "OneClassSVM": lambda _: OneClassSVM(),
     "LocalOutlierFactor": lambda _: LocalOutlierFactor(novelty=True),
+    "5-NN": lambda _: NeighbourDistance(5),
 }
 
 

@@ -125,7 +125,7 @@ def fleet(projection: Projection) -> Ledger:
 def measure(n: int, N: int, seconds: float) -> tuple[Times, list[str]]:
     """Time every way to do every job at one size; where a way has variants, the best counts."""
     X = samples(n, ROWS)
-    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N, activation="tanh")
     known = Stats.of(projection, X)
     found, remarks = packages(X[:SINGLES], N)
     contestants = [
@@ -166,7 +166,7 @@ def bars(size: tuple[int, int], times: Times) -> Iterator[Bar]:
 def growth(n: int, N: int, seconds: float, much: int) -> Bar:
     """Compare the cost of one sample after few and after many samples."""
     X = samples(n, ROWS)
-    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N, activation="tanh")
     young, old = taught(projection, X[:SEEN]), taught(projection, X[:SEEN])
     while old.count < much:
         old.learn(X)
@@ -185,7 +185,7 @@ def memory(n: int, N: int) -> Bar:
     activation_table.cache_clear()
     gc.collect()
     tracemalloc.start()
-    projection = Projection.of_data(X, margin=0.1, n_hidden=N)
+    projection = Projection.of_data(X, margin=0.1, n_hidden=N, activation="tanh")
     detector = taught(projection, X, Stats.of(projection, X))
     for x in X[:63]:
         detector.learn(x)

@@ -36,7 +36,8 @@ class OSELMDetector(base.AnomalyDetector):
 
     Args:
         n_hidden: Hidden values, 64 unless given; more for many features, at quadratic cost.
-        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu",
+            "identity" or "cosine".
         width: Spread of the random weights, 1 unless given; about 5/√n suits n features.
         low: Lower end of the range of scaled features, −1 unless given.
         high: Upper end of that range, 1 unless given.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any, Literal, Self, cast
+from warnings import warn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +36,8 @@ Array = NDArray[np.float64]
 RangeEnd = float | ArrayLike | None  # of a range; None leaves it to the first rows
 Weights = ArrayLike | None
 
-OUTLIER_SCORE = 4.0  # score above which a row is not learnt by `partial_fit`
+OUTLIER_SCORE = 8.0  # score above which a row is not learnt by `partial_fit`, as in a bank
+DEFAULT_HIDDEN = 128  # hidden values, where the rows must not or need not tell how many
 AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
 
 
@@ -51,21 +53,24 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast.
 
     Args:
-        n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
-        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        n_hidden: Hidden values; None (the default) is 128, or 256 from 512 rows on if the range
+            is not given. Fewer rows than hidden values that you asked for raise a warning.
+        activation: Of the hidden layer: "cosine" (the default), "tanh" (that of version 0.1, with
+            128 hidden values), "sigmoid", "relu" or "identity".
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
             same.
-        width: Half-width of the random weights; None (the default) chooses it from the activation
-            and the number of inputs.
+        width: Width of the random weights; None (the default) chooses it from the first rows, or
+            from the number of inputs if `low` and `high` are given or for other activations.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
-        high: Upper end likewise. Give both if estimators are to be merged.
+        high: Upper end likewise. Give both if estimators are to be merged: the projection then
+            follows from the settings alone.
         ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
             from the data.
         contamination: Share of the rows of a `fit` that `predict` calls outliers, if the rows are
             known to have outliers among them; "auto" (the default) leaves it to `false_alarms`.
         robust: Whether to skip outliers, True by default: `fit`, and the first `partial_fit`, skip
             the 8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` skips
-            those that score above 4. Set False if all rows are known to be normal.
+            those that score above 8. Set False if all rows are known to be normal.
         false_alarms: The rate at which `predict` may call fresh normal rows outliers, 0.02 unless
             given. Raise it to find more outliers; a lower one needs 1/`false_alarms` rows.
 
@@ -74,8 +79,8 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     array([ 1, -1])
     """
 
-    n_hidden: int = 128
-    activation: Activation = "tanh"
+    n_hidden: int | None = None
+    activation: Activation = "cosine"
     random_state: int = 0
     width: float | None = None
     low: RangeEnd = None
@@ -93,8 +98,14 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         if share is not None and not 0.0 < share <= 0.5:
             raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
         must_be_rate(self.false_alarms)
+        if self.n_hidden is not None and weights.sum() < self.n_hidden:
+            warn(
+                f"found {weights.sum():g} rows for n_hidden={self.n_hidden}: scores are rough with "
+                "fewer rows than hidden values; leave n_hidden out, or lower it",
+                stacklevel=2,
+            )
         kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
-        self._know(Stats.of(_projection(self, rows, weights), rows, weights=kept))
+        self._know(Stats.of(_projection(self, rows, kept), rows, weights=kept))
         self.calibration_ = Calibration()
         self._calibrate(scores_without_each(self.detector_, rows, kept), weights)
         if share is not None:
@@ -161,11 +172,12 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 
     Args:
         n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
-        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu", "identity" or
+            "cosine", whose width is then chosen from the first rows.
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
             same.
-        width: Half-width of the random weights; None (the default) chooses it from the activation
-            and the number of inputs.
+        width: Width of the random weights; None (the default) chooses it from the activation and
+            the number of inputs.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
         high: Upper end likewise. Give both if estimators are to be merged.
         y_low: Lower end of the targets' range; None (the default) takes it from the first rows.
@@ -229,11 +241,12 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
-        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu" or "identity".
+        activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu", "identity" or
+            "cosine", whose width is then chosen from the first rows.
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
             same.
-        width: Half-width of the random weights; None (the default) chooses it from the activation
-            and the number of inputs.
+        width: Width of the random weights; None (the default) chooses it from the activation and
+            the number of inputs.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
         high: Upper end likewise. Give both if estimators are to be merged.
         ridge: Added to the diagonal where the readout is solved; None (the default) chooses it
@@ -331,7 +344,13 @@ def _weights(sample_weight: Weights, rows: Array) -> Array:
 
 
 def _projection(estimator: Any, rows: Array, weights: Array) -> Projection:
-    settings = {name: getattr(estimator, name) for name in ("n_hidden", "activation", "width")}
-    found = Projection.of_data(rows, weights=weights, seed=estimator.random_state, **settings)
-    ends = {name: getattr(estimator, name) for name in ("low", "high")}
-    return replace(found, **{name: end for name, end in ends.items() if end is not None})
+    settings: dict[str, Any] = {"seed": estimator.random_state, "activation": estimator.activation}
+    wanted = {name: getattr(estimator, name) for name in ("n_hidden", "width", "low", "high")}
+    settings |= {name: value for name, value in wanted.items() if value is not None}
+    agreed = {"low", "high"} <= set(settings)  # then nothing must depend on the rows
+    if agreed or estimator.activation != "cosine":
+        settings = {"n_hidden": DEFAULT_HIDDEN} | settings
+    if agreed:
+        return Projection(n_inputs=rows.shape[1], **settings)
+    ends = {name: settings.pop(name) for name in ("low", "high") if name in settings}
+    return replace(Projection.of_data(rows, weights=weights, **settings), **ends)

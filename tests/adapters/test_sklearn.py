@@ -155,7 +155,8 @@ def test_too_few_rows_promise_nothing_and_have_a_limit_from_four_to_six():
     few = OSELMDetector(n_hidden=8, false_alarms=0.01, robust=False).fit(X[:98])
     assert -6.0 <= few.offset_ <= -4.0
     enough = clone(few).fit(X)
-    assert enough.offset_ < few.offset_  # above the highest of 99 scores
+    highest = scores_without_each(enough.detector_, X, np.ones(99)).max()
+    assert highest <= -enough.offset_ < 1.1 * highest  # a bin's width above the highest score
     assert enough.offset_ == pytest.approx(
         -scores_without_each(enough.detector_, X, np.ones(99)).max(), rel=0.05
     )
@@ -249,3 +250,35 @@ def test_classes_must_be_named_first():
         clone(CLASSIFIER).partial_fit(X, y)
     with pytest.raises(SampleError, match="name them all first"):
         clone(CLASSIFIER).partial_fit(X, y, classes=[0, 1])
+
+
+def test_the_default_is_cosine_with_a_size_by_rows():
+    X, _, _ = drawn(0, rows=600)
+    sizes = [OSELMDetector().fit(X[:k]).stats_.projection.n_hidden for k in (30, 500, 600)]
+    assert sizes == [128, 128, 256]  # 8 % of the rows are left out before they are counted
+    old = OSELMDetector(activation="tanh").fit(X).stats_.projection
+    assert (old.activation, old.n_hidden) == ("tanh", 128)
+
+
+def test_with_a_given_range_the_projection_does_not_depend_on_the_rows():
+    X, _, _ = drawn(0, rows=600)
+    agreed = OSELMDetector(low=-4.0, high=4.0)
+    one, other = clone(agreed).fit(X[:40]), clone(agreed).fit(3.0 * X)
+    assert one.stats_.projection == other.stats_.projection
+    low = OSELMDetector(low=-9.0).fit(X).stats_.projection
+    assert low.low == -9.0
+    assert len(low.high) == 3
+
+
+def test_fewer_rows_than_hidden_values_are_warned_of():
+    X, _, _ = drawn(0)
+    with pytest.warns(UserWarning, match="found 60 rows for n_hidden=61: scores are rough"):
+        OSELMDetector(n_hidden=61).fit(X)
+
+
+def test_the_range_comes_from_the_rows_that_are_kept():
+    X, _, _ = drawn(0, rows=50)  # too few to tell wild values by themselves
+    X[0] = 1e4
+    kept, every = (OSELMDetector(robust=r).fit(X).stats_.projection for r in (True, False))
+    assert max(kept.high) < 5.0
+    assert max(every.high) == 1e4

@@ -67,6 +67,9 @@ def test_another_projection_is_refused_naming_both():
     refused(
         seen(), "found Projection.*tanh.*expected Projection.*relu", projection=projection("relu")
     )
+    refused(
+        seen("cosine"), "set activation='tanh', n_hidden=8 where cosine", projection=projection()
+    )
 
 
 @pytest.mark.parametrize(

@@ -199,3 +199,23 @@ def test_hidden_values_larger_than_the_samples_are_reckoned_with():
         bank.learn(np.ones((200, 2)))
     assert len(bank.waiting) == 8
     assert bank.patterns.clock == 32
+
+
+@pytest.mark.parametrize("activation", ["cosine", "tanh"])
+def test_a_small_bank_of_cosine_scores_without_its_outliers(activation):
+    rng = np.random.default_rng(0)
+    odd = rng.normal(0.9, 0.01, (3, 6))
+    rows = rng.permutation(np.vstack([rng.normal(0.0, 0.1, (40, 6)), odd]))
+    shared = Projection(n_inputs=6, n_hidden=64, activation=activation)
+    bank, everything = Bank(shared), Bank(shared, reject_above=None)
+    for each in (bank, everything):
+        each.learn(rows)
+        assert each.score(odd).shape == (3,)
+        each.catch_up()
+        assert sum(c.stats.count for c in each.share("a", revision=1)) == 43
+    higher = bank.score(odd).min() > 2.0 * everything.score(odd).max()
+    assert higher == (activation == "cosine")
+    usual = bank.score(rng.normal(0.0, 0.1, (40, 6)))
+    assert np.median(usual) < 0.5 * bank.score(odd).min() or activation == "tanh"
+    again = from_bytes(to_bytes(bank))
+    assert np.array_equal(again.score(odd), bank.score(odd))

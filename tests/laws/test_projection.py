@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from edgemerge import Detector, Projection
 from edgemerge.cli.files import learn
-from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.projection import (
     ACTIVATIONS,
     MAX_ABS_INPUT,
@@ -243,6 +243,46 @@ def test_a_range_counts_a_weight_of_two_as_two_samples(X, data):
         weights[0] = 1
     weighted = Projection.of_data(X, weights=weights, n_hidden=2)
     assert weighted == Projection.of_data(X.repeat(weights, axis=0), n_hidden=2)
+
+
+def test_data_choose_cosine_and_its_size_and_width():
+    X = np.random.default_rng(0).normal(0.0, [1.0, 5.0, 0.2], (512, 3))
+    few, many = Projection.of_data(X[:511], seed=3), Projection.of_data(X)
+    assert (few.activation, few.n_hidden, few.seed, many.n_hidden) == ("cosine", 128, 3, 256)
+    assert Projection.of_data(X, n_hidden=7, width=0.3).width == 0.3
+    old = Projection.of_data(X, activation="tanh")
+    assert (old.n_hidden, old.width) == (64, default_width("tanh", 3))
+    assert Projection.of_data([[1.0, 2.0]] * 9).width == default_width("cosine", 2)
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(20, 1), (500, 2), (60, 9), (300, 40)])
+def test_the_width_of_cosine_follows_scotts_rule(rows, inputs):
+    X = np.random.default_rng(rows).normal(0.0, 1.0, (rows, inputs)) ** 3
+    shared = Projection.of_data(X, n_hidden=8)
+    Z = (X - shared.low) / np.subtract(shared.high, shared.low) * 2.0 - 1.0
+    squares = ((Z[:, None] - Z[None]) ** 2).sum(2)  # of all pairs, each with itself too
+    sigma = np.sqrt(squares.mean()) * rows ** (-1.0 / (inputs + 4))
+    assert shared.width == pytest.approx(8.0 / (2.0 * np.pi * sigma), rel=1.0 / 8)
+    assert shared.width == Projection.of_data(X[::-1] * 7.0 - 3.0, n_hidden=8).width
+
+
+def test_features_of_cosine_are_those_of_a_gaussian_kernel():
+    shared = Projection(n_inputs=2, n_hidden=4096, activation="cosine", width=1.0, seed=1)
+    X = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 2))
+    H, sigma = shared.hidden(X), 8.0 / (2.0 * np.pi)
+    squares = ((X[:, None] - X[None]) ** 2).sum(2)
+    expected = 0.5 * np.exp(-squares / (2.0 * sigma**2))
+    assert np.abs(H @ H.T / 4096 - expected).max() < 5.0 * 0.5 / 64.0  # five deviations
+
+
+def test_versions_with_different_defaults_say_how_to_agree():
+    X = np.random.default_rng(0).normal(0.0, 1.0, (50, 2))
+    old, new = Projection.of_data(X, activation="tanh"), Projection.of_data(X)
+    for mine, its in ((old, new), (new, old)):
+        with pytest.raises(MismatchError, match=r"; set activation='tanh', n_hidden=64 "):
+            mine.must_equal(its)
+    with pytest.raises(MismatchError, match=r"build the same Projection$"):
+        new.must_equal(Projection.of_data(X, seed=1))
 
 
 def test_named_inputs_keep_their_weights_when_others_appear():

@@ -57,13 +57,13 @@ projection_options = options(
         "--n-hidden",
         old={"--hidden": "--n-hidden"},
         type=int,
-        help="Number of hidden values. Default: 64.",
+        help="Number of hidden values. Default: 64; with --range-from 128, from 512 rows on 256.",
     ),
     click.option("--seed", type=int, help="Seed of the random layer. Default: 0."),
     click.option(
         "--activation",
         type=click.Choice(["tanh", "sigmoid", "relu", "identity", "cosine"]),
-        help="Default: tanh.",
+        help="Default: tanh; with --range-from, cosine.",
     ),
     click.option(
         "--width", type=float, help="Width of the random weights. Default: by activation."

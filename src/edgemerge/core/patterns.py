@@ -129,6 +129,7 @@ def _principal_direction(centred: Array) -> Array:
 
 
 OUTLIER_SHARE = 0.08  # of the samples that are left out: costs little where all are good
+MIN_RANKED = 16  # samples whose ranks tell which are rare
 
 
 def rarity(X: Array, weights: Array) -> Array:
@@ -255,6 +256,7 @@ class Patterns:
         enough = ceil(READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden)
         self.outsiders = RingBuffer(2 * enough, self.projection.n_inputs)
         self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were unusual
+        self._cleaned: tuple[int, Pattern] | None = None  # for so many rows
 
     def add(self, name: str, own: Stats, rows: Array) -> Pattern:
         """Add an instance that has learnt these rows last."""
@@ -276,7 +278,27 @@ class Patterns:
 
     def scores(self, X: Array, H: Array) -> Array:
         """Return each instance's score of each row, (instances, k)."""
-        return np.array([instance.score(X, H) for instance in self.instances.values()])
+        first = self._without_outliers()
+        scored = self.instances.values() if first is None else [first]
+        return np.array([instance.score(X, H) for instance in scored])
+
+    def _without_outliers(self) -> Pattern | None:
+        """Return the first pattern without its outliers, while all its rows are at hand.
+
+        This is for scores only: the sums keep all samples until there are enough to tell which
+        ones to remove for good. Banks of other activations score as they always did.
+        """
+        if self.settled or self.reject_above == inf or self.projection.activation != "cosine":
+            return None
+        first = next(iter(self.instances.values()))
+        if first.ring.seen < MIN_RANKED or first.detector.forgetting < 1.0:
+            return None
+        if self._cleaned is None or self._cleaned[0] != first.ring.seen:
+            rows = first.ring.rows()
+            out = Stats.of_rows(self.projection, rows[~inliers(rows)])
+            cleaned = Pattern(first.detector.with_own(first.detector.own - out), rows[:0])
+            self._cleaned = first.ring.seen, cleaned
+        return self._cleaned[1]
 
     def nearest(self, X: Array) -> NDArray[np.intp]:
         """Return the instance with the nearest centroid for each row, (k,)."""

@@ -350,6 +350,7 @@ def default_width(activation: str, n_inputs: int) -> float:
 
 
 KERNEL_WIDTH = 1.0  # of cosine features, in distances of two samples, times a factor below 1
+MANY_ROWS = 512  # samples from which on twice as many hidden values find finer structure
 
 
 def width_for(rows: Array, weights: Array, low: Array, high: Array) -> float:
@@ -358,10 +359,10 @@ def width_for(rows: Array, weights: Array, low: Array, high: Array) -> float:
     Two samples Δ apart have features as alike as a Gaussian kernel says, exp(−Δ²/2σ²). σ follows
     Scott's rule: the root mean squared distance of two samples, less for many samples of few
     inputs, k^(−1/(n + 4)) of it for k samples. The result is rounded, so that the order of
-    summation does not matter.
+    summation does not matter. Values outside the range count as its ends.
     """
     k, n = float(weights.sum()), rows.shape[1]
-    scaled = (rows - low) * (2.0 / (high - low))
+    scaled = (np.clip(rows, low, high) - low) * (2.0 / (high - low))
     centred = scaled - weights @ scaled / k
     distance = sqrt(2.0 * float((weights @ centred**2).sum()) / k)
     if distance < 2.0**-10:  # as good as constant
@@ -369,6 +370,11 @@ def width_for(rows: Array, weights: Array, low: Array, high: Array) -> float:
     sigma = KERNEL_WIDTH * distance * k ** (-1.0 / (n + 4.0))
     mantissa, exponent = frexp(min(COSINE_PERIOD / (2.0 * pi) / sigma, 1024.0))
     return ldexp(round(8.0 * mantissa) / 8.0, exponent)
+
+
+def hidden_for(rows: float) -> int:
+    """Return the default number of hidden values of cosine for so many samples."""
+    return 256 if rows >= MANY_ROWS else 128
 
 
 def check_projection_settings(p: Any) -> None:
@@ -430,12 +436,15 @@ class Projection:
             capture finer structure; sums have about N²/2 + N·n_inputs numbers, and learning a
             sample takes about as many operations.
         seed: The seed of the weights, 0 by default. Devices that merge need the same one.
-        activation: "tanh" (default), "sigmoid", "relu" or "identity".
+        activation: "tanh" (default), "sigmoid", "relu", "identity" or "cosine". The last one is
+            best where the samples are at hand to choose its width: see `of_data`.
         low: The usual lowest value of each input: one number, or one for each input; −1 by default.
         high: The usual highest value of each input, likewise; 1 by default. Values outside are
             used too, up to 128 times the range.
-        width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). None (the
-            default) chooses one that suits the activation and the number of inputs; so does 0.0.
+        width: The half-width of the uniform weights; 1.0 is the paper's uniform(−1, 1). For
+            cosine, the standard deviation of the Gaussian weights: larger tells finer structure
+            apart and needs more samples. None (the default) chooses one that suits the activation
+            and the number of inputs; so does 0.0.
         grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. With fewer
             bits more samples fit into exact sums (5·10⁸ with 12).
         names: A name for each input; None (the default) goes by position. The weights of an input
@@ -480,7 +489,8 @@ class Projection:
 
         From 64 samples on, a range ends where wild values begin: ten times the width between the
         outermost hundredths of an input beyond them. So a few glitches do not blind it. A
-        constant input gets its value ± 1.
+        constant input gets its value ± 1. Unless they are given, the activation is "cosine", with
+        128 hidden values, or 256 from 512 samples on, and a width that suits the samples.
 
         Args:
             X: Samples (k, n). The columns of a data frame become the projection's `names`.
@@ -489,17 +499,19 @@ class Projection:
                 up to 128 times its width.
             weights: How often each sample counts, (k,); once unless given.
             **settings: Any other setting of the projection, such as `n_hidden` and `seed`;
-                `names=None` takes a data frame's columns by position.
+                `names=None` takes a data frame's columns by position. Another activation has 64
+                hidden values by default. Version 0.1 had `activation="tanh"`.
 
         >>> Projection.of_data([[0.0, 20.0], [1.0, 90.0]], n_hidden=4).high
         (1.0, 90.0)
         """
-        settings = {"names": names_of(X), **settings}
+        settings = {"names": names_of(X), "activation": "cosine", **settings}
         counted = None if weights is None else np.asarray(weights, np.float64)
         rows, counted = kept_rows(match_names(X, names_of(X)), counted)
         low, high = input_range_of(rows, margin, counted)
-        if settings.get("activation") == "cosine" and not settings.get("width"):
-            settings["width"] = width_for(rows, counted, low, high)
+        if settings["activation"] == "cosine":
+            settings.setdefault("n_hidden", hidden_for(float(counted.sum())))
+            settings["width"] = settings.get("width") or width_for(rows, counted, low, high)
         return cls(n_inputs=len(low), low=low, high=high, **settings)
 
     @cached_property
@@ -631,7 +643,25 @@ class Projection:
         if self is not other and self.fingerprint != other.fingerprint:
             raise MismatchError(
                 f"{other} does not fit {self}: every device must build the same Projection"
+                + self.advice_for(other)
             )
+
+    def advice_for(self, other: Projection) -> str:
+        """Return how to agree if versions with different defaults made the two; else "".
+
+        Args:
+            other: The projection that does not fit.
+        """
+        if (
+            "cosine" not in (self.activation, other.activation)
+            or other.activation == self.activation
+        ):
+            return ""
+        old = other if self.activation == "cosine" else self
+        return (
+            f"; set activation={old.activation!r}, n_hidden={old.n_hidden} where cosine, the "
+            "default since version 0.2, was taken"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the settings, from which the weights are drawn again, once per process."""

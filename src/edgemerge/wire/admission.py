@@ -213,7 +213,9 @@ def check_projection(case: Candidate) -> Problem:
     """The sender must have built the same projection."""
     if case.stats.projection == case.projection:
         return None
-    return f"found {case.stats.projection}, expected {case.projection}: build the same Projection"
+    found, expected = case.stats.projection, case.projection
+    advice = expected.advice_for(found)
+    return f"found {found}, expected {expected}: build the same Projection{advice}"
 
 
 def check_shapes(case: Candidate) -> Problem:
