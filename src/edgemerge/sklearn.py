@@ -55,8 +55,8 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     Args:
         n_hidden: Hidden values; None (the default) is 128, or 256 from 512 rows on if the range
             is not given. Fewer rows than hidden values that you asked for raise a warning.
-        activation: Of the hidden layer: "cosine" (the default), "tanh" (that of version 0.1, with
-            128 hidden values), "sigmoid", "relu" or "identity".
+        activation: Of the hidden layer: "cosine" (the default), "tanh" (that of earlier versions,
+            with 128 hidden values), "sigmoid", "relu" or "identity".
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
             same.
         width: Width of the random weights; None (the default) chooses it from the first rows, or

@@ -136,6 +136,17 @@ def test_a_u_that_is_not_symmetric_is_refused():
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("count", [1, 300])
+def test_equal_samples_with_nearly_no_weights_are_admitted(activation, count):
+    for seed in range(9):
+        shared = Projection(
+            n_inputs=2, n_hidden=8, seed=seed, activation=activation, grid_bits=8, width=0.001
+        )
+        same = Contribution("pump-3", Stats.of(shared, [[0.7, -0.2]] * count), 2, "idle")
+        admit(same, projection=shared)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_negative_or_indefinite_u_is_refused(activation):
     stats = seen(activation)
     refused(replace(stats, U=-stats.U), "negative eigenvalue")

@@ -70,7 +70,7 @@ def test_har_readout_agrees_with_lstsq(activation):
 CASES = [
     (data, activation, n_hidden)
     for data in ("har", "mnist")
-    for activation in ("identity", "tanh")
+    for activation in ("identity", "tanh", "cosine")
     for n_hidden in (32, 64, 128)
 ]
 

@@ -500,7 +500,7 @@ class Projection:
             weights: How often each sample counts, (k,); once unless given.
             **settings: Any other setting of the projection, such as `n_hidden` and `seed`;
                 `names=None` takes a data frame's columns by position. Another activation has 64
-                hidden values by default. Version 0.1 had `activation="tanh"`.
+                hidden values by default. The default of earlier versions was "tanh".
 
         >>> Projection.of_data([[0.0, 20.0], [1.0, 90.0]], n_hidden=4).high
         (1.0, 90.0)
@@ -659,8 +659,8 @@ class Projection:
             return ""
         old = other if self.activation == "cosine" else self
         return (
-            f"; set activation={old.activation!r}, n_hidden={old.n_hidden} where cosine, the "
-            "default since version 0.2, was taken"
+            f"; set activation={old.activation!r}, n_hidden={old.n_hidden} where cosine, the newer "
+            "default, was taken"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
