@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from edgemerge import Bank, Contribution, Detector, Projection, Stats
-from edgemerge.core.projection import Activation
 from edgemerge.paper.dataset import Array, Dataset
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ LEARNING_RATE = 0.001  # Adam's usual one; the paper names none
 class Layer:
     """The hidden layer of an OS-ELM autoencoder; its weights are uniform, one epoch, k = 1."""
 
-    activation: Activation
+    activation: Literal["identity", "sigmoid", "tanh", "relu"]
     n_hidden: int
     low: float | None = None  # of the input range; None takes that of the data set
     width: float | None = None  # of the weights; None lets the projection choose
