@@ -37,9 +37,9 @@ class Machine:
 def vibration(k: int, fault: float, rng: np.random.Generator, *, wander: float = 0.02) -> Array:
     """Return k windows of a shaft's vibration with, perhaps, a bearing fault, (k, WINDOW)."""
     count = k * WINDOW
-    speed = 24.0 * (1.0 + wander * _slow(k, rng)).repeat(WINDOW)
+    speed = 24.0 * (1.0 + wander * slow(k, rng)).repeat(WINDOW)
     angle = np.cumsum(speed) / RATE_HZ
-    load = (1.0 + 0.15 * _slow(k, rng)).repeat(WINDOW)
+    load = (1.0 + 0.15 * slow(k, rng)).repeat(WINDOW)
     signal = NOISE * rng.normal(size=count)
     for order, g, phase in ((1, 0.5, 0.0), (2, 0.3, 0.3), (5, 0.2, 0.7)):
         signal += load * g * np.sin(2.0 * np.pi * (order * angle + phase))
@@ -52,24 +52,34 @@ def vibration(k: int, fault: float, rng: np.random.Generator, *, wander: float =
     return signal.reshape(k, WINDOW)
 
 
-def _slow(k: int, rng: np.random.Generator) -> Array:
+def slow(k: int, rng: np.random.Generator) -> Array:
     """Return a value that wanders between −1 and 1, as under a controller, (k,)."""
     return np.sin(np.cumsum(rng.normal(0.0, WANDER, k)) + 6.3 * rng.random())
 
 
-def _spectrum(k: int, fault: float, rng: np.random.Generator) -> Array:
+def spectra(windows: Array) -> Array:
+    """Return the spectrum of each window, (k, BANDS)."""
     spectrum = Spectrum(length=WINDOW, rate_hz=RATE_HZ, bands=BANDS)
-    return np.array([spectrum.of(window[:, None]).ravel() for window in vibration(k, fault, rng)])
+    return np.array([spectrum.of(window[:, None]).ravel() for window in windows])
+
+
+def statistics(windows: Array) -> Array:
+    """Return the statistics of each window, (k, 7)."""
+    found = Statistics(STATISTICS)
+    return np.array([found.of(window[:, None]).ravel() for window in windows])
+
+
+def _spectrum(k: int, fault: float, rng: np.random.Generator) -> Array:
+    return spectra(vibration(k, fault, rng))
 
 
 def _window(k: int, fault: float, rng: np.random.Generator) -> Array:
-    statistics = Statistics(STATISTICS)
-    return np.array([statistics.of(window[:, None]).ravel() for window in vibration(k, fault, rng)])
+    return statistics(vibration(k, fault, rng))
 
 
 def _process(k: int, fault: float, rng: np.random.Generator) -> Array:
     """Return process values of a pump: eight readings that depend on speed and load."""
-    speed, load = 0.3 * _slow(k, rng), 0.3 * _slow(k, rng)
+    speed, load = 0.3 * slow(k, rng), 0.3 * slow(k, rng)
     flow, pressure = 1.0 + speed - 0.3 * load, 1.0 + 2.0 * speed + load
     power, heat = 1.0 + 1.5 * speed + load, 0.5 + 0.4 * load
     values = [speed, load, flow, pressure, power, heat, flow * 0.5, speed * 0.8 + load * 0.1]

@@ -1161,7 +1161,7 @@ def test_status_is_plain_json_and_says_what_is_missing():
     assert status["ready"] is True
     assert status["commissioning"] == {"samples": COMMISSIONING + 10, "of": COMMISSIONING}
     assert status["limit"] == {"value": 4.0, "kind": "provisional", "missing": 997}
-    assert status["episodes"] == [asdict(watched.monitor.episodes[0])]
+    assert status["episodes"] == [asdict(watched.monitor.episodes[0]) | {"like": None}]
     assert Watched(commissioning="manual").monitor.status()["commissioning"]["of"] is None
 
 

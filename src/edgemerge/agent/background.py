@@ -9,13 +9,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from edgemerge.agent.faults import FaultJob, FaultOutcome, exchange_faults
 from edgemerge.agent.interfaces import Reading, Source
 from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, error_kind
 from edgemerge.agent.state import merged_digest
@@ -34,6 +35,7 @@ from edgemerge.wire.codec import encode
 
 MAX_READ_AHEAD = 256  # readings
 POLL_S = 0.2
+FAULTS_TIMEOUT_S = 30.0  # to push, pull and compare faults
 UNREADABLE_RETRY_S = 3600.0  # until a desired state that was not valid is fetched again
 
 
@@ -197,13 +199,15 @@ class Worker(Generic[Job, Result]):
 class ExchangeJob:
     """What to push, in this order, then what to pull; `rule` fetches an unknown release gate.
 
-    With `most`, one sum for each pattern is pulled, and at most that many are kept.
+    With `most`, one sum for each pattern is pulled, and at most that many are kept. Faults come
+    last, and what goes wrong with them does not matter to the rest.
     """
 
     push: tuple[Contribution, ...] = ()
     pull: Selection | None = None
     rule: Callable[[], float] | None = None
     most: int | None = None
+    faults: FaultJob | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,7 @@ class ExchangeOutcome:
     gate: float | None = None
     digest: str = ""
     left_out: str = ""
+    faults: FaultOutcome | None = None
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -233,7 +238,15 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
 
 
 def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
-    """Push, then pull; an error is part of the outcome."""
+    """Push, then pull, and then the same with faults; an error is part of the outcome."""
+    outcome = _push_and_pull(exchange, job)
+    if job.faults is None or isinstance(outcome.error, StaleError | UnavailableError | DeniedError):
+        return outcome
+    budget = TimeBudget(FAULTS_TIMEOUT_S)
+    return replace(outcome, faults=exchange_faults(exchange, job.faults, budget.check))
+
+
+def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     pushed, refused = 0, None
     try:
         for i, contribution in enumerate(job.push):

@@ -33,7 +33,9 @@ class Verdict:
 
     `score` is None while too little is known. `alarm` says that an episode is open, `episode` is
     its number, and `level` the recent score that is held against the limit. `carried` has some
-    more inputs, each with how many times its loss is what is usual for it.
+    more inputs, each with how many times its loss is what is usual for it. In an alarm `fault`
+    is the name of the known fault that it is most like, and `like` says so in words, or that it is
+    like none of them.
     """
 
     device: str
@@ -48,6 +50,8 @@ class Verdict:
     ready: bool = True
     level: float = 0.0
     episode: int | None = None
+    fault: str | None = None
+    like: str | None = None
 
 
 class Source(Protocol):

@@ -129,6 +129,8 @@ class Judge:
             ready=result.ready,
             level=result.level,
             episode=result.episode,
+            fault=result.fault,
+            like=None if episode is None else memory.monitor.fault_words(episode),
         )
 
     def _named(self, inputs: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
@@ -201,6 +203,8 @@ class Judge:
                 inputs = [name for name, _ in self._named(episode.inputs)[:NAMED_INPUTS]]
                 ended = {"samples": episode.samples, "peak": float(f"{episode.peak:.4g}")}
                 found = {"inputs": inputs, "pattern": episode.pattern}
+                like = self._memory.monitor.fault_words(episode)
+                found |= {"like": like} if like else {}
                 return found | (ended if episode.ended is not None else {})
         return {}
 

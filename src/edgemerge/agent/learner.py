@@ -22,7 +22,7 @@ from edgemerge.privacy.gate import PatternSamples
 def census(learner: Detector | Bank) -> dict[str, PatternSamples]:
     """Return the patterns that have samples of this device, for the release gate."""
     return {
-        _wire_name(name): PatternSamples(each, each.learnt, each.own_count)
+        wire_name(name): PatternSamples(each, each.learnt, each.own_count)
         for name, each in learner.detectors.items()
         if each.own_count
     }
@@ -30,9 +30,7 @@ def census(learner: Detector | Bank) -> dict[str, PatternSamples]:
 
 def own_stats(learner: Detector | Bank) -> dict[str, Stats]:
     """Return what this device saw, by wire name; samples that a bank has buffered are not in it."""
-    return {
-        _wire_name(name): each.own for name, each in learner.detectors.items() if each.own_count
-    }
+    return {wire_name(name): each.own for name, each in learner.detectors.items() if each.own_count}
 
 
 def snapshot(learner: Detector | Bank) -> Detector | Bank:
@@ -136,6 +134,6 @@ def _owning_nothing(learner: Detector | Bank, merged: Merged) -> Detector | Bank
     return bank
 
 
-def _wire_name(name: str) -> str:
+def wire_name(name: str) -> str:
     """Replace slashes, which the names of adopted patterns have: pump-9/normal, pump-9~normal."""
     return name.replace("/", "~").replace("\\", "~")

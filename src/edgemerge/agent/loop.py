@@ -52,10 +52,22 @@ class Agent:
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
         found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
         found |= {"waiting": memory.learner.buffered, "saved": self.keeper.trouble or "ok"}
-        found |= {"monitor": self.judge.status(), "reviews": self.reviews.plain()}
+        found |= {"monitor": self._monitor_status(), "reviews": self.reviews.plain()}
         if memory.desired is not None:
             found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})
+
+    def _monitor_status(self) -> dict[str, Any]:
+        """Return the monitor's status; of each fault it also says whether it is shared."""
+        found = self.judge.status()
+        for pattern in found["patterns"]:
+            if pattern["status"] == "fault":
+                pattern["sharing"] = (
+                    self.syncing.sharing_of(pattern["name"])
+                    if self.syncing
+                    else "stays on this device: it has no exchange"
+                )
+        return found
 
     def _carry_out(self, command: dict[str, Any], answer: AnswerCallback) -> None:
         do = self._commands().get(str(command.get("command")).replace("-", "_"))

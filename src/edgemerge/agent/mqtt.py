@@ -240,8 +240,9 @@ FINAL_SEND_TIMEOUT_S = 1.5  # for what is left to send at the end
 class MqttSink:
     """Publishes `status` and `alarm` (retained, at least once) and the newest `score` at intervals.
 
-    An alarm is published when it begins and when it ends, and at the first verdict. While the
-    broker is away, the newest 1000 wait on disk; of scores only the newest is kept.
+    An alarm is published when it begins, when it is given the name of a known fault, and when it
+    ends, and at the first verdict. While the broker is away, the newest 1000 wait on disk; of
+    scores only the newest is kept.
     """
 
     def __init__(
@@ -258,6 +259,7 @@ class MqttSink:
         self._topics, self._spool = topics, DiskQueue(spool)
         self._gap_s, self._clock, self._discovered = 1.0 / scores_per_s, clock, discovered
         self._alarm: bool | None = None
+        self._fault: str | None = None  # the name that the last alarm was given
         self._score: Verdict | None = None  # the newest
         self._published: Verdict | None = None  # the last score that was published
         self._score_sent: MQTTMessageInfo | None = None
@@ -285,8 +287,8 @@ class MqttSink:
     def verdict(self, verdict: Verdict) -> None:
         """Queue a verdict; an alarm that begins or ends is on disk when this returns."""
         self._score = verdict
-        if verdict.alarm != self._alarm:
-            self._alarm = verdict.alarm
+        if (verdict.alarm, verdict.fault) != (self._alarm, self._fault):
+            self._alarm, self._fault = verdict.alarm, verdict.fault
             self._spool.add(to_json_line(verdict_to_dict(verdict)))
 
     def status(self, status: dict[str, Any]) -> None:

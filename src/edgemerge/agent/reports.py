@@ -118,6 +118,7 @@ MAX_REASONS = 8
 MAX_EPISODES = 32  # of the monitor's status, the newest
 MAX_ODD_PATTERNS = 48
 MAX_EPISODE_INPUTS, MAX_INPUT_CHARS = 3, 60
+MAX_LIKE_CHARS = 200
 MAX_ORIGINS = 2000
 MAX_NUMBER = 1e300
 MAX_TIMESTAMP = 1e11  # seconds since 1970
@@ -182,7 +183,10 @@ def describe_monitor(status: Mapping[str, Any]) -> JsonObject:
 
 def _with_few_inputs(each: Mapping[str, Any]) -> JsonObject:
     inputs = [(printable(name, MAX_INPUT_CHARS), rounded(share)) for name, share in each["inputs"]]
-    return {**each, "inputs": inputs[:MAX_EPISODE_INPUTS]}
+    like = each.get("like")
+    found = {**each, "inputs": inputs[:MAX_EPISODE_INPUTS]}
+    found["like"] = like and printable(like["words"], MAX_LIKE_CHARS)
+    return found | {"fault": like and like["name"] and printable(like["name"], MAX_NAME_CHARS)}
 
 
 def describe_point(judged: TimedVerdict, at: float, *, detailed: bool = False) -> JsonObject:

@@ -26,9 +26,12 @@ SIGNIFICANT_DIGITS = 6
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as plain JSON; numbers that JSON does not have become null.
 
+    An alarm that was compared with known faults has two keys more, "fault" and "like".
+
     >>> verdict_to_dict(Verdict("pump-3", 7, 60.0, 1.23456789, float("inf"), False))["score"]
     1.23457
     """
+    named = {"fault": verdict.fault, "like": verdict.like} if verdict.like else {}
     return {
         "device": verdict.device,
         "index": verdict.index,
@@ -41,6 +44,7 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
         "ready": verdict.ready,
         "level": _rounded(verdict.level),
         "episode": verdict.episode,
+        **named,
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -30,7 +30,7 @@ from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
 from edgemerge.failpoints import failpoint
 from edgemerge.files import load, lock_file, save, write_atomically
-from edgemerge.privacy.gate import Gate
+from edgemerge.privacy.gate import Gate, PatternSamples
 from edgemerge.wire.codec import Tensors, decode, pack, unpack
 from edgemerge.wire.state import from_bytes, to_bytes
 
@@ -43,7 +43,21 @@ MAX_REFUSED_REVIEWS = 16  # whose reasons are kept
 PLAIN_FIELDS = ("device", "incarnation", "revision", "index", "alarms", "skipped", "learning")
 PART_FIELDS = ("position", "features")
 # Missing in states of older versions.
-OPTIONAL_FIELDS = ("desired", "followed", "reviewed", "refused_reviews", "provisional")
+OPTIONAL_FIELDS = (
+    *("desired", "followed", "reviewed", "refused_reviews", "provisional", "fault_revision"),
+)
+
+
+@dataclass(frozen=True)
+class SharedFault:
+    """A fault that was released: its contribution, and under which name the exchange has it.
+
+    The contribution is kept so that another name can be given to the same sums: the difference of
+    two releases must not cover a few samples. The name is empty while the fault is withdrawn.
+    """
+
+    data: bytes
+    name: str
 
 
 @dataclass
@@ -69,6 +83,10 @@ class AgentState:
     followed: int = 0  # the revision of it that was last acted upon
     reviewed: int = 0  # the number of the server's last review that was acted upon
     refused_reviews: list[tuple[int, str]] = field(default_factory=list)  # number and reason
+    fault_gate: Gate = field(default_factory=Gate)  # its patterns are numbers of odd patterns
+    fault_revision: int = 0  # of the last fault that was shared or withdrawn
+    shared_faults: dict[int, SharedFault] = field(default_factory=dict)  # by number
+    pending_faults: list[bytes] = field(default_factory=list)  # on their way, in order
 
     @property
     def learner(self) -> Detector | Bank:
@@ -111,6 +129,20 @@ class AgentState:
         self.rejected = kept
 
 
+def fault_census(monitor: Monitor, shared: Collection[int]) -> dict[str, PatternSamples]:
+    """Return the faults of this device by number, and what was one, for the release gate.
+
+    Args:
+        monitor: The monitor that has them.
+        shared: The numbers of patterns that were released, whatever they are now.
+    """
+    return {
+        str(each.number): PatternSamples(each, int(each.stats.count), each.stats.count)
+        for each in monitor.odd_patterns.values()
+        if each.status == "fault" or each.number in shared
+    }
+
+
 def merged_digest(data: bytes) -> str:
     """Return the digest that identifies an encoded Merged."""
     return sha256(data).hexdigest()
@@ -124,6 +156,9 @@ def state_to_bytes(memory: AgentState) -> bytes:
     }
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
     plain["shunned"] = memory.rejected
+    memory.fault_gate.look(fault_census(memory.monitor, memory.shared_faults))
+    plain["fault_gate"] = memory.fault_gate.state()
+    plain["shared_faults"] = {number: each.name for number, each in memory.shared_faults.items()}
     tensors: Tensors = {
         "plain": _array(json.dumps(plain).encode()),
         "monitor": _array(to_bytes(memory.monitor)),
@@ -131,6 +166,9 @@ def state_to_bytes(memory: AgentState) -> bytes:
         "before": _array(memory.before or b""),
     }
     tensors |= {f"pending.{i}": _array(data) for i, data in enumerate(memory.pending)}
+    faults = memory.shared_faults
+    tensors |= {f"fault.{number}": _array(each.data) for number, each in faults.items()}
+    tensors |= {f"late.{i}": _array(data) for i, data in enumerate(memory.pending_faults)}
     payload = pack({"kind": "agent"}, tensors)
     return MAGIC + sha256(payload).digest() + payload
 
@@ -164,6 +202,15 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     memory.before = tensors["before"].tobytes() if plain["undo"] else None
     pending = [name for name in tensors if name.startswith("pending.")]
     memory.pending = [tensors[name].tobytes() for name in pending]
+    if "fault_gate" in plain:  # missing in states of older versions
+        memory.shared_faults = {
+            int(number): SharedFault(tensors[f"fault.{number}"].tobytes(), name)
+            for number, name in plain["shared_faults"].items()
+        }
+        late = [name for name in tensors if name.startswith("late.")]
+        memory.pending_faults = [tensors[name].tobytes() for name in late]
+        patterns = fault_census(memory.monitor, memory.shared_faults)
+        memory.fault_gate = Gate.of(plain["fault_gate"], patterns)
     return memory
 
 

@@ -24,6 +24,7 @@ from edgemerge.agent.background import (
     is_permanent,
 )
 from edgemerge.agent.config import SyncConfig
+from edgemerge.agent.faults import FaultJob, FaultSharing
 from edgemerge.agent.learner import (
     apply_plan,
     can_check_adopted,
@@ -249,6 +250,7 @@ class SharingPolicy:
         memory.clear_refusals()  # what may be adopted can have been changed since
         self._max_shift, self._timeout_s = max_shift, timeout_s
         self.decision = Decision()
+        self.faults = FaultSharing(memory)
         self.preview: MergePreview | None = None
         self.shift: float | None = None  # by what is held, if it was adopted since the start
         self.left_out = ""  # how many patterns of the last pull, if any
@@ -405,6 +407,7 @@ class SharingPolicy:
             "told": self.message,
             "preview": None if self.preview is None else self.preview.plain(),
             "left_out": [*self.singly, *self.refused],
+            "faults": self.faults.plain(),
         }
 
 
@@ -466,6 +469,10 @@ class Synchronizer:
     def shift(self) -> float | None:
         """What adopting did to our own level, if what is held now was adopted since the start."""
         return self._sharing.shift
+
+    def sharing_of(self, fault: str) -> str:
+        """Return in words whether a fault of this device is shared, and if not, why."""
+        return self._sharing.faults.sharing_of(fault)
 
     def tend(self) -> None:
         """Take the outcome of an exchange or a plan, and start one if due; never wait."""
@@ -540,13 +547,27 @@ class Synchronizer:
         self._rerun = self._config.push and bool(memory.pending or rule)
         if self._config.push and not memory.pending:
             self._sharing.release()
+        faults = self._fault_job()
         if not self._save():
             self._failed(UnavailableError("the state cannot be saved, so nothing is shared"))
             self._answer()
             return
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
-        self._worker.send(ExchangeJob(push, pull, rule, max_compared(memory.learner)))
+        self._worker.send(ExchangeJob(push, pull, rule, max_compared(memory.learner), faults))
+
+    def _fault_job(self) -> FaultJob | None:
+        """Queue what may be released of faults; return None if this exchange is done again."""
+        if self._rerun:
+            return None
+        memory, config, gate = self._sharing.memory, self._config, self._sharing.gate
+        least = None if gate is None else gate * memory.projection.n_hidden
+        whose = Selection(
+            receiver=memory.device, devices=config.devices or None, without=config.without
+        )
+        return self._sharing.faults.job(
+            least if config.push else None, whose if config.pull else None
+        )
 
     def _selection(self) -> Selection:
         memory, config = self._sharing.memory, self._config
@@ -571,6 +592,8 @@ class Synchronizer:
         memory = self._sharing.memory
         del memory.pending[: outcome.pushed]
         self._pushed += outcome.pushed
+        if outcome.faults is not None:
+            self._sharing.faults.finish(outcome.faults)
         if outcome.gate is not None:
             self._sharing.gate = outcome.gate
         # A new incarnation also receives what the earlier one shared.

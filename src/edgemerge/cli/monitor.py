@@ -87,6 +87,19 @@ def print_monitor(status: Mapping[str, Any], **fields: Any) -> None:
         if rows:
             click.echo(f"\n{title}")
             print_table(map(_row, rows), columns)
+    for title, rows in _fault_rows(status).items():
+        if rows:
+            click.echo(f"\n{title}")
+            print_fields(rows)
+
+
+def _fault_rows(status: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return which known faults the patterns are like, and which own faults are shared."""
+    likes = {each["name"]: each.get("like") for each in status["patterns"]}
+    # The agent has it in parts, a server as words.
+    words = {n: x["words"] if isinstance(x, dict) else x for n, x in likes.items() if x}
+    own = {each["name"]: each["sharing"] for each in status["patterns"] if each.get("sharing")}
+    return {"Patterns beside known faults": words, "Faults of this device": own}
 
 
 def _summary(status: Mapping[str, Any]) -> dict[str, Any]:

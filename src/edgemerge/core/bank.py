@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
-from edgemerge.core.ledger import Contribution, Merged, must_be_name
+from edgemerge.core.ledger import Contribution, Merged, must_be_name, must_be_of_kind
 from edgemerge.core.patterns import (
     AdoptionPlan,
     Event,
@@ -264,6 +264,7 @@ class Bank:
 
         Raises:
             MismatchError: They were made with another projection.
+            RejectedError: A contribution is of a fault.
         """
         if isinstance(merged, Stats):
             adopted = [Contribution(OTHERS, merged, revision=0)] if merged.count else []
@@ -326,6 +327,7 @@ class Bank:
     def _must_fit(self, contributions: Iterable[Contribution]) -> None:
         for contribution in contributions:
             must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
+            must_be_of_kind(contribution)
             contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
 
     @property

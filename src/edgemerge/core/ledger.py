@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -23,6 +24,8 @@ from edgemerge.core.projection import Projection, as_int
 from edgemerge.core.stats import Stats
 
 Key = tuple[str, int, str]
+Kind = Literal["normal", "fault"]
+KINDS: tuple[Kind, ...] = ("normal", "fault")
 Freshness = Literal["newer", "same", "stale", "contradicting"]
 
 
@@ -44,9 +47,14 @@ class Contribution:
         pattern: Name of the pattern; "normal" (the default) for a detector that has only one.
         incarnation: 0 by default. Raise it when a device starts again without its old state.
             Contributions of both incarnations then count, since all their samples were seen.
+        kind: "normal" (the default), or "fault" for samples that a person called so: `pattern` is
+            then the name of the fault. A fault is never in a sum of what is normal.
+        first: When the first sample of a fault came, in Unix seconds; None (the default) if that
+            is not known, and for what is normal.
 
     Raises:
-        SettingError: A name is empty or too long, or a number is not in 0 to 2⁶³ − 1.
+        SettingError: A name is empty or too long, a number is not in 0 to 2⁶³ − 1, or there is no
+            such kind.
 
     >>> Contribution("pump-3", Stats.empty(Projection(n_inputs=2, n_hidden=3)), revision=1)
     Contribution(pump-3/normal, incarnation 0, revision 1, 0 samples)
@@ -57,10 +65,16 @@ class Contribution:
     revision: int
     pattern: str = "normal"
     incarnation: int = 0
+    kind: Kind = "normal"
+    first: float | None = None
     encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the origin."""
+        if self.kind not in KINDS:
+            raise SettingError(f"found kind {self.kind!r}, expected one of {KINDS}")
+        if self.first is not None and not (self.kind == "fault" and isfinite(self.first)):
+            raise SettingError(f"found first={self.first}, expected seconds for a fault, else None")
         for word, value in (("device", self.device), ("pattern", self.pattern)):
             must_be_name(word, value)
         for word, number in (("revision", self.revision), ("incarnation", self.incarnation)):
@@ -94,9 +108,31 @@ class Contribution:
 
     def __repr__(self) -> str:
         """Show origin and size."""
+        fault = "fault, " if self.kind == "fault" else ""
         return (
-            f"Contribution({self.device}/{self.pattern}, incarnation {self.incarnation}, "
+            f"Contribution({self.device}/{self.pattern}, {fault}incarnation {self.incarnation}, "
             f"revision {self.revision}, {self.stats.count:g} samples)"
+        )
+
+
+def must_be_of_kind(contribution: Contribution, kind: Kind = "normal") -> None:
+    """Raise RejectedError if a contribution is of another kind: faults are in no sum of normal.
+
+    Everything that adds up, stores or adopts contributions calls this.
+
+    Args:
+        contribution: What is to be added, stored or adopted.
+        kind: The kind that belongs there; "normal" by default.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=3)
+    >>> must_be_of_kind(Contribution("pump-3", Stats.empty(shared), 1, "bearing", kind="fault"))
+    Traceback (most recent call last):
+    edgemerge.core.errors.RejectedError: pump-3, bearing: found fault, expected normal: ...
+    """
+    if contribution.kind != kind:
+        raise RejectedError(
+            f"{contribution.device}, {contribution.pattern}: found {contribution.kind}, expected "
+            f"{kind}: faults and what is normal are shared apart, and never added up"
         )
 
 
@@ -366,6 +402,7 @@ class Ledger:
     Args:
         projection: What all devices share.
         n_outputs: Number of targets, for another target than the sample itself; None: n_inputs.
+        kind: What it holds: "normal" (the default), or "fault".
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> ledger = Ledger(shared)
@@ -377,10 +414,14 @@ class Ledger:
     Stats(3 hidden, 2 outputs, 1 samples)
     """
 
-    def __init__(self, projection: Projection, *, n_outputs: int | None = None) -> None:
+    kind: Kind = "normal"  # of those in pickles of older versions, too
+
+    def __init__(
+        self, projection: Projection, *, n_outputs: int | None = None, kind: Kind = "normal"
+    ) -> None:
         """Start empty."""
         must_be(projection, Projection, "build one that all devices share")
-        self.projection = projection
+        self.projection, self.kind = projection, kind
         self.n_outputs = projection.n_inputs if n_outputs is None else n_outputs
         self._newest: dict[Key, Contribution] = {}
 
@@ -410,10 +451,11 @@ class Ledger:
             contribution: Of any device; its stats must be of this ledger's projection.
 
         Raises:
-            RejectedError: The same revision is known with different sums.
+            RejectedError: The same revision is known with different sums, or it is of another kind.
             MismatchError: It was made with another projection.
         """
         must_be(contribution, Contribution, "share() makes one from a detector")
+        must_be_of_kind(contribution, self.kind)
         contribution.stats.must_be_compatible(self.projection, self.n_outputs)
         freshness = self.check(contribution, self._newest.get(contribution.key))
         if freshness == "contradicting":
@@ -546,6 +588,8 @@ class MergedPart:
             projection: What all devices share; needed when there is no contribution.
         """
         notes = sorted(contributions, key=lambda note: note.key)
+        for note in notes:
+            must_be_of_kind(note)
         stats = Stats.total(projection, (note.stats for note in notes))
         return cls(stats, tuple(map(Origin.of, notes)))
 

@@ -16,7 +16,7 @@ It has no clock: the time of each sample is an argument, in seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf, sqrt
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
+from edgemerge.core.faults import FaultName, Faults, can_compare
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import AlarmLevel, Limit, seconds_of
 from edgemerge.core.patterns import inliers
@@ -74,6 +75,7 @@ class Result:
         pattern: In an alarm the pattern that the odd samples form, once it is known; else the
             normal pattern that the sample belongs to.
         episode: The number of the open episode, or None.
+        fault: In an alarm the name of the known fault that its pattern is most like, or None.
     """
 
     at: float
@@ -84,6 +86,7 @@ class Result:
     ready: bool
     pattern: str | None = None
     episode: int | None = None
+    fault: str | None = None
 
 
 @dataclass
@@ -129,6 +132,10 @@ class OddPattern:
         direction: The sum of its samples' residuals in units of what is usual, (n,).
         cosines: Of its blocks of samples: how many, and the sum and the sum of squares of the
             cosines between a block's residual and the direction before it.
+        number: Counts from 1, and stays when the pattern is renamed.
+        like: Which known fault it is most like, or that it is like none; None until it has been
+            compared, which takes 2N samples and a known fault.
+        compared: How many samples it had then.
     """
 
     name: str
@@ -143,6 +150,9 @@ class OddPattern:
     nearest: str | None = None
     status: Status = "unreviewed"
     into: str = ""
+    number: int = 0
+    like: FaultName | None = None
+    compared: float = 0.0
 
     @property
     def least_cosine(self) -> float:
@@ -158,6 +168,7 @@ class OddPattern:
         """Return what a person may see of it, as plain JSON: no rows, no sums."""
         names = ("name", "status", "first", "last", "inputs", "nearest")
         found = {name: getattr(self, name) for name in names}
+        found["like"] = None if self.like is None else self.like.plain()
         return found | {"samples": self.stats.count, "peak": float(f"{self.peak:.6g}")}
 
     def cosine(self, residual: Array) -> float:
@@ -273,6 +284,7 @@ class Monitor:
         self.episode: Episode | None = None
         self.episodes: list[Episode] = []
         self.odd_patterns: dict[str, OddPattern] = {}
+        self.faults = Faults(learner.projection)  # that other devices named
         self.events: deque[MonitorEvent] = deque(maxlen=MAX_EVENTS)
         self.drift = 1.0
         self.drifted = False  # recent samples as a whole are odd: nothing is learnt
@@ -357,7 +369,12 @@ class Monitor:
             "drift": float(f"{self.drift:.6g}"),
             "outside": self.outside,
             "snoozed_until": self.snoozed_until,
-            "episodes": [asdict(e) for e in self.episodes if not e.acknowledged or e.ended is None],
+            "episodes": [
+                asdict(e) | {"like": self._plain_like(e)}
+                for e in self.episodes
+                if not e.acknowledged or e.ended is None
+            ],
+            "known_faults": len(self.faults),
             "patterns": [p.plain() for p in self.odd_patterns.values()],
         }
 
@@ -446,6 +463,7 @@ class Monitor:
             ready=enough and self.phase == "watching" and not is_provisional(self.learner),
             pattern=pattern,
             episode=None if episode is None else episode.number,
+            fault=None if episode is None else self.fault_of(episode),
         )
 
     def _learn(self, seen: Seen, at: float, *, alarm: bool, odd: bool) -> None:
@@ -616,6 +634,62 @@ class Monitor:
         if episode.peak >= found.peak:
             found.peak, found.inputs = episode.peak, episode.inputs
         episode.pattern = found.name
+        if found.stats.count >= 2.0 * found.compared:  # so it is compared a few times at most
+            self._compare(found)
+
+    def know_faults(self, faults: Faults, names: Mapping[int, FaultName] | None = None) -> None:
+        """Replace the known faults that patterns are compared with; none withdraws all names.
+
+        Args:
+            faults: What other devices named, as an exchange returned it.
+            names: What comparing gave, by the number of the pattern, if that was done elsewhere:
+                patterns that are not in it are compared when they grow. None (the default)
+                compares all patterns now.
+
+        Raises:
+            MismatchError: They were made with another projection.
+        """
+        faults.projection.must_equal(self.learner.projection)
+        self.faults = faults
+        for pattern in self.odd_patterns.values():
+            pattern.like, pattern.compared = None, 0.0
+            if names is None:
+                self._compare(pattern)
+            elif pattern.number in names:
+                pattern.like = names[pattern.number]
+                pattern.compared = pattern.stats.count
+
+    def fault_of(self, episode: Episode) -> str | None:
+        """Return the name of the known fault that an episode is most like, or None.
+
+        Args:
+            episode: One of this monitor.
+        """
+        like = self._like(episode)
+        return like.name if like else None
+
+    def fault_words(self, episode: Episode) -> str | None:
+        """Return which known fault an episode is most like, in words; None if not compared yet.
+
+        Args:
+            episode: One of this monitor.
+        """
+        like = self._like(episode)
+        return like.words if like else None
+
+    def _like(self, episode: Episode) -> FaultName | None:
+        pattern = self.odd_patterns.get(episode.pattern or "")
+        return pattern.like if pattern else None
+
+    def _plain_like(self, episode: Episode) -> dict[str, Any] | None:
+        like = self._like(episode)
+        return like.plain() if like else None
+
+    def _compare(self, pattern: OddPattern) -> None:
+        """Compare a pattern with the known faults, if it is large enough."""
+        if len(self.faults) and can_compare(pattern.stats.count, self.learner.projection):
+            pattern.like = self.faults.compare(pattern.stats)
+            pattern.compared = pattern.stats.count
 
     def _new_pattern(self, at: float) -> OddPattern:
         self._make_room(at)
@@ -626,6 +700,7 @@ class Monitor:
         projection = self.learner.projection
         nothing, zero = Stats.empty(projection), np.zeros(projection.n_inputs)
         found = OddPattern(name, nothing, Thinned(RESERVOIR_ROWS), at, at, zero)
+        found.number = self.numbers["odd"]
         self.odd_patterns[name] = found
         self._note("new pattern", at, name)
         return found

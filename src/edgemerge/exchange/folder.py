@@ -15,11 +15,12 @@ from stat import S_ISREG
 from threading import Lock
 
 from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnavailableError
-from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.core.faults import Faults
+from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.protocol import merge
 from edgemerge.exchange.storage import (
-    SUFFIX,
+    SUFFIXES,
     LogOnce,
     file_name,
     must_be_current,
@@ -87,10 +88,11 @@ class FolderExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
-        admit(contribution, projection=self.projection)
-        path = self.path / file_name(contribution.key)
+        kind = contribution.kind
+        admit(contribution, projection=self.projection, kind=kind)
+        path = self.path / file_name(contribution.key, kind)
         with self._reaching(), self._lock, folder_lock(self.path, self.timeout_s):
-            if not must_be_current(contribution, self._read(path)):
+            if not must_be_current(contribution, self._read(path, kind)):
                 return False
             for left in self.path.glob(f".{path.name}.*"):  # of a write that lost power
                 left.unlink(missing_ok=True)
@@ -99,10 +101,12 @@ class FolderExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
-        with self._reaching():
-            found = filter(None, map(self._read, self._files()))
-            selected = selection.matching(found)  # keep no others in memory
+        selected = self._selected(selection, "normal")
         return merge(selected, self.projection, selection, grouped=grouped)
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Return the selected faults, those that are alike as one."""
+        return Faults.of(self._selected(Selection(), "fault"), self.projection, selection)
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""
@@ -111,9 +115,14 @@ class FolderExchange:
         """Show the path."""
         return f"FolderExchange({self.path})"
 
-    def _files(self) -> list[Path]:
+    def _selected(self, selection: Selection, kind: Kind) -> list[Contribution]:
+        with self._reaching():
+            found = (self._read(path, kind) for path in self._files(kind))
+            return selection.matching(filter(None, found))  # keep no others in memory
+
+    def _files(self, kind: Kind) -> list[Path]:
         with os.scandir(self.path) as entries:
-            names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+            names = [entry.name for entry in entries if entry.name.endswith(SUFFIXES[kind])]
         names = sorted(name for name in names if not name.startswith("."))
         if len(names) > MAX_FILES:
             raise RejectedError(
@@ -122,15 +131,15 @@ class FolderExchange:
             )
         return [self.path / name for name in names]
 
-    def _read(self, path: Path) -> Contribution | None:
+    def _read(self, path: Path, kind: Kind) -> Contribution | None:
         """Return the contribution in a file; None if there is no valid one."""
 
         def expected(found: Contribution) -> str:
-            name = file_name(found.key)
+            name = file_name(found.key, kind)
             return "" if path.name.lower() == name else f"it in a file named {name}"
 
         try:
-            return read_contribution(_read_bytes(path), self.projection, expected)
+            return read_contribution(_read_bytes(path), self.projection, expected, kind)
         except FileNotFoundError:
             return None
         except (EdgemergeError, PermissionError) as error:

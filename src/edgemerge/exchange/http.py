@@ -13,13 +13,15 @@ from edgemerge.core.errors import (
     SettingError,
     StaleError,
 )
-from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.core.faults import Faults
+from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.client import BINARY_HEADERS, read_projection
 from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Query, Reply, url_path
 from edgemerge.wire.codec import decode_with_form, encode
 
 MAX_CACHED_PULLS = 8  # answers kept, so that the server need not send unchanged ones again
+ROUTES: dict[Kind, str] = {"normal": "contributions", "fault": "faults"}
 
 
 class HttpExchange:
@@ -53,6 +55,7 @@ class HttpExchange:
         self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
         self._projection = projection
         self._answers: OrderedDict[tuple[Selection, bool], tuple[str, Merged]] = OrderedDict()
+        self._faults: tuple[Selection, str, Faults] | None = None  # the last answer and its tag
         self._lock = Lock()
 
     @property
@@ -66,7 +69,7 @@ class HttpExchange:
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
         try:
-            where = url_path("fleets", self.fleet, "contributions", *contribution.key)
+            where = url_path("fleets", self.fleet, ROUTES[contribution.kind], *contribution.key)
         except SettingError as error:
             raise RejectedError(f"{contribution}: {error}") from error
         reply = self._connection.ask(
@@ -100,6 +103,39 @@ class HttpExchange:
             while len(self._answers) > MAX_CACHED_PULLS:
                 self._answers.popitem(last=False)
         return merged
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Return the faults that others named, those that are alike as one.
+
+        The server selects by receiver, devices and without; unchanged faults are not sent again.
+        """
+        known = self._faults if self._faults and self._faults[0] == selection else None
+        headers = {"If-None-Match": known[1]} if known else {}
+        where = url_path("fleets", self.fleet, "faults")
+        chosen = {name: _pull_query(selection)[name] for name in ("device", "without")}
+        reply = self._connection.ask("GET", where, query=chosen, headers=headers)
+        if reply.status == 304 and known:
+            return known[2]
+        faults = self._read_faults(reply.must_be(200), selection)
+        if tag := reply.headers.get("etag"):
+            self._faults = selection, tag, faults
+        return faults
+
+    def _read_faults(self, reply: Reply, selection: Selection) -> Faults:
+        try:
+            found, _ = decode_with_form(
+                reply.body, limit=MAX_REPLY_BYTES, projection=self.projection
+            )
+        except FormatError as error:
+            raise RejectedError(f"{self}: the answer cannot be read: {error}") from error
+        if not isinstance(found, Faults) or found.projection != self.projection:
+            raise RejectedError(f"{self}: found {found!r}, expected faults of {self.projection}")
+        if len(selection.matching(found.origins)) < len(found.origins):
+            raise RejectedError(
+                f"{self} sent faults of devices that {selection} leaves out: is this token that of "
+                "another device?"
+            )
+        return found.keep_encoded(reply.body)
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
-from edgemerge.core.ledger import Contribution, Ledger, Merged, Selection
+from edgemerge.core.faults import Faults
+from edgemerge.core.ledger import KINDS, Contribution, Kind, Ledger, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.protocol import merge
 from edgemerge.exchange.storage import must_be_current
@@ -29,18 +30,25 @@ class MemoryExchange:
     def __init__(self, projection: Projection) -> None:
         """Start empty."""
         self.projection = projection
-        self._ledger = Ledger(projection)
+        self._ledgers = {kind: Ledger(projection, kind=kind) for kind in KINDS}
         self._lock = Lock()
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
-        admit(contribution, projection=self.projection)
+        admit(contribution, projection=self.projection, kind=contribution.kind)
+        ledger = self._ledgers[contribution.kind]
         with self._lock:
-            must_be_current(contribution, self._ledger.get(contribution.key))
-            return self._ledger.put(contribution)
+            must_be_current(contribution, ledger.get(contribution.key))
+            return ledger.put(contribution)
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
+        return merge(self._listed("normal"), self.projection, selection, grouped=grouped)
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Return the selected faults, those that are alike as one."""
+        return Faults.of(self._listed("fault"), self.projection, selection)
+
+    def _listed(self, kind: Kind) -> list[Contribution]:
         with self._lock:
-            contributions = list(self._ledger)
-        return merge(contributions, self.projection, selection, grouped=grouped)
+            return list(self._ledgers[kind])

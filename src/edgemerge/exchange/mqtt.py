@@ -33,7 +33,8 @@ from edgemerge.core.errors import (
     SettingError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.core.faults import Faults
+from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.connection import Deadline, is_loopback
 from edgemerge.exchange.protocol import merge
@@ -46,7 +47,7 @@ from edgemerge.exchange.storage import (
 )
 from edgemerge.files import read_secret
 from edgemerge.wire.admission import admit
-from edgemerge.wire.codec import MAX_BYTES, encode
+from edgemerge.wire.codec import KIND_WORDS, MAX_BYTES, encode
 
 MAX_MESSAGES = 999  # at a time: of more, most brokers drop some silently
 MAX_TOTAL_BYTES = 2**28
@@ -327,8 +328,9 @@ class MqttExchange:
     """Contributions as retained messages of a broker, each under its own topic.
 
     `<prefix>/<fleet>/<first 16 of the fingerprint>/contribution/<device>/<incarnation>/<pattern>`,
-    with names percent-encoded. Messages that are not contributions are skipped, and logged once
-    each. Every user who may write to these topics may replace any contribution.
+    with names percent-encoded; faults have `fault` for `contribution`. Messages that are not
+    contributions are skipped, and logged once each. Every user who may write to these topics may
+    replace any contribution.
 
     Args:
         host: Name or address of the broker.
@@ -384,13 +386,14 @@ class MqttExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution and read it back; return False if it was stored before."""
-        admit(contribution, projection=self.projection)
-        where, payload = self._topic(topic_suffix(contribution.key)), encode(contribution)
+        kind, payload = contribution.kind, encode(contribution)
+        admit(contribution, projection=self.projection, kind=kind)
+        where = self._topic(topic_suffix(contribution.key), kind)
         with self.broker.session(len(payload)) as session:
-            if not must_be_current(contribution, self._known(session, where)):
+            if not must_be_current(contribution, self._known(session, where, kind)):
                 return False
             session.keep(where, payload)
-            kept = self._known(session, where)
+            kept = self._known(session, where, kind)
         if kept != contribution:
             must_be_current(contribution, kept)  # another process may have been quicker
             raise RejectedError(
@@ -401,16 +404,25 @@ class MqttExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
+        found = self._found(selection, "normal")
+        return merge(found, self.projection, selection, grouped=grouped)
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Return the selected faults, those that are alike as one."""
+        return Faults.of(self._found(Selection(), "fault"), self.projection, selection)
+
+    def _found(self, selection: Selection, kind: Kind) -> list[Contribution]:
+        """Return the valid contributions of this kind, and perhaps more than are selected."""
         names = selection.devices
         devices = {"+"} if names is None else {safe_name(name) for name in names}
         pattern = "+" if selection.pattern is None else safe_name(selection.pattern)
-        filters = [self._topic(f"{device}/+/{pattern}") for device in sorted(devices)]
+        filters = [self._topic(f"{device}/+/{pattern}", kind) for device in sorted(devices)]
         if not filters:
-            return Merged(self.projection)
+            return []
         with self.broker.session(self._size) as session:
             found = session.gather(filters, self._marker)
-        read = (self._read(where, payload) for where, payload in sorted(found.items()))
-        return merge(filter(None, read), self.projection, selection, grouped=grouped)
+        read = (self._read(where, payload, kind) for where, payload in sorted(found.items()))
+        return list(filter(None, read))
 
     def close(self) -> None:
         """Do nothing: no connection stays open between calls."""
@@ -428,22 +440,22 @@ class MqttExchange:
     def _marker(self) -> str:
         return f"{self.root}/marker/{os.urandom(8).hex()}"
 
-    def _topic(self, last: str) -> str:
-        return f"{self.root}/contribution/{last}"
+    def _topic(self, last: str, kind: Kind = "normal") -> str:
+        return f"{self.root}/{KIND_WORDS[kind]}/{last}"
 
-    def _known(self, session: BrokerSession, where: str) -> Contribution | None:
+    def _known(self, session: BrokerSession, where: str, kind: Kind) -> Contribution | None:
         found = session.gather([where], self._marker).get(where)
-        return None if found is None else self._read(where, found)
+        return None if found is None else self._read(where, found, kind)
 
-    def _read(self, where: str, payload: bytes) -> Contribution | None:
+    def _read(self, where: str, payload: bytes, kind: Kind) -> Contribution | None:
         """Return the contribution in a message; None if there is no valid one."""
 
         def expected(found: Contribution) -> str:
             last = topic_suffix(found.key)
-            return "" if where == self._topic(last) else f"it under {last}"
+            return "" if where == self._topic(last, kind) else f"it under {last}"
 
         try:
-            return read_contribution(payload, self.projection, expected)
+            return read_contribution(payload, self.projection, expected, kind)
         except EdgemergeError as error:
             self._log.warn(where, error)
             return None

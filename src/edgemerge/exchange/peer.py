@@ -1,9 +1,9 @@
 """Exchange between a few devices directly: each serves its contributions and fetches the others'.
 
 `GET /contributions` lists them as JSON, `GET /contributions/<device>/<incarnation>/<pattern>`
-returns the bytes of one; both need the token. Everything is in memory: after a restart a device
-serves nothing until it pushes again, and has nothing of its peers until it pulls. Plain HTTP: for
-one machine, a trusted network or a tunnel.
+returns the bytes of one, and `/faults` does the same for faults; all need the token. Everything is
+in memory: after a restart a device serves nothing until it pushes again, and has nothing of its
+peers until it pulls. Plain HTTP: for one machine, a trusted network or a tunnel.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from edgemerge.core.errors import (
     RejectedError,
     SettingError,
     UnavailableError,
+    UnknownError,
 )
+from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import (
+    KINDS,
     Contribution,
     Freshness,
     Key,
+    Kind,
     Ledger,
     Merged,
     Selection,
@@ -57,12 +61,12 @@ POLL_S = 0.05
 logger = logging.getLogger(__name__)
 
 
-LIST_PATH = "/contributions"
+LIST_PATHS: dict[Kind, str] = {"normal": "/contributions", "fault": "/faults"}
 
 
-def contribution_path(key: Key) -> str:
+def contribution_path(key: Key, kind: Kind = "normal") -> str:
     """Return the path of a contribution."""
-    return f"{LIST_PATH}/{topic_suffix(key)}"
+    return f"{LIST_PATHS[kind]}/{topic_suffix(key)}"
 
 
 class ContributionServer(ThreadingHTTPServer):
@@ -148,9 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not compare_digest(given, self.server.expected):
             self._send(401, b'{"error": "the token is missing or wrong"}')
             return
-        served = {contribution_path(each.key): each for each in self.server.contributions()}
-        if self.path == LIST_PATH:
-            listed = [(*each.key, each.revision) for each in served.values()]
+        contributions = self.server.contributions()
+        served = {contribution_path(each.key, each.kind): each for each in contributions}
+        kinds = [kind for kind, path in LIST_PATHS.items() if path == self.path]
+        if kinds:
+            listed = [(*each.key, each.revision) for each in contributions if each.kind in kinds]
             self._send(200, json.dumps(listed).encode())
         elif self.path in served:
             self._send(200, encode(served[self.path]), kind="application/octet-stream")
@@ -229,7 +235,7 @@ class PeerExchange:
                 "found no token or two, expected token or token_file: all peers share it"
             )
         secret = token if token is not None else read_token(str(token_file))
-        self._own: dict[Key, Contribution] = {}
+        self._own: dict[Kind, dict[Key, Contribution]] = {kind: {} for kind in KINDS}
         self._lock = Lock()
         self._connect = partial(Connection, token=secret, timeout_s=timeout_s)
         self._peers: list[_Peer] = []
@@ -254,31 +260,40 @@ class PeerExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Serve a contribution from now on; return False if it was served before."""
-        admit(contribution, projection=self.projection)
+        admit(contribution, projection=self.projection, kind=contribution.kind)
+        own = self._own[contribution.kind]
         with self._lock:
-            if not must_be_current(contribution, self._own.get(contribution.key)):
+            if not must_be_current(contribution, own.get(contribution.key)):
                 return False
-            self._own[contribution.key] = contribution.keep_encoded(encode(contribution))
+            own[contribution.key] = contribution.keep_encoded(encode(contribution))
             return True
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Fetch what is new from every peer; return the sum of the selected contributions."""
+        return merge(self._fetched("normal"), self.projection, selection, grouped=grouped)
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Fetch new faults from every peer; return the selected ones, those alike as one."""
+        return Faults.of(self._fetched("fault"), self.projection, selection)
+
+    def _fetched(self, kind: Kind) -> list[Contribution]:
+        """Return the newest contributions of this kind, of all peers and own ones."""
         peers = self._peers
-        errors = [error for peer in peers if (error := self._fetch_from(peer)) is not None]
+        errors = [error for peer in peers if (error := self._fetch_from(peer, kind)) is not None]
         found: dict[Key, Contribution] = {}
         for peer in peers:
-            for key, contribution in peer.known.items():
+            for key, contribution in peer.known[kind].items():
                 if self._check(contribution, found.get(key)) == "newer":
                     found[key] = contribution
         if errors and len(errors) == len(peers) and not found:
             denied = all(isinstance(error, DeniedError) for error in errors)
-            kind: type[EdgemergeError] = DeniedError if denied else UnavailableError
-            raise kind(f"no peer could be asked: {errors[0]}") from errors[0]
+            failure: type[EdgemergeError] = DeniedError if denied else UnavailableError
+            raise failure(f"no peer could be asked: {errors[0]}") from errors[0]
         with self._lock:
-            own = dict(self._own)
+            own = dict(self._own[kind])
         for key, contribution in own.items():
             self._check(contribution, found.get(key))
-        return merge((found | own).values(), self.projection, selection, grouped=grouped)
+        return list((found | own).values())
 
     def close(self) -> None:
         """Stop serving, and close the connections to peers."""
@@ -292,7 +307,7 @@ class PeerExchange:
 
     def _served(self) -> list[Contribution]:
         with self._lock:
-            return list(self._own.values())
+            return [each for own in self._own.values() for each in own.values()]
 
     def _check(self, found: Contribution, known: Contribution | None) -> Freshness:
         freshness = Ledger.check(found, known)
@@ -304,9 +319,14 @@ class PeerExchange:
             self._contradictions.warn(str(found.key), error)
         return freshness
 
-    def _fetch_from(self, peer: _Peer) -> EdgemergeError | None:
+    def _fetch_from(self, peer: _Peer, kind: Kind) -> EdgemergeError | None:
         try:
-            peer.fetch(self.projection)
+            peer.fetch(self.projection, kind)
+        except UnknownError as error:
+            if kind == "fault":  # an older version, which serves none
+                return None
+            self._log.warn(peer.connection.url, error)
+            return error
         except EdgemergeError as error:
             self._log.warn(peer.connection.url, error)
             return error
@@ -319,23 +339,23 @@ class _Peer:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.known: dict[Key, Contribution] = {}
+        self.known: dict[Kind, dict[Key, Contribution]] = {kind: {} for kind in KINDS}
         self._log = LogOnce(logger, f"skipped a contribution served by {connection.url}")
         self._lock = Lock()
 
-    def fetch(self, projection: Projection) -> None:
+    def fetch(self, projection: Projection, kind: Kind) -> None:
         """Fetch what is new; skip what is not valid."""
         with self._lock:
-            for key, revision in self._list():
-                known = self.known.get(key)
+            for key, revision in self._list(kind):
+                known = self.known[kind].get(key)
                 if known and known.revision >= revision:  # the list has no content to check
                     continue
-                found = self._fetch(key, projection)
-                if found and (known or len(self.known) < MAX_CONTRIBUTIONS):
-                    self.known = self.known | {key: found}
+                found = self._fetch(key, projection, kind)
+                if found and (known or len(self.known[kind]) < MAX_CONTRIBUTIONS):
+                    self.known[kind] = self.known[kind] | {key: found}
 
-    def _list(self) -> list[tuple[Key, int]]:
-        reply = self.connection.ask("GET", LIST_PATH, limit=MAX_LIST_BYTES).must_be(200)
+    def _list(self, kind: Kind) -> list[tuple[Key, int]]:
+        reply = self.connection.ask("GET", LIST_PATHS[kind], limit=MAX_LIST_BYTES).must_be(200)
         found = reply.json()
         if not isinstance(found, list) or len(found) > MAX_CONTRIBUTIONS:
             raise RejectedError(
@@ -343,13 +363,14 @@ class _Peer:
             )
         return [_parse_entry(entry) for entry in found]
 
-    def _fetch(self, key: Key, projection: Projection) -> Contribution | None:
-        reply = self.connection.ask("GET", contribution_path(key)).must_be(200)
+    def _fetch(self, key: Key, projection: Projection, kind: Kind) -> Contribution | None:
+        reply = self.connection.ask("GET", contribution_path(key, kind)).must_be(200)
         try:
             return read_contribution(
                 reply.body,
                 projection,
                 lambda found: "" if found.key == key else f"the contribution {key}",
+                kind,
             )
         except EdgemergeError as error:
             self._log.warn(str(key), error)

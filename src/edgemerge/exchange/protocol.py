@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
+from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import MAX_PARTS, Contribution, Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import group
@@ -37,6 +38,27 @@ class Exchange(Protocol):
             grouped: One sum for each pattern (for a `Bank`) instead of one in all.
         """
         ...
+
+
+class FaultExchange(Exchange, Protocol):
+    """An exchange that also stores faults, apart from what is normal; all of ours do."""
+
+    def pull_faults(self, selection: Selection) -> Faults:
+        """Return the faults that others named, those that are alike as one.
+
+        Args:
+            selection: Which contributions; name yourself as `receiver` to leave out your own.
+        """
+        ...
+
+
+def shares_faults(exchange: Exchange) -> TypeGuard[FaultExchange]:
+    """Return whether faults can be pushed to an exchange.
+
+    Args:
+        exchange: Any exchange. One without `pull_faults` might add a fault to what is normal.
+    """
+    return hasattr(exchange, "pull_faults")
 
 
 def merge(

@@ -13,14 +13,14 @@ from logging import Logger
 from string import ascii_lowercase, digits
 
 from edgemerge.core.errors import RejectedError, StaleError
-from edgemerge.core.ledger import Contribution, Key, Ledger
+from edgemerge.core.ledger import Contribution, Key, Kind, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode_with_form
 
 UNESCAPED = frozenset((ascii_lowercase + digits + "-_").encode())
 MAX_NAME_CHARS = 48  # so that two fit into a file name on any file system
-SUFFIX = ".safetensors"
+SUFFIXES: dict[Kind, str] = {"normal": ".safetensors", "fault": ".fault"}
 
 
 def safe_name(name: str) -> str:
@@ -38,14 +38,14 @@ def safe_name(name: str) -> str:
     return f"{text[: MAX_NAME_CHARS - 33]}~{sha256(data).hexdigest()[:32]}"
 
 
-def file_name(key: Key) -> str:
+def file_name(key: Key, kind: Kind = "normal") -> str:
     """Return the file name of a contribution.
 
-    >>> file_name(("pump-3", 0, "idle"))
-    'pump-3,0,idle.safetensors'
+    >>> file_name(("pump-3", 0, "idle")), file_name(("pump-3", 0, "bearing"), "fault")
+    ('pump-3,0,idle.safetensors', 'pump-3,0,bearing.fault')
     """
     device, incarnation, pattern = key
-    return f"{safe_name(device)},{incarnation},{safe_name(pattern)}{SUFFIX}"
+    return f"{safe_name(device)},{incarnation},{safe_name(pattern)}{SUFFIXES[kind]}"
 
 
 def topic_suffix(key: Key) -> str:
@@ -59,7 +59,10 @@ def topic_suffix(key: Key) -> str:
 
 
 def read_contribution(
-    data: bytes, projection: Projection, expected: Callable[[Contribution], str]
+    data: bytes,
+    projection: Projection,
+    expected: Callable[[Contribution], str],
+    kind: Kind = "normal",
 ) -> Contribution:
     """Decode and validate the bytes of a stored contribution.
 
@@ -67,6 +70,7 @@ def read_contribution(
         data: The bytes, of any form.
         projection: What all devices share.
         expected: Returns where a contribution should have been stored, if not here; else "".
+        kind: The kind that is stored there; "normal" by default.
 
     Raises:
         EdgemergeError: The bytes are no valid contribution, or stored in the wrong place.
@@ -76,7 +80,7 @@ def read_contribution(
         raise RejectedError(f"found {type(found).__name__}, expected Contribution")
     if place := expected(found):
         raise RejectedError(f"found {found}, expected {place}")
-    admit(found, projection=projection, form=form)
+    admit(found, projection=projection, form=form, kind=kind)
     return found
 
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
-from edgemerge.core.ledger import Key, Selection
+from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
@@ -31,6 +31,7 @@ from edgemerge.server.contributions import (
     put,
 )
 from edgemerge.server.db.base import DiskFullError
+from edgemerge.server.faults import put_fault
 from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
 from edgemerge.server.http import (
     ETAG_HEADER,
@@ -80,6 +81,7 @@ from edgemerge.server.schemas import (
     Enrolment,
     EnrolmentRequest,
     ExcludeRequest,
+    FaultSummary,
     FleetSummary,
     Health,
     Invitation,
@@ -136,14 +138,28 @@ async def put_contribution(
     request: Request,
 ) -> Response:
     """Keep a device's own contribution; once answered it is on disk, and repeats do no harm."""
+    key = (sender[0].name, incarnation, pattern)
+    return await _keep(sender, key, service, load, request, "normal")
+
+
+async def _keep(
+    sender: tuple[Caller, Fleet],
+    key: Key,
+    service: Service,
+    load: InFlight,
+    request: Request,
+    kind: Kind,
+) -> Response:
+    """Read, check and store what a device sent, and say what became of it."""
     caller, agreed = sender
+    store = put if kind == "normal" else put_fault
     async with load.body(request, agreed.max_contribution_bytes) as data:
         service.metrics.received.inc(len(data))
-        key = (caller.name, incarnation, pattern)
+        limiter = request.app.state.check_limiter
         try:
-            received = await _decode_and_check(data, agreed, key, request.app.state.check_limiter)
+            received = await _decode_and_check(data, agreed, key, limiter, kind)
             now = service.clock()
-            submitted = service.writer.submit(lambda tx: put(tx, agreed, received, caller, now))
+            submitted = service.writer.submit(lambda tx: store(tx, agreed, received, caller, now))
             result = await wrap_future(submitted)
         except EdgemergeError:
             service.metrics.contributions.labels("refused").inc()
@@ -156,7 +172,7 @@ async def put_contribution(
 
 
 async def _decode_and_check(
-    data: bytes, fleet: Fleet, key: Key, limiter: CapacityLimiter
+    data: bytes, fleet: Fleet, key: Key, limiter: CapacityLimiter, kind: Kind
 ) -> ReceivedContribution:
     """Read and check a contribution; beside the loop only if it would hold that up for long.
 
@@ -164,8 +180,8 @@ async def _decode_and_check(
     at each of a hundred steps: 640 kB at 100 devices, twice as many in a second.
     """
     if len(data) <= MAX_INLINE_BYTES:
-        return decode_and_check(data, fleet, key)
-    return await run_in_thread(lambda: decode_and_check(data, fleet, key), limiter)
+        return decode_and_check(data, fleet, key, kind)
+    return await run_in_thread(lambda: decode_and_check(data, fleet, key, kind), limiter)
 
 
 def _put_response(result: PutResult) -> JSONResponse:
@@ -409,6 +425,62 @@ def patterns(
     """Return an exact sum for each pattern of what others contributed, largest first."""
     answer = service.pull(fleet, selection, caller, if_none_match(request), grouped=True)
     return etag_response(answer.data, answer.tag)
+
+
+FAULT_PATH = "/fleets/{fleet}/faults/{device}/{incarnation}/{pattern}"
+
+
+@router.put(
+    FAULT_PATH,
+    status_code=201,
+    response_model=PutResponse,
+    responses={
+        200: {"model": PutResponse, "description": "The very same was there already."},
+        **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+        409: {
+            "model": Conflict,
+            "description": "The revision is stale, or contradicts the one that is stored.",
+        },
+    },
+    openapi_extra=bytes_body_schema("A fault whose origin is the address; empty, it is withdrawn."),
+)
+async def put_named_fault(
+    sender: Sender,
+    incarnation: Number,
+    pattern: PatternName,
+    service: ServiceDep,
+    load: InFlightDep,
+    request: Request,
+) -> Response:
+    """Keep a fault that a person named on this device, apart from what is normal."""
+    key = (sender[0].name, incarnation, pattern)
+    return await _keep(sender, key, service, load, request, "fault")
+
+
+@router.get(
+    "/fleets/{fleet}/faults",
+    responses={**bytes_response_schema("Known faults, those alike as one."), **PULL_PROBLEMS},
+    response_class=Response,
+)
+def pull_faults(
+    fleet: Name, caller: Member, service: ServiceDep, selection: SelectionDep, request: Request
+) -> Response:
+    """Return the faults that others named: an exact sum of those that are alike, and who named it.
+
+    Of the selection, `device` and `without` count.
+    """
+    answer = service.faults.pull(fleet, selection, caller, if_none_match(request))
+    return etag_response(answer.data, answer.tag)
+
+
+@router.get("/fleets/{fleet}/faults/list", responses=problem_responses(401, 403, 404, 422))
+def list_known_faults(fleet: Name, _caller: Operator, service: ServiceDep) -> list[FaultSummary]:
+    """Return a fleet's known faults without their numbers, the largest first."""
+    agreed, found = service.faults.known(fleet)
+    return [
+        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.min_devices)
+        for fault in found
+    ]
 
 
 MAX_PROJECTION_BYTES = 2**20  # bytes that a projection may have

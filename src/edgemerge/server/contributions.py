@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
-from edgemerge.core.ledger import Contribution, Key, Ledger, Origin
+from edgemerge.core.ledger import Contribution, Key, Kind, Ledger, Origin
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
@@ -299,7 +299,9 @@ class PutResult:
     problem: str = ""
 
 
-def decode_and_check(data: bytes, fleet: Fleet, key: Key) -> ReceivedContribution:
+def decode_and_check(
+    data: bytes, fleet: Fleet, key: Key, kind: Kind = "normal"
+) -> ReceivedContribution:
     """Decode and check a contribution; needs no database, so any thread can do it."""
     limit, projection = fleet.max_contribution_bytes, fleet.projection
     found, form = decode_with_form(data, limit=limit, projection=projection)
@@ -308,7 +310,7 @@ def decode_and_check(data: bytes, fleet: Fleet, key: Key) -> ReceivedContributio
     if found.key != key:
         raise RejectedError(f"found the contribution {found.key}, expected {key} by the address")
     must_be_pattern_name(found.pattern)
-    admit(found, projection=projection, form=form)
+    admit(found, projection=projection, form=form, kind=kind)
     return ReceivedContribution(found, data, form, sha256(data).hexdigest())
 
 

@@ -40,6 +40,7 @@ FLEET_TABLES = (
         "choices",
         "contributions",
         "devices",
+        "faults",
         "invitations",
         "merges",
         "minutes",

@@ -124,8 +124,23 @@ class ContributionList(BaseModel):
     contributions: list[ContributionSummary]
 
 
+class FaultSummary(BaseModel):
+    """A known fault without its numbers: its names, where and when it was first seen.
+
+    `told` says whether devices are told it: a fleet may demand that it is of several devices.
+    """
+
+    name: str
+    names: list[str]
+    device: str
+    first: float | None
+    devices: list[str]
+    samples: float
+    told: bool
+
+
 class Dropped(BaseModel):
-    """How many contributions were dropped."""
+    """How many contributions and faults were dropped."""
 
     dropped: int
 
@@ -379,7 +394,11 @@ class LenientReport(BaseModel):
 
 
 class ReportedEpisode(LenientReport):
-    """An episode; `ended` is null while it is open, `inputs` are those that carried the peak."""
+    """An episode; `ended` is null while it is open, `inputs` are those that carried the peak.
+
+    `fault` is the name of the known fault that it is most like, `like` says so in words, or that
+    it is like none.
+    """
 
     number: Count
     began: Moment
@@ -389,10 +408,15 @@ class ReportedEpisode(LenientReport):
     inputs: InputShares = Field(default_factory=list)
     pattern: ShortText | None = None
     acknowledged: bool = False
+    fault: ShortText | None = None
+    like: LongText | None = None
 
 
 class ReportedOddPattern(LenientReport):
-    """Samples that were not learnt and belong together; `status` is what a person decided."""
+    """Samples that were not learnt and belong together; `status` is what a person decided.
+
+    `like` is as for an episode; of a fault `sharing` says whether others know it, or why not.
+    """
 
     name: ShortText
     status: ShortText = "unreviewed"
@@ -402,6 +426,9 @@ class ReportedOddPattern(LenientReport):
     peak: NonNegative = 0.0
     inputs: InputShares = Field(default_factory=list)
     nearest: ShortText | None = None
+    fault: ShortText | None = None
+    like: LongText | None = None
+    sharing: LongText | None = None
 
 
 class ReportedCommissioning(LenientReport):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from edgemerge.core.errors import CapacityError, DeniedError, UnknownError
 from edgemerge.core.ledger import Key, Selection
-from edgemerge.server import audit, auth, contributions, fleets, totals
+from edgemerge.server import audit, auth, contributions, faults, fleets, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
 from edgemerge.server.choices.operator import ChoiceService
@@ -53,6 +53,7 @@ class Service:
         self.database, self.clock = database, clock
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
+        self.faults = faults.FaultService(database, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer)
         self.history = History(database, self.writer, clock=clock)
         self.report_limiter = ReportLimiter()
@@ -233,16 +234,18 @@ class Service:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
             found = contributions.drop_device(tx, name, device, incarnation)
+            named = faults.drop_faults(tx, name, device, incarnation)
             which = {} if incarnation is None else {"incarnation": incarnation}
-            if not found:
+            if not found + named:
                 of = f", incarnation {incarnation}," if which else ""
                 raise UnknownError(f"no contribution of {device}{of} in {name}")
             fleets.next_epoch(tx, name)
+            which |= {"faults": named} if named else {}
             self._audit(tx, caller, "drop", name, device, contributions=found, **which)
             # Of another device, or of a fleet that is still too full: the next pull reports it.
             with suppress(ValueDamagedError, CapacityError):
                 totals.count_changes(tx, fleets.get(tx, name), found)
-            return found
+            return found + named
 
         return self._make_room(change)
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import MismatchError, RejectedError, must_be
-from edgemerge.core.ledger import Contribution, Ledger
+from edgemerge.core.ledger import Contribution, Kind, Ledger, must_be_of_kind
 from edgemerge.core.projection import MAX_ABS_INPUT, Projection
 from edgemerge.core.stats import Stats, exact_limit
 
@@ -364,6 +364,7 @@ def admit(
     forgetting: float = 1.0,
     form: str = "exact",
     n_outputs: int | None = None,
+    kind: Kind = "normal",
 ) -> None:
     """Raise RejectedError if a contribution cannot be sums of samples under this projection.
 
@@ -378,9 +379,11 @@ def admit(
             (the default), "float32" or "root16".
         n_outputs: The number of outputs, if the target is not the sample itself; None (the
             default): as many as inputs.
+        kind: The kind that belongs where it is going: "normal" (the default), or "fault".
 
     Raises:
-        RejectedError: It failed a check; the message names the device and what is wrong.
+        RejectedError: It failed a check, or is of another kind; the message names the device and
+            what is wrong.
         MismatchError: `last` has another key.
 
     >>> from edgemerge.core.stats import Stats
@@ -388,6 +391,7 @@ def admit(
     >>> admit(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), 1), projection=shared)
     """
     must_be(contribution, Contribution, "decode() gives one from what a peer sent")
+    must_be_of_kind(contribution, kind)
     if last is not None and last.key != contribution.key:
         raise MismatchError(f"found last={last}, expected one with the key {contribution.key}")
     case = Candidate(contribution, projection, last, devices, forgetting, form, n_outputs)

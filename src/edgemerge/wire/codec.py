@@ -24,14 +24,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, prod
 from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, SolveError, must_be
-from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin
+from edgemerge.core.faults import FaultOrigin, Faults, KnownFault
+from edgemerge.core.ledger import Contribution, Kind, Merged, MergedPart, Origin
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats, exact_limit
 from edgemerge.wire.admission import (
@@ -552,7 +553,44 @@ def _origin_from_json(entry: Any) -> Origin:
     return Origin(device, incarnation, pattern, revision)
 
 
-Value = Projection | Stats | Contribution | Merged
+def faults_metadata(faults: Faults) -> Metadata:
+    """Return the origins of each known fault as metadata."""
+    return {
+        f"{i}.origins": json.dumps(fault.origins, separators=(",", ":"))
+        for i, fault in enumerate(faults)
+    }
+
+
+def faults_from_metadata(projection: Projection, metadata: Metadata, sums: list[Stats]) -> Faults:
+    """Return known faults with the origins in the metadata."""
+    if any(len(stats.C) != projection.n_inputs for stats in sums):
+        raise FormatError("found sums of another task, expected those of detectors")
+    origins = [_fault_origins(metadata.get(f"{i}.origins", "")) for i in range(len(sums))]
+    keys = [origin.key for some in origins for origin in some]
+    if len(set(keys)) < len(keys):
+        raise FormatError("found a contribution in two faults, expected each in one")
+    known = (KnownFault(stats, some) for stats, some in zip(sums, origins, strict=True))
+    return Faults(projection, tuple(known))
+
+
+def _fault_origins(text: str) -> tuple[FaultOrigin, ...]:
+    try:
+        found = tuple(_fault_origin_from_json(entry) for entry in json.loads(text))
+    except (EdgemergeError, ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"found origins {text[:80]!r}, expected a list of five each") from error
+    if not found or list(found) != sorted(found, key=lambda origin: origin.key):
+        raise FormatError("found no origins, or unsorted ones, expected them sorted by key")
+    return found
+
+
+def _fault_origin_from_json(entry: Any) -> FaultOrigin:
+    *origin, first = entry
+    if not (first is None or (type(first) is float and isfinite(first))):
+        raise FormatError("found a bad time of a fault, expected a number, or null")
+    return FaultOrigin(*_origin_from_json(origin), first)
+
+
+Value = Projection | Stats | Contribution | Merged | Faults
 
 
 V = TypeVar("V", bound=Value)
@@ -562,7 +600,7 @@ def encode(value: Value, form: str = "exact") -> bytes:
     """Return a value as bytes; equal values give equal bytes.
 
     Args:
-        value: A projection, stats, a contribution, or the `Merged` that a pull returns.
+        value: A projection, stats, a contribution, or the `Merged` or `Faults` of a pull.
         form: "exact" (default), "float32" (half the bytes) or "root16" (a quarter). The last two
             round the sums: use them for links that cannot carry more. float16 of U itself is not
             offered, since it would make U indefinite.
@@ -571,8 +609,9 @@ def encode(value: Value, form: str = "exact") -> bytes:
     >>> len(encode(Stats.of(shared, [[0.1, 0.2]])))
     696
     """
-    if form == "exact" and isinstance(value, Contribution | Merged) and value.encoded is not None:
-        return value.encoded
+    kept = value.encoded if isinstance(value, Contribution | Merged | Faults) else None
+    if form == "exact" and kept is not None:
+        return kept
     return pack_payload(to_payload(value, form))
 
 
@@ -652,14 +691,17 @@ def to_payload(value: Value, form: str = "exact") -> Payload:
     if isinstance(value, Stats):
         return Payload("stats", value.projection, {}, {"": value}, form)
     if isinstance(value, Contribution):
-        metadata = origin_metadata(value)
-        return Payload("contribution", value.stats.projection, metadata, {"": value.stats}, form)
+        metadata, kind = origin_metadata(value), KIND_WORDS[value.kind]
+        return Payload(kind, value.stats.projection, metadata, {"": value.stats}, form)
     if isinstance(value, Merged):
         parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
         return Payload("told", value.projection, merged_metadata(value), parts, form)
+    if isinstance(value, Faults):
+        parts = {f"{i}.": fault.stats for i, fault in enumerate(value)}
+        return Payload("faults", value.projection, faults_metadata(value), parts, form)
     raise SettingError(
-        f"found {type(value).__name__}, expected Projection, Stats, Contribution or Merged "
-        "(save() also takes Detector, Bank and Ledger)"
+        f"found {type(value).__name__}, expected Projection, Stats, Contribution, Merged or "
+        "Faults (save() also takes Detector, Bank and Ledger)"
     )
 
 
@@ -670,32 +712,40 @@ def from_payload(payload: Payload) -> Value:
         return payload.projection
     if payload.kind == "stats" and names == [""]:
         return payload.parts[""]
-    if payload.kind == "contribution" and names == [""]:
-        return contribution_from_metadata(payload.metadata, payload.parts[""])
-    if payload.kind == "told" and names == [f"{i}." for i in range(len(names))]:
-        return merged_from_metadata(
-            payload.projection, payload.metadata, list(payload.parts.values())
-        )
+    for kind, word in KIND_WORDS.items():
+        if payload.kind == word and names == [""]:
+            return contribution_from_metadata(payload.metadata, payload.parts[""], kind)
+    if payload.kind in ("told", "faults") and names == [f"{i}." for i in range(len(names))]:
+        read = merged_from_metadata if payload.kind == "told" else faults_from_metadata
+        return read(payload.projection, payload.metadata, list(payload.parts.values()))
     raise FormatError(
-        f"found {payload.kind!r} with {len(names)} sums, "
-        "expected a projection, stats, a contribution or merged contributions"
+        f"found {payload.kind!r} with {len(names)} sums, expected a projection, stats, "
+        "a contribution, merged contributions, a fault or faults"
     )
+
+
+# What the header calls a contribution. Versions that know no faults refuse the word.
+KIND_WORDS: dict[Kind, str] = {"normal": "contribution", "fault": "fault"}
 
 
 def origin_metadata(contribution: Contribution) -> Metadata:
     """Return the origin of a contribution as metadata."""
     c = contribution
     numbers = {"incarnation": str(c.incarnation), "revision": str(c.revision)}
-    return {"device": c.device, "pattern": c.pattern, **numbers}
+    first = {} if c.first is None else {"first": float(c.first).hex()}
+    return {"device": c.device, "pattern": c.pattern, **numbers, **first}
 
 
-def contribution_from_metadata(metadata: Metadata, stats: Stats) -> Contribution:
+def contribution_from_metadata(
+    metadata: Metadata, stats: Stats, kind: Kind = "normal"
+) -> Contribution:
     """Return sums with the origin in the metadata, as a contribution."""
     try:
+        first = float.fromhex(metadata["first"]) if "first" in metadata else None
         device, pattern = metadata["device"], metadata["pattern"]
         revision, incarnation = int(metadata["revision"]), int(metadata["incarnation"])
-        return Contribution(device, stats, revision, pattern, incarnation)
+        return Contribution(device, stats, revision, pattern, incarnation, kind, first)
     except KeyError as error:
         raise FormatError(f"found no {error} in the header of a contribution") from error
-    except (EdgemergeError, ValueError) as error:
+    except (EdgemergeError, ValueError, OverflowError) as error:
         raise FormatError(f"found a bad origin of a contribution: {error}") from error

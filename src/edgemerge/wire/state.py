@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, FormatError
+from edgemerge.core.faults import FaultName, Faults
 from edgemerge.core.ledger import Contribution, Ledger, Merged
 from edgemerge.core.monitor import (
     RESERVOIR_ROWS,
@@ -36,6 +37,8 @@ from edgemerge.wire.codec import (
     Metadata,
     Payload,
     Tensors,
+    decode,
+    encode,
     pack,
     pack_payload,
     unpack_payload,
@@ -142,7 +145,10 @@ MONITOR_FIELDS = (
     "phase", "taken", "began", "last_at", "outside", "snoozed_until", "drift", "drifted",
     "numbers", "paused",
 )  # fmt: skip
-ODD_FIELDS = ("name", "first", "last", "cosines", "peak", "inputs", "nearest", "status", "into")
+ODD_FIELDS = (
+    "name", "first", "last", "cosines", "peak", "inputs", "nearest", "status", "into", "number",
+    "compared",
+)  # fmt: skip
 
 
 def monitor_to_bytes(monitor: Monitor) -> bytes:
@@ -161,6 +167,8 @@ def monitor_to_bytes(monitor: Monitor) -> bytes:
         "block": _rows_tensor([row for _, row in monitor.block], n),
         "recent": _rows_tensor(monitor.recent, n),
     }
+    if len(monitor.faults):
+        tensors["faults"] = _bytes_tensor(encode(monitor.faults))
     for i, each in enumerate(odd):
         tensors[f"{i}.rows"] = _rows_tensor(each.rows.rows, n)
         tensors[f"{i}.direction"] = each.direction
@@ -184,6 +192,7 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
         "odd": [
             {name: getattr(each, name) for name in ODD_FIELDS}
             | {"stride": each.rows.stride, "seen": each.rows.seen}
+            | {"like": None if each.like is None else each.like.plain()}
             for each in monitor.odd_patterns.values()
         ],
         "pinned": _pinned(monitor.learner),
@@ -224,18 +233,36 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
     rows = zip(plain["pending"], _checked_rows(tensors["pending"], n), strict=True)
     monitor.pending = [(number, at, row, score) for (number, at, score), row in rows]
     monitor.block = list(zip(plain["block"], _checked_rows(tensors["block"], n), strict=True))
+    monitor.faults = _known_faults(tensors.get("faults"), learner.projection, limit)
     sums = unpack_payload(tensors["odd"].tobytes(), limit=limit).parts
     for i, each in enumerate(plain["odd"]):
         kept = Thinned(RESERVOIR_ROWS)
         _fill(kept, _checked_rows(tensors[f"{i}.rows"], n), each.pop("stride"), each.pop("seen"))
         each |= {"cosines": tuple(each["cosines"]), "inputs": [tuple(x) for x in each["inputs"]]}
         direction = tensors[f"{i}.direction"].astype(np.float64)
+        _complete(each, monitor)
         monitor.odd_patterns[each["name"]] = OddPattern(
             stats=sums[f"{i}."], rows=kept, direction=direction, **each
         )
         if isinstance(learner, Bank) and each["into"] in learner.detectors:
             learner.patterns.instances[each["into"]].held += 1
     return monitor
+
+
+def _known_faults(tensor: NDArray[Any] | None, shared: Projection, limit: int) -> Faults:
+    if tensor is None:
+        return Faults(shared)
+    data = tensor.tobytes()
+    return decode(data, Faults, limit=limit, projection=shared).keep_encoded(data)
+
+
+def _complete(plain: dict[str, Any], monitor: Monitor) -> None:
+    """Restore the name of a pattern; older versions saved none, and no number."""
+    if plain.setdefault("like", None) is not None:
+        plain["like"] = FaultName.from_plain(plain["like"])
+    if "number" not in plain:
+        monitor.numbers["odd"] += 1
+        plain["number"] = monitor.numbers["odd"]
 
 
 def _episode(plain: dict[str, Any]) -> Episode:
@@ -271,7 +298,7 @@ def _rows_tensor(rows: Sequence[NDArray[Any]], n: int) -> NDArray[np.float32]:
     return np.array(rows, np.float32).reshape(-1, n)  # holds every grid value exactly
 
 
-Saveable = Projection | Stats | Contribution | Merged | Detector | Ledger | Bank | Monitor
+Saveable = Projection | Stats | Contribution | Merged | Faults | Detector | Ledger | Bank | Monitor
 
 
 def to_bytes(value: Saveable) -> bytes:

@@ -167,6 +167,17 @@ MIGRATIONS = (
         ),
         ("alter table approvals alter column data set storage external",),
     ),
+    Migration(
+        7,
+        (
+            "create table faults (fleet {text} not null, device {text} not null,"
+            " incarnation {integer} not null, pattern {text} not null,"
+            " revision {integer} not null, samples {real} not null, bytes {integer} not null,"
+            " digest {text} not null, received {real} not null, first {real},"
+            " data {blob} not null, primary key (fleet, device, incarnation, pattern)) {end}",
+        ),
+        ("alter table faults alter column data set storage external",),
+    ),
 )
 
 

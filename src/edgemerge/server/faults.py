@@ -1,0 +1,252 @@
+"""The faults of a fleet: stored apart from contributions, merged by likeness, told to devices.
+
+A fault is in no total: it has a table of its own. A withdrawn one stays as an empty row, so that
+an older revision cannot come back. Grouping compares all faults of a fleet, so its outcome is kept
+until one of them changes; each device is told the sums of the groups without its own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Lock
+from typing import Any
+
+from edgemerge.core.errors import DeniedError, FormatError, RejectedError
+from edgemerge.core.faults import MAX_PER_DEVICE, Faults, KnownFault
+from edgemerge.core.ledger import Contribution, Key, Ledger, Selection
+from edgemerge.core.projection import Projection
+from edgemerge.server import audit, fleets
+from edgemerge.server.auth import Caller
+from edgemerge.server.choices.rules import Rules, RulesCache
+from edgemerge.server.contributions import PutResult, ReceivedContribution, must_be_enrolled
+from edgemerge.server.db.base import Database, Transaction, ValueDamagedError
+from edgemerge.server.fleets import Fleet
+from edgemerge.server.totals import PullResult
+from edgemerge.wire.codec import decode, encode
+
+FAULT_COLUMNS = "device, incarnation, pattern, revision, samples, bytes, digest, received, first"
+WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
+MAX_ROWS_PER_DEVICE = 256  # with those that were withdrawn
+MAX_CACHED = 16  # fleets, and answers, that are remembered
+
+
+@dataclass(frozen=True)
+class StoredFault:
+    """A row of the table of faults: everything but the numbers."""
+
+    device: str
+    incarnation: int
+    pattern: str
+    revision: int
+    samples: float
+    bytes: int
+    digest: str
+    received: float
+    first: float | None
+
+    @property
+    def key(self) -> Key:
+        """Device, incarnation and name."""
+        return self.device, self.incarnation, self.pattern
+
+    @property
+    def content(self) -> str:
+        """What `Ledger.check` compares: the digest of the bytes."""
+        return self.digest
+
+
+def list_faults(tx: Transaction, fleet: str, device: str | None = None) -> list[StoredFault]:
+    """Return all faults, or those of one device, in the order of their keys."""
+    only, values = ("", ()) if device is None else (" and device = ?", (device,))
+    sql = f"select {FAULT_COLUMNS} from faults where fleet = ?{only}"
+    rows = tx.rows(sql, fleet, *values)
+    return sorted((StoredFault(*row) for row in rows), key=lambda stored: stored.key)
+
+
+def read_fault(
+    tx: Transaction, fleet: str, stored: StoredFault, shared: Projection
+) -> Contribution:
+    """Return a stored fault, whose bytes must be those that came."""
+    row = tx.one(f"select data from faults where {WHERE_KEY}", fleet, *stored.key)
+    data = bytes(row[0]) if row else b""
+    try:
+        if sha256(data).hexdigest() != stored.digest:
+            raise FormatError("its digest is another")
+        return decode(data, Contribution, limit=len(data), projection=shared)
+    except FormatError as error:
+        raise ValueDamagedError(
+            f"the stored fault {stored.pattern} of {stored.device} is damaged ({error}): drop the "
+            "device, or restore the database from a backup; its next push mends it too"
+        ) from error
+
+
+def put_fault(
+    tx: Transaction, checked: Fleet, received: ReceivedContribution, caller: Caller, now: float
+) -> PutResult:
+    """Store a fault unless it is stale, repeated or contradicts what is stored.
+
+    Args:
+        tx: The transaction to write in.
+        checked: The fleet for which the fault was checked.
+        received: The fault; without samples it withdraws an earlier one.
+        caller: The device that sent it.
+        now: The time to store, in Unix seconds.
+    """
+    name, new = checked.name, received.contribution
+    tx.lock(f"fleet {name}")
+    fleet = fleets.get(tx, name)
+    if fleet.projection_bytes != checked.projection_bytes:
+        raise RejectedError(f"{name} was made anew meanwhile, with another projection")
+    must_be_enrolled(tx, caller)
+    mine = {stored.key: stored for stored in list_faults(tx, name, new.device)}
+    known = mine.get(new.key)
+    freshness = Ledger.check(received, known)
+    if known is not None and freshness != "newer":
+        problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
+        return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
+    _must_have_a_place(new, list(mine.values()), known)
+    tx.run(
+        f"insert into faults (fleet, {FAULT_COLUMNS}, data)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " on conflict (fleet, device, incarnation, pattern) do update set"
+        " revision = excluded.revision, samples = excluded.samples, bytes = excluded.bytes,"
+        " digest = excluded.digest, received = excluded.received, first = excluded.first,"
+        " data = excluded.data",
+        *(name, *new.key, new.revision, new.samples, len(received.data), received.digest),
+        *(now, new.first, received.data),
+    )
+    about: dict[str, Any] = {"fleet": name, "subject": "/".join(map(str, new.key))}
+    about |= {"action": "share fault" if new.samples else "withdraw fault"}
+    detail: dict[str, Any] = {
+        "revision": new.revision,
+        "samples": new.samples,
+        "digest": received.digest,
+    }
+    audit.append(tx, at=now, actor=caller.actor, **about, **detail)
+    return PutResult(new=True, revision=new.revision, epoch=fleet.epoch)
+
+
+def _must_have_a_place(
+    new: Contribution, mine: list[StoredFault], known: StoredFault | None
+) -> None:
+    """Refuse one fault too many; withdrawn ones take no place."""
+    if known is None and len(mine) >= MAX_ROWS_PER_DEVICE:
+        raise RejectedError(
+            f"found the fault {new.pattern!r} of {new.device}, which has named "
+            f"{MAX_ROWS_PER_DEVICE} before: an operator can drop what the device shared"
+        )
+    others = sum(each.samples > 0 for each in mine if each.key != new.key)
+    if new.samples > 0 and others >= MAX_PER_DEVICE:
+        raise RejectedError(
+            f"found the fault {new.pattern!r} of {new.device}, which has {others} already, "
+            f"expected at most {MAX_PER_DEVICE}: undo the review of one that matters less"
+        )
+
+
+def drop_faults(tx: Transaction, fleet: str, device: str, incarnation: int | None = None) -> int:
+    """Drop the faults of a device, of all or of one incarnation; return how many."""
+    only, values = ("", ()) if incarnation is None else (" and incarnation = ?", (incarnation,))
+    return tx.run(
+        f"delete from faults where fleet = ? and device = ?{only}", fleet, device, *values
+    )
+
+
+def allowed(stored: Collection[StoredFault], receiver: str | None, rules: Rules) -> list[Key]:
+    """Return the faults that a receiver may know, by operators' choices.
+
+    A device of which an operator excluded a contribution is not believed when it names faults.
+    """
+    excluded = {device for device, _, _ in rules.excluded}
+    return [
+        each.key
+        for each in stored
+        if each.device not in excluded and rules.allows_source(each.device, receiver)
+    ]
+
+
+class FaultService:
+    """Answers pulls of faults, and lists a fleet's known faults; any thread may call."""
+
+    def __init__(self, database: Database, rules: RulesCache) -> None:
+        """Start with empty caches."""
+        self._database, self._rules = database, rules
+        self._groups: OrderedDict[str, tuple[str, list[list[Contribution]]]] = OrderedDict()
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def pull(self, name: str, selection: Selection, caller: Caller, tag: str | None) -> PullResult:
+        """Return the faults that a caller may know, without its own; no bytes if it has them.
+
+        Args:
+            name: The fleet.
+            selection: Whose faults are wanted.
+            caller: Who asks.
+            tag: The tag of the answer that the caller has.
+
+        Raises:
+            DeniedError: The fleet tells only totals, and the caller wants those of some devices.
+        """
+        with self._database.reading() as tx:
+            fleet = fleets.get(tx, name)
+            picks = selection.devices is not None or bool(selection.without)
+            if picks and not caller.is_operator and fleet.read_mode == "totals":
+                raise DeniedError(
+                    f"{name} tells only totals: choosing would give single devices away"
+                )
+            stored = list_faults(tx, name)
+            rules = self._rules.rules(tx, name)
+            keys = set(allowed(selection.matching(stored), selection.receiver, rules))
+            chosen = [each.key in keys for each in stored]
+            least = 1 if caller.is_operator else fleet.min_devices
+            words = [fleet.name, fleet.projection.fingerprint, str(least), str(chosen)]
+            found = sha256("\n".join([*words, _digest(stored)]).encode()).hexdigest()
+            if found == tag:
+                return PullResult(found, None)
+            with self._lock:
+                data = self._answers.get(found)
+            if data is None:
+                groups = self._grouped(tx, fleet, stored)
+                some = ([note for note in group if note.key in keys] for group in groups)
+                data = encode(Faults.of_groups(some, fleet.projection, min_devices=least))
+                self._remember(self._answers, found, data)
+        return PullResult(found, data)
+
+    def known(self, name: str) -> tuple[Fleet, list[KnownFault]]:
+        """Return a fleet and all its known faults, as an operator may see them."""
+        with self._database.reading() as tx:
+            fleet, stored = fleets.get(tx, name), list_faults(tx, name)
+            keys = set(allowed(stored, None, self._rules.rules(tx, name)))
+            groups = self._grouped(tx, fleet, stored)
+        some = ([note for note in group if note.key in keys] for group in groups)
+        return fleet, list(Faults.of_groups(some, fleet.projection))
+
+    def _grouped(
+        self, tx: Transaction, fleet: Fleet, stored: list[StoredFault]
+    ) -> list[list[Contribution]]:
+        digest = f"{fleet.projection.fingerprint} {_digest(stored)}"
+        with self._lock:
+            known, groups = self._groups.get(fleet.name, ("", []))
+        if known != digest:
+            notes = [
+                read_fault(tx, fleet.name, each, fleet.projection)
+                for each in stored
+                if each.samples > 0
+            ]
+            groups = Faults.groups_of(notes)
+            self._remember(self._groups, fleet.name, (digest, groups))
+        return groups
+
+    def _remember(self, cache: OrderedDict[str, Any], key: str, value: Any) -> None:
+        with self._lock:
+            cache[key] = value
+            cache.move_to_end(key)
+            while len(cache) > MAX_CACHED:
+                cache.popitem(last=False)
+
+
+def _digest(stored: Collection[StoredFault]) -> str:
+    words = (f"{each.key}/{each.revision}/{each.digest}" for each in stored)
+    return sha256("\n".join(words).encode()).hexdigest()
