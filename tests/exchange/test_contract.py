@@ -10,6 +10,7 @@ import pytest
 
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.core.errors import RejectedError, StaleError, UnavailableError
+from edgemerge.core.faults import FaultOrigin
 from edgemerge.core.ledger import Merged, Origin, Selection
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import merge
@@ -267,3 +268,46 @@ def test_who_is_away_is_said_to_be_within_the_time(world, how):
             ):
                 call()
             assert monotonic() - start < LATEST_S
+
+
+def fault(device="a", revision=1, *, name="bearing", seed=0, first=5.0):
+    """A fault that is called like a pattern, or not."""
+    stats = note(number=40, seed=seed).stats
+    return Contribution(device, stats, revision, name, kind="fault", first=first)
+
+
+def names_of(world, device, **wish):
+    """What a device knows of faults: names, and who gave them."""
+    found = world.exchange(device).pull_faults(Selection(receiver=device, **wish))
+    return [(fault.name, fault.devices) for fault in found]
+
+
+def test_a_fault_is_pulled_as_a_fault_and_is_in_no_total(world):
+    one = fault(name="normal")  # like the pattern of the same device
+    filled(world, [note("a", seed=7), one])
+    assert world.exchange("a").push(one) is False
+    for grouped in (False, True):
+        told = world.exchange("b").pull(Selection(receiver="b"), grouped=grouped)
+        assert told.origins == (Origin("a", 0, "normal", 1),)
+        assert told.total == note("a", seed=7).stats
+    (found,) = world.exchange("b").pull_faults(Selection(receiver="b"))
+    assert found.stats == one.stats
+    assert found.earliest == FaultOrigin("a", 0, "normal", 1, 5.0)
+    assert names_of(world, "a") == []
+
+
+def test_alike_faults_are_one_without_ones_own_and_withdrawn_ones_are_gone(world):
+    filled(world, [fault("a", seed=1), fault("b", name="Lager", seed=2), fault("c", seed=3)])
+    assert names_of(world, "d") == [("bearing", ["a", "b", "c"])]
+    assert names_of(world, "c") == [("bearing", ["a", "b"])]
+    assert names_of(world, "d", without=("a", "c")) == [("Lager", ["b"])]
+    assert names_of(world, "d", devices=("a",)) == [("bearing", ["a"])]
+    nothing = Stats.empty(SHARED)
+    for device in "ac":
+        withdrawn = Contribution(device, nothing, 2, "bearing", kind="fault")
+        assert world.exchange(device).push(withdrawn) is True
+    assert names_of(world, "d") == [("Lager", ["b"])]
+    with pytest.raises(StaleError) as caught:
+        world.exchange("a").push(fault("a", seed=1))
+    assert caught.value.newest == 2
+    assert names_of(world, "d") == [("Lager", ["b"])]

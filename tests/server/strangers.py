@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgemerge.server.auth import new_token
 from edgemerge.wire.codec import encode
@@ -56,6 +56,11 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "GET /fleets/{fleet}/contributions": Route(MEMBERS),
     "GET /fleets/{fleet}/total": Route(MEMBERS),
     "GET /fleets/{fleet}/patterns": Route(MEMBERS),
+    "PUT /fleets/{fleet}/faults/{device}/{incarnation}/{pattern}": Route(
+        ("itself",), encode(replace(note("itself", 2), kind="fault"))
+    ),
+    "GET /fleets/{fleet}/faults": Route(MEMBERS),
+    "GET /fleets/{fleet}/faults/list": Route(("operator",)),
     "POST /fleets/{fleet}/choices": Route(
         ("operator",), b'{"kind": "adopt", "sources": ["peer"], "targets": ["itself"]}'
     ),

@@ -7,7 +7,7 @@ them: `Faults.compare`. Nothing here is ever added to what is normal.
 
 The ratio between a pattern and a known fault is `loss_ratio`: the mean loss of the pattern's data
 under the fault's readout, as a multiple of what is usual for these data (M10); 1 is the same. A
-pattern gets the name of the nearest fault only if it has 2N samples, the ratio is at most 1.25, and
+pattern gets the name of the nearest fault only if it has 2N samples, the ratio is at most 1.2, and
 that of the next fault of another name is clearly larger: a wrong name is worse than none.
 """
 
@@ -29,8 +29,8 @@ MAX_PER_DEVICE = 16  # faults of one device
 MAX_GROUPED = 256  # contributions that are compared with each other
 MAX_FAULTS = 64  # known faults in one answer to a pull: each pattern is compared with all of them
 MAX_RANKED = 3  # of the nearest faults that are told
-# A rule that gave no wrong names to known faults, and 4 % at most to unknown ones: decision 0031.
-MAX_RATIO = 1.25  # of a pattern to the fault that names it
+# With these no known fault of the trials got a wrong name in a hundred: decision 0031.
+MAX_RATIO = 1.2  # of a pattern to the fault that names it
 MIN_MARGIN = 1.1  # between the ratios of the nearest fault and of the next that has another name
 NAMING_SAMPLES_PER_HIDDEN = 2.0  # samples of a pattern from which it is compared
 
@@ -236,12 +236,14 @@ class Faults:
             RejectedError: One of them is not a fault.
         """
         by_name: dict[str, list[Contribution]] = {}
-        for note in _fair_share(list(contributions)):
+        notes = list(contributions)
+        for note in notes:
             must_be_of_kind(note, "fault")
+        for note in _fair_share([each for each in notes if each.samples]):
             by_name.setdefault(note.pattern, []).append(note)
-        named = [found for notes in by_name.values() for found in group(notes)]
+        named = [found for name in sorted(by_name) for found in group(by_name[name])]
         # Two people may have given one fault two names: only the same numbers tell.
-        sums = [Contribution(f"{i}", found.stats, 0) for i, found in enumerate(named)]
+        sums = [Contribution(f"{i:09}", found.stats, 0) for i, found in enumerate(named)]
         return [
             [note for each in found.members for note in named[int(each.device)].members]
             for found in group(sums, factor=SAME_FACTOR)
@@ -352,7 +354,7 @@ def _fair_share(notes: list[Contribution]) -> list[Contribution]:
     places: dict[Key, int] = {}
     for note in sorted(notes, key=lambda each: (-each.samples, each.key)):
         places[note.key] = sent[note.device]
-        sent[note.device] += note.samples > 0
+        sent[note.device] += 1
     return sorted(notes, key=lambda each: (places[each.key], each.key))[:MAX_GROUPED]
 
 

@@ -655,7 +655,7 @@ class Monitor:
             pattern.like, pattern.compared = None, 0.0
             if names is None:
                 self._compare(pattern)
-            elif pattern.number in names:
+            elif len(faults) and pattern.number in names:
                 pattern.like = names[pattern.number]
                 pattern.compared = pattern.stats.count
 

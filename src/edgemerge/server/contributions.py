@@ -341,13 +341,13 @@ def put(
         _must_be_admissible(tx, fleet, received, known)
         epoch = fleets.next_epoch(tx, name)
         store(tx, name, received, now=now, epoch=epoch)
-        _audit(tx, "contribute", name, received, caller, now)
+        record_put(tx, "contribute", name, received, caller, now)
         return PutResult(new=True, revision=new.revision, epoch=epoch)
     problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
     if problem == "stale":
         read_contribution(tx, known, fleet.projection)  # or it is damaged
     elif problem:
-        _audit(tx, problem, name, received, caller, now)
+        record_put(tx, problem, name, received, caller, now)
     return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
 
 
@@ -412,7 +412,7 @@ def _must_fit_capacity(
         log.warning(words, extra={"values": values})
 
 
-def _audit(
+def record_put(
     tx: Transaction,
     action: str,
     fleet: str,
@@ -420,6 +420,7 @@ def _audit(
     caller: Caller,
     now: float,
 ) -> None:
+    """Write into the audit log what a device sent; of contradictions only the first hundred."""
     new = received.contribution
     about = {"fleet": fleet, "subject": "/".join(map(str, new.key)), "action": action}
     limited = action == "equivocation"

@@ -18,10 +18,15 @@ from edgemerge.core.errors import DeniedError, FormatError, RejectedError
 from edgemerge.core.faults import MAX_PER_DEVICE, Faults, KnownFault
 from edgemerge.core.ledger import Contribution, Key, Ledger, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.server import audit, fleets
+from edgemerge.server import fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import Rules, RulesCache
-from edgemerge.server.contributions import PutResult, ReceivedContribution, must_be_enrolled
+from edgemerge.server.contributions import (
+    PutResult,
+    ReceivedContribution,
+    must_be_enrolled,
+    record_put,
+)
 from edgemerge.server.db.base import Database, Transaction, ValueDamagedError
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import PullResult
@@ -106,6 +111,8 @@ def put_fault(
     freshness = Ledger.check(received, known)
     if known is not None and freshness != "newer":
         problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
+        if problem == "equivocation":
+            record_put(tx, problem, name, received, caller, now)
         return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
     _must_have_a_place(new, list(mine.values()), known)
     tx.run(
@@ -118,14 +125,8 @@ def put_fault(
         *(name, *new.key, new.revision, new.samples, len(received.data), received.digest),
         *(now, new.first, received.data),
     )
-    about: dict[str, Any] = {"fleet": name, "subject": "/".join(map(str, new.key))}
-    about |= {"action": "share fault" if new.samples else "withdraw fault"}
-    detail: dict[str, Any] = {
-        "revision": new.revision,
-        "samples": new.samples,
-        "digest": received.digest,
-    }
-    audit.append(tx, at=now, actor=caller.actor, **about, **detail)
+    action = "share fault" if new.samples else "withdraw fault"
+    record_put(tx, action, name, received, caller, now)
     return PutResult(new=True, revision=new.revision, epoch=fleet.epoch)
 
 

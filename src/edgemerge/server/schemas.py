@@ -470,6 +470,12 @@ class ReportedMonitor(LenientReport):
         return sum(episode.ended is None for episode in self.episodes)
 
     @property
+    def open_fault(self) -> str | None:
+        """The known fault that the open episode is most like, if there is one."""
+        found = (episode.fault for episode in self.episodes if episode.ended is None)
+        return next(filter(None, found), None)
+
+    @property
     def drifts(self) -> bool:
         """Whether recent samples as a whole lie away from what is known."""
         return self.drift > DRIFT_EVENT

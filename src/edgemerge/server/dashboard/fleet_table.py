@@ -137,11 +137,14 @@ class DeviceRow(NamedTuple):
     ready: bool | None = None
     drift: float | None = None
     stopped: bool = False  # learning, because of drift
+    fault: str | None = None  # the known fault that its open episode is most like
 
     @property
     def needs(self) -> list[tuple[str, str]]:
         """What a person should look at: words, and how bad it is."""
         found = []
+        if self.fault:
+            found.append((f"like {self.fault}", "bad"))
         if self.unreviewed:
             found.append((f"{self.unreviewed} to review", "warn"))
         if self.ready is False:
@@ -198,6 +201,7 @@ def make_row(
         ready=monitor.ready if monitor else None,
         drift=monitor.drift if monitor else None,
         stopped=monitor.learning_stopped if monitor else False,
+        fault=monitor.open_fault if monitor else None,
     )
 
 

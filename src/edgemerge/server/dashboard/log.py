@@ -36,6 +36,8 @@ ACTION_WORDS = {  # in words, with the subject behind them
     "dismiss contribution": "dismissed the contribution",
     "trust": "changed the trust of",
     "undo": "undid",
+    "share fault": "shared the fault",
+    "withdraw fault": "withdrew the fault",
     "review": "reviewed",
     "review done": "acted upon reviews of",
     "review refused": "refused reviews of",
