@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting attack hostile paper docs \
+	lasting naming attack hostile paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -55,6 +55,9 @@ accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; promised limits
 	@$(BIN)/python -m benchmarks.lasting
 	@$(BIN)/python -m benchmarks.false_episodes
+
+naming: .venv/ready-dev  ## how often a fault that other devices know gets its name
+	@$(BIN)/python -m benchmarks.naming
 
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile

@@ -24,6 +24,7 @@ GUARDS = (  # the strictest first
 )
 ITSELF = {  # these look at the address, too
     api.put_contribution: "the device itself",
+    api.put_named_fault: "the device itself",
     api.drop: "an operator, or the device itself",
     api.report: "the device itself",
     api.desired: "an operator, or the device itself",

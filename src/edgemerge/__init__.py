@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownError,
     )
+    from edgemerge.core.faults import Faults
     from edgemerge.core.ledger import (
         Contribution,
         Ledger,
@@ -65,6 +66,7 @@ __all__ = [
     "DeniedError",
     "Detector",
     "EdgemergeError",
+    "Faults",
     "FolderExchange",
     "FormatError",
     "HttpExchange",
@@ -125,6 +127,7 @@ _NAMES = {
         "UnavailableError",
         "UnknownError",
     ),
+    "core.faults": ("Faults",),
     "core.ledger": (
         "Contribution",
         "Ledger",

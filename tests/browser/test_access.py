@@ -33,6 +33,8 @@ PAGES = {
     "merge without contributions": "/ui/fleets/empty/merge",
     "preview": f"/ui/fleets/{FLEET}/merge?source=pump-1&source=pump-3&to=selected",
     "exclude": f"/ui/fleets/{FLEET}/merge?exclude=pump-1/0/normal",
+    "faults": f"/ui/fleets/{FLEET}/faults",
+    "no faults": "/ui/fleets/empty/faults",
     "log": f"/ui/fleets/{FLEET}/log",
     "no such page": "/ui/fleets/nosuch",
 }
@@ -50,6 +52,8 @@ def peopled(tmp_path_factory):
         shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
         shop.report("pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns})
         shop.report("pump-3", 1.0, status={"monitor": to_review(), "reviews": {"done": 0}})
+        for number, name in ((1, "bearing"), (2, "Lager"), (3, "f" * 200)):
+            shop.name_fault(f"pump-{number}", name)
         approve = ReviewRequest(decision="approve", pattern="odd-2", comment="a new speed")
         shop.here.service.reviews.add(FLEET, "pump-3", approve, operator(shop))
         choices, who = shop.here.service.choices, operator(shop)

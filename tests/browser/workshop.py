@@ -61,11 +61,18 @@ class Workshop:
 
     def share(self, device: str, kind: str, pattern: str = "normal") -> None:
         """Let a device share some sums of one kind of running."""
+        self._push(device, kind, pattern)
+
+    def name_fault(self, device: str, name: str, kind: str = "fast") -> None:
+        """Let a device share that a kind of running is a fault."""
+        self._push(device, kind, name, kind="fault", first=time.time() - 9000.0)
+
+    def _push(self, device: str, running: str, pattern: str, **more: Any) -> None:
         self.revisions[device] = revision = self.revisions.get(device, 0) + 1
-        rng = np.random.default_rng(crc32(f"{device} {kind} {revision}".encode()))
-        stats = Stats.of(SHARED, spectra(KINDS[kind], ROWS, rng))
+        rng = np.random.default_rng(crc32(f"{device} {running} {revision}".encode()))
+        stats = Stats.of(SHARED, spectra(KINDS[running], ROWS, rng))
         exchange = HttpExchange(self.here.url, FLEET, self.tokens[device], projection=SHARED)
-        exchange.push(Contribution(device, stats, revision, pattern))
+        exchange.push(Contribution(device, stats, revision, pattern, **more))
         exchange.close()
 
     def report(self, device: str, *scores: float, **more: Any) -> dict[str, Any]:

@@ -46,6 +46,13 @@ def report(sent, **words):
     return ReportRequest.model_validate(said(sent, **words))
 
 
+NAMED = {
+    "fault": "bearing",
+    "like": "most like bearing, first seen on pump-3, ratio 1.04; then leak of pump-1, 8.2",
+}
+HELD = {"sharing": "stays on this device: 61 of 128 samples"}
+
+
 def monitor(**changed):
     """The status of a monitor: an open episode and one that ended, a pattern to review and one not.
 
@@ -65,10 +72,10 @@ def monitor(**changed):
         "snoozed_until": None,
         "episodes": [
             {"number": 1, "began": 900.0, "ended": 930.0, "pattern": "odd-1", **episode},
-            {"number": 2, "began": 950.0, "ended": None, "pattern": "odd-1", **episode},
+            {"number": 2, "began": 950.0, "ended": None, "pattern": "odd-1", **episode, **NAMED},
         ],
         "patterns": [
-            {"name": "odd-1", "status": "unreviewed", "nearest": "normal", **odd},
-            {"name": "worn bearing", "status": "fault", "nearest": None, **odd},
+            {"name": "odd-1", "status": "unreviewed", "nearest": "normal", **odd, **NAMED},
+            {"name": "worn bearing", "status": "fault", "nearest": None, **odd, **HELD},
         ],
     } | changed

@@ -74,7 +74,7 @@ def test_everything_is_shown(world, operator):
         "odd-1 since 1970-01-01T00:15:00Z, last 1970-01-01T00:16:00Z",
         "Samples 61 Peak score 33 Unusual inputs bearing_rms ×12.5, speed ×2",
         "Nearest known pattern normal",
-        "worn bearingfault61",
+        "worn bearingfault stays on this device: 61 of 128 samples61",
     ):
         assert words in found
     table = found.partition("Episodes ")[2]
@@ -228,7 +228,7 @@ def test_the_fleet_table_says_what_needs_a_person(world, operator):
     take(world, drift=2.5, ready=False)
     page = Page(operator.get(f"/ui/fleets/{FLEET}").text)
     (cell,) = page.all("td", class_="c-review")[:1]
-    assert cell[1] == "1 to reviewnot readydrift ×2.5"
+    assert cell[1] == "like bearing1 to reviewnot readydrift ×2.5"
     assert page.all("tr", class_="alarmed")  # its episode is open
     facts = " ".join(text for _, text in page.all("dl", class_="facts"))
     assert "Needs review 1 pattern; 1 not ready, 1 with drift" in facts

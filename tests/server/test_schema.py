@@ -25,6 +25,7 @@ NOT_ALL = [
     "POST /fleets/{fleet}/devices/{device}/reviews",
     "PUT /fleets/{fleet}",
     "PUT /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
+    "PUT /fleets/{fleet}/faults/{device}/{incarnation}/{pattern}",
     "GET /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
 ]
 LAST = ["DELETE /fleets/{fleet}", "DELETE /fleets/{fleet}/devices/{device}"]  # then nobody is left

@@ -29,7 +29,7 @@ MAX_PER_DEVICE = 16  # faults of one device
 MAX_GROUPED = 256  # contributions that are compared with each other
 MAX_FAULTS = 64  # known faults in one answer to a pull: each pattern is compared with all of them
 MAX_RANKED = 3  # of the nearest faults that are told
-# With these no known fault of the trials got a wrong name in a hundred: decision 0031.
+# With these at most 1.2 % of the known faults of a trial got a wrong name: decision 0031.
 MAX_RATIO = 1.2  # of a pattern to the fault that names it
 MIN_MARGIN = 1.1  # between the ratios of the nearest fault and of the next that has another name
 NAMING_SAMPLES_PER_HIDDEN = 2.0  # samples of a pattern from which it is compared

@@ -115,6 +115,7 @@ def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledD
     return found, [EnrolledDevice(*row) for row in rows]
 
 
+MAX_FAULT_CHARS = 40  # of the name of a fault
 ALARM_HOLD_S = 60.0  # for which an alarm counts as one of now
 
 
@@ -144,7 +145,7 @@ class DeviceRow(NamedTuple):
         """What a person should look at: words, and how bad it is."""
         found = []
         if self.fault:
-            found.append((f"like {self.fault}", "bad"))
+            found.append((f"like {self.fault[:MAX_FAULT_CHARS]}", "bad"))
         if self.unreviewed:
             found.append((f"{self.unreviewed} to review", "warn"))
         if self.ready is False:
