@@ -148,7 +148,7 @@ def people(
 
         def rows(*activities: int, mine: NDArray[np.bool_] = mine) -> Array:
             where = np.flatnonzero(mine & np.isin(data.activity, activities))
-            return data.rows[rng.permutation(where)]
+            return np.asarray(data.rows[rng.permutation(where)])
 
         faults = {ACTIVITIES[a]: rows(a) for a in ACTIVITIES if a not in normal}
         found.append(Device(f"phone-{start // each}", rows(*normal), faults))

@@ -7,7 +7,8 @@ from edgemerge import Contribution, Stats, decode, encode
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.memory import MemoryExchange
-from tests.core.test_faults import SHARED, sums
+from tests.core.test_faults import sums
+from tests.watched import SHARED
 
 devices, names = st.sampled_from("abc"), st.sampled_from(("bearing", "leak", "normal"))
 places, seeds = st.sampled_from((-0.6, 0.0, 0.6)), st.integers(0, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -18,5 +20,10 @@ def show_faults(
 ) -> Response:
     """Show the faults that people named in a fleet, the largest first."""
     agreed, found = service.faults.known(fleet)
-    values = {"fleet": fleet, "tab": "Faults", "faults": found, "least": agreed.min_devices}
+    values: dict[str, Any] = {
+        "fleet": fleet,
+        "tab": "Faults",
+        "faults": found,
+        "least": agreed.min_devices,
+    }
     return render_page(request, "faults.html", session, **values)
