@@ -96,7 +96,8 @@ def test_one_device_with_many_faults_pushes_out_its_own(monkeypatch):
     many = [
         Contribution("noisy", each.stats, 1, f"n{k}", kind="fault") for k, each in enumerate(many)
     ]
-    found = Faults.of([*many, fault("a"), fault("b", "leak", seed=1)], SHARED)
+    gone = Contribution("0", Stats.empty(SHARED), 2, "gone", kind="fault")  # takes no place
+    found = Faults.of([gone, *many, fault("a"), fault("b", "leak", seed=1)], SHARED)
     assert {origin.device for origin in found.origins} == {"noisy", "a", "b"}
     monkeypatch.setattr(rules, "MAX_FAULTS", 1)
     assert len(Faults.of([fault("a"), fault("b", "leak")], SHARED)) == 1

@@ -1,14 +1,20 @@
 """Laws of faults: they change no total, and withdrawing equals never having sent."""
 
-from hypothesis import given, settings
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Contribution, Stats, decode, encode
+from edgemerge.core.errors import FormatError
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.memory import MemoryExchange
 from tests.core.test_faults import sums
 from tests.watched import SHARED
+
+pytestmark = pytest.mark.slow
 
 devices, names = st.sampled_from("abc"), st.sampled_from(("bearing", "leak", "normal"))
 places, seeds = st.sampled_from((-0.6, 0.0, 0.6)), st.integers(0, 3)
@@ -37,7 +43,11 @@ def test_faults_change_no_total(normal, faults):
     assert both.pull_faults(Selection()) == pushed(faults, "fault").pull_faults(Selection())
 
 
+TIE = [("a", "leak", 0.0, 3), ("b", "bearing", 0.0, 0)]  # which of them comes first matters
+
+
 @FEW
+@example(TIE, ("a", "bearing", -0.6, 0))
 @given(st.lists(shared, max_size=4), shared)
 def test_withdrawing_equals_never_having_sent(others, one):
     device, name, *_ = one
@@ -47,6 +57,8 @@ def test_withdrawing_equals_never_having_sent(others, one):
 
 
 @FEW
+@example(TIE, Random(0))
+@example(TIE, Random(1))
 @given(st.lists(shared, max_size=4), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(acts, random):
     newest = {}
@@ -73,3 +85,16 @@ def test_bytes_hold_faults_to_the_last_bit(acts):
     faults = Faults.of(notes, SHARED)
     assert decode(encode(faults), Faults) == faults
     assert encode(decode(encode(faults), Faults)) == encode(faults)
+
+
+def test_an_unknown_kind_of_bytes_is_refused():
+    data = encode(Contribution("a", sums(0.6), 1, "bearing", kind="fault"))
+    assert b'"kind":"fault"' in data
+    with pytest.raises(FormatError, match="found 'fauld' with 1 sums"):
+        decode(data.replace(b'"kind":"fault"', b'"kind":"fauld"'))
+
+
+def test_the_header_of_a_normal_contribution_has_no_word_more():
+    data = encode(Contribution("a", sums(0.6), 1, "bearing"))
+    assert b'"kind":"contribution"' in data
+    assert b'"first"' not in data

@@ -135,7 +135,8 @@ def test_a_device_has_at_most_sixteen_faults_and_withdrawn_ones_take_no_place(wo
 
 def test_damage_on_disk_is_found(world):
     share(world, fault("a"))
-    world.service.writer.write(lambda tx: tx.run("update faults set data = ?", b"x"))
+    other = encode(fault("a", seed=1))
+    world.service.writer.write(lambda tx: tx.run("update faults set data = ?", other))
     with pytest.raises(ValueDamagedError, match="the stored fault bearing of a is damaged"):
         names(world, "b")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from threading import Lock
+from typing import TypeVar
 
 from edgemerge.core.errors import (
     FormatError,
@@ -21,6 +22,7 @@ from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Query, Re
 from edgemerge.wire.codec import decode_with_form, encode
 
 MAX_CACHED_PULLS = 8  # answers kept, so that the server need not send unchanged ones again
+A = TypeVar("A", Merged, Faults)
 ROUTES: dict[Kind, str] = {"normal": "contributions", "fault": "faults"}
 
 
@@ -122,14 +124,7 @@ class HttpExchange:
         return faults
 
     def _read_faults(self, reply: Reply, selection: Selection) -> Faults:
-        try:
-            found, _ = decode_with_form(
-                reply.body, limit=MAX_REPLY_BYTES, projection=self.projection
-            )
-        except FormatError as error:
-            raise RejectedError(f"{self}: the answer cannot be read: {error}") from error
-        if not isinstance(found, Faults) or found.projection != self.projection:
-            raise RejectedError(f"{self}: found {found!r}, expected faults of {self.projection}")
+        found, _ = self._decoded(reply, Faults)
         if len(selection.matching(found.origins)) < len(found.origins):
             raise RejectedError(
                 f"{self} sent faults of devices that {selection} leaves out: is this token that of "
@@ -145,20 +140,25 @@ class HttpExchange:
         """Show the address."""
         return f"HttpExchange({self._connection.url}, {self.fleet})"
 
-    def _read(self, reply: Reply, selection: Selection) -> Merged:
+    def _decoded(self, reply: Reply, kind: type[A]) -> tuple[A, str]:
+        """Return what an answer holds, which must be of this kind, and its form."""
         try:
-            merged, form = decode_with_form(
+            found, form = decode_with_form(
                 reply.body, limit=MAX_REPLY_BYTES, projection=self.projection
             )
         except FormatError as error:
             raise RejectedError(f"{self}: the answer cannot be read: {error}") from error
-        if not isinstance(merged, Merged):
-            raise RejectedError(f"{self}: found {type(merged).__name__}, expected Merged")
-        if merged.projection != self.projection:
+        if not isinstance(found, kind):
+            raise RejectedError(f"{self}: found {type(found).__name__}, expected {kind.__name__}")
+        if found.projection != self.projection:
             raise MismatchError(
-                f"{self} sent sums of {merged.projection}, expected {self.projection}: "
+                f"{self} sent sums of {found.projection}, expected {self.projection}: "
                 "every device must build the same Projection"
             )
+        return found, form
+
+    def _read(self, reply: Reply, selection: Selection) -> Merged:
+        merged, form = self._decoded(reply, Merged)
         selected = set(selection.matching(merged.origins))
         for origin in merged.origins:
             if origin not in selected:

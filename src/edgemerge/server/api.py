@@ -105,6 +105,14 @@ from edgemerge.server.trust import WaitingContribution
 router = APIRouter()
 MAX_INLINE_BYTES = 2**20  # bytes
 CONTRIBUTION_PATH = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
+PUT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": PutResponse, "description": "The very same was there already."},
+    **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    409: {
+        "model": Conflict,
+        "description": "The revision is stale, or contradicts the one that is stored.",
+    },
+}
 
 
 def _valid_pattern(value: str) -> str:
@@ -119,14 +127,7 @@ PatternName = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(
     CONTRIBUTION_PATH,
     status_code=201,
     response_model=PutResponse,
-    responses={
-        200: {"model": PutResponse, "description": "The very same was there already."},
-        **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
-        409: {
-            "model": Conflict,
-            "description": "The revision is stale, or contradicts the one that is stored.",
-        },
-    },
+    responses=PUT_RESPONSES,
     openapi_extra=bytes_body_schema("A contribution whose origin is the address."),
 )
 async def put_contribution(
@@ -434,14 +435,7 @@ FAULT_PATH = "/fleets/{fleet}/faults/{device}/{incarnation}/{pattern}"
     FAULT_PATH,
     status_code=201,
     response_model=PutResponse,
-    responses={
-        200: {"model": PutResponse, "description": "The very same was there already."},
-        **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
-        409: {
-            "model": Conflict,
-            "description": "The revision is stale, or contradicts the one that is stored.",
-        },
-    },
+    responses=PUT_RESPONSES,
     openapi_extra=bytes_body_schema("A fault whose origin is the address; empty, it is withdrawn."),
 )
 async def put_named_fault(

@@ -289,6 +289,9 @@ def _read_body(tx: Transaction, number: int | None, digest: str | None) -> bytes
 MAX_NOTED_CONTRADICTIONS = 100  # equivocations of one key that are written down
 
 
+PROBLEMS = {"same": "", "stale": "stale", "contradicting": "equivocation"}  # by freshness
+
+
 @dataclass(frozen=True)
 class PutResult:
     """What became of a contribution: `problem` is empty, "stale" or "equivocation"."""
@@ -327,11 +330,7 @@ def put(
         now: The time to store, in Unix seconds.
     """
     name, new = checked.name, received.contribution
-    tx.lock(f"fleet {name}")
-    fleet = fleets.get(tx, name)
-    if fleet.projection_bytes != checked.projection_bytes:
-        raise RejectedError(f"{name} was made anew meanwhile, with another projection")
-    must_be_enrolled(tx, caller)
+    fleet = lock_fleet(tx, checked, caller)
     known = find_stored(tx, name, new.key)
     freshness = Ledger.check(received, known)
     if freshness in ("newer", "same"):
@@ -343,12 +342,22 @@ def put(
         store(tx, name, received, now=now, epoch=epoch)
         record_put(tx, "contribute", name, received, caller, now)
         return PutResult(new=True, revision=new.revision, epoch=epoch)
-    problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
+    problem = PROBLEMS[freshness]
     if problem == "stale":
         read_contribution(tx, known, fleet.projection)  # or it is damaged
     elif problem:
         record_put(tx, problem, name, received, caller, now)
     return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
+
+
+def lock_fleet(tx: Transaction, checked: Fleet, caller: Caller) -> Fleet:
+    """Return a fleet to store in; refuse if fleet or device changed after the sums were checked."""
+    tx.lock(f"fleet {checked.name}")
+    fleet = fleets.get(tx, checked.name)
+    if fleet.projection_bytes != checked.projection_bytes:
+        raise RejectedError(f"{fleet.name} was made anew meanwhile, with another projection")
+    must_be_enrolled(tx, caller)
+    return fleet
 
 
 def must_be_enrolled(tx: Transaction, caller: Caller) -> None:

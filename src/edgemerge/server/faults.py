@@ -22,9 +22,10 @@ from edgemerge.server import fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import Rules, RulesCache
 from edgemerge.server.contributions import (
+    PROBLEMS,
     PutResult,
     ReceivedContribution,
-    must_be_enrolled,
+    lock_fleet,
     record_put,
 )
 from edgemerge.server.db.base import Database, Transaction, ValueDamagedError
@@ -101,16 +102,12 @@ def put_fault(
         now: The time to store, in Unix seconds.
     """
     name, new = checked.name, received.contribution
-    tx.lock(f"fleet {name}")
-    fleet = fleets.get(tx, name)
-    if fleet.projection_bytes != checked.projection_bytes:
-        raise RejectedError(f"{name} was made anew meanwhile, with another projection")
-    must_be_enrolled(tx, caller)
+    fleet = lock_fleet(tx, checked, caller)
     mine = {stored.key: stored for stored in list_faults(tx, name, new.device)}
     known = mine.get(new.key)
     freshness = Ledger.check(received, known)
     if known is not None and freshness != "newer":
-        problem = {"same": "", "stale": "stale", "contradicting": "equivocation"}[freshness]
+        problem = PROBLEMS[freshness]
         if problem == "equivocation":
             record_put(tx, problem, name, received, caller, now)
         return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
