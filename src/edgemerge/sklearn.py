@@ -54,7 +54,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     Args:
         n_hidden: Hidden values; None (the default) is 128, or 256 from 512 rows on if the range
-            is not given. Fewer rows than hidden values that you asked for raise a warning.
+            is not given. If it is not, fewer rows than the hidden values asked for raise a warning.
         activation: Of the hidden layer: "cosine" (the default), "tanh" (that of earlier versions,
             with 128 hidden values), "sigmoid", "relu" or "identity".
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
@@ -98,7 +98,8 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         if share is not None and not 0.0 < share <= 0.5:
             raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
         must_be_rate(self.false_alarms)
-        if self.n_hidden is not None and weights.sum() < self.n_hidden:
+        alone = self.low is None or self.high is None  # else others may have more rows to merge
+        if alone and self.n_hidden is not None and weights.sum() < self.n_hidden:
             warn(
                 f"found {weights.sum():g} rows for n_hidden={self.n_hidden}: scores are rough with "
                 "fewer rows than hidden values; leave n_hidden out, or lower it",

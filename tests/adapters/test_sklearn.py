@@ -274,6 +274,7 @@ def test_fewer_rows_than_hidden_values_are_warned_of():
     X, _, _ = drawn(0)
     with pytest.warns(UserWarning, match="found 60 rows for n_hidden=61: scores are rough"):
         OSELMDetector(n_hidden=61).fit(X)
+    OSELMDetector(n_hidden=61, low=-4.0, high=4.0).fit(X)  # may be merged with more: no warning
 
 
 def test_the_range_comes_from_the_rows_that_are_kept():
