@@ -179,7 +179,7 @@ def test_sync_and_undo_on_command(tailing):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ({"command": "dance"}, "known are status, sync, undo, save, score, learn, review"),
+        ({"command": "dance"}, "known are status, sync, undo, trust, save, score, learn, review"),
         ({"command": "score"}, "a list of samples"),
         ({"command": "score", "rows": [[1.0, 2.0]]}, "expected"),
         ({"command": "score", "rows": ["x"]}, "float"),

@@ -106,10 +106,10 @@ def test_the_fleet_table_follows(shop, visitor):
     page = visitor.page
     visitor.go(f"/ui/fleets/{FLEET}")
     cell = page.locator("#devices tbody tr .c-review")
-    expect(cell).to_have_text("1 to review")
+    expect(cell).to_have_text("like bearing1 to review")
     status = recent(drift=1.7, ready=False, patterns=[])
     shop.report("pump-1", 1.0, status={"monitor": status, "reviews": {"done": 0}})
-    expect(cell).to_have_text("not readydrift ×1.7")
+    expect(cell).to_have_text("like bearingnot readydrift ×1.7")
     page.locator("#q").fill("not ready")
     expect(page.locator("#count")).to_have_text("1 of 1 devices")
     page.locator("#q").fill("to review")

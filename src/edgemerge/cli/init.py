@@ -118,7 +118,7 @@ def plot(values: list[float]) -> str:
     """Return a line of bars: the mean of each part of the values, between lowest and highest.
 
     >>> plot([0.0, 1.0, 2.0, 3.0])
-    '▁▃▅█'
+    '▁▃▆█'
     """
     width = min(PLOT_WIDTH, len(values))
     edges = [len(values) * i // width for i in range(width + 1)]
