@@ -52,6 +52,8 @@ def test_what_was_decided_is_told_and_done(config):
     assert call("monitor", "snooze", config, "2 hours").stdout.startswith("no alarm until 20")
     assert "episodes           1" in call("monitor", "show", config).stdout
     assert "raised again" in call("monitor", "snooze", config, "off").stdout
+    assert call("monitor", "snooze", config, "--hours", "2").stdout.startswith("no alarm until 20")
+    assert "raised again" in call("monitor", "snooze", config, "--hours", "0").stdout
     assert call("monitor", "acknowledge", config, 1).stdout == "episode 1 is acknowledged\n"
     assert shown(config)["episodes"] == []
     assert call("monitor", "acknowledge", config).stdout == "all episodes are acknowledged\n"
@@ -71,6 +73,7 @@ def test_what_cannot_be_done_is_said(config):
         (("snooze", config, "soon"), "2 hours"),
     ):
         assert said in failure(call("monitor", *words), 2)
+    assert "found no TIME for snooze" in call("monitor", "snooze", config).stderr
 
 
 def test_without_an_agent_it_says_how_to_start_one(tmp_path):

@@ -71,15 +71,26 @@ def test_what_is_not_about_a_pattern(hub, fleet, client):
     assert "No reviews of pump-1 yet" in hub.fleet("reviews", fleet, PUMP).stderr
     made = hub.told("review", fleet, PUMP, "snooze", "--hours", 2)
     assert made["until"] > made["at"]
-    hub.fleet("review", fleet, PUMP, "snooze", "--hours", 0)
+    moment = hub.told("review", fleet, PUMP, "snooze", "2222-02-02T02:00")
+    assert moment["until"] == "2222-02-02T02:00:00Z"
+    hub.fleet("review", fleet, PUMP, "snooze", "2 hours")
+    hub.fleet("review", fleet, PUMP, "snooze", "off")
     hub.fleet("review", fleet, PUMP, "acknowledge", "--episode", 2)
+    hub.fleet("review", fleet, PUMP, "snooze", "--hours", 0)
     hub.fleet("review", fleet, PUMP, "acknowledge")
     hub.fleet("review", fleet, PUMP, "accept-drift")
     hub.fleet("review", fleet, PUMP, "watch")
     assert "add --yes" in failure(hub.fleet("review", fleet, PUMP, "relearn"))
     hub.fleet("review", fleet, PUMP, "relearn", "--yes")
-    found = [each["decision"] for each in client.desired().reviews]
-    assert found == ["snooze", "snooze", *["acknowledge"] * 2, "accept_drift", "watch", "relearn"]
+    reviews = client.desired().reviews
+    ends = [each["until"] for each in reviews if each["decision"] == "snooze"]
+    assert [end is None for end in ends] == [False, False, False, True, True]
+    assert 0.0 <= ends[2] - ends[0] < 600.0  # --hours 2 and "2 hours" are the same
+    found = [each["decision"] for each in reviews]
+    assert found == [
+        *["snooze"] * 4,
+        *("acknowledge", "snooze", "acknowledge", "accept_drift", "watch", "relearn"),
+    ]
     shown = hub.fleet("reviews", fleet, PUMP).stdout
     assert "acknowledge episode 2" in shown
     assert "snooze ended" in shown
@@ -91,6 +102,9 @@ def test_mistakes_are_told(hub, fleet):
     assert "expected one for approve" in wrong("approve").stderr
     assert "found a PATTERN for watch" in wrong("watch", "odd-1").stderr
     assert "a fault needs a NAME" in wrong("fault", "odd-1").stderr
-    assert "expected --hours for snooze" in wrong("snooze").stderr
+    assert "found no TIME for snooze" in wrong("snooze").stderr
+    assert "a TIME and --hours" in wrong("snooze", "off", "--hours", 2).stderr
+    assert '"2 hours"' in wrong("snooze", "soon").stderr
+    assert "expected it for snooze only" in wrong("watch", "--hours", 2).stderr
     assert "no device nobody" in failure(hub.fleet("review", fleet, "nobody", "watch"))
     assert hub.told("reviews", fleet, PUMP) == []

@@ -10,7 +10,12 @@ import click
 
 from edgemerge.cli.fleet import with_dates
 from edgemerge.cli.group import CommandError, ExitCode, example
-from edgemerge.cli.monitor import PATTERN_DECISIONS, print_monitor
+from edgemerge.cli.monitor import (
+    PATTERN_DECISIONS,
+    hours_option,
+    print_monitor,
+    snooze_time,
+)
 from edgemerge.cli.options import operator_connection, server_options
 from edgemerge.cli.output import (
     confirm,
@@ -21,13 +26,14 @@ from edgemerge.cli.output import (
     print_table,
     remark,
 )
+from edgemerge.core.errors import SettingError
+from edgemerge.core.limit import parse_time
 
 DECISIONS = (
     *PATTERN_DECISIONS,
     *("acknowledge", "snooze", "watch", "relearn", "accept-drift"),
 )
 REVIEW_COLUMNS = headings("number", "at", "by", "what", "state", "comment")
-HOUR_S = 3600.0
 
 
 @click.command(epilog=example("edgemerge fleet monitor pumps pump-3"))
@@ -65,18 +71,16 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
         "edgemerge fleet review pumps pump-3 approve odd-1 --comment 'a new speed'",
         "edgemerge fleet review pumps pump-3 fault odd-2 'worn bearing'",
         "edgemerge fleet review pumps pump-3 acknowledge --episode 7",
-        "edgemerge fleet review pumps pump-3 snooze --hours 8",
+        "edgemerge fleet review pumps pump-3 snooze '8 hours'",
     )
 )
 @click.argument("fleet")
 @click.argument("device")
 @click.argument("decision", type=click.Choice(DECISIONS))
-@click.argument("pattern", required=False)
+@click.argument("pattern", required=False, metavar="[PATTERN|TIME]")
 @click.argument("name", required=False)
 @click.option("--episode", type=click.IntRange(min=0), help="Acknowledge this one, not all.")
-@click.option(
-    "--hours", type=click.FloatRange(min=0, max=8760), help="How long to snooze; 0 ends it."
-)
+@hours_option
 @click.option("--comment", default="", help="One line for those who read the log.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
@@ -100,7 +104,8 @@ def review(
     approve: PATTERN is normal and is learnt. fault: later alarms carry NAME. dismiss: it is no
     longer shown. undo: PATTERN is unreviewed again, exactly.
 
-    acknowledge: episodes were seen. snooze: no alarm for --hours. watch: end commissioning now.
+    acknowledge: episodes were seen. snooze: no alarm for a TIME: how long ("8 hours"), until when
+    (2026-11-17T18:00, in UTC unless it says otherwise), or off. watch: end commissioning now.
     relearn: forget what the device saw and begin commissioning again. accept-drift: what was learnt
     up to now is normal.
 
@@ -108,11 +113,13 @@ def review(
     and episodes, `reviews` what became of decisions.
     """
     asked: dict[str, Any] = {"comment": comment}
+    if decision == "snooze":
+        asked["until"] = _until(snooze_time(pattern, hours))
+        pattern, hours = None, None
     _must_fit(decision, pattern, name, hours)
     asked |= {"pattern": pattern} if pattern else {}
     asked |= {"name": name} if name else {}
     asked |= {} if episode is None else {"episode": episode}
-    asked |= {"until": time() + HOUR_S * hours} if hours else {}
     if decision == "relearn":
         confirm(f"Let {device} forget all that it has learnt by itself?", yes=yes)
     with operator_connection(**where) as client:
@@ -152,8 +159,15 @@ def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float
         )
     if (name is not None) != (decision == "fault"):
         raise click.UsageError("a fault needs a NAME, and nothing else has one: fault PATTERN NAME")
-    if (hours is not None) != (decision == "snooze"):
-        raise click.UsageError("expected --hours for snooze, and for nothing else")
+    if hours is not None:
+        raise click.UsageError(f"found --hours for {decision}, expected it for snooze only")
+
+
+def _until(asked: str) -> float | None:
+    try:
+        return parse_time(asked, time())
+    except SettingError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def describe_review(review: Mapping[str, Any]) -> str:

@@ -162,6 +162,23 @@ def acknowledge(place: Path, episode: int | None, *, as_json: bool) -> None:
     _decide(place, {"command": "acknowledge", "episode": episode}, as_json=as_json)
 
 
+hours_option = click.option(
+    "--hours",
+    type=click.FloatRange(min=0, max=8760),
+    help="Snooze for so many hours; 0 is off. The same as TIME.",
+)
+
+
+def snooze_time(time: str | None, hours: float | None) -> str:
+    """Return the TIME of a snooze from either form of it."""
+    if (time is None) == (hours is None):
+        raise click.UsageError(
+            f"found {'no TIME' if time is None else 'a TIME and --hours'} for snooze, expected "
+            'one such as "2 hours", "2026-11-17T18:00" or "off"'
+        )
+    return time or (f"{hours:f} hours" if hours else "off")
+
+
 @click.command(
     epilog=example(
         'edgemerge monitor snooze pump-3.toml "2 hours"',
@@ -169,15 +186,17 @@ def acknowledge(place: Path, episode: int | None, *, as_json: bool) -> None:
     )
 )
 @place_argument(required=True)
-@click.argument("time")
+@click.argument("time", required=False)
+@hours_option
 @json_option
-def snooze(place: Path, time: str, *, as_json: bool) -> None:
+def snooze(place: Path, time: str | None, *, hours: float | None, as_json: bool) -> None:
     """Raise no alarm and learn nothing for a while.
 
     TIME is how long ("2 hours"), until when (2026-11-17T18:00, in UTC unless it says otherwise),
     or off.
     """
-    _decide(place, {"command": "snooze", "time": time}, as_json=as_json)
+    asked = {"command": "snooze", "time": snooze_time(time, hours)}
+    _decide(place, asked, as_json=as_json)
 
 
 @click.command(epilog=example("edgemerge monitor watch pump-3.toml"))
