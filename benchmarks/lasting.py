@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
@@ -125,6 +125,15 @@ def dirty(machine: Machine, seed: int, *, chunks: int = 1, share: float = 0.05) 
     return Stream(f"{machine.name}, 5 % faults in {16 * chunks}N", rows, fault, first)
 
 
+def block(machine: Machine, seed: int, *, share: float) -> Stream:
+    """Return a lasting fault that was there before, for one block of commissioning."""
+    rng = np.random.default_rng(seed + 2000)
+    clean, k = lasting(machine, seed), int(share * FIRST)
+    begins = int(rng.integers(FIRST // 10, FIRST - FIRST // 10 - k))
+    clean.rows[begins : begins + k] = machine.draw(k, 1.0, rng)
+    return replace(clean, name=f"{machine.name}, fault in one block of {share:.0%} of 16N")
+
+
 def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> Stream:
     """Return people who walk, then sit or lie for long, then walk."""
     rng = np.random.default_rng(seed)
@@ -153,6 +162,7 @@ def streams(*, quick: bool = False) -> list[Callable[[int], Stream]]:
         if not quick:
             found += [partial(lasting, machine, times=10), partial(lasting, machine, fault=0.2)]
             found += [partial(dirty, machine), partial(dirty, machine, chunks=4)]
+            found += [partial(block, machine, share=share) for share in (0.05, 0.1)]
     data = None if quick else motion()
     if data is not None:
         found += [partial(people, data, odd=LYING), partial(people, data, odd=SITTING)]

@@ -38,6 +38,7 @@ Weights = ArrayLike | None
 
 OUTLIER_SCORE = 8.0  # score above which a row is not learnt by `partial_fit`, as in a bank
 DEFAULT_HIDDEN = 128  # hidden values, where the rows must not or need not tell how many
+TAIL_SHARE = 0.25  # of the rows, whose scores tell by how much scores fall when more is known
 AGREE_ADVICE = "give every estimator the same y_low, y_high, or classes in its first partial_fit"
 
 
@@ -47,9 +48,9 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     `predict` calls a row an outlier if it scores above a limit, −`offset_`, that keeps a promise:
     of fresh normal rows, a share of `false_alarms` scores above it. The limit comes from scores of
-    rows that the model does not know: `fit` takes each row out of the sums to score it,
-    `partial_fit` scores rows before it learns them, and `merge` adds the counts of both. With
-    fewer rows than 1/`false_alarms` there is no promise, and the limit is 4 to 6.
+    rows that the model does not know: each row is taken out of the sums to score it. `partial_fit`
+    lets the counts of earlier rows fall with those of new ones, and `merge` adds the counts of
+    both. With fewer rows than 1/`false_alarms` there is no promise, and the limit is 4 to 6.
     `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast.
 
     Args:
@@ -119,13 +120,23 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
             return self.fit(X, y, sample_weight)
         rows = _validated_rows(self, X)
         weights = _weights(sample_weight, rows)
+        before = np.asarray(self.detector_.score(rows)) if self.detector_.ready else None
+        odd = self.robust and before is not None and before > OUTLIER_SCORE
+        kept = np.where(odd, 0.0, weights)
+        self._know(self.stats_ + Stats.of(self.detector_.projection, rows, weights=kept))
         if self.detector_.ready:
-            scores = np.asarray(self.detector_.score(rows))
+            scores = scores_without_each(self.detector_, rows, kept)
+            if before is not None:
+                self._follow(before, scores, weights)
             self._calibrate(scores, weights)
-            if self.robust:
-                weights = np.where(scores > OUTLIER_SCORE, 0.0, weights)
-        self._know(self.stats_ + Stats.of(self.detector_.projection, rows, weights=weights))
         return self
+
+    def _follow(self, before: Array, after: Array, weights: Array) -> None:
+        """Let earlier counts fall as the highest scores of new rows did, now that more is known."""
+        high = before >= upper_quantile(before, weights, TAIL_SHARE)
+        were, are = (float(np.vdot(weights * high, scores)) for scores in (before, after))
+        if were > 0.0 and are > 0.0 and hasattr(self, "calibration_"):
+            self.calibration_.rescale(are / were)
 
     def merge(self, other: Self) -> Self:
         """Add everything that another detector has learnt."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from edgemerge.core.calibration import scores_without_each
+from edgemerge.core.calibration import Calibration, scores_without_each
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.projection import Projection
@@ -219,7 +219,7 @@ def test_a_robust_fit_leaves_out_what_is_far_out_in_most_inputs():
     assert dirty.score_samples(odd).max() < 3.0 * naive.score_samples(odd).min()
 
 
-def test_robust_partial_fit_does_not_learn_what_is_four_times_as_odd():
+def test_robust_partial_fit_does_not_learn_what_is_eight_times_as_odd():
     X, _, _ = drawn(0, rows=600)
     detector = OSELMDetector(n_hidden=32, low=-2.0, high=2.0).partial_fit(X)
     before = detector.stats_
@@ -283,3 +283,32 @@ def test_the_range_comes_from_the_rows_that_are_kept():
     kept, every = (OSELMDetector(robust=r).fit(X).stats_.projection for r in (True, False))
     assert max(kept.high) < 5.0
     assert max(every.high) == 1e4
+
+
+def in_pieces(seed):
+    """Return a detector that got three causes of nine inputs in ten pieces, and fresh rows."""
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(99).normal(size=(3, 9))
+    rows = rng.normal(size=(1200, 3)) @ mixing + 0.2 * rng.normal(size=(1200, 9))
+    detector = OSELMDetector(false_alarms=0.05)
+    for part in np.split(rows[:600], 10):
+        detector.partial_fit(part)
+    return detector, rows[600:]
+
+
+@pytest.mark.slow
+def test_partial_fit_keeps_its_promise_and_does_not_cut_off_the_tail():
+    found = [in_pieces(seed) for seed in range(6)]
+    rates = [(detector.predict(fresh) == -1).mean() for detector, fresh in found]
+    assert 0.04 < np.mean(rates) < 0.065
+    learnt = [detector.stats_.count / 600 for detector, _ in found]
+    assert np.mean(learnt) > 0.95  # the first piece alone leaves out 8 % of its rows
+
+
+@pytest.mark.slow
+def test_earlier_counts_fall_with_the_scores_of_new_rows(monkeypatch):
+    followed = in_pieces(0)[0].offset_
+    factors = []
+    monkeypatch.setattr(Calibration, "rescale", lambda _, factor: factors.append(factor))
+    assert -in_pieces(0)[0].offset_ > -followed
+    assert np.prod(factors) < 0.9

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from edgemerge.core.calibration import FIRST_GENERATION, MAX_GENERATION, Calibration
+from edgemerge import Detector, Projection, Stats
+from edgemerge.core.calibration import (
+    FIRST_GENERATION,
+    HOLDOUT_BLOCKS,
+    MAX_GENERATION,
+    Calibration,
+    scores_without_blocks,
+)
 from edgemerge.core.errors import SettingError
 from edgemerge.core.limit import must_be_rate
 
@@ -64,3 +71,39 @@ def test_a_weight_is_so_many_scores_and_fractions_add_up():
 def test_a_rate_that_cannot_be_promised_is_refused(rate):
     with pytest.raises(SettingError, match="expected a rate between 0 and 1"):
         must_be_rate(rate)
+
+
+def test_rescaled_counts_give_a_rescaled_limit_and_small_factors_add_up():
+    found = counted(np.linspace(1.0, 9.0, 500), np.linspace(1.0, 9.0, 500))
+    before, total = found.limit(0.05), (found.older + found.newer).samples
+    found.rescale(0.5)
+    assert found.limit(0.05) == pytest.approx(before / 2.0)
+    for _ in range(100):
+        found.rescale(2.0**0.01)
+    assert found.limit(0.05) == pytest.approx(before, rel=BIN)
+    for factor in (1e-30, 1e60):
+        found.rescale(factor)
+        assert (found.older + found.newer).held.sum() == total
+
+
+@pytest.mark.parametrize("adopted", [0, 200])
+def test_a_row_is_scored_without_its_block_and_the_two_beside_it(adopted):
+    shared = Projection(n_inputs=3, n_hidden=6, seed=7)
+    rng = np.random.default_rng(0)
+    rows = shared.to_grid(rng.normal(0.0, 0.3, (16 * 10, 3)))
+    learnt = rng.random(len(rows)) < 0.8
+    detector = Detector(shared)
+    detector.learn(rng.normal(0.0, 0.3, (5, 3)))
+    detector.adopt(Stats.of(shared, rng.normal(0.0, 0.3, (adopted, 3))))
+    found = scores_without_blocks(detector, rows, learnt)
+    for i in range(0, len(rows), 7):
+        block = np.arange(len(rows)) // (len(rows) // HOLDOUT_BLOCKS)
+        others = rows[learnt & (np.abs(block - block[i]) > 1)]
+        slow = detector.with_own(detector.own + Stats.of(shared, others))
+        assert found[i] == pytest.approx(slow.score(rows[i]), rel=1e-9)
+
+
+def test_rows_that_nothing_else_can_score_are_taken_as_usual():
+    shared = Projection(n_inputs=3, n_hidden=6, seed=7)
+    found = scores_without_blocks(Detector(shared), np.ones((8, 3)), np.ones(8, np.bool_))
+    assert (found == 1.0).all()

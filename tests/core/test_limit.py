@@ -208,6 +208,43 @@ def test_a_fixed_limit_is_four_unless_told_and_counts_nothing():
     assert (limit.value, limit.kind, limit.missing, limit.counts.samples) == (2.5, "fixed", 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ([1.0] * 100, 4.0),
+        ([5.0] * 100, 5.0),
+        ([1.0] * 99 + [50.0], 4.0),  # 1 % may be above
+        ([1.0] * 95 + [5.5] * 5, 5.5),
+        ([50.0] * 100, 6.0),
+    ],
+)
+def test_a_limit_begins_above_nearly_all_levels_of_commissioning_from_4_to_6(levels, expected):
+    default, given, promised = Limit(), Limit(9.0), Limit(false_alarms=0.001)
+    for limit in (default, given, promised):
+        limit.start(np.array(levels))
+    assert (default.value, given.value, promised.value) == (expected, 9.0, expected)
+    again = Limit()
+    again.resume(default.state())
+    assert again.value == expected
+    old = default.state()
+    del old["started"]  # as version 0.1 wrote it
+    again.resume(old)
+    assert again.value == 4.0
+
+
+def test_a_provisional_limit_stays_above_where_it_began_and_a_settled_one_does_not():
+    limit = Limit(false_alarms=0.01)
+    limit.start(np.full(100, 5.5))
+    for _ in range(64):
+        limit.count(1.0, 1.0)
+    assert (limit.kind, limit.value) == ("provisional", 5.5)
+    for _ in range(64):
+        limit.count(1.0, 1.0)
+    assert (limit.kind, limit.value) == ("promised", 3.0)
+    limit.start(np.full(100, 5.5))  # commissioned again
+    assert limit.value == 3.0
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, inf, float("nan")])
 def test_a_limit_that_cannot_be_is_refused(wrong):
     with pytest.raises(SettingError, match=r"found limit=.*expected a finite number above 0"):

@@ -24,6 +24,7 @@ from edgemerge.core.monitor import (
     Episode,
     Thinned,
 )
+from edgemerge.wire.state import from_bytes, to_bytes
 from tests.watched import COMMISSIONING, READY, SHARED, Watched
 
 LEARNERS = pytest.mark.parametrize("learner", [Detector, Bank])
@@ -1010,13 +1011,138 @@ def test_a_pattern_met_in_one_block_only_waits_for_a_review():
     assert not watched.fault(30, 0.5)[-1].alarm
 
 
-def test_a_block_that_the_bank_has_split_waits_in_all_its_parts():
-    watched = Watched(Bank, commissioning=600)
+def test_a_block_that_the_bank_has_split_waits_in_all_its_parts(monkeypatch):
+    monkeypatch.setattr(core, "_long_runs", lambda _: [])  # leaves it to the bank
+    watched = Watched(Bank, commissioning=600, seed=4)
     rows = np.vstack([watched.rows(300, -0.5), watched.rows(120, 0.5), watched.rows(180, -0.5)])
     watched.take(rows)
     assert list(watched.monitor.learner) == ["normal"]
     assert list(watched.monitor.odd_patterns) == ["odd-1", "odd-2"]
     assert watched.fault(30, 0.5)[-1].alarm
+
+
+@LEARNERS
+@pytest.mark.parametrize("share", [0.08, 0.12])
+def test_a_fault_in_one_block_of_commissioning_waits_for_a_review(learner, share):
+    watched = Watched(learner, seed=1)
+    fault = watched.rows(int(share * COMMISSIONING), 0.6)
+    calm = COMMISSIONING - len(fault)
+    watched.take(np.vstack([watched.rows(60), fault, watched.rows(calm - 60)]))
+    assert watched.monitor.phase == "watching"
+    assert watched.odd.status == "unreviewed"
+    assert watched.odd.stats == Stats.of(SHARED, fault)  # exactly the block
+    assert watched.learnt <= calm
+    assert [event.what for event in watched.monitor.events if event.kind == "new pattern"] == [
+        "odd-1"
+    ]
+    assert watched.fault(30)[-1].alarm
+    before = watched.own
+    watched.monitor.review("odd-1", "approve")
+    assert not watched.fault(30)[-1].alarm
+    assert sum(each.count for each in before) < watched.learnt
+
+
+@LEARNERS
+@pytest.mark.parametrize("commissioning", [COMMISSIONING, 2 * COMMISSIONING])
+def test_a_regime_that_comes_back_in_commissioning_is_normal(learner, commissioning):
+    watched = Watched(learner, commissioning=commissioning, seed=1)
+    calm = np.array_split(watched.rows(commissioning - 32), 3)
+    other = np.split(watched.rows(32, 0.6), 2)
+    watched.take(np.vstack([calm[0], other[0], calm[1], other[1], calm[2]]))
+    assert watched.monitor.phase == "watching"
+    assert watched.monitor.odd_patterns == {}
+    assert watched.learnt > commissioning - 16
+    events = [event.kind for event in watched.monitor.events]
+    assert ("pattern met again" in events) == (commissioning > COMMISSIONING)
+
+
+@LEARNERS
+def test_a_block_that_goes_on_beyond_what_is_sifted_at_once_is_one_pattern(learner):
+    watched = Watched(learner, commissioning=2 * COMMISSIONING, seed=1)
+    fault = watched.rows(24, 0.6)
+    halves = watched.rows(COMMISSIONING - 12), watched.rows(COMMISSIONING - 12)
+    watched.take(np.vstack([halves[0], fault, halves[1]]))
+    assert watched.odd.stats == Stats.of(SHARED, fault)
+    assert watched.fault(30)[-1].alarm
+
+
+def test_what_a_bank_met_again_is_not_held_for_undoing():
+    watched = Watched(Bank, commissioning=2 * COMMISSIONING, seed=1)
+    calm = np.array_split(watched.rows(2 * COMMISSIONING - 32), 3)
+    other = np.split(watched.rows(32, 0.6), 2)
+    watched.take(np.vstack([calm[0], other[0], calm[1], other[1], calm[2]]))
+    assert "pattern met again" in [event.kind for event in watched.monitor.events]
+    assert all(not each.held for each in watched.monitor.learner.patterns.instances.values())
+
+
+def test_one_sample_may_be_left_at_the_end_of_a_long_commissioning():
+    watched = Watched(commissioning=COMMISSIONING + 1)
+    watched.ordinary(COMMISSIONING + 1)
+    assert watched.monitor.ready
+    assert watched.learnt > COMMISSIONING - 10
+
+
+def test_a_block_is_set_aside_only_if_enough_is_left(monkeypatch):
+    monkeypatch.setattr(core, "READY_SAMPLES_PER_HIDDEN", 15.0)
+    watched = Watched(seed=1)
+    watched.take(np.vstack([watched.rows(60), watched.rows(12, 0.6), watched.rows(56)]))
+    assert watched.monitor.odd_patterns == {}
+
+
+def test_runs_of_outliers_are_found_with_the_few_others_among_them():
+    marks = np.zeros(1000, np.bool_)
+    marks[100:140] = True
+    marks[[110, 120, 121]] = False
+    marks[300:320] = True  # too short
+    marks[500:900:20] = True  # scattered
+    marks[960:] = True
+    found = core._long_runs(marks)
+    assert [(run[0], run[-1], len(run)) for run in found] == [(100, 139, 40), (960, 999, 40)]
+    assert core._long_runs(np.zeros(9, np.bool_)) == []
+
+
+def commissioned_machine(number, learner=Detector, **settings):
+    """Return a monitor after commissioning with a simulated machine."""
+    rows = MACHINES[number].draw(16 * 32, 0.0, np.random.default_rng(0))
+    monitor = Monitor(learner(Projection.of_data(rows, n_hidden=32, seed=0)), **settings)
+    for at, row in enumerate(rows):
+        monitor.take(row, float(at))
+    assert monitor.phase == "watching"
+    return monitor
+
+
+@LEARNERS
+def test_the_default_limit_rises_where_samples_held_out_in_commissioning_ask_for_it(learner):
+    assert Watched(learner).commissioned().monitor.limit.value == 4.0
+    assert 4.0 < commissioned_machine(3, learner).limit.value <= 6.0
+    assert commissioned_machine(3, learner, limit=4.0).limit.value == 4.0
+    promised = commissioned_machine(3, learner, false_alarms="1 per 10000 samples")
+    assert 4.0 < promised.limit.value <= 6.0
+
+
+def test_the_default_limit_of_commissioning_is_saved_and_kept_by_other_settings():
+    monitor = commissioned_machine(3)
+    began = monitor.limit.value
+    assert from_bytes(to_bytes(monitor)).limit.value == began
+    options = monitor.options
+    monitor.change(**options | {"limit": 5.0})
+    assert monitor.limit.value == 5.0
+    monitor.change(**options | {"false_alarms": "1 per 10000 samples"})
+    assert monitor.limit.value == began
+    monitor.change(**options)
+    assert monitor.limit.value == began
+
+
+@LEARNERS
+def test_faults_scattered_in_commissioning_that_no_input_alone_shows_are_not_learnt(learner):
+    rng, machine = np.random.default_rng(3), MACHINES[2]
+    rows, fault = machine.draw(512, 0.0, rng), machine.draw(25, 1.0, rng)
+    rows[rng.permutation(512)[:25]] = fault
+    monitor = Monitor(learner(Projection.of_data(rows, n_hidden=32, seed=0)))
+    for at, row in enumerate(rows):
+        monitor.take(row, float(at))
+    later = [monitor.take(row, 1000.0) for row in machine.draw(50, 1.0, rng)]
+    assert all(result.alarm for result in later[5:])
 
 
 def test_a_rare_pattern_waits_for_a_review_and_a_common_or_scattered_one_does_not():

@@ -8,12 +8,14 @@ once has there the leverage d = hPhᵀ; without it the error is e/(1 − d) and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import log2
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.limit import BINS, Counts, bin_of
+from edgemerge.core.limit import BINS, BINS_PER_OCTAVE, Counts, bin_of
+from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
 
@@ -34,6 +36,7 @@ class Calibration:
 
     older: Counts = field(default_factory=Counts)
     newer: Counts = field(default_factory=Counts)
+    carry: float = 0.0  # bins that `rescale` has not moved yet, less than half of one
 
     def count(self, scores: ArrayLike, rate: float, weights: Array | None = None) -> None:
         """Count scores; older ones are let go, since they come from a model that knew less.
@@ -50,6 +53,15 @@ class Calibration:
         upto = np.rint(np.cumsum(np.bincount(bins, weights, minlength=BINS)))
         held = np.diff(upto, prepend=0.0).astype(np.int64)
         self.newer = self.newer + Counts(int(held.sum()), held)
+
+    def rescale(self, factor: float) -> None:
+        """Move all counts as if scores had been so many times as high, to the width of a bin."""
+        self.carry += BINS_PER_OCTAVE * log2(factor)
+        steps = round(self.carry)
+        self.carry -= steps
+        places = np.clip(np.arange(BINS) + steps, 0, BINS - 1)
+        for counts in (self.older, self.newer):
+            counts.held = np.bincount(places, counts.held, BINS).astype(np.int64)
 
     def __add__(self, other: Calibration) -> Calibration:
         """Return the counts of both."""
@@ -79,3 +91,30 @@ def scores_without_each(detector: Detector, X: Array, weights: Array) -> Array:
     left = np.maximum(1.0 - np.minimum(weights, 1.0) * look.leverage, MIN_SPARE)
     loss = look.squares / rows.shape[1] / left**2  # M9
     return np.asarray(level.score(loss, look.leverage / left))  # M11
+
+
+HOLDOUT_BLOCKS = 16  # blocks of time
+
+
+def scores_without_blocks(detector: Detector, rows: Array, learnt: NDArray[np.bool_]) -> Array:
+    """Score rows as if their block of time, and the two beside it, were not learnt, (k,).
+
+    Samples that follow each other are alike: leaving out single ones would tell too little. Sums
+    subtract, so the rows are added up once.
+
+    Args:
+        detector: What is known besides the rows.
+        rows: Samples on the grid in the order of time, (k, n).
+        learnt: Which of them would be learnt, (k,).
+    """
+    projection = detector.projection
+    blocks = np.array_split(np.arange(len(rows)), HOLDOUT_BLOCKS)
+    sums = [Stats.of_rows(projection, rows[block][learnt[block]]) for block in blocks]
+    total = sum(sums, detector.own)
+    found = np.ones(len(rows))
+    for j, block in enumerate(blocks):
+        rest = total - sum(sums[max(j - 1, 0) : j + 2], Stats.empty(projection))  # M7
+        without = detector.with_own(rest)
+        if without.ready:
+            found[block] = without.score_rows(rows[block], projection.project(rows[block]))
+    return found

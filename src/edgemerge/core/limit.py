@@ -30,6 +30,7 @@ BINS_PER_OCTAVE = 32
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -6, 26  # levels outside are counted at the ends
 BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 FIXED_LIMIT = 4.0  # four times the usual squared error
+FIRST_RATE = 0.01  # of the samples of commissioning, held out: so many may be above the limit
 MIN_LIMIT = 3.0  # a promised limit is never lower: calm data would make it nervous
 SETTLED = 8.0  # promised alarms' worth of samples after which a promised limit is settled
 MAX_RISE = 1.5  # a promised limit never rises above so many times the settled one
@@ -40,6 +41,7 @@ SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week"
 SECONDS |= {"month": 2629746.0, "year": 31556952.0}
 NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 
+Array = NDArray[np.float64]
 Unit = Literal["sample", "episode"]
 
 
@@ -170,10 +172,10 @@ class Counts:
     def provisional_limit(self, unit: Unit = "episode", *, fixed: float = FIXED_LIMIT) -> float:
         """Return the limit while samples are too few for a promise.
 
-        It is above everything counted, and between the fixed limit and one and a half times it.
+        It is above everything counted, from the fixed limit (4) to 6.
         """
         highest = self.limit(1.0 / (self.samples + 1.0), unit) if self.samples else None
-        return min(max(highest or 0.0, fixed), MAX_RISE * fixed)
+        return min(max(highest or 0.0, fixed), MAX_RISE * FIXED_LIMIT)
 
     def episodes(self, limit: float) -> int:
         """Return how many episodes this limit would have raised, to the width of a bin."""
@@ -262,13 +264,14 @@ class Limit:
     """
 
     def __init__(self, limit: float | None = None, false_alarms: str | float | None = None) -> None:
-        """Give one of both; without any, the limit is 4."""
+        """Give one of both; without any, commissioning sets a limit from 4 to 6."""
         if limit is not None and false_alarms is not None:
             raise SettingError("found limit and false_alarms, expected one of them: leave one out")
         if limit is not None and not 0.0 < limit < inf:
             raise SettingError(f"found limit={limit}, expected a finite number above 0")
         self.promise = None if false_alarms is None else Promise.of(false_alarms)
-        self.fixed = FIXED_LIMIT if limit is None else float(limit)
+        self.given = None if limit is None else float(limit)
+        self.started = FIXED_LIMIT  # what commissioning asked for
         self.value = self.fixed
         self.settled: float | None = None  # later promised limits may not exceed it by much
         self.seen = 0  # samples counted, also those let go
@@ -276,6 +279,11 @@ class Limit:
         self.older, self.newer = Counts(), Counts()
         self._aside: Counts | None = None  # of the open episode
         self._doubtful = Counts()  # since drift stopped learning
+
+    @property
+    def fixed(self) -> float:
+        """The limit without counts: as given, or what commissioning asked for, from 4 to 6."""
+        return self.started if self.given is None else self.given
 
     @property
     def kind(self) -> Literal["fixed", "promised", "provisional"]:
@@ -296,6 +304,17 @@ class Limit:
     def counts(self) -> Counts:
         """The counts that the limit comes from."""
         return self.older + self.newer
+
+    def start(self, levels: Array) -> None:
+        """Begin above nearly all alarm levels of commissioning, from 4 to 6; a given limit stays.
+
+        Args:
+            levels: Those of samples of commissioning that were held out when they were scored.
+        """
+        found = float(np.quantile(levels, 1.0 - FIRST_RATE))
+        self.started = min(max(found, FIXED_LIMIT), MAX_RISE * FIXED_LIMIT)
+        if self.settled is None:
+            self.value = self.fixed
 
     def count(
         self, before: float, level: float, *, inside: bool = False, doubtful: bool = False
@@ -366,6 +385,7 @@ class Limit:
         """Return what is needed to continue, as plain JSON."""
         return {
             "value": self.value,
+            "started": self.started,
             "settled": self.settled,
             "seen": self.seen,
             "interval_s": self.interval_s,
@@ -381,8 +401,11 @@ class Limit:
         self._aside = None if state["aside"] is None else Counts.of(state["aside"])
         self._doubtful = Counts.of(state["doubtful"]) if "doubtful" in state else Counts()
         self.interval_s = state["interval_s"]
+        self.started = state.get("started", FIXED_LIMIT)  # states of version 0.1 have none
+        self.value = self.fixed
         if self.promise is not None:
-            self.value, self.settled, self.seen = state["value"], state["settled"], state["seen"]
+            self.settled, self.seen = state["settled"], state["seen"]
+            self.value = self.value if state["value"] is None else state["value"]
 
 
 def _is_pair(votes: object) -> bool:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from math import ceil, inf, sqrt
 from typing import Any, Literal
 
@@ -26,17 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.bank import Bank
+from edgemerge.core.calibration import scores_without_blocks
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
 from edgemerge.core.faults import FaultName, Faults, can_compare
 from edgemerge.core.ledger import must_be_name
-from edgemerge.core.limit import AlarmLevel, Limit, seconds_of
-from edgemerge.core.patterns import inliers
+from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, seconds_of
+from edgemerge.core.patterns import inliers_by_axes
 from edgemerge.core.projection import Samples
 from edgemerge.core.similarity import can_check
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+Places = NDArray[np.intp]
 Learn = Literal["normal", "always", "off"]
 Phase = Literal["commissioning", "watching"]
 Status = Literal["unreviewed", "normal", "fault", "dismissed"]
@@ -54,6 +58,8 @@ MAX_EPISODES = 256  # episodes that are kept, acknowledged ones go first
 MAX_EVENTS = 1000
 SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
 BLOCK_SHARE = 0.25  # of commissioning: a pattern met only within such a block waits, too
+MAX_LOOKS = 4  # for blocks of commissioning that are unlike the rest
+RUN_SHARE = 0.03  # of the rows of commissioning: shorter runs of outliers are no block
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
 MIN_DRIFT_BLOCKS = 8  # before which nothing is concluded
 DRIFT_CALM = 2  # blocks below the first limit, after which learning goes on
@@ -255,7 +261,8 @@ class Monitor:
             learner: A `Detector` or a `Bank`; from now on only the monitor gives it samples.
             learn: "normal" (the default) learns nothing in an episode. "always" learns every
                 sample at once, so a fault that lasts becomes normal. "off" learns nothing.
-            limit: A fixed limit for the alarm level; 4 if neither this nor `false_alarms` is given.
+            limit: A fixed limit for the alarm level. If neither this nor `false_alarms` is given,
+                it is 4, or up to 6 where samples of commissioning that were held out ask for it.
             false_alarms: A promise instead of a limit: "1 per week", "2 per 10000 samples", or
                 episodes per sample.
             votes: (k, n): an episode begins when k of the last n scores are above the limit, and
@@ -333,7 +340,7 @@ class Monitor:
         enough = _commissioning(commissioning, self.n_hidden)
         if (limit, false_alarms) != (self.options["limit"], self.options["false_alarms"]):
             state = self.limit.state() | {"settled": None, "aside": None}
-            new_limit.resume(state | {"value": new_limit.value})
+            new_limit.resume(state | {"value": None})
             self.limit = new_limit
         if votes != self.level.votes:
             new_level.resume(self.level.state())
@@ -348,7 +355,7 @@ class Monitor:
         self.learner.supervised = learn != "always"
         self.pending = []
         if learn != "normal" and self.phase == "commissioning":
-            self._learn_first()
+            self._learn_first(self.last_at or 0.0)
             self._begin_watching()
         elif learn == "normal" and self.phase == "watching":
             self._rebase()
@@ -497,7 +504,7 @@ class Monitor:
         if self.taken >= self._enough or (seconds >= self._enough_s and self.taken >= least):
             self._end_commissioning(at)
         elif len(self.first_rows) >= COMMISSIONING_PER_HIDDEN * self.n_hidden:
-            self._learn_first()
+            self._learn_first(at)
 
     def watch(self) -> None:
         """End commissioning now.
@@ -534,22 +541,94 @@ class Monitor:
         self.snapshot = None
         self._note(why, at)
 
-    def _learn_first(self) -> None:
-        """Learn the rows kept so far, without the rarest."""
+    def _learn_first(self, at: float) -> None:
+        """Learn the rows kept so far: those in the middle, then the tail that is not odd."""
         rows = np.array(self.first_rows)
         self.first_rows = []
         if not len(rows):
             return
-        kept = inliers(rows)
+        kept, left, aside = self._sift(rows)
+        if len(rows) >= MIN_COMMISSIONING_PER_HIDDEN * self.n_hidden:
+            held = scores_without_blocks(_joined(self.learner), rows, kept)
+            self.limit.start(self._levels(held[left]))
         self.learner.learn_rows(rows[kept])
-        # The rarest are mostly the tail of normal: learn those that are no odd ones.
         scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
+        calm = (self._levels(scores) <= self.limit.value) & (scores <= self.limit.value)
+        self.learner.learn_rows(rows[left & ~kept & calm])
+        for run in aside:
+            self._set_run_aside(rows[run], at, goes_on=run[0] < self.level.votes[1])
+
+    def _sift(self, rows: Array) -> tuple[Marks, Marks, list[Places]]:
+        """Return which rows to learn first, which ones may be learnt, and blocks for a review."""
+        kept, left = np.zeros((2, len(rows)), np.bool_)
+        left[:] = True
+        aside: list[Places] = []
+        for _ in range(MAX_LOOKS):  # without one block, others may show
+            where = np.flatnonzero(left)
+            kept[:] = False
+            middle, unlike = self._unlike_runs(rows[where])
+            kept[where[middle]] = True
+            if not unlike:
+                break
+            for run in unlike:
+                aside.append(where[run])
+                left[where[run]] = False
+        return kept, left, aside
+
+    def _unlike_runs(self, rows: Array) -> tuple[Marks, list[Places]]:
+        """Return which rows to learn first, and the runs that wait for a review.
+
+        A run is a block of time most of whose rows are outliers. It waits if the other rows, those
+        of other runs among them, do not explain it: it was met in this block only.
+        """
+        whole, projection = _joined(self.learner), self.learner.projection
+        kept = inliers_by_axes(rows)
+        runs = _long_runs(~kept)
+        known = kept | np.isin(np.arange(len(rows)), np.concatenate([*runs, []]))
+        total = whole.own + Stats.of_rows(projection, rows[known])
+        unlike: list[Places] = []
+        for run in runs:
+            rest = whole.with_own(total - Stats.of_rows(projection, rows[run]))  # M7
+            scores = rest.score_rows(rows[run], projection.project(rows[run]))
+            kept[run] = scores <= FIXED_LIMIT
+            enough = known.sum() - len(run) >= READY_SAMPLES_PER_HIDDEN * self.n_hidden
+            if enough and np.median(scores) > FIXED_LIMIT:
+                unlike.append(run)
+                kept[run] = known[run] = False
+        return kept, unlike
+
+    def _set_run_aside(self, rows: Array, at: float, *, goes_on: bool) -> None:
+        """Let a run wait for a review, unless its like was set aside earlier in commissioning.
+
+        Then it was met again, and both are normal; or it `goes_on`, since it is at the beginning
+        of these rows, and the earlier rows ended with it.
+        """
+        projection = self.learner.projection
+        stats, mean = Stats.of_rows(projection, rows), self._residuals(rows).mean(0)
+        waiting = [p for p in self.odd_patterns.values() if p.status == "unreviewed"]
+        earlier = [p for p in waiting if (self.began or 0.0) <= p.last < at]
+        alike = [p for p in earlier if p.cosine(mean) >= p.least_cosine]
+        if not alike:
+            self._set_aside(rows, stats, at)
+            return
+        found = max(alike, key=lambda p: p.cosine(mean))
+        found.add(rows, mean, stats, at)
+        if not goes_on:
+            into = self._include(found, found.rows.array(projection.n_inputs), None)
+            if isinstance(self.learner, Bank):
+                self.learner.patterns.instances[into].held = 0  # there is nothing to undo
+            del self.odd_patterns[found.name]
+            self._note("pattern met again", at, found.name)
+
+    def _residuals(self, rows: Array) -> Array:
+        return self.learner.residuals(rows, self.learner.projection.project(rows))
+
+    def _levels(self, scores: Array) -> Array:
         level = AlarmLevel(self.level.votes)
-        calm = np.array([level.update(score) for score in scores]) <= self.limit.value
-        self.learner.learn_rows(rows[~kept & calm & (scores <= self.limit.value)])
+        return np.array([level.update(score) for score in scores])
 
     def _end_commissioning(self, at: float) -> None:
-        self._learn_first()
+        self._learn_first(at)
         if isinstance(self.learner, Bank):
             self.learner.catch_up()
             self._set_doubtful_aside(self.learner, at)
@@ -574,10 +653,14 @@ class Monitor:
             if own.count and enough_is_left and _is_doubtful(places, len(names)):
                 mine = bank.patterns.instances[name].ring.rows()
                 bank.take_out(name)
-                residuals = bank.residuals(mine, bank.projection.project(mine))
-                odd = self._new_pattern(at)
-                odd.add(mine, residuals.mean(0), own, at)
-                odd.inputs = _largest((residuals**2).mean(0))
+                self._set_aside(mine, own, at)
+
+    def _set_aside(self, rows: Array, stats: Stats, at: float) -> None:
+        """Let samples of commissioning wait for a review, as one pattern."""
+        residuals = self._residuals(rows)
+        odd = self._new_pattern(at)
+        odd.add(rows, residuals.mean(0), stats, at)
+        odd.inputs = _largest((residuals**2).mean(0))
 
     def _alarm(self, seen: Seen, at: float, *, odd: bool) -> None:
         episode = self.episode or self._begin_episode(at)
@@ -621,7 +704,7 @@ class Monitor:
             return
         rows = np.array([row for _, row in block])
         projection = self.learner.projection
-        residuals = self.learner.residuals(rows, projection.project(rows))
+        residuals = self._residuals(rows)
         episode.inputs = _largest((residuals**2).mean(0))
         mean = residuals.mean(0)
         open_ones = [p for p in self.odd_patterns.values() if p.status != "normal"]
@@ -782,16 +865,18 @@ class Monitor:
         self._note(decision, self.last_at or 0.0, found.name)
 
     def _approve(self, found: OddPattern) -> None:
-        learner = self.learner
-        rows = found.rows.array(learner.projection.n_inputs)
-        enough = READY_SAMPLES_PER_HIDDEN * self.n_hidden
-        if isinstance(learner, Bank):
-            whole = found.stats.count >= enough
-            found.into = learner.include(found.stats, rows, found.name if whole else None)
-        else:
-            self.learner = learner.with_own(learner.own + found.stats)
+        rows = found.rows.array(self.learner.projection.n_inputs)
+        whole = found.stats.count >= READY_SAMPLES_PER_HIDDEN * self.n_hidden
+        found.into = self._include(found, rows, found.name if whole else None)
         found.status = "normal"
         self._rebase()
+
+    def _include(self, found: OddPattern, rows: Array, name: str | None) -> str:
+        """Learn a pattern's sums; return the pattern of a bank that has them now."""
+        if isinstance(self.learner, Bank):
+            return self.learner.include(found.stats, rows, name)
+        self.learner = self.learner.with_own(self.learner.own + found.stats)
+        return ""
 
     def _undo(self, found: OddPattern) -> None:
         if found.status == "normal":
@@ -897,6 +982,27 @@ def _is_doubtful(places: Sequence[int], total: int) -> bool:
         return True
     first, last = np.quantile(places, [0.05, 0.95])
     return bool((last - first) / 0.9 < BLOCK_SHARE * total)
+
+
+def _joined(learner: Detector | Bank) -> Detector:
+    """Return one detector that knows what all patterns together know."""
+    parts, nothing = learner.detectors.values(), Stats.empty(learner.projection)
+    own = reduce(_added, (each.own for each in parts), nothing)
+    others = reduce(_added, (each.others for each in parts), nothing)
+    return Detector.resume(own, others, ridge=learner.ridge)
+
+
+def _long_runs(outlier: Marks) -> list[Places]:
+    """Return the places of each run of outliers that lasts, with the few others among them."""
+    level = AlarmLevel()
+    inside = np.array([level.update(float(each)) > 0.0 for each in outlier])
+    found = []
+    for run in np.split(np.arange(len(outlier)), np.flatnonzero(np.diff(inside)) + 1):
+        odd = np.flatnonzero(outlier[: run[-1] + 1])
+        odd = odd[odd >= run[0] - level.votes[1]]  # it begins some samples late, and ends late
+        if inside[run[0]] and len(odd) >= max(RUN_SHARE * len(outlier), BLOCK_ROWS):
+            found.append(np.arange(odd[0], odd[-1] + 1))
+    return found
 
 
 def _largest(shares: Array) -> list[tuple[int, float]]:

@@ -130,6 +130,9 @@ def _principal_direction(centred: Array) -> Array:
 
 OUTLIER_SHARE = 0.08  # of the samples that are left out: costs little where all are good
 MIN_RANKED = 16  # samples whose ranks tell which are rare
+AXIS_ROUNDS = 3  # times that axes are taken from what is left
+MIN_AXIS = 1e-3  # of the spread of all axes: the least unit of one
+MAX_AXES = 1024  # inputs, beyond which finding axes takes too long
 
 
 def rarity(X: Array, weights: Array) -> Array:
@@ -151,6 +154,30 @@ def inliers(
     weights = np.ones(len(X)) if weights is None else weights
     rare = rarity(X, weights)
     return rare <= upper_quantile(rare, weights, share)
+
+
+def inliers_by_axes(X: Array, *, share: float = OUTLIER_SHARE) -> NDArray[np.bool_]:
+    """Mark the samples that are left when this share, the furthest along any axis, is left out.
+
+    The axes are those of the principal components, each in units of the median distance from its
+    median: a fault that moves several inputs together is far out there, although each input alone
+    has usual values. Axes and middle are taken from the samples that are left, three times. With
+    more than 1024 inputs single ones have to do.
+    """
+    if X.shape[1] > MAX_AXES:
+        return inliers(X, share=share)
+    kept = np.ones(len(X), np.bool_)
+    if len(X) < 2:
+        return kept
+    for _ in range(AXIS_ROUNDS):
+        left = X[kept]
+        variances, axes = np.linalg.eigh(np.cov(left, rowvar=False).reshape(X.shape[1], -1))
+        along = X @ axes
+        along -= np.median(along[kept], axis=0)
+        unit = np.median(np.abs(along[kept]), axis=0)
+        far = ((along / np.maximum(unit, MIN_AXIS * sqrt(variances.sum() or 1.0))) ** 2).sum(1)
+        kept = far <= upper_quantile(far, np.ones(len(X)), share)
+    return kept
 
 
 def upper_quantile(values: Array, weights: Array, share: float) -> float:
