@@ -290,7 +290,7 @@ def in_pieces(seed):
     rng = np.random.default_rng(seed)
     mixing = np.random.default_rng(99).normal(size=(3, 9))
     rows = rng.normal(size=(1200, 3)) @ mixing + 0.2 * rng.normal(size=(1200, 9))
-    detector = OSELMDetector(false_alarms=0.05)
+    detector = OSELMDetector(false_alarms=0.05, activation="tanh")
     for part in np.split(rows[:600], 10):
         detector.partial_fit(part)
     return detector, rows[600:]

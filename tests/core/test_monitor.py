@@ -750,7 +750,8 @@ def test_a_fault_that_creeps_in_is_told_as_drift_before_its_score_passes_the_lim
 ):
     rng = np.random.default_rng(0)
     normal = machine.draw(16 * 64 + 1500, 0.0, rng)
-    monitor = Monitor(learner(Projection.of_data(normal[:300], n_hidden=64, seed=0)))
+    shared = Projection.of_data(normal[:300], n_hidden=64, seed=0, activation="tanh")
+    monitor = Monitor(learner(shared))
     for at, x in enumerate(normal):
         monitor.take(x, float(at))
     fault = machine.draw(400, 1.0, rng).mean(0) - normal.mean(0)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, StateSaver
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.errors import EdgemergeError, SettingError
-from edgemerge.core.limit import parse_time
+from edgemerge.core.limit import seconds_of
 from edgemerge.core.monitor import DECISIONS
 
 MAX_REASON_CHARS = 300
@@ -158,3 +159,26 @@ DECISION_HANDLERS: dict[str, Callable[[Reviewer, dict[str, Any]], str]] = {
     "relearn": Reviewer._relearn,
     "accept_drift": Reviewer._accept_drift,
 }
+
+
+def parse_time(text: object, now: float) -> float | None:
+    """Return when a snooze ends: after a time, at a moment in ISO 8601 (UTC), or None for "off".
+
+    >>> parse_time("2 hours", now=100.0), parse_time("off", now=100.0)
+    (7300.0, None)
+    >>> parse_time("1970-01-02T00:00", now=100.0)
+    86400.0
+    """
+    words = str(text).strip().lower()
+    if words == "off":
+        return None
+    seconds = seconds_of(words)
+    if seconds is not None:
+        return now + seconds
+    try:
+        at = datetime.fromisoformat(str(text).strip())
+    except ValueError:
+        raise SettingError(
+            f'found the time {text!r}, expected such as "2 hours", "2026-11-17T18:00" or "off"'
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

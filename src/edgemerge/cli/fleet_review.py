@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from edgemerge.agent.reviewer import parse_time
 from edgemerge.cli.fleet import with_dates
 from edgemerge.cli.group import CommandError, ExitCode, example
 from edgemerge.cli.monitor import (
@@ -27,7 +28,6 @@ from edgemerge.cli.output import (
     remark,
 )
 from edgemerge.core.errors import SettingError
-from edgemerge.core.limit import parse_time
 
 DECISIONS = (
     *PATTERN_DECISIONS,

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from math import ceil, inf, isfinite, log2
 from re import fullmatch
 from typing import Any, Literal, Self
@@ -54,29 +53,6 @@ def seconds_of(text: str) -> float | None:
     found = fullmatch(rf"\s*({NUMBER})\s*([a-z]+?)s?\s*", text.lower())
     known = found is not None and found[2] in SECONDS
     return float(found[1]) * SECONDS[found[2]] if found and known else None
-
-
-def parse_time(text: object, now: float) -> float | None:
-    """Return when a snooze ends: after a time, at a moment in ISO 8601 (UTC), or None for "off".
-
-    >>> parse_time("2 hours", now=100.0), parse_time("off", now=100.0)
-    (7300.0, None)
-    >>> parse_time("1970-01-02T00:00", now=100.0)
-    86400.0
-    """
-    words = str(text).strip().lower()
-    if words == "off":
-        return None
-    seconds = seconds_of(words)
-    if seconds is not None:
-        return now + seconds
-    try:
-        at = datetime.fromisoformat(str(text).strip())
-    except ValueError:
-        raise SettingError(
-            f'found the time {text!r}, expected such as "2 hours", "2026-11-17T18:00" or "off"'
-        ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def must_be_rate(rate: float, asked: object = None) -> float:
