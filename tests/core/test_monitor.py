@@ -1044,6 +1044,14 @@ def test_a_fault_in_one_block_of_commissioning_waits_for_a_review(learner, share
 
 
 @LEARNERS
+def test_a_block_waits_whatever_the_limit(learner):
+    watched = Watched(learner, seed=1, limit=HIGH)
+    watched.take(np.vstack([watched.rows(60), watched.rows(10, 0.6), watched.rows(58)]))
+    assert watched.odd.stats.count == 10
+    assert watched.learnt == COMMISSIONING - 10
+
+
+@LEARNERS
 @pytest.mark.parametrize("commissioning", [COMMISSIONING, 2 * COMMISSIONING])
 def test_a_regime_that_comes_back_in_commissioning_is_normal(learner, commissioning):
     watched = Watched(learner, commissioning=commissioning, seed=1)
@@ -1083,11 +1091,45 @@ def test_one_sample_may_be_left_at_the_end_of_a_long_commissioning():
     assert watched.learnt > COMMISSIONING - 10
 
 
-def test_a_block_is_set_aside_only_if_enough_is_left(monkeypatch):
-    monkeypatch.setattr(core, "READY_SAMPLES_PER_HIDDEN", 15.0)
-    watched = Watched(seed=1)
-    watched.take(np.vstack([watched.rows(60), watched.rows(12, 0.6), watched.rows(56)]))
-    assert watched.monitor.odd_patterns == {}
+@LEARNERS
+@pytest.mark.parametrize(
+    ("second", "waits"), [((), 20), ((300, 0.6), 0), ((150, 0.6), 40), ((300, -0.6), 40)]
+)
+def test_two_blocks_that_are_alike_and_far_apart_are_normal(learner, second, waits):
+    shared, rng = Projection(n_inputs=4, n_hidden=32, seed=7), np.random.default_rng(0)
+    rows = rng.normal(0.0, 0.1, (512, 4))
+    rows[100:120] += [0.6, 0.3, 0.6, 0.0]
+    if second:
+        rows[second[0] : second[0] + 20] += np.array([1.0, 0.5, 1.0, 0.0]) * second[1]
+    watched = Watched(monitor=Monitor(learner(shared)))
+    watched.take(rows)
+    found = watched.monitor.odd_patterns.values()
+    assert sum(each.stats.count for each in found) == waits
+    assert len(found) == (2 if second == (300, -0.6) else bool(waits))
+    assert watched.learnt <= 512 - waits
+    assert watched.learnt > 512 - waits - 41  # the rarest 8 %
+
+
+def test_a_block_that_shows_only_without_another_waits_too():
+    shared, rng = Projection(n_inputs=4, n_hidden=32, seed=7), np.random.default_rng(0)
+    rows = rng.normal(0.0, 0.1, (512, 4))
+    rows[100:135] += [1.8, 0.0, 1.8, 0.0]
+    rows[300:330] += [0.0, 0.6, 0.0, -0.6]
+    watched = Watched(monitor=Monitor(Detector(shared)))
+    watched.take(rows)
+    counts = [each.stats.count for each in watched.monitor.odd_patterns.values()]
+    assert counts == [35, 30]
+
+
+@pytest.mark.parametrize(("rows", "enough"), [(55, False), (70, True)])
+def test_a_run_waits_only_if_enough_is_left_without_it(monkeypatch, rows, enough):
+    shared, rng = Projection(n_inputs=4, n_hidden=32, seed=7), np.random.default_rng(0)
+    samples = shared.to_grid(rng.normal(0.0, 0.1, (rows, 4)))  # 42 are enough
+    samples[10:25] += 0.6
+    monkeypatch.setattr(core, "_long_runs", lambda _: [np.arange(10, 25)])
+    kept, unlike = Monitor(Detector(shared))._unlike_runs(samples)
+    assert len(unlike) == enough
+    assert kept[10:25].any() != enough
 
 
 def test_runs_of_outliers_are_found_with_the_few_others_among_them():

@@ -555,8 +555,7 @@ class Monitor:
         scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
         calm = (self._levels(scores) <= self.limit.value) & (scores <= self.limit.value)
         self.learner.learn_rows(rows[left & ~kept & calm])
-        for run in aside:
-            self._set_run_aside(rows[run], at, goes_on=run[0] < self.level.votes[1])
+        self._set_runs_aside(rows, aside, at)
 
     def _sift(self, rows: Array) -> tuple[Marks, Marks, list[Places]]:
         """Return which rows to learn first, which ones may be learnt, and blocks for a review."""
@@ -578,47 +577,51 @@ class Monitor:
     def _unlike_runs(self, rows: Array) -> tuple[Marks, list[Places]]:
         """Return which rows to learn first, and the runs that wait for a review.
 
-        A run is a block of time most of whose rows are outliers. It waits if the other rows, those
-        of other runs among them, do not explain it: it was met in this block only.
+        A run is a block of time most of whose rows are outliers. It waits if the rest does not
+        explain it.
         """
         whole, projection = _joined(self.learner), self.learner.projection
         kept = inliers_by_axes(rows)
-        runs = _long_runs(~kept)
-        known = kept | np.isin(np.arange(len(rows)), np.concatenate([*runs, []]))
-        total = whole.own + Stats.of_rows(projection, rows[known])
+        total = whole.own + Stats.of_rows(projection, rows[kept])
         unlike: list[Places] = []
-        for run in runs:
-            rest = whole.with_own(total - Stats.of_rows(projection, rows[run]))  # M7
+        for run in _long_runs(~kept):
+            rest = whole.with_own(total - Stats.of_rows(projection, rows[run[kept[run]]]))  # M7
             scores = rest.score_rows(rows[run], projection.project(rows[run]))
-            kept[run] = scores <= FIXED_LIMIT
-            enough = known.sum() - len(run) >= READY_SAMPLES_PER_HIDDEN * self.n_hidden
-            if enough and np.median(scores) > FIXED_LIMIT:
+            if rest.ready and np.median(scores) > FIXED_LIMIT:
                 unlike.append(run)
-                kept[run] = known[run] = False
+                kept[run], total = False, rest.own
         return kept, unlike
 
-    def _set_run_aside(self, rows: Array, at: float, *, goes_on: bool) -> None:
-        """Let a run wait for a review, unless its like was set aside earlier in commissioning.
+    def _set_runs_aside(self, rows: Array, runs: list[Places], at: float) -> None:
+        """Let runs wait for a review, except those whose like was met in another block of time.
 
-        Then it was met again, and both are normal; or it `goes_on`, since it is at the beginning
-        of these rows, and the earlier rows ended with it.
+        Which runs are alike is told by the direction of their residuals, as in an episode. Within
+        a quarter of the rows they are one block; so is a run at the beginning of the rows with
+        what was set aside earlier, as the rows before may have ended with it.
         """
-        projection = self.learner.projection
-        stats, mean = Stats.of_rows(projection, rows), self._residuals(rows).mean(0)
-        waiting = [p for p in self.odd_patterns.values() if p.status == "unreviewed"]
-        earlier = [p for p in waiting if (self.began or 0.0) <= p.last < at]
-        alike = [p for p in earlier if p.cosine(mean) >= p.least_cosine]
-        if not alike:
-            self._set_aside(rows, stats, at)
-            return
-        found = max(alike, key=lambda p: p.cosine(mean))
-        found.add(rows, mean, stats, at)
-        if not goes_on:
+        projection, begins = self.learner.projection, dict[str, int]()
+        for run in sorted(runs, key=lambda places: int(places[0])):
+            mine = rows[run]
+            stats, mean = Stats.of_rows(projection, mine), self._residuals(mine).mean(0)
+            found = self._alike(mean, self._waiting_since(self.began or 0.0))
+            if found is None:
+                begins[self._set_aside(mine, stats, at).name] = int(run[0])
+                continue
+            found.add(mine, mean, stats, at)
+            first = begins.get(found.name)
+            if first is None and run[0] < self.level.votes[1]:
+                continue
+            if first is not None and run[-1] - first < BLOCK_SHARE * len(rows):
+                continue
             into = self._include(found, found.rows.array(projection.n_inputs), None)
             if isinstance(self.learner, Bank):
                 self.learner.patterns.instances[into].held = 0  # there is nothing to undo
             del self.odd_patterns[found.name]
             self._note("pattern met again", at, found.name)
+
+    def _waiting_since(self, began: float) -> list[OddPattern]:
+        waiting = self.odd_patterns.values()
+        return [p for p in waiting if p.status == "unreviewed" and p.first >= began]
 
     def _residuals(self, rows: Array) -> Array:
         return self.learner.residuals(rows, self.learner.projection.project(rows))
@@ -655,12 +658,13 @@ class Monitor:
                 bank.take_out(name)
                 self._set_aside(mine, own, at)
 
-    def _set_aside(self, rows: Array, stats: Stats, at: float) -> None:
+    def _set_aside(self, rows: Array, stats: Stats, at: float) -> OddPattern:
         """Let samples of commissioning wait for a review, as one pattern."""
         residuals = self._residuals(rows)
         odd = self._new_pattern(at)
         odd.add(rows, residuals.mean(0), stats, at)
         odd.inputs = _largest((residuals**2).mean(0))
+        return odd
 
     def _alarm(self, seen: Seen, at: float, *, odd: bool) -> None:
         episode = self.episode or self._begin_episode(at)
@@ -707,9 +711,7 @@ class Monitor:
         residuals = self._residuals(rows)
         episode.inputs = _largest((residuals**2).mean(0))
         mean = residuals.mean(0)
-        open_ones = [p for p in self.odd_patterns.values() if p.status != "normal"]
-        alike = [p for p in open_ones if p.cosine(mean) >= p.least_cosine]
-        found = max(alike, key=lambda p: p.cosine(mean), default=None)
+        found = self._alike(mean, [p for p in self.odd_patterns.values() if p.status != "normal"])
         if found is None:
             found = self._new_pattern(block[0][0])
             found.nearest = nearest
@@ -773,6 +775,11 @@ class Monitor:
         if len(self.faults) and can_compare(pattern.stats.count, self.learner.projection):
             pattern.like = self.faults.compare(pattern.stats)
             pattern.compared = pattern.stats.count
+
+    def _alike(self, residual: Array, patterns: Sequence[OddPattern]) -> OddPattern | None:
+        """Return the pattern that samples with this mean residual belong to, if there is one."""
+        alike = [p for p in patterns if p.cosine(residual) >= p.least_cosine]
+        return max(alike, key=lambda p: p.cosine(residual), default=None)
 
     def _new_pattern(self, at: float) -> OddPattern:
         self._make_room(at)
