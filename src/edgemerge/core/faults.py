@@ -118,7 +118,7 @@ class KnownFault:
 class Likeness(NamedTuple):
     """How like a pattern is to a known fault.
 
-    Attributes:
+    Args:
         name: What the fault is called.
         device: Where it was first seen.
         first: When, in Unix seconds, or None.
