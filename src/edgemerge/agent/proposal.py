@@ -105,9 +105,8 @@ def propose(
     hidden = n_hidden or _hidden(len(samples))
     names = make_features(config).names([column.name for column in columns])
     kept = samples[inliers(samples)] if len(samples) >= MIN_SAMPLES else samples
-    shared = Projection.of_data(
-        kept, margin=MARGIN, n_hidden=hidden, seed=seed, names=_unique(names)
-    )
+    settings = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}  # as without samples
+    shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
     return Proposal(config, shared, len(samples), tuple(_remarks(report, columns, samples, hidden)))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from edgemerge.agent.reviewer import parse_time
 from edgemerge.cli.fleet import with_dates
 from edgemerge.cli.group import CommandError, ExitCode, example
 from edgemerge.cli.monitor import (
@@ -164,6 +163,8 @@ def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float
 
 
 def _until(asked: str) -> float | None:
+    from edgemerge.agent.reviewer import parse_time
+
     try:
         return parse_time(asked, time())
     except SettingError as error:

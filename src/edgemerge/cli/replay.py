@@ -161,6 +161,10 @@ def _projection(samples: str, settings: dict[str, Any]) -> Any:
                 "--range-from SAMPLES, or --n-inputs, --low and --high"
             )
         settings["like"] = Path(samples)
+        # As in the configuration of an agent. What is recorded may have a fault in it, which widens
+        # the range, and cosine features then tell less.
+        settings["activation"] = settings["activation"] or "tanh"
+        settings["n_hidden"] = settings["n_hidden"] or 64
     return build_projection(**settings)
 
 

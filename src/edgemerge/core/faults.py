@@ -36,7 +36,15 @@ NAMING_SAMPLES_PER_HIDDEN = 2.0  # samples of a pattern from which it is compare
 
 
 class FaultOrigin(NamedTuple):
-    """Which contribution is in a known fault: who named it, how, and when it was first seen."""
+    """Which contribution is in a known fault.
+
+    Args:
+        device: The device on which it was named.
+        incarnation: Its incarnation, 0 for faults.
+        name: What it is called there.
+        revision: Its revision.
+        first: When it was first seen, in Unix seconds, or None.
+    """
 
     device: str
     incarnation: int
@@ -136,7 +144,7 @@ class Likeness(NamedTuple):
 class FaultName:
     """What known faults say of a pattern: the one that it is most like, or that it is like none.
 
-    Attributes:
+    Args:
         name: The name of the fault, or None if it is like none of them.
         ranked: The nearest faults, the most alike first.
         known: The number of faults that it was compared with.

@@ -105,7 +105,11 @@ class FolderExchange:
         return merge(selected, self.projection, selection, grouped=grouped)
 
     def pull_faults(self, selection: Selection) -> Faults:
-        """Return the selected faults, those that are alike as one."""
+        """Return the selected faults, those that are alike as one.
+
+        Args:
+            selection: Which contributions; name yourself as `receiver` to leave out your own.
+        """
         return Faults.of(self._selected(Selection(), "fault"), self.projection, selection)
 
     def close(self) -> None:

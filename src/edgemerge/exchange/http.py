@@ -109,7 +109,10 @@ class HttpExchange:
     def pull_faults(self, selection: Selection) -> Faults:
         """Return the faults that others named, those that are alike as one.
 
-        The server selects by receiver, devices and without; unchanged faults are not sent again.
+        Unchanged faults are not sent again.
+
+        Args:
+            selection: Whose; the server selects by its receiver, devices and without.
         """
         known = self._faults if self._faults and self._faults[0] == selection else None
         headers = {"If-None-Match": known[1]} if known else {}

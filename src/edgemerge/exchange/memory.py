@@ -46,7 +46,11 @@ class MemoryExchange:
         return merge(self._listed("normal"), self.projection, selection, grouped=grouped)
 
     def pull_faults(self, selection: Selection) -> Faults:
-        """Return the selected faults, those that are alike as one."""
+        """Return the selected faults, those that are alike as one.
+
+        Args:
+            selection: Which contributions; name yourself as `receiver` to leave out your own.
+        """
         return Faults.of(self._listed("fault"), self.projection, selection)
 
     def _listed(self, kind: Kind) -> list[Contribution]:

@@ -408,7 +408,11 @@ class MqttExchange:
         return merge(found, self.projection, selection, grouped=grouped)
 
     def pull_faults(self, selection: Selection) -> Faults:
-        """Return the selected faults, those that are alike as one."""
+        """Return the selected faults, those that are alike as one.
+
+        Args:
+            selection: Which contributions; name yourself as `receiver` to leave out your own.
+        """
         return Faults.of(self._found(Selection(), "fault"), self.projection, selection)
 
     def _found(self, selection: Selection, kind: Kind) -> list[Contribution]:

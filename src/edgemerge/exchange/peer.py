@@ -273,7 +273,11 @@ class PeerExchange:
         return merge(self._fetched("normal"), self.projection, selection, grouped=grouped)
 
     def pull_faults(self, selection: Selection) -> Faults:
-        """Fetch new faults from every peer; return the selected ones, those alike as one."""
+        """Fetch new faults from every peer; return the selected ones, those alike as one.
+
+        Args:
+            selection: Which contributions; name yourself as `receiver` to leave out your own.
+        """
         return Faults.of(self._fetched("fault"), self.projection, selection)
 
     def _fetched(self, kind: Kind) -> list[Contribution]:
