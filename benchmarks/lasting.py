@@ -131,7 +131,7 @@ def block(machine: Machine, seed: int, *, share: float) -> Stream:
     clean, k = lasting(machine, seed), int(share * FIRST)
     begins = int(rng.integers(FIRST // 10, FIRST - FIRST // 10 - k))
     clean.rows[begins : begins + k] = machine.draw(k, 1.0, rng)
-    return replace(clean, name=f"{machine.name}, fault in one block of {share:.0%} of 16N")
+    return replace(clean, name=f"{machine.name}, fault in one block of {100 * share:.0f} % of 16N")
 
 
 def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> Stream:

@@ -213,7 +213,7 @@ def test_a_fixed_limit_is_four_unless_told_and_counts_nothing():
     [
         ([1.0] * 100, 4.0),
         ([5.0] * 100, 5.0),
-        ([1.0] * 99 + [50.0], 4.0),  # 1 % may be above
+        ([1.0] * 99 + [50.0], 4.0),  # 2 % may be above
         ([1.0] * 95 + [5.5] * 5, 5.5),
         ([50.0] * 100, 6.0),
     ],

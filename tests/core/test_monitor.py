@@ -1032,6 +1032,7 @@ def test_a_fault_in_one_block_of_commissioning_waits_for_a_review(learner, share
     assert watched.monitor.phase == "watching"
     assert watched.odd.status == "unreviewed"
     assert watched.odd.stats == Stats.of(SHARED, fault)  # exactly the block
+    assert watched.monitor.limit.value == 4.0  # which the block has not raised
     assert watched.learnt <= calm
     assert [event.what for event in watched.monitor.events if event.kind == "new pattern"] == [
         "odd-1"
@@ -1041,6 +1042,15 @@ def test_a_fault_in_one_block_of_commissioning_waits_for_a_review(learner, share
     watched.monitor.review("odd-1", "approve")
     assert not watched.fault(30)[-1].alarm
     assert sum(each.count for each in before) < watched.learnt
+
+
+def test_samples_very_far_out_in_commissioning_are_no_tail_whatever_they_score():
+    shared, rng = Projection(n_inputs=4, n_hidden=32, seed=7), np.random.default_rng(0)
+    rows = rng.normal(0.0, 0.1, (512, 4))
+    rows[50:450:40] += 0.6
+    watched = Watched(monitor=Monitor(Detector(shared), limit=HIGH))
+    watched.take(rows)
+    assert watched.learnt == 502
 
 
 @LEARNERS
@@ -1127,9 +1137,9 @@ def test_a_run_waits_only_if_enough_is_left_without_it(monkeypatch, rows, enough
     samples = shared.to_grid(rng.normal(0.0, 0.1, (rows, 4)))  # 42 are enough
     samples[10:25] += 0.6
     monkeypatch.setattr(core, "_long_runs", lambda _: [np.arange(10, 25)])
-    kept, unlike = Monitor(Detector(shared))._unlike_runs(samples)
+    far, unlike = Monitor(Detector(shared))._unlike_runs(samples)
     assert len(unlike) == enough
-    assert kept[10:25].any() != enough
+    assert np.isinf(far[10:25]).all() == enough
 
 
 def test_runs_of_outliers_are_found_with_the_few_others_among_them():

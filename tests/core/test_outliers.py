@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from edgemerge.core import patterns
-from edgemerge.core.patterns import inliers, inliers_by_axes
+from edgemerge.core.patterns import inliers, outlyingness
+
+
+def inliers_by_axes(X):
+    return outlyingness(X) <= 1.0
 
 
 def correlated(rows=500, faults=25, seed=0):
@@ -24,6 +28,8 @@ def test_faults_that_no_input_alone_shows_are_far_out_along_an_axis(seed):
     assert not (inliers_by_axes(X) & fault).any()
     assert (inliers(X) & fault).sum() > 15
     assert inliers_by_axes(X).sum() == 460
+    assert outlyingness(X)[fault].min() > 4.0
+    assert outlyingness(X)[~fault].max() < 4.0
 
 
 def test_one_wild_value_does_not_hide_others():

@@ -21,3 +21,10 @@ def test_plain_lasting_faults_stay_alarms_and_normal_stays_calm():
     plain = [m for m in means(read()) if m.stream.endswith((", fault", "restart", "10 times"))]
     assert len(plain) == 24
     assert all(m.in_alarm >= 0.98 for m in plain), [m for m in plain if m.in_alarm < 0.98]
+    assert all(max(m.before, m.after) <= 0.005 for m in plain)
+
+
+def test_faults_that_were_in_commissioning_stay_alarms():
+    dirty = [m for m in means(read()) if m.stream.endswith(("16N", "64N"))]
+    assert len(dirty) == 32
+    assert all(m.worst >= 0.98 for m in dirty), [m for m in dirty if m.worst < 0.98]

@@ -33,7 +33,7 @@ from edgemerge.core.errors import CapacityError, SettingError, UnknownError, mus
 from edgemerge.core.faults import FaultName, Faults, can_compare
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, seconds_of
-from edgemerge.core.patterns import inliers_by_axes
+from edgemerge.core.patterns import outlyingness
 from edgemerge.core.projection import Samples
 from edgemerge.core.similarity import can_check
 from edgemerge.core.stats import Stats
@@ -59,6 +59,7 @@ MAX_EVENTS = 1000
 SMALL_SHARE = 0.02  # of the commissioning samples: smaller patterns wait for a review
 BLOCK_SHARE = 0.25  # of commissioning: a pattern met only within such a block waits, too
 MAX_LOOKS = 4  # for blocks of commissioning that are unlike the rest
+MAX_TAIL = 4.0  # outlyingness up to which samples of commissioning may be the tail of normal
 RUN_SHARE = 0.03  # of the rows of commissioning: shorter runs of outliers are no block
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
 MIN_DRIFT_BLOCKS = 8  # before which nothing is concluded
@@ -547,41 +548,38 @@ class Monitor:
         self.first_rows = []
         if not len(rows):
             return
-        kept, left, aside = self._sift(rows)
+        far, aside = self._sift(rows)
+        kept = far <= 1.0
         if len(rows) >= MIN_COMMISSIONING_PER_HIDDEN * self.n_hidden:
             held = scores_without_blocks(_joined(self.learner), rows, kept)
-            self.limit.start(self._levels(held[left]))
+            self.limit.start(self._levels(held[far < inf]))
         self.learner.learn_rows(rows[kept])
         scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
         calm = (self._levels(scores) <= self.limit.value) & (scores <= self.limit.value)
-        self.learner.learn_rows(rows[left & ~kept & calm])
+        self.learner.learn_rows(rows[~kept & (far <= MAX_TAIL) & calm])
         self._set_runs_aside(rows, aside, at)
 
-    def _sift(self, rows: Array) -> tuple[Marks, Marks, list[Places]]:
-        """Return which rows to learn first, which ones may be learnt, and blocks for a review."""
-        kept, left = np.zeros((2, len(rows)), np.bool_)
-        left[:] = True
+    def _sift(self, rows: Array) -> tuple[Array, list[Places]]:
+        """Return how far out each row is, and the blocks for a review, whose rows are at inf."""
+        far = np.zeros(len(rows))
         aside: list[Places] = []
         for _ in range(MAX_LOOKS):  # without one block, others may show
-            where = np.flatnonzero(left)
-            kept[:] = False
-            middle, unlike = self._unlike_runs(rows[where])
-            kept[where[middle]] = True
+            where = np.flatnonzero(far < inf)
+            far[where], unlike = self._unlike_runs(rows[where])
+            aside += [where[run] for run in unlike]
             if not unlike:
                 break
-            for run in unlike:
-                aside.append(where[run])
-                left[where[run]] = False
-        return kept, left, aside
+        return far, aside
 
-    def _unlike_runs(self, rows: Array) -> tuple[Marks, list[Places]]:
-        """Return which rows to learn first, and the runs that wait for a review.
+    def _unlike_runs(self, rows: Array) -> tuple[Array, list[Places]]:
+        """Return how far out each row is, and the runs that wait for a review, which are at inf.
 
         A run is a block of time most of whose rows are outliers. It waits if the rest does not
         explain it.
         """
         whole, projection = _joined(self.learner), self.learner.projection
-        kept = inliers_by_axes(rows)
+        far = outlyingness(rows)
+        kept = far <= 1.0
         total = whole.own + Stats.of_rows(projection, rows[kept])
         unlike: list[Places] = []
         for run in _long_runs(~kept):
@@ -589,8 +587,8 @@ class Monitor:
             scores = rest.score_rows(rows[run], projection.project(rows[run]))
             if rest.ready and np.median(scores) > FIXED_LIMIT:
                 unlike.append(run)
-                kept[run], total = False, rest.own
-        return kept, unlike
+                far[run], total = inf, rest.own
+        return far, unlike
 
     def _set_runs_aside(self, rows: Array, runs: list[Places], at: float) -> None:
         """Let runs wait for a review, except those whose like was met in another block of time.

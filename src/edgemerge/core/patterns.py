@@ -156,8 +156,8 @@ def inliers(
     return rare <= upper_quantile(rare, weights, share)
 
 
-def inliers_by_axes(X: Array, *, share: float = OUTLIER_SHARE) -> NDArray[np.bool_]:
-    """Mark the samples that are left when this share, the furthest along any axis, is left out.
+def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
+    """Return squared distances from the middle, in units that this share of samples exceeds, (k,).
 
     The axes are those of the principal components, each in units of the median distance from its
     median: a fault that moves several inputs together is far out there, although each input alone
@@ -165,19 +165,17 @@ def inliers_by_axes(X: Array, *, share: float = OUTLIER_SHARE) -> NDArray[np.boo
     more than 1024 inputs single ones have to do.
     """
     if X.shape[1] > MAX_AXES:
-        return inliers(X, share=share)
-    kept = np.ones(len(X), np.bool_)
-    if len(X) < 2:
-        return kept
-    for _ in range(AXIS_ROUNDS):
-        left = X[kept]
-        variances, axes = np.linalg.eigh(np.cov(left, rowvar=False).reshape(X.shape[1], -1))
+        return np.where(inliers(X, share=share), 0.0, 2.0)
+    far, kept = np.zeros(len(X)), np.ones(len(X), np.bool_)
+    for _ in range(AXIS_ROUNDS if len(X) > 1 else 0):
+        variances, axes = np.linalg.eigh(np.cov(X[kept], rowvar=False).reshape(X.shape[1], -1))
         along = X @ axes
         along -= np.median(along[kept], axis=0)
         unit = np.median(np.abs(along[kept]), axis=0)
         far = ((along / np.maximum(unit, MIN_AXIS * sqrt(variances.sum() or 1.0))) ** 2).sum(1)
-        kept = far <= upper_quantile(far, np.ones(len(X)), share)
-    return kept
+        far = far / upper_quantile(far, np.ones(len(X)), share)
+        kept = far <= 1.0
+    return far
 
 
 def upper_quantile(values: Array, weights: Array, share: float) -> float:
