@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def propose(
     hidden = n_hidden or _hidden(len(samples))
     names = make_features(config).names([column.name for column in columns])
     kept = samples[inliers(samples)] if len(samples) >= MIN_SAMPLES else samples
-    settings = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}  # as without samples
+    settings: dict[str, Any] = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}
     shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
     return Proposal(config, shared, len(samples), tuple(_remarks(report, columns, samples, hidden)))
 
