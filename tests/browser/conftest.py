@@ -1,4 +1,4 @@
-"""A browser for all tests here, and visitors whose consoles must stay silent."""
+"""A browser for all tests of one process, and visitors whose consoles must stay silent."""
 
 import pytest
 from playwright.sync_api import expect
@@ -10,7 +10,7 @@ from tests.services.chromium import chromium
 expect.set_options(timeout=30_000)  # what must come soon says so itself
 
 
-@pytest.fixture(scope="package")  # its event loop must not outlive the tests of this folder
+@pytest.fixture(scope="module")  # its event loop must not outlive the tests that need it
 def browser():
     with chromium() as started:
         yield started

@@ -7,7 +7,7 @@ import pytest
 from tests.services.missing import left_out
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster():
     if find_spec("distributed") is None:
         left_out("Dask", "pip install 'edgemerge[dask]'")
