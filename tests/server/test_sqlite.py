@@ -253,7 +253,7 @@ def test_space_of_what_was_dropped_is_given_back_to_the_disk(path, monkeypatch):
     database = connect(path)
     with database.writing() as tx:
         tx.run("delete from bodies where id > 1")
-    for number in range(6):
+    for number in range(8):
         with database.writing() as tx:
             tx.run("insert into operators values (?, 'ops', 0.0)", str(number))
     database.close()
