@@ -20,7 +20,7 @@ from scipy.stats import betabinom
 
 from benchmarks.data import sources
 from benchmarks.results import Row, save
-from edgemerge.core.calibration import Calibration
+from edgemerge.core.limit import Calibration
 from edgemerge.river import OSELMDetector as RiverDetector
 from edgemerge.river import PromisedFilter
 from edgemerge.sklearn import OSELMDetector

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
         largest,
         named,
     )
+    from edgemerge.core.limit import Threshold
     from edgemerge.core.monitor import Monitor
     from edgemerge.core.projection import Projection
     from edgemerge.core.readout import Readout
     from edgemerge.core.similarity import explained_by, group
     from edgemerge.core.stats import Stats, elm
-    from edgemerge.core.threshold import Threshold
     from edgemerge.exchange.folder import FolderExchange
     from edgemerge.exchange.http import HttpExchange
     from edgemerge.exchange.memory import MemoryExchange
@@ -144,7 +144,7 @@ _NAMES = {
     "core.readout": ("Readout",),
     "core.similarity": ("explained_by", "group"),
     "core.stats": ("Stats", "elm"),
-    "core.threshold": ("Threshold",),
+    "core.limit": ("Threshold",),
     "exchange.folder": ("FolderExchange",),
     "exchange.http": ("HttpExchange",),
     "exchange.memory": ("MemoryExchange",),

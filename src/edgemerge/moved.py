@@ -22,6 +22,7 @@ MOVED = {
     "edgemerge.core.ring": {"Ring": "core.patterns:RingBuffer"},
     "edgemerge.core.room": {"Room": "core.stats:Capacity"},
     "edgemerge.core.sums": {"Sums": "core.stats:Sums"},
+    "edgemerge.core.threshold": {"Threshold": "core.limit:Threshold"},
     "edgemerge.core.told": {
         "Origin": "core.ledger:Origin",
         "Part": "core.ledger:MergedPart",

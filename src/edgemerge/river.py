@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from river import base
 
 from edgemerge.core import detector as core
-from edgemerge.core.calibration import Calibration
 from edgemerge.core.errors import SettingError
-from edgemerge.core.limit import must_be_rate
+from edgemerge.core.limit import Calibration, must_be_rate
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
 

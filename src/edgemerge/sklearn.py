@@ -24,10 +24,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, Regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from edgemerge.core.calibration import Calibration, scores_without_each
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
-from edgemerge.core.limit import must_be_rate
+from edgemerge.core.limit import Calibration, must_be_rate, scores_without_each
 from edgemerge.core.patterns import inliers, upper_quantile
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from edgemerge.core.calibration import Calibration, scores_without_each
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.limit import Calibration, scores_without_each
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.sklearn import OSELMClassifier, OSELMDetector, OSELMRegressor

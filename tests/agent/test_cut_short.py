@@ -10,8 +10,7 @@ from edgemerge import Bank, Detector, Monitor
 from edgemerge.agent.features import Raw
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.learner import own_stats
-from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
+from edgemerge.agent.state import AgentState, own_stats, state_from_bytes, state_to_bytes
 from edgemerge.wire.state import to_bytes
 from tests.agent.agents import shared, stream
 

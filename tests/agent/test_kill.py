@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.learner import own_stats
-from edgemerge.agent.state import StateFolder
+from edgemerge.agent.state import StateFolder, own_stats
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
 from tests.agent.agents import configured, ran, shared, stream, wait_until, write_rows

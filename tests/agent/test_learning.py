@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.learner import census, own_stats, start_new_incarnation
-from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
+from edgemerge.agent.state import (
+    AgentState,
+    census,
+    own_stats,
+    start_new_incarnation,
+    state_from_bytes,
+    state_to_bytes,
+)
 from edgemerge.core.detector import MAX_STEPS
 from edgemerge.core.errors import MismatchError
 from edgemerge.core.ledger import Merged, MergedPart

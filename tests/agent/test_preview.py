@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.learner import own_stats, plan_for
-from edgemerge.agent.state import AgentState, merged_digest, state_from_bytes, state_to_bytes
+from edgemerge.agent.state import (
+    AgentState,
+    merged_digest,
+    own_stats,
+    plan_for,
+    state_from_bytes,
+    state_to_bytes,
+)
 from edgemerge.agent.sync import MergePreview, SharingPolicy
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.wire.codec import encode

@@ -10,9 +10,8 @@ from edgemerge.agent.background import ExchangeJob, run_exchange
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.learner import start_new_incarnation
 from edgemerge.agent.schedule import SyncSchedule
-from edgemerge.agent.state import AgentState, StateSaver
+from edgemerge.agent.state import AgentState, StateSaver, start_new_incarnation
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError
 from edgemerge.core.ledger import Merged, MergedPart, Selection

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.learner import own_stats
 from edgemerge.agent.state import (
     MAGIC,
     MAX_BROKEN_FILES,
@@ -18,13 +17,14 @@ from edgemerge.agent.state import (
     InUseError,
     StateFolder,
     merged_digest,
+    own_stats,
     state_from_bytes,
     state_to_bytes,
 )
 from edgemerge.agent.sync import release
 from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Merged, MergedPart
-from edgemerge.core.threshold import Threshold
+from edgemerge.core.limit import Threshold
 from edgemerge.wire.codec import encode, pack, unpack
 from edgemerge.wire.state import to_bytes
 from tests.agent.agents import configured, ran, shared, stream, write_rows

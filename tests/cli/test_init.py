@@ -161,7 +161,7 @@ def test_doctor_says_what_the_file_looks_like(tmp_path, monkeypatch, change, wor
 
 def test_a_proposal_has_ranges_of_its_own_for_each_feature(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    from edgemerge.agent.inspection import inspect_file
+    from edgemerge.agent.proposal import inspect_file
 
     path = pump(tmp_path / "pump.csv")
     report = inspect_file(path)

@@ -9,7 +9,7 @@ import pytest
 from edgemerge.cli import paper
 from edgemerge.cli.group import CommandError
 from edgemerge.paper.data import NAMES as DATASETS
-from edgemerge.paper.results import NAMES
+from edgemerge.paper.plan import NAMES
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.result_files import Record
 from tests.cli.calls import call, failure, started

@@ -20,7 +20,7 @@ from edgemerge import (
 )
 from edgemerge.core.errors import RejectedError
 from edgemerge.core.ledger import Merged, MergedPart
-from edgemerge.core.threshold import loss_shift
+from edgemerge.core.limit import loss_shift
 from edgemerge.wire.codec import form_of
 from tests.cli.calls import call, failure
 from tests.cli.pumps import FAST, IDLE, SHARED, detector, saved

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Projection, Stats
-from edgemerge.core.calibration import (
+from edgemerge.core.errors import SettingError
+from edgemerge.core.limit import (
     FIRST_GENERATION,
     HOLDOUT_BLOCKS,
     MAX_GENERATION,
     Calibration,
+    must_be_rate,
     scores_without_blocks,
 )
-from edgemerge.core.errors import SettingError
-from edgemerge.core.limit import must_be_rate
 
 BIN = 2.0 ** (1 / 32) - 1.0  # width of a bin
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.limit import Threshold, loss_shift
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.core.threshold import Threshold, loss_shift
 
 VALUES = np.random.default_rng(0).exponential(1.0, 60_000)
 LEARNING = [{"quantile": 0.99}, {"sigmas": 4.0}]

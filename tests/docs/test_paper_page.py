@@ -18,9 +18,9 @@ pytestmark = [
 
 
 def test_the_page_is_what_the_command_makes_of_the_rows():
+    from edgemerge.paper.plan import NAMES, load_result
     from edgemerge.paper.reporting import markdown
     from edgemerge.paper.reporting.content import read_report
-    from edgemerge.paper.results import NAMES, load_result
 
     report = read_report(ROWS, [load_result(name) for name in NAMES])
     rows = Path(os.path.relpath(ROWS, DOCS)).as_posix()

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.learner import own_stats, plan_for
+from edgemerge.agent.state import own_stats, plan_for
 from edgemerge.agent.sync import MergePreview
 from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
 from edgemerge.core.ledger import Selection

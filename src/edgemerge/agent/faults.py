@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgemerge.agent.learner import wire_name
-from edgemerge.agent.state import MAX_STATE_BYTES, AgentState, SharedFault, fault_census
+from edgemerge.agent.state import MAX_STATE_BYTES, AgentState, SharedFault, fault_census, wire_name
 from edgemerge.core.errors import EdgemergeError, RejectedError, StaleError, UnavailableError
 from edgemerge.core.faults import MAX_PER_DEVICE, FaultName, Faults, can_compare
 from edgemerge.core.ledger import Contribution, Selection

@@ -25,21 +25,23 @@ from edgemerge.agent.background import (
 )
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.faults import FaultJob, FaultSharing
-from edgemerge.agent.learner import (
+from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.state import (
+    REFUSED_PREFIX,
+    AgentState,
     apply_plan,
     can_check_adopted,
     census,
     level_check,
     level_shifts,
     max_compared,
+    merged_digest,
     own_stats,
     plan_for,
     plan_holds,
     snapshot,
     start_new_incarnation,
 )
-from edgemerge.agent.schedule import SyncSchedule
-from edgemerge.agent.state import REFUSED_PREFIX, AgentState, merged_digest
 from edgemerge.agent.trust import PeerDecisions, Screening
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector

@@ -11,7 +11,7 @@ SECTIONS = {
     "With files": {
         "init": "edgemerge.cli.init",
         **dict.fromkeys(("learn", "bulk", "score"), "edgemerge.cli.files"),
-        "replay": "edgemerge.cli.replay",
+        "replay": "edgemerge.cli.files",
         **dict.fromkeys(("share", "merge", "show"), "edgemerge.cli.files"),
     },
     "Over a network": {
@@ -20,10 +20,10 @@ SECTIONS = {
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",
-        "monitor": "edgemerge.cli.monitor",
+        "monitor": "edgemerge.cli.agent",
         "dashboard": "edgemerge.cli.serve",
     },
-    "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.simulate"},
+    "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.demo"},
     "Other": {
         "demo": "edgemerge.cli.demo",
         "doctor": "edgemerge.cli.doctor",

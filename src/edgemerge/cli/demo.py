@@ -1,4 +1,4 @@
-"""`edgemerge demo`: a server and five agents, before and after merging once."""
+"""`edgemerge demo`: a server and five agents; `edgemerge simulate`: a million devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
@@ -13,8 +14,17 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.group import CommandError, example, needs
-from edgemerge.cli.output import json_option, print_json, print_rich, remark
+from edgemerge.cli.group import CommandError, ExitCode, example, needs, option
+from edgemerge.cli.output import (
+    headings,
+    json_option,
+    print_fields,
+    print_json,
+    print_rich,
+    print_table,
+    progress,
+    remark,
+)
 
 OUTPUT_FILES = {
     "Database of the server": "fleet.sqlite",
@@ -23,6 +33,8 @@ OUTPUT_FILES = {
     "States of the agents": "*/agent.state",
     "Logs": "*.log",
 }
+
+
 # A closed terminal sends SIGHUP, which Windows does not have.
 STOP_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
@@ -137,3 +149,159 @@ def keep_running(fleet: Any, shown: Any, seed: int) -> None:
             "Stop with Ctrl-C."
         )
         feed_forever(fleet, shown, seed=seed, stop=Event())
+
+
+STOPPED = "Stopped: these are the results so far."
+INEXACT = "Not exact: a sum is wrong. This is a bug or a hardware fault; see the checks."
+TIER_COLUMNS = headings(
+    *("tier", "places", "messages", "kept", "late", "refused", "up", "down"),
+    late="LATE OR REPEATED",
+)
+
+
+def number_option(
+    name: str,
+    kind: click.IntRange | click.FloatRange,
+    default: float | None,
+    words: str,
+    *,
+    old: str | None = None,
+) -> Callable[[Any], Any]:
+    """Return an option for a number; `old` is its former name."""
+    return option(
+        name,
+        type=kind,
+        default=default,
+        show_default=default is not None,
+        help=words,
+        old={old: name} if old else None,
+    )
+
+
+COUNT = click.IntRange(min=1)
+SHARE = click.FloatRange(0.0, 1.0)
+ABOVE_ZERO = click.FloatRange(min=0.0, min_open=True)
+
+
+@click.command(epilog=example("edgemerge simulate --devices 10000 --fan-out 100 --workers 2"))
+@number_option("--devices", COUNT, 1_000_000, "Number of devices.")
+@number_option("--fan-out", COUNT, 1000, "Devices per site.")
+@number_option(
+    "--regions", COUNT, None, "Number of regions.  [default: the square root of the sites]"
+)
+@number_option("--n-inputs", COUNT, 64, "Inputs of a sample.", old="--inputs")
+@number_option("--n-hidden", COUNT, 32, "Hidden values.", old="--hidden")
+@number_option("--grid-bits", click.IntRange(min=4), 12, "Grid steps of 2^-BITS.")
+@number_option("--samples", COUNT, 8, "Samples per kind of sample of a device.")
+@number_option("--seed", click.IntRange(min=0), 7, "Seed.")
+@number_option("--drop-out", SHARE, 0.02, "Share of devices that are lost or truncated.")
+@number_option("--repeat", SHARE, 0.05, "Share of devices that send the same message twice.")
+@number_option("--revise", SHARE, 0.05, "Share of devices that send a newer revision later.")
+@number_option("--late", SHARE, 0.04, "Share of messages that arrive late or out of order.")
+@number_option("--check-every", COUNT, 100, "Validate every n-th device as a server does.")
+@number_option("--interval-s", ABOVE_ZERO, 3600.0, "Seconds between two shares.", old="--interval")
+@number_option("--latency-s", ABOVE_ZERO, 0.05, "Seconds per link.", old="--latency")
+@number_option("--workers", COUNT, None, "Processes.  [default: one per core]")
+@json_option
+def simulate(
+    interval_s: float, latency_s: float, workers: int | None, *, as_json: bool, **sizes: Any
+) -> None:
+    """Send the sums of a million devices through a tree.
+
+    The sums of each device are encoded, decoded, put into its site's ledger and added up from site
+    to region to the top, then compared with other ways to add them. The exit code is 1 if they are
+    not equal to the last bit. Ctrl-C prints the results so far.
+    """
+    from edgemerge.daemon import stop_on_signals
+    from edgemerge.scale import Plan, record
+    from edgemerge.scale import simulate as run
+    from edgemerge.scale.simulation import total_work
+    from edgemerge.workers import available_cores
+
+    plan = Plan(**sizes)
+    count = workers or available_cores()
+    remark(
+        f"{plan.devices:,} devices in {plan.n_sites:,} sites and {plan.n_regions:,} regions; "
+        f"{worker_count(count)}, at most {format_bytes(plan.memory(count))} for sums."
+    )
+    stop = Event()
+    with stop_on_signals(stop) as received, progress("Adding up", total_work(plan)) as advance:
+        outcome = run(plan, workers=count, advance=advance, stop=stop.is_set)
+    print_record(record(outcome, interval_s=interval_s, latency_s=latency_s), as_json=as_json)
+    if not outcome.exact:
+        remark(INEXACT)
+        raise SystemExit(ExitCode.FAILED)
+    if outcome.stopped:
+        remark(STOPPED)
+        raise SystemExit(128 + received[0])
+
+
+def print_record(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print the record, as JSON or text."""
+    if as_json:
+        print_json(found)
+        return
+    print_fields(summary_fields(found))
+    click.echo()
+    print_table(map(tier_row, found["tiers"]), TIER_COLUMNS)
+    click.echo()
+    if found["change"]:
+        steps = [{**step, "ms": round(step["ms"], 2)} for step in found["change"]["steps"]]
+        print_table(steps, {"words": "A CHANGE AT ONE DEVICE", "ms": "MS"})
+        click.echo()
+    for check in found["checks"]:
+        click.echo(f"{'equal' if check['holds'] else 'NOT EQUAL'}: {check['words']}")
+
+
+def summary_fields(found: dict[str, Any]) -> dict[str, str]:
+    """Return the most important numbers as text."""
+    s, speed, day, memory = (found[key] for key in ("sizes", "speed", "device_day", "memory"))
+    return {
+        "Tree": f"{s['devices']:,} devices, {s['sites']:,} sites, {s['regions']:,} regions, "
+        "one top",
+        "Sizes": f"{s['n_inputs']} inputs, {s['n_hidden']} hidden, grid of 2^-{s['grid_bits']}, "
+        f"{s['message_bytes']:,} bytes a message",
+        "Samples": f"{found['samples']:,.0f} in the total, {found['digest'][:16]}",
+        "Contributions": f"{speed['contributions_per_s']:,.0f} a second with "
+        f"{worker_count(speed['workers'])}, in {speed['seconds']:.1f} s; "
+        f"{1e6 * speed['cpu_s_per_contribution']:.0f} µs of CPU each, from making to sum",
+        "Sums": f"{speed['sums_per_s']:,.0f} a second by one thread: "
+        f"{1e-9 * speed['sums_bytes_per_s']:.2f} GB/s, {100 * speed['share_of_memory']:.0f} % of "
+        f"memory's {1e-9 * speed['memory_bytes_per_s']:.2f} GB/s",
+        "Memory": f"{1e-6 * memory['peak_bytes']:,.0f} MB at most while gathering, all processes; "
+        f"{1e-6 * memory['stats_bytes']:,.0f} MB of it for sums, by the formula",
+        "A device's day": ", ".join(f"{form} {format_bytes(n)}" for form, n in day["bytes"].items())
+        + f", both ways, one share each {day['interval_s']:g} s",
+        **({"A change": change_summary(found["change"])} if found["change"] else {}),
+    }
+
+
+def worker_count(workers: int) -> str:
+    """Return the number of workers in words."""
+    return f"{workers} worker" + ("" if workers == 1 else "s")
+
+
+def change_summary(change: dict[str, Any]) -> str:
+    """Return how long a change takes to reach all devices."""
+    return (
+        f"reaches all in {change['reaches_all_s']:.2f} s: {change['work_s']:.2f} s of work and 6 "
+        f"links of {change['latency_s']:g} s, if devices ask at once"
+    )
+
+
+def tier_row(tier: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of one tier."""
+    up = tier["up"]
+    words = {"tier": tier["tier"], "places": tier["places"], "late": up["late_or_repeated"]}
+    counts = {name: up[name] for name in ("messages", "kept", "refused")}
+    down = format_bytes(tier["down"]["bytes"]) if "down" in tier else None
+    return {**words, **counts, "up": format_bytes(up["bytes"]), "down": down}
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000.0:
+            return f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:,.3g} TB"

@@ -287,7 +287,7 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
 
 def check_table(config: Any) -> Iterator[Finding]:
     """Check whether the source's file is the table that [source] says, and what to set if not."""
-    from edgemerge.agent.inspection import inspect_file
+    from edgemerge.agent.proposal import inspect_file
     from edgemerge.core.errors import SampleError
 
     source = config.source

@@ -15,8 +15,7 @@ from edgemerge.cli.output import headings, json_option, print_json, print_table,
 from edgemerge.cli.samples import split_commas
 
 if TYPE_CHECKING:
-    from edgemerge.agent.inspection import ColumnReport, FileReport
-    from edgemerge.agent.proposal import Proposal
+    from edgemerge.agent.proposal import ColumnReport, FileReport, Proposal
 
 BARS = "▁▂▃▄▅▆▇█"
 PLOT_WIDTH = 32
@@ -63,8 +62,7 @@ def init(
     Looks at the beginning of FILE (CSV or JSON lines): delimiter, decimal mark, header, times, rate
     and columns. Proposes features and ranges, and writes CONFIG.toml and the projection beside it.
     """
-    from edgemerge.agent.inspection import inspect_file
-    from edgemerge.agent.proposal import choose_columns, propose, to_toml
+    from edgemerge.agent.proposal import choose_columns, inspect_file, propose, to_toml
     from edgemerge.files import save, write_atomically
 
     if not file.is_file():

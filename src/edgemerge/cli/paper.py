@@ -82,7 +82,7 @@ def __getattr__(name: str) -> click.Command:
 def _result_command(name: str) -> click.Command:
     def run(**given: Any) -> None:
         check_installed(*REQUIRED_PACKAGES)
-        from edgemerge.paper.results import load_result
+        from edgemerge.paper.plan import load_result
 
         names = RESULTS if name == "all" else [name]
         make_results([load_result(each) for each in names], **given)
@@ -308,7 +308,7 @@ def report(out: Path, markdown: Path | None) -> None:
     It is made from the CSV and JSON files; nothing is computed again.
     """
     check_installed(*REQUIRED_PACKAGES)
-    from edgemerge.paper.results import load_result
+    from edgemerge.paper.plan import load_result
 
     results = [load_result(name) for name in RESULTS]
     if markdown is None:

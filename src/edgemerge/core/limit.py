@@ -1,4 +1,4 @@
-"""The alarm limit: a fixed one, or a promise of how rarely normal samples raise an alarm.
+"""When a score is an alarm: fixed limits, promised rates of false alarms, thresholds on the loss.
 
 Single scores flicker, so an alarm follows the *alarm level* a of a stream of scores. With z the
 k-th largest and m the largest of the last n scores (`votes` = (k, n)),
@@ -9,6 +9,11 @@ An episode at any limit is a run of samples with a > limit: it begins when k of 
 are above the limit, and ends when n scores in a row are not. A step from a to a larger a' begins
 an episode at exactly the limits in [a, a'), so one histogram of such steps tells, for every limit
 at once, how many episodes it would have raised. Its counts are whole numbers that add.
+
+`Calibration` promises a rate for single scores instead. It counts scores that fresh normal samples
+would have: of samples scored before they were learnt, or with the sample taken out of the sums
+again, which needs no second solution. A row h that is in U once has there the leverage d = hPhᵀ;
+without it the error is e/(1 − d) and the leverage d/(1 − d). `Threshold` is for the paper's loss.
 """
 
 from __future__ import annotations
@@ -16,14 +21,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil, inf, isfinite, log2
+from math import ceil, inf, isfinite, isnan, log2
 from re import fullmatch
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from edgemerge.core.errors import SettingError
+from edgemerge.core.detector import Detector
+from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.readout import Readout
+from edgemerge.core.similarity import fresh_loss
+from edgemerge.core.stats import Stats
 
 BINS_PER_OCTAVE = 32
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -6, 26  # levels outside are counted at the ends
@@ -37,9 +46,10 @@ RENEW_EVERY = 64  # counted samples
 GENERATION = 16  # promised alarms' worth of samples after which older counts are let go
 SHORT_EPISODE = 30  # samples; longer episodes may be faults, and are not counted as false
 SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
-SECONDS |= {"month": 2629746.0, "year": 31556952.0}
-NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 
+SECONDS |= {"month": 2629746.0, "year": 31556952.0}
+
+NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 Array = NDArray[np.float64]
 Unit = Literal["sample", "episode"]
 
@@ -386,3 +396,280 @@ class Limit:
 
 def _is_pair(votes: object) -> bool:
     return isinstance(votes, tuple) and len(votes) == 2
+
+
+FIRST_GENERATION = 64  # scores; later ones have twice as many as the one before
+MAX_GENERATION = 64  # promised alarms' worth of scores
+MIN_SPARE = 1e-9  # keeps 1 − d above 0 where a row alone pins down a direction
+
+
+@dataclass
+class Calibration:
+    """Counts of fresh scores, of which at least the newest half gives the limit.
+
+    >>> scores = Calibration()
+    >>> scores.count(np.linspace(0.0, 2.0, 1000), rate=0.05)
+    >>> round(scores.limit(0.05), 2)
+    1.9
+    """
+
+    older: Counts = field(default_factory=Counts)
+    newer: Counts = field(default_factory=Counts)
+    carry: float = 0.0  # bins that `rescale` has not moved yet, less than half of one
+
+    def count(self, scores: ArrayLike, rate: float, weights: Array | None = None) -> None:
+        """Count scores; older ones are let go, since they come from a model that knew less.
+
+        Args:
+            scores: Of samples that the model does not know, (k,).
+            rate: The promised rate: the rarer the alarms, the more scores are kept.
+            weights: How often each sample counts, (k,); once unless given.
+        """
+        full = min(max(FIRST_GENERATION, 2 * self.older.samples), MAX_GENERATION / rate)
+        if self.newer.samples >= full:
+            self.older, self.newer = self.newer, Counts()
+        bins = [bin_of(score) for score in np.atleast_1d(np.asarray(scores, np.float64))]
+        upto = np.rint(np.cumsum(np.bincount(bins, weights, minlength=BINS)))
+        held = np.diff(upto, prepend=0.0).astype(np.int64)
+        self.newer = self.newer + Counts(int(held.sum()), held)
+
+    def rescale(self, factor: float) -> None:
+        """Move all counts as if scores had been so many times as high, to the width of a bin."""
+        self.carry += BINS_PER_OCTAVE * log2(factor)
+        steps = round(self.carry)
+        self.carry -= steps
+        places = np.clip(np.arange(BINS) + steps, 0, BINS - 1)
+        for counts in (self.older, self.newer):
+            counts.held = np.bincount(places, counts.held, BINS).astype(np.int64)
+
+    def __add__(self, other: Calibration) -> Calibration:
+        """Return the counts of both."""
+        return Calibration(self.older + other.older, self.newer + other.newer)
+
+    def limit(self, rate: float) -> float:
+        """Return the limit that this rate of fresh samples exceeds.
+
+        While there are too few scores it is above all of them, from 4 to 6.
+        """
+        counts = self.older + self.newer
+        found = counts.limit(rate, "sample")
+        return counts.provisional_limit("sample") if found is None else found
+
+
+def scores_without_each(detector: Detector, X: Array, weights: Array) -> Array:
+    """Score rows as if each were not learnt, (k,).
+
+    Args:
+        detector: A detector without forgetting.
+        X: Rows (k, n).
+        weights: How often the detector has learnt each of them, (k,); one of these is taken out.
+    """
+    rows = detector.projection.to_grid(X)
+    look = detector.known.look(rows, detector.projection.project(rows))
+    level = detector.known.level()
+    left = np.maximum(1.0 - np.minimum(weights, 1.0) * look.leverage, MIN_SPARE)
+    loss = look.squares / rows.shape[1] / left**2  # M9
+    return np.asarray(level.score(loss, look.leverage / left))  # M11
+
+
+HOLDOUT_BLOCKS = 16  # blocks of time
+
+
+def scores_without_blocks(detector: Detector, rows: Array, learnt: NDArray[np.bool_]) -> Array:
+    """Score rows as if their block of time, and the two beside it, were not learnt, (k,).
+
+    Samples that follow each other are alike: leaving out single ones would tell too little. Sums
+    subtract, so the rows are added up once.
+
+    Args:
+        detector: What is known besides the rows.
+        rows: Samples on the grid in the order of time, (k, n).
+        learnt: Which of them would be learnt, (k,).
+    """
+    projection = detector.projection
+    blocks = np.array_split(np.arange(len(rows)), HOLDOUT_BLOCKS)
+    sums = [Stats.of_rows(projection, rows[block][learnt[block]]) for block in blocks]
+    total = sum(sums, detector.own)
+    found = np.ones(len(rows))
+    for j, block in enumerate(blocks):
+        rest = total - sum(sums[max(j - 1, 0) : j + 2], Stats.empty(projection))  # M7
+        without = detector.with_own(rest)
+        if without.ready:
+            found[block] = without.score_rows(rows[block], projection.project(rows[block]))
+    return found
+
+
+DEFAULT_LIMIT = 4.0  # four times the usual squared error
+DEFAULT_WINDOW = 500
+
+
+class Threshold:
+    """Raises an alarm above a fixed limit, a quantile of recent values, or mean plus sigmas.
+
+    For the paper's loss. For scores use a `Monitor`: its limit can keep a promised rate of false
+    alarms, and a fault that lasts stays an alarm.
+
+    A value above the limit (for a quantile: as far above the limit as that lies above the median)
+    does not enter the window, so an anomaly does not raise the limit. A lasting change does not
+    raise it either: after maintenance, call `relearn`. Until the window is full there is no alarm.
+
+    >>> threshold = Threshold(limit=4.0, votes=(2, 3))
+    >>> [threshold.update(score) for score in (1.0, 9.0, 1.0, 9.0, 1.0, 1.0)]
+    [False, False, False, True, False, False]
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: float | None = None,
+        quantile: float | None = None,
+        sigmas: float | None = None,
+        window: int = DEFAULT_WINDOW,
+        votes: tuple[int, int] = (1, 1),
+    ) -> None:
+        """Give one of limit, quantile and sigmas; without any, the limit is 4.
+
+        Args:
+            limit: A fixed limit, above 0. The default is 4, four times the usual squared error.
+            quantile: The limit is this quantile of the window, from 0.5 to below 1; use it where
+                normal values have a long tail.
+            sigmas: The limit is the mean of the window plus so many standard deviations.
+            window: How many recent values are kept for `quantile` or `sigmas`, 500 unless given.
+            votes: (k, n): raise the alarm when at least k of the last n values are above the
+                limit. (1, 1) unless given; more suppresses single outliers.
+
+        Raises:
+            SettingError: A setting is out of range, or there is more than one way.
+        """
+        _check_settings(limit, quantile, sigmas, window, votes)
+        fixed = quantile is None and sigmas is None
+        self._fixed = (DEFAULT_LIMIT if limit is None else float(limit)) if fixed else None
+        self._quantile, self._sigmas = quantile, sigmas
+        self._recent = np.empty(0 if fixed else window)
+        self._needed, self._votes = votes[0], deque[bool](maxlen=votes[1])
+        self.relearn()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the window is full; before that there is no alarm."""
+        return self._seen >= len(self._recent)
+
+    @property
+    def limit(self) -> float:
+        """The value above which a value counts as unusual; infinite while not ready."""
+        return self._limit
+
+    def update(self, value: float) -> bool:
+        """Take in the next value and return whether to raise the alarm.
+
+        Args:
+            value: The score or loss of the next sample.
+
+        Raises:
+            SampleError: The value is NaN.
+        """
+        if isnan(value):
+            raise SampleError("found NaN, expected a score or loss: drop or repair such samples")
+        self._votes.append(bool(value > self._limit))
+        if self._fixed is None and value <= self._gate and value < inf:
+            self._recent[self._seen % len(self._recent)] = value
+            self._seen += 1
+            self._learn()
+        return sum(self._votes) >= self._needed
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the limit and the window, for losses after a merge.
+
+        Args:
+            factor: What `loss_shift` returned, above 0.
+
+        Raises:
+            SettingError: The factor is not a finite number above 0.
+        """
+        if not 0.0 < factor < inf:
+            raise SettingError(f"found factor {factor}, expected a finite number above 0")
+        self._recent *= factor
+        self._limit *= factor
+        self._gate *= factor
+        self._fixed = None if self._fixed is None else self._fixed * factor
+
+    def relearn(self) -> None:
+        """Forget the window and the votes; there is no alarm until the window is full again."""
+        self._seen = 0
+        self._votes.clear()
+        self._recent.fill(0.0)
+        self._limit = self._gate = inf if self._fixed is None else self._fixed
+
+    def state(self) -> dict[str, Any]:
+        """Return the window, how many values entered it, and the last votes, as plain JSON."""
+        return {"recent": self._recent.tolist(), "seen": self._seen, "votes": list(self._votes)}
+
+    def resume(self, state: Mapping[str, Any] | None) -> bool:
+        """Continue from what `state` returned.
+
+        Args:
+            state: The state of a threshold with the same settings; None if there is none.
+
+        Returns:
+            False, and nothing changes, if that was another kind of threshold, or none.
+        """
+        if state is None or len(state["recent"]) != len(self._recent):
+            return False
+        self.relearn()
+        self._recent[:] = state["recent"]
+        self._seen = state["seen"]
+        self._votes.extend(state["votes"])
+        if len(self._recent):
+            self._learn()
+        return True
+
+    def __repr__(self) -> str:
+        """Show the limit as it is now."""
+        return f"Threshold(limit {self._limit:.4g}, {self._needed} of {self._votes.maxlen})"
+
+    def _learn(self) -> None:
+        if not self.ready:
+            return
+        if self._quantile is None:
+            spread = self._sigmas or 0.0
+            self._limit = self._gate = float(self._recent.mean() + spread * self._recent.std())
+            return
+        n = len(self._recent)
+        above = int(round(n - self._quantile * n, 6))
+        ordered = np.partition(self._recent, (n // 2, n - 1 - above))
+        self._limit = float(ordered[n - 1 - above])
+        # a gate at the limit itself would cut off the tail, again and again, until all was above
+        self._gate = 2.0 * self._limit - float(ordered[n // 2])
+
+
+def loss_shift(stats: Stats, before: Readout, after: Readout) -> float:
+    """Return the factor by which a merge multiplies the loss of fresh samples like these.
+
+    Args:
+        stats: The device's own, which both readouts were solved from; no sample is needed.
+        before: The readout before the merge.
+        after: The readout after it.
+    """
+    return fresh_loss(stats, after) / fresh_loss(stats, before)
+
+
+def _check_settings(
+    limit: float | None,
+    quantile: float | None,
+    sigmas: float | None,
+    window: int,
+    votes: tuple[int, int],
+) -> None:
+    ways = {"limit": limit, "quantile": quantile, "sigmas": sigmas}
+    given = [f"{name}={value}" for name, value in ways.items() if value is not None]
+    least = 10.0 if quantile is None or quantile >= 1.0 else max(10.0, 1.0 / (1.0 - quantile))
+    for ok, found, expected in (
+        (len(given) <= 1, ", ".join(given), "one way: limit, quantile or sigmas"),
+        (limit is None or 0.0 < limit < inf, f"limit={limit}", "a finite number above 0"),
+        (quantile is None or 0.5 <= quantile < 1.0, f"quantile={quantile}", "0.5 to below 1"),
+        (sigmas is None or 0.0 < sigmas < inf, f"sigmas={sigmas}", "a finite number above 0"),
+        (window > least - 0.5, f"window={window}", f"{least:.0f} at least, to learn that limit"),
+        (_is_pair(votes) and 1 <= votes[0] <= votes[1], f"votes={votes}", "(k, n), 1 ≤ k ≤ n"),
+    ):
+        if not ok:
+            raise SettingError(f"found {found}, expected {expected}")

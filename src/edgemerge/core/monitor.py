@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.bank import Bank
-from edgemerge.core.calibration import scores_without_blocks
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
 from edgemerge.core.faults import FaultName, Faults, can_compare
 from edgemerge.core.ledger import must_be_name
-from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, seconds_of
+from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, scores_without_blocks, seconds_of
 from edgemerge.core.patterns import outlyingness
 from edgemerge.core.projection import Samples
 from edgemerge.core.similarity import can_check

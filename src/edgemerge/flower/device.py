@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgemerge.agent.learner import census, own_stats
 from edgemerge.agent.rows import BadRow, CsvRows
-from edgemerge.agent.state import MAGIC
+from edgemerge.agent.state import MAGIC, census, own_stats
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (

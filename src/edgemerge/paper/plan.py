@@ -1,18 +1,22 @@
-"""What a run of the evaluation takes and returns: scope, plan, jobs, rows and claims."""
+"""What a run of the evaluation takes and returns: plan, jobs, rows, claims; results by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
 
 from edgemerge.paper.dataset import Dataset
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Row = dict[str, str | int | float]
 Rows = list[Row]
-
 QUICK_SAMPLES = 400  # of each pattern, in a quick run
 QUICK_TRIALS, QUICK_BASELINE_TRIALS = 3, 1
 
@@ -143,3 +147,36 @@ class Claim:
         factor = target * share
         missed = "" if factor <= 1.0 else f"; missed by a factor of {factor:.3g}"
         return cls(text, factor <= 1.0, found + missed)
+
+
+NAMES = (
+    *("loss-driving", "loss-har", "auc", "latency", "convergence"),  # the paper's section 5
+    *("auc-by-person", "devices", "bytes", "cost", "drop-out"),  # and past it
+)
+
+
+class Result(Protocol):
+    """A figure or table of the evaluation: a module with these names.
+
+    It may have `NOTE`, a few sentences on how it was measured, and `table(rows)`, which returns the
+    rows that the report shows; without it the report shows all, if they are few.
+    """
+
+    NAME: str
+    TITLE: str
+    DATA: tuple[str, ...]  # the data sets without which there is nothing to run
+
+    def run(self, plan: Plan) -> Rows:
+        """Return the rows; write nothing."""
+
+    def plot(self, rows: Rows) -> dict[str, Figure]:
+        """Return the figures, by the ends of their file names."""
+
+    def claims(self, rows: Rows) -> list[Claim]:
+        """Return what the rows should show, and whether they do."""
+
+
+def load_result(name: str) -> Result:
+    """Import a result; `loss-har` is in loss_har.py."""
+    module: Result = import_module(f"edgemerge.paper.{name.replace('-', '_')}")
+    return module

@@ -13,9 +13,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from edgemerge.paper.data import terms
-from edgemerge.paper.plan import Claim, Row, Rows
+from edgemerge.paper.plan import Claim, Result, Row, Rows
 from edgemerge.paper.plotting import LABELS
-from edgemerge.paper.results import Result
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.progress import format_duration
 from edgemerge.paper.running.result_files import Record, RowError

@@ -30,10 +30,10 @@ from edgemerge.paper.plan import (
     JobExecutor,
     JobFunction,
     Plan,
+    Result,
     Scope,
     job_label,
 )
-from edgemerge.paper.results import Result
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.job_cache import JobCache, JobListener
 from edgemerge.paper.running.progress import Display, format_duration

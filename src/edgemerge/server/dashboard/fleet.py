@@ -1,4 +1,4 @@
-"""The page of all fleets and the page of one fleet."""
+"""The page of all fleets, the page of one fleet, and the page of its known faults."""
 
 from __future__ import annotations
 
@@ -79,3 +79,18 @@ def show_fleet(
 def server_url(request: Request) -> str:
     """Return the address of this server, as the browser calls it."""
     return str(request.base_url).rstrip("/")
+
+
+@router.get("/fleets/{fleet}/faults")
+def show_faults(
+    request: Request, fleet: Name, session: PageSession, service: ServiceDep
+) -> Response:
+    """Show the faults that people named in a fleet, the largest first."""
+    agreed, found = service.faults.known(fleet)
+    values: dict[str, Any] = {
+        "fleet": fleet,
+        "tab": "Faults",
+        "faults": found,
+        "least": agreed.min_devices,
+    }
+    return render_page(request, "faults.html", session, **values)

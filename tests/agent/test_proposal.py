@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgemerge.agent.inspection import inspect_bytes, inspect_file
+from edgemerge.agent.proposal import inspect_bytes, inspect_file
 from edgemerge.agent.rows import CsvRows, RowReader, TimeFormat
 from edgemerge.core.errors import SampleError
 
@@ -183,7 +183,7 @@ def test_what_is_no_table_is_refused_with_what_to_do(data, words):
 
 
 def test_only_the_beginning_of_a_large_file_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgemerge.agent.inspection.MAX_BYTES", 300)
+    monkeypatch.setattr("edgemerge.agent.proposal.MAX_BYTES", 300)
     (tmp_path / "large.csv").write_text(table(names=("ä", "b", "c")))
     report = inspect_file(tmp_path / "large.csv")
     assert not report.whole
