@@ -59,6 +59,7 @@ class LastingFault:
         inputs: The inputs that carried the alarm, the largest first.
         found_as: The pattern that its samples formed.
         again: The pattern that the alarm named when the fault came back, after the review.
+        messages: The titles of the messages that its agent sent, in order.
     """
 
     device: str
@@ -68,6 +69,7 @@ class LastingFault:
     inputs: tuple[str, ...]
     found_as: str
     again: str
+    messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ def _fault_text(fault: LastingFault) -> str:
         f"{fault.samples} samples are in alarm, which begins with the third, and none was learnt. "
         f"They formed the pattern {fault.found_as}, mainly in {', '.join(fault.inputs)}. After a "
         f"person had named it, the alarm said “{fault.again}” when it came back."
+        + (f"\nMessages that were sent: {', '.join(fault.messages)}." if fault.messages else "")
     )
 
 

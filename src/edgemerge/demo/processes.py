@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -30,6 +31,7 @@ START_TIMEOUT_S = 40.0
 ANSWER_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 FLEET_NAME = "demo"
+MAX_MESSAGE_BYTES = 65536
 
 # The paper's flow: each sample is learnt and judged by itself. Later one device watches, as it
 # would in a plant.
@@ -60,6 +62,13 @@ every_s = 0
 [[sinks]]
 kind = "jsonl"
 path = "-"
+{more}"""
+
+# To a phone it would be `preset = "ntfy"` and the address of a topic.
+MESSAGE_SINK = """
+[[sinks]]
+kind = "webhook"
+url = "{url}"
 """
 
 
@@ -137,6 +146,49 @@ class AgentProcess:
             if "score" in found:
                 self.verdicts.append(found)
                 self.scores.append(found["score"] or 0.0)  # null until enough is known
+
+
+class MessageReceiver:
+    """Receives what an agent's webhook sends, in place of a phone, inside the `with` block."""
+
+    def __init__(self) -> None:
+        """Listen on a free port of this machine."""
+        self.messages: list[dict[str, Any]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> Self:
+        """Begin to receive."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop receiving."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def wait_for(self, count: int, deadline: float) -> list[dict[str, Any]]:
+        """Wait for so many messages in total, or until the deadline; return them."""
+        while len(self.messages) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.messages
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        messages = self.messages
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                size = min(int(self.headers.get("Content-Length", 0)), MAX_MESSAGE_BYTES)
+                messages.append(json.loads(self.rfile.read(size)))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        return Handler
 
 
 class FleetProcesses:
@@ -228,10 +280,10 @@ class FleetProcesses:
         agent.wait_until_up(deadline)
         agent.write([",".join(self.inputs)] if self.inputs else ())
 
-    def restart(self, device: str, policy: str) -> AgentProcess:
-        """Restart an agent with another policy of its monitor; it goes on from its state."""
+    def restart(self, device: str, policy: str, messages_to: str) -> AgentProcess:
+        """Restart an agent with another policy, and a sink for messages, from its state."""
         self.agents[device].close()
-        self._configure(device, policy)
+        self._configure(device, policy, MESSAGE_SINK.format(url=messages_to))
         with interrupts_blocked():
             self.agents[device] = AgentProcess(device, self.folder)
         self._begin(self.agents[device], time.monotonic() + START_TIMEOUT_S)
@@ -245,10 +297,10 @@ class FleetProcesses:
         secret.write_text(token + "\n", encoding="utf-8")
         self._configure(device, PAPER_POLICY)
 
-    def _configure(self, device: str, policy: str) -> None:
+    def _configure(self, device: str, policy: str, more: str = "") -> None:
         names = {"device": device, "url": self.url, "fleet": FLEET_NAME}
         header = str(bool(self.inputs)).lower()
-        options = {"limit": self.limit, "header": header, "policy": policy}
+        options = {"limit": self.limit, "header": header, "policy": policy, "more": more}
         config = CONFIG_TEMPLATE.format(**names, **options)
         (self.folder / f"{device}.toml").write_text(config, encoding="utf-8")
 

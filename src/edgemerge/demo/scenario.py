@@ -30,7 +30,7 @@ from edgemerge.demo.outcome import (
     plain_table,
     row_of,
 )
-from edgemerge.demo.processes import FLEET_NAME, WATCHING_POLICY, FleetProcesses
+from edgemerge.demo.processes import FLEET_NAME, WATCHING_POLICY, FleetProcesses, MessageReceiver
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_CELLS = 28  # of the curve
@@ -106,6 +106,7 @@ Log = Callable[[str], None]
 
 REPEATED_SAMPLES = 20  # of a fault that comes back
 STEP_TIMEOUT_S = 90.0  # for all samples of one step
+EXPECTED_MESSAGES, MESSAGE_TIMEOUT_S = 3, 5.0  # alarm, all clear, and alarm again
 MARKER_FILE = "demo.json"  # only a folder with this file is emptied
 
 
@@ -177,18 +178,23 @@ def _run_steps(
     for entry in fleet.operator.contributions(FLEET_NAME)["contributions"]:
         sizes[entry["device"]] += entry["bytes"]
     device, kind = next(iter(material.normal)), next(iter(material.odd))
-    doing(f"5 of 5  {device} watches, {kind} comes to stay, and is reviewed")
-    return before + after, sizes, _lasting_fault(material, fleet, device, kind)
+    doing(f"5 of 5  {device} watches, {kind} comes to stay, sends a message, and is reviewed")
+    with MessageReceiver() as phone:
+        fault = _lasting_fault(material, fleet, phone, device, kind)
+    return before + after, sizes, fault
 
 
 def _lasting_fault(
-    material: DemoData, fleet: FleetProcesses, device: str, kind: str
+    material: DemoData, fleet: FleetProcesses, phone: MessageReceiver, device: str, kind: str
 ) -> LastingFault:
     """Let a fault last on one device, call it by its name, and let it come back."""
-    agent = fleet.restart(device, WATCHING_POLICY)
-    agent.ask("learn", on=True)
     calm, odd = material.normal[device], material.odd[kind]
     odd = odd[: len(odd) // 2]
+    scored = len(fleet.agents[device].scores)
+    fleet.agents[device].feed(calm[:1])  # it ends the alarm of the step before
+    _wait_for_scores(fleet, {device: scored + 1})
+    agent = fleet.restart(device, WATCHING_POLICY, phone.url)
+    agent.ask("learn", on=True)
     every = np.vstack([calm, odd, calm, odd[:REPEATED_SAMPLES]])
     agent.feed(every[:-REPEATED_SAMPLES])
     _wait_for_scores(fleet, {device: len(every) - REPEATED_SAMPLES})
@@ -198,6 +204,7 @@ def _lasting_fault(
     agent.ask("review", pattern=found["name"], decision="fault", name=kind)
     agent.feed(every[-REPEATED_SAMPLES:])
     _wait_for_scores(fleet, {device: len(every)})
+    messages = phone.wait_for(EXPECTED_MESSAGES, time.monotonic() + MESSAGE_TIMEOUT_S)
     return LastingFault(
         device=device,
         kind=kind,
@@ -206,6 +213,7 @@ def _lasting_fault(
         inputs=tuple(str(name) for name, _share in found["inputs"][:3]),
         found_as=found["name"],
         again=str(agent.verdicts[-1]["pattern"]),
+        messages=tuple(str(each["title"]) for each in messages),
     )
 
 
