@@ -18,8 +18,11 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
 from edgemerge.agent.config import read_config
-from edgemerge.agent.delivery import (
-    DeliverySink,
+from edgemerge.agent.runner import make_sinks
+from edgemerge.agent.sinks import DeliverySink
+from edgemerge.core.errors import SettingError
+from edgemerge.daemon import Backoff
+from edgemerge.delivery import (
     EmailChannel,
     ExecChannel,
     Message,
@@ -27,9 +30,6 @@ from edgemerge.agent.delivery import (
     UndeliveredError,
     WebhookChannel,
 )
-from edgemerge.agent.runner import make_sinks
-from edgemerge.agent.schedule import Backoff
-from edgemerge.core.errors import SettingError
 from tests.agent.listening import said, until
 
 ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
@@ -100,7 +100,7 @@ def episode(sink, number, index=0, *, end=True):
 
 
 def drained(sink):
-    until(lambda: not sink.waiting, "nothing waits")
+    until(lambda: not len(sink.outbox), "nothing waits")
     sink.close()
 
 
@@ -127,7 +127,7 @@ def test_people_hear_of_the_beginning_and_of_the_end_of_an_episode_once(tmp_path
         sink.verdict(said(0))
         episode(sink, 1, 1)
         episode(sink, 2, 10)
-        until(lambda: sink.delivered == 4, "four messages")
+        until(lambda: sink.outbox.delivered == 4, "four messages")
         sink.close()
         told = [(each["event"], each["episode"]) for each in server.bodies]
         assert told == [("alarm", 1), ("all clear", 1), ("alarm", 2), ("all clear", 2)]
@@ -165,7 +165,7 @@ def test_what_a_receiver_does_not_take_is_sent_again_in_order(tmp_path, caplog):
     with receiver(503, 429, 401, 302) as server:
         sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
         episode(sink, 1)
-        until(lambda: sink.delivered == 2, "both messages")
+        until(lambda: sink.outbox.delivered == 2, "both messages")
         sink.close()
         assert [each["event"] for each in server.bodies] == ["alarm"] * 5 + ["all clear"]
         assert {path for path, _, _ in server.got} == {"/"}
@@ -177,9 +177,9 @@ def test_what_is_refused_for_good_is_logged_and_holds_nothing_up(tmp_path, caplo
     with receiver(400) as server:
         sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
         episode(sink, 1)
-        until(lambda: sink.delivered == 1, "the second message")
+        until(lambda: sink.outbox.delivered == 1, "the second message")
         sink.close()
-        assert (sink.refused, sink.waiting) == (1, 0)
+        assert (sink.outbox.refused, len(sink.outbox)) == (1, 0)
     assert "refused and is dropped" in caplog.text
 
 
@@ -188,12 +188,12 @@ def test_what_waits_survives_a_kill_and_arrives_after_the_outage(tmp_path):
     url = f"http://127.0.0.1:{port}"
     sink = DeliverySink(WebhookChannel(url), tmp_path / "m.jsonl", backoff=quickly())
     episode(sink, 1)  # then the process is killed: nothing is closed
-    until(lambda: "refused" in sink.trouble, "an attempt")
-    assert sink.waiting == 2
+    until(lambda: "refused" in sink.outbox.trouble, "an attempt")
+    assert len(sink.outbox) == 2
     sink.close()
     with receiver() as server:
         again = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
-        until(lambda: again.delivered == 2, "both messages")
+        until(lambda: again.outbox.delivered == 2, "both messages")
         again.close()
         assert [each["event"] for each in server.bodies] == ["alarm", "all clear"]
 
@@ -209,7 +209,7 @@ def test_a_bug_of_a_channel_does_not_end_delivery(tmp_path):
 
     sink = DeliverySink(Buggy(), tmp_path / "m.jsonl", backoff=quickly())
     episode(sink, 1)
-    until(lambda: sink.delivered == 2, "both messages")
+    until(lambda: sink.outbox.delivered == 2, "both messages")
     sink.close()
 
 

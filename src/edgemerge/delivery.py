@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -28,11 +27,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from edgemerge import files
-from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.schedule import Backoff
-from edgemerge.agent.sinks import DiskQueue, to_json_line
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.daemon import Backoff
+from edgemerge.files import DiskQueue
 
 TIMEOUT_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 300.0
@@ -43,6 +40,11 @@ PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not 
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
 logger = logging.getLogger(__name__)
+
+
+def to_json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON on one line, without a line end."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 class UndeliveredError(EdgemergeError, OSError):
@@ -64,7 +66,7 @@ class Message:
         at: The time of the sample, in Unix seconds.
         episode: The number of the episode.
         score: The score of that sample; None if it has none.
-        limit: The limit.
+        limit: The limit; None if there is none yet.
         inputs: The inputs that carry the alarm, the strongest first.
         pattern: The pattern that the samples form, if it is known.
     """
@@ -74,17 +76,9 @@ class Message:
     at: float
     episode: int | None
     score: float | None
-    limit: float
+    limit: float | None
     inputs: tuple[str, ...] = ()
     pattern: str | None = None
-
-    @classmethod
-    def of(cls, verdict: Verdict, *, episode: int | None) -> Message:
-        """Return the message about the verdict at which an episode began or ended."""
-        event: Literal["alarm", "all clear"] = "alarm" if verdict.alarm else "all clear"
-        score = None if verdict.score is None else float(f"{verdict.score:.6g}")
-        about = (verdict.why, verdict.pattern) if verdict.alarm else ((), None)
-        return cls(event, verdict.device, verdict.at, episode, score, verdict.limit, *about)
 
     @property
     def title(self) -> str:
@@ -101,7 +95,8 @@ class Message:
         if self.event == "all clear":
             return f"{self.device} behaves as usual again since {moment}."
         carried = f" Most unusual: {', '.join(self.inputs)}." if self.inputs else ""
-        score = "" if self.score is None else f" Score {self.score:.3g}, limit {self.limit:.3g}."
+        limit = "" if self.limit is None else f", limit {self.limit:.3g}"
+        score = "" if self.score is None else f" Score {self.score:.3g}{limit}."
         return f"{self.device} behaves unusually since {moment}.{score}{carried}"
 
     def plain(self) -> dict[str, Any]:
@@ -117,20 +112,18 @@ class Channel(Protocol):
         ...
 
 
-class DeliverySink:
-    """Sends a message when an episode begins and when it ends; a thread of its own does the work.
+class Outbox:
+    """Sends messages in order, in a thread of its own; they wait on disk until they are taken.
 
     Args:
         channel: The way to people.
-        spool: The file in which messages wait; beside it lies what was told last.
-        backoff: The delays between two tries.
+        spool: The file in which messages wait.
+        backoff: The delays between two tries; 1 second to 5 minutes by default.
     """
 
     def __init__(self, channel: Channel, spool: Path, *, backoff: Backoff | None = None) -> None:
         """Start the thread, which sends what waits from before."""
         self._channel, self._spool = channel, DiskQueue(spool)
-        self._last_file = spool.with_suffix(".last")
-        self._open = _read_open_episode(self._last_file)
         self._backoff = backoff or Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         self._news, self._closing = Event(), Event()
         self.delivered = self.refused = 0
@@ -138,37 +131,20 @@ class DeliverySink:
         self._thread = Thread(target=self._work, name="delivery", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """The messages that wait."""
+    def __len__(self) -> int:
+        """Count the messages that wait."""
         return len(self._spool)
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Queue a message if an episode begins or ends; it is on disk when this returns."""
-        now = (verdict.episode or 0) if verdict.alarm else None
-        if now == self._open:
-            return
-        if self._open is None or now is None:
-            episode = self._open if now is None else now
-            self._add(Message.of(verdict, episode=episode or None))
-        else:  # one ended and another began while the agent was down
-            self._add(Message.of(verdict, episode=now or None))
-        self._open = now
-        with suppress(OSError):  # then a restart within the episode tells it again
-            files.write_atomically(json.dumps(now).encode(), self._last_file)
-
-    def status(self, status: dict[str, Any]) -> None:
-        """Do nothing: people are told about episodes."""
+    def add(self, message: Message) -> None:
+        """Queue a message; it is on disk when this returns."""
+        self._spool.add(to_json_line(message.plain()))
+        self._news.set()
 
     def close(self) -> None:
         """Try once more to send what waits, for a second or two; the rest waits on disk."""
         self._closing.set()
         self._news.set()
         self._thread.join(CLOSE_TIMEOUT_S)
-
-    def _add(self, message: Message) -> None:
-        self._spool.add(to_json_line(message.plain()))
-        self._news.set()
 
     def _work(self) -> None:
         while True:
@@ -214,16 +190,7 @@ class DeliverySink:
         self.trouble = why
 
     def _values(self) -> dict[str, Any]:
-        return {"channel": type(self._channel).__name__, "waiting": self.waiting}
-
-
-def _read_open_episode(path: Path) -> int | None:
-    """Return the episode that was told last, if its end was not."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, int) else None
+        return {"channel": type(self._channel).__name__, "waiting": len(self)}
 
 
 class _NoRedirect(HTTPRedirectHandler):
