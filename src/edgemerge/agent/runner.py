@@ -225,7 +225,8 @@ def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
     if settings.kind in CHANNELS:
         spool = config.state / f"messages-{number}.jsonl"
         try:
-            return DeliverySink(CHANNELS[settings.kind](settings, name), spool)
+            channel = CHANNELS[settings.kind](settings, name)
+            return DeliverySink(channel, spool, link=settings.link)
         except (SettingError, OSError) as error:
             raise SettingError(f"{name}: {error}") from error
     path = _required(name, settings, "path")

@@ -10,13 +10,14 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import UnsupportedOperation
 from math import isfinite
 from pathlib import Path
 from select import select
 from threading import Condition, Thread
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from edgemerge import files
 from edgemerge.agent.interfaces import Verdict
@@ -300,11 +301,20 @@ class DeliverySink:
     Args:
         channel: The way to people.
         spool: The file in which messages wait; beside it lies what was told last.
+        link: The address of a page about the device, for the message.
         backoff: The delays between two tries.
     """
 
-    def __init__(self, channel: Channel, spool: Path, *, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        spool: Path,
+        *,
+        link: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
         """Begin with what waits from before."""
+        self._link = link
         self._last_file = spool.with_suffix(".last")
         self._open = _read_open_episode(self._last_file)
         self.outbox = Outbox(channel, spool, backoff=backoff)
@@ -316,7 +326,7 @@ class DeliverySink:
             return
         # One that ended while another began, in an agent that was down, is not told.
         episode = self._open if now is None else now
-        self.outbox.add(_message(verdict, episode=episode or None))
+        self.outbox.add(_message(verdict, episode=episode or None, link=self._link))
         self._open = now
         with suppress(OSError):  # then a restart within the episode tells it again
             files.write_atomically(json.dumps(now).encode(), self._last_file)
@@ -329,13 +339,29 @@ class DeliverySink:
         self.outbox.close()
 
 
-def _message(verdict: Verdict, *, episode: int | None) -> Message:
+def _message(verdict: Verdict, *, episode: int | None, link: str | None) -> Message:
     """Return the message about the verdict at which an episode began or ended."""
-    event: Literal["alarm", "all clear"] = "alarm" if verdict.alarm else "all clear"
-    score = _rounded(verdict.score)
-    about = (verdict.why, verdict.pattern) if verdict.alarm else ((), None)
-    limit = _rounded(verdict.limit)  # there is none while too little is known
-    return Message(event, verdict.device, verdict.at, episode, score, limit, *about)
+    found = Message(
+        "all clear",
+        verdict.device,
+        verdict.at,
+        episode,
+        _rounded(verdict.score),
+        _rounded(verdict.limit),  # there is none while too little is known
+        link=link,
+    )
+    if not verdict.alarm:
+        return found
+    reasons = tuple((name, _rounded(factor) or 0.0) for name, factor in verdict.carried)
+    return replace(
+        found,
+        event="alarm",
+        inputs=verdict.why,
+        pattern=verdict.pattern,
+        reasons=reasons,
+        fault=verdict.fault,
+        like=verdict.like,
+    )
 
 
 def _read_open_episode(path: Path) -> int | None:
