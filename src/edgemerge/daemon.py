@@ -1,4 +1,4 @@
-"""For long-running programs: systemd notifications, logs and stopping on signals."""
+"""For long-running programs: systemd notifications, logs, stopping on signals, retries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
 from threading import Event, current_thread, main_thread
 from time import gmtime, strftime
 from typing import Any
+
+MAX_RETRY_AFTER_S = 3600.0  # longest delay that the other side may ask for
+MAX_DOUBLINGS = 60  # keeps 2.0**failures finite
 
 
 def notify(state: str) -> None:
@@ -113,3 +118,51 @@ def ignore_interrupts() -> Iterator[None]:
         return
     with handle_signals(signal.SIG_IGN, signal.SIGINT):
         yield
+
+
+@dataclass
+class Backoff:
+    """The delay before a retry: it doubles with each failure and is shortened by random jitter.
+
+    Jitter makes it 50 to 100 % of its nominal length, so that devices do not retry together.
+
+    Args:
+        first_s: Nominal delay after the first failure.
+        max_s: Longest nominal delay.
+        random: Source of the jitter. Seed it with the device's name for repeatable times.
+        max_retry_after_s: Longest delay that the other side may ask for.
+
+    >>> backoff = Backoff(2.0, 60.0)
+    >>> 1.0 <= backoff.next() <= 2.0 <= backoff.next() <= 4.0
+    True
+    >>> backoff.next(retry_after_s=30.0)
+    30.0
+    """
+
+    first_s: float
+    max_s: float
+    random: Random = field(default_factory=Random, repr=False)
+    max_retry_after_s: float = MAX_RETRY_AFTER_S
+    failures: int = 0
+
+    @property
+    def delay_s(self) -> float:
+        """The nominal delay after the failures so far; 0 after a success."""
+        if not self.failures:
+            return 0.0
+        return min(self.first_s * 2.0 ** min(self.failures - 1, MAX_DOUBLINGS), self.max_s)
+
+    def next(self, *, at_least_s: float = 0.0, retry_after_s: float | None = None) -> float:
+        """Count a failure and return the seconds to wait.
+
+        Args:
+            at_least_s: Shortest nominal delay, before jitter.
+            retry_after_s: What the other side asked for; it is honoured up to `max_retry_after_s`.
+        """
+        self.failures += 1
+        wait_s = max(self.delay_s, at_least_s) * (1.0 - 0.5 * self.random.random())
+        return max(wait_s, min(retry_after_s or 0.0, self.max_retry_after_s))
+
+    def reset(self) -> None:
+        """Start again from the first delay, after a success."""
+        self.failures = 0

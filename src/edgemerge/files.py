@@ -1,14 +1,18 @@
-"""Files: save and load, atomic writes, locks and secrets."""
+"""Files: save and load, atomic writes, locks, secrets and a queue on disk."""
 
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import sys
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from time import monotonic, sleep
 from typing import Literal, TypeVar, overload
 
@@ -21,7 +25,10 @@ T = TypeVar("T", bound=Saveable)
 MAX_FILE_BYTES = 2**30  # bytes
 MAX_SECRET_BYTES = 4096
 LOCK_POLL_S = 0.01
+MAX_QUEUED = 1000  # messages in a queue on disk
 CANNOT_SYNC_FOLDER = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot sync a folder
+
+logger = logging.getLogger(__name__)
 
 
 def save(thing: Saveable, path: str | os.PathLike[str]) -> None:
@@ -208,3 +215,81 @@ def read_token(path: str | os.PathLike[str]) -> str:
     if " " in token:
         raise SettingError(f"found spaces in the token in {path}, expected one token: replace it")
     return token
+
+
+class DiskQueue:
+    """A queue that survives kill -9; what was sent just before a kill may be sent again."""
+
+    def __init__(self, path: Path, room: int = MAX_QUEUED) -> None:
+        """Load the messages that wait in the file."""
+        self._path, self._lock = path, Lock()
+        self._waiting: deque[str] = deque(_read_messages(path), maxlen=room)
+        self._written = len(self._waiting)
+        self.dropped = 0
+        self._rewrite()
+
+    def __len__(self) -> int:
+        """Count those that wait."""
+        return len(self._waiting)
+
+    def add(self, message: str) -> None:
+        """Append a message without line ends; if there is no room, the oldest is dropped."""
+        with self._lock:
+            self.dropped += len(self._waiting) == self._waiting.maxlen
+            self._waiting.append(message)
+            self._append(message)
+
+    def first(self) -> str | None:
+        """Return the message that is next, or None."""
+        with self._lock:
+            return self._waiting[0] if self._waiting else None
+
+    def done(self, message: str) -> None:
+        """Forget the message, if it is still the first: it has been sent."""
+        with self._lock:
+            if self._waiting and self._waiting[0] is message:
+                self._waiting.popleft()
+            if not self._waiting:
+                self._rewrite()
+
+    def _append(self, message: str) -> None:
+        if self._written >= 2 * (self._waiting.maxlen or 1):
+            self._rewrite()
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(message) + "\n")
+            self._written += 1
+        except OSError as error:
+            self._warn(error)
+
+    def _rewrite(self) -> None:
+        """Write what waits, and nothing else."""
+        text = "".join(json.dumps(message) + "\n" for message in self._waiting)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(text.encode(), self._path)
+            self._written = len(self._waiting)
+        except OSError as error:
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        values = {"path": str(self._path), "why": error.strerror}
+        logger.warning("messages cannot be kept on disk", extra={"values": values})
+
+
+def _read_messages(path: Path) -> list[str]:
+    """Read the messages; one that a kill has cut off is left out."""
+    try:
+        found = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    messages = []
+    for line in found:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(message, str):
+            messages.append(message)
+    return messages

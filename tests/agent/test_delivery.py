@@ -8,28 +8,32 @@ import socket
 import ssl
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from itertools import cycle
+from threading import Event, Thread
+from time import monotonic
 
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from edgemerge import delivery
 from edgemerge.agent.config import read_config
-from edgemerge.agent.delivery import (
-    DeliverySink,
+from edgemerge.agent.runner import make_sinks
+from edgemerge.agent.sinks import DeliverySink
+from edgemerge.core.errors import SettingError
+from edgemerge.daemon import Backoff
+from edgemerge.delivery import (
     EmailChannel,
     ExecChannel,
     Message,
     SyslogChannel,
     UndeliveredError,
     WebhookChannel,
+    summarize,
 )
-from edgemerge.agent.runner import make_sinks
-from edgemerge.agent.schedule import Backoff
-from edgemerge.core.errors import SettingError
 from tests.agent.listening import said, until
 
 ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
@@ -100,7 +104,7 @@ def episode(sink, number, index=0, *, end=True):
 
 
 def drained(sink):
-    until(lambda: not sink.waiting, "nothing waits")
+    until(lambda: not len(sink.outbox), "nothing waits")
     sink.close()
 
 
@@ -121,13 +125,72 @@ def test_a_message_says_what_when_and_why():
     assert "unusually since 1e300" not in replace(ALARM, at=1e300).text
 
 
+def test_a_message_names_the_fault_explains_by_factors_and_links_to_the_page():
+    like = "most like bearing, first seen on pump-1, ratio 1.04; then leak of pump-2, 8.2"
+    link = "https://hub/ui/fleets/plant/devices/pump-3"
+    named = replace(
+        ALARM, fault="bearing", like=like, reasons=(("current", 12.34), ("flow", 3.0)), link=link
+    )
+    assert named.title == "pump-3: alarm, most like bearing"
+    assert named.text == (
+        "pump-3 behaves unusually since 2026-11-06 21:20:00 UTC. Score 12.5, limit 4. "
+        "Most like bearing, first seen on pump-1, ratio 1.04. "
+        "Most unusual: current (12.3 times its usual error), flow (3 times its usual error).\n"
+        + link
+    )
+    ntfy = json.loads(WebhookChannel("http://a/t", preset="ntfy").body(named.plain()))
+    assert ntfy["click"] == link
+    template = '{"why": "${reasons}", "page": "${link}", "fault": "${fault}"}'
+    said_ = json.loads(WebhookChannel("http://a", template=template).body(named.plain()))
+    assert said_ == {"why": "current 12.34, flow 3.0", "page": link, "fault": "bearing"}
+
+
+def test_a_sink_passes_on_what_the_agent_knows_of_an_alarm(tmp_path):
+    got = []
+
+    class Keeping:
+        def send(self, message):
+            got.append(message)
+
+    sink = DeliverySink(Keeping(), tmp_path / "m.jsonl", link="https://hub/pump-3")
+    alarm = replace(
+        said(0, alarm=True, score=12.5), episode=1, fault="bearing", like="most like it"
+    )
+    sink.verdict(replace(alarm, carried=(("x", 9.0), ("y", 2.5))))
+    sink.verdict(replace(said(1), limit=float("inf")))  # after a restart nothing is known yet
+    drained(sink)
+    alarm, clear = got
+    assert (alarm["fault"], alarm["like"]) == ("bearing", "most like it")
+    assert alarm["reasons"] == [["x", 9.0], ["y", 2.5]]
+    assert alarm["link"] == clear["link"] == "https://hub/pump-3"
+    assert (clear["event"], clear["limit"], clear["fault"]) == ("all clear", None, None)
+
+
+def test_a_summary_counts_and_names_the_first_few():
+    storm = [replace(ALARM, device=f"pump-{n}") for n in range(1, 1001)]
+    found = summarize("plant", [*storm, CLEAR], link="https://hub/ui/fleets/plant")
+    assert found["title"] == "plant: 1000 alarms, 1 × all clear"
+    assert found["text"] == (
+        "1000 alarms: pump-1, pump-2, pump-3, pump-4, pump-5 and 995 more.\n"
+        "1 × all clear: pump-3.\nhttps://hub/ui/fleets/plant"
+    )
+    assert (found["count"], found["event"]) == (1001, "alarm")
+    few = summarize("plant", [ALARM, CLEAR], dropped=7)
+    assert few["text"].splitlines() == [
+        ALARM.text,
+        CLEAR.text,
+        "7 earlier events could not be kept.",
+    ]
+    assert summarize("plant", [ALARM])["text"] == ALARM.text
+
+
 def test_people_hear_of_the_beginning_and_of_the_end_of_an_episode_once(tmp_path):
     with receiver() as server:
         sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
         sink.verdict(said(0))
         episode(sink, 1, 1)
         episode(sink, 2, 10)
-        until(lambda: sink.delivered == 4, "four messages")
+        until(lambda: sink.outbox.delivered == 4, "four messages")
         sink.close()
         told = [(each["event"], each["episode"]) for each in server.bodies]
         assert told == [("alarm", 1), ("all clear", 1), ("alarm", 2), ("all clear", 2)]
@@ -165,7 +228,7 @@ def test_what_a_receiver_does_not_take_is_sent_again_in_order(tmp_path, caplog):
     with receiver(503, 429, 401, 302) as server:
         sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
         episode(sink, 1)
-        until(lambda: sink.delivered == 2, "both messages")
+        until(lambda: sink.outbox.delivered == 2, "both messages")
         sink.close()
         assert [each["event"] for each in server.bodies] == ["alarm"] * 5 + ["all clear"]
         assert {path for path, _, _ in server.got} == {"/"}
@@ -173,13 +236,63 @@ def test_what_a_receiver_does_not_take_is_sent_again_in_order(tmp_path, caplog):
     assert "delivered again" in caplog.text
 
 
+@contextmanager
+def dripping(*pieces, every_s=0.02):
+    """A server that takes a connection and then sends these pieces, slowly, again and again."""
+    listening, stop = socket.create_server(("127.0.0.1", 0)), Event()
+
+    def work():
+        link, _ = listening.accept()
+        with link, suppress(OSError):
+            for piece in cycle(pieces or [b""]):
+                if stop.wait(every_s):
+                    return
+                link.sendall(piece)
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        stop.set()
+        thread.join()
+        listening.close()
+
+
+@pytest.mark.parametrize("pieces", [(), (b"H",)], ids=["never", "slowly"])
+@pytest.mark.parametrize("kind", ["webhook", "email"])
+def test_a_receiver_that_answers_never_or_slowly_is_left_in_time(monkeypatch, kind, pieces):
+    monkeypatch.setattr(delivery, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(delivery, "DEADLINE_S", 0.3)
+    with dripping(*pieces) as port:
+        channel = {
+            "webhook": lambda: WebhookChannel(f"http://127.0.0.1:{port}"),
+            "email": lambda: EmailChannel(
+                "127.0.0.1", port, sender="a@b", recipients=["c@d"], security="none"
+            ),
+        }[kind]()
+        begun = monotonic()
+        with pytest.raises(UndeliveredError) as failed:
+            channel.send(ALARM.plain())
+        assert monotonic() - begun < 2.0
+        assert not failed.value.permanent
+
+
+def test_a_wrong_token_is_retried_and_works_when_it_is_corrected(tmp_path):
+    with receiver(401, 403) as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
+        episode(sink, 1, end=False)
+        drained(sink)
+        assert (sink.outbox.delivered, sink.outbox.refused, len(server.got)) == (1, 0, 3)
+
+
 def test_what_is_refused_for_good_is_logged_and_holds_nothing_up(tmp_path, caplog):
     with receiver(400) as server:
         sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
         episode(sink, 1)
-        until(lambda: sink.delivered == 1, "the second message")
+        until(lambda: sink.outbox.delivered == 1, "the second message")
         sink.close()
-        assert (sink.refused, sink.waiting) == (1, 0)
+        assert (sink.outbox.refused, len(sink.outbox)) == (1, 0)
     assert "refused and is dropped" in caplog.text
 
 
@@ -188,12 +301,12 @@ def test_what_waits_survives_a_kill_and_arrives_after_the_outage(tmp_path):
     url = f"http://127.0.0.1:{port}"
     sink = DeliverySink(WebhookChannel(url), tmp_path / "m.jsonl", backoff=quickly())
     episode(sink, 1)  # then the process is killed: nothing is closed
-    until(lambda: "refused" in sink.trouble, "an attempt")
-    assert sink.waiting == 2
+    until(lambda: "refused" in sink.outbox.trouble, "an attempt")
+    assert len(sink.outbox) == 2
     sink.close()
     with receiver() as server:
         again = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl", backoff=quickly())
-        until(lambda: again.delivered == 2, "both messages")
+        until(lambda: again.outbox.delivered == 2, "both messages")
         again.close()
         assert [each["event"] for each in server.bodies] == ["alarm", "all clear"]
 
@@ -209,7 +322,7 @@ def test_a_bug_of_a_channel_does_not_end_delivery(tmp_path):
 
     sink = DeliverySink(Buggy(), tmp_path / "m.jsonl", backoff=quickly())
     episode(sink, 1)
-    until(lambda: sink.delivered == 2, "both messages")
+    until(lambda: sink.outbox.delivered == 2, "both messages")
     sink.close()
 
 
@@ -343,6 +456,15 @@ def test_no_mail_server_is_a_reason_to_try_again():
 
 
 # programs and syslog
+
+
+def test_no_shell_reads_what_a_program_gets(tmp_path):
+    got, harm = tmp_path / "got", tmp_path / "harm"
+    code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['EDGEMERGE_TITLE'])"
+    hostile = f"x; touch {harm} #$(touch {harm})`touch {harm}`\0"
+    ExecChannel([sys.executable, "-c", code, str(got)]).send(replace(ALARM, device=hostile).plain())
+    assert got.read_text() == f"{hostile[:-1]} : alarm"
+    assert not harm.exists()
 
 
 def test_a_program_gets_the_message_and_its_exit_code_counts(tmp_path):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.sinks import (
-    DiskQueue,
     JsonLinesSink,
     RotatingFileSink,
-    to_json_line,
     verdict_to_dict,
 )
+from edgemerge.delivery import to_json_line
+from edgemerge.files import DiskQueue
 from tests.agent.listening import DEADLINE_S, said
 from tests.cases import examples
 

@@ -472,6 +472,7 @@ class SinkConfig:
     preset: Literal["json", "ntfy", "slack"] = "json"
     template: str | None = None
     headers: tuple[str, ...] = ()
+    link: str | None = None
     token_file: Path | None = None
     sender: str | None = None
     to: tuple[str, ...] = ()

@@ -27,9 +27,11 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from edgemerge.agent.interfaces import Reading, Verdict
 from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
-from edgemerge.agent.schedule import Backoff
-from edgemerge.agent.sinks import DiskQueue, to_json_line, to_plain_json, verdict_to_dict
+from edgemerge.agent.sinks import to_plain_json, verdict_to_dict
+from edgemerge.daemon import Backoff
+from edgemerge.delivery import to_json_line
 from edgemerge.exchange.mqtt import Broker
+from edgemerge.files import DiskQueue
 
 NETWORK_POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0  # for one attempt to connect

@@ -24,14 +24,6 @@ from edgemerge.agent.config import (
     SourceConfig,
 )
 from edgemerge.agent.control import ControlSocket
-from edgemerge.agent.delivery import (
-    Channel,
-    DeliverySink,
-    EmailChannel,
-    ExecChannel,
-    SyslogChannel,
-    WebhookChannel,
-)
 from edgemerge.agent.features import (
     Raw,
     SlidingWindow,
@@ -54,8 +46,8 @@ from edgemerge.agent.rows import (
     TimeFormat,
     time_zone,
 )
-from edgemerge.agent.schedule import Backoff, SyncSchedule
-from edgemerge.agent.sinks import JsonLinesSink, RotatingFileSink
+from edgemerge.agent.schedule import SyncSchedule
+from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
@@ -67,7 +59,14 @@ from edgemerge.core.ledger import Merged
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
 from edgemerge.core.trust import Trust
-from edgemerge.daemon import notify
+from edgemerge.daemon import Backoff, notify
+from edgemerge.delivery import (
+    Channel,
+    EmailChannel,
+    ExecChannel,
+    SyslogChannel,
+    WebhookChannel,
+)
 from edgemerge.exchange.client import ReportClient, ServerClient
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
@@ -226,7 +225,8 @@ def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
     if settings.kind in CHANNELS:
         spool = config.state / f"messages-{number}.jsonl"
         try:
-            return DeliverySink(CHANNELS[settings.kind](settings, name), spool)
+            channel = CHANNELS[settings.kind](settings, name)
+            return DeliverySink(channel, spool, link=settings.link)
         except (SettingError, OSError) as error:
             raise SettingError(f"{name}: {error}") from error
     path = _required(name, settings, "path")

@@ -1,4 +1,4 @@
-"""Sinks for verdicts: JSON lines to stdout or a file, rotating files, and a queue on disk."""
+"""Sinks for verdicts: JSON lines to stdout or a file, rotating files, and messages to people."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import UnsupportedOperation
 from math import isfinite
 from pathlib import Path
 from select import select
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from typing import Any, BinaryIO, TextIO
 
 from edgemerge import files
 from edgemerge.agent.interfaces import Verdict
+from edgemerge.daemon import Backoff
+from edgemerge.delivery import Channel, Message, Outbox, to_json_line
 
 SIGNIFICANT_DIGITS = 6
 
@@ -46,11 +50,6 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
         "episode": verdict.episode,
         **named,
     }
-
-
-def to_json_line(value: dict[str, Any]) -> str:
-    """Return an object as JSON on one line, without a line end."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def to_plain_json(value: Any) -> Any:
@@ -296,81 +295,82 @@ class RotatingFileSink:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
 
-MAX_SPOOLED = 1000
+class DeliverySink:
+    """Sends a message when an episode begins and when it ends.
 
+    Args:
+        channel: The way to people.
+        spool: The file in which messages wait; beside it lies what was told last.
+        link: The address of a page about the device, for the message.
+        backoff: The delays between two tries.
+    """
 
-class DiskQueue:
-    """A queue that survives kill -9; what was sent just before a kill may be sent again."""
+    def __init__(
+        self,
+        channel: Channel,
+        spool: Path,
+        *,
+        link: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Begin with what waits from before."""
+        self._link = link
+        self._last_file = spool.with_suffix(".last")
+        self._open = _read_open_episode(self._last_file)
+        self.outbox = Outbox(channel, spool, backoff=backoff)
 
-    def __init__(self, path: Path, room: int = MAX_SPOOLED) -> None:
-        """Load the messages that wait in the file."""
-        self._path, self._lock = path, Lock()
-        self._waiting: deque[str] = deque(_read_messages(path), maxlen=room)
-        self._written = len(self._waiting)
-        self.dropped = 0
-        self._rewrite()
-
-    def __len__(self) -> int:
-        """Count those that wait."""
-        return len(self._waiting)
-
-    def add(self, message: str) -> None:
-        """Append a message without line ends; if there is no room, the oldest is dropped."""
-        with self._lock:
-            self.dropped += len(self._waiting) == self._waiting.maxlen
-            self._waiting.append(message)
-            self._append(message)
-
-    def first(self) -> str | None:
-        """Return the message that is next, or None."""
-        with self._lock:
-            return self._waiting[0] if self._waiting else None
-
-    def done(self, message: str) -> None:
-        """Forget the message, if it is still the first: it has been sent."""
-        with self._lock:
-            if self._waiting and self._waiting[0] is message:
-                self._waiting.popleft()
-            if not self._waiting:
-                self._rewrite()
-
-    def _append(self, message: str) -> None:
-        if self._written >= 2 * (self._waiting.maxlen or 1):
-            self._rewrite()
+    def verdict(self, verdict: Verdict) -> None:
+        """Queue a message if an episode begins or ends; it is on disk when this returns."""
+        now = (verdict.episode or 0) if verdict.alarm else None
+        if now == self._open:
             return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(message) + "\n")
-            self._written += 1
-        except OSError as error:
-            _warn("messages cannot be kept on disk", self._path, error)
+        # One that ended while another began, in an agent that was down, is not told.
+        episode = self._open if now is None else now
+        self.outbox.add(_message(verdict, episode=episode or None, link=self._link))
+        self._open = now
+        with suppress(OSError):  # then a restart within the episode tells it again
+            files.write_atomically(json.dumps(now).encode(), self._last_file)
 
-    def _rewrite(self) -> None:
-        """Write what waits, and nothing else."""
-        text = "".join(json.dumps(message) + "\n" for message in self._waiting)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomically(text.encode(), self._path)
-            self._written = len(self._waiting)
-        except OSError as error:
-            _warn("messages cannot be kept on disk", self._path, error)
+    def status(self, status: dict[str, Any]) -> None:
+        """Do nothing: people are told about episodes."""
+
+    def close(self) -> None:
+        """Try once more to send what waits, for a second or two; the rest waits on disk."""
+        self.outbox.close()
 
 
-def _read_messages(path: Path) -> list[str]:
-    """Read the messages; one that a kill has cut off is left out."""
+def _message(verdict: Verdict, *, episode: int | None, link: str | None) -> Message:
+    """Return the message about the verdict at which an episode began or ended."""
+    found = Message(
+        "all clear",
+        verdict.device,
+        verdict.at,
+        episode,
+        _rounded(verdict.score),
+        _rounded(verdict.limit),  # there is none while too little is known
+        link=link,
+    )
+    if not verdict.alarm:
+        return found
+    reasons = tuple((name, _rounded(factor) or 0.0) for name, factor in verdict.carried)
+    return replace(
+        found,
+        event="alarm",
+        inputs=verdict.why,
+        pattern=verdict.pattern,
+        reasons=reasons,
+        fault=verdict.fault,
+        like=verdict.like,
+    )
+
+
+def _read_open_episode(path: Path) -> int | None:
+    """Return the episode that was told last, if its end was not."""
     try:
-        found = path.read_bytes().splitlines()
-    except OSError:
-        return []
-    messages = []
-    for line in found:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(message, str):
-            messages.append(message)
-    return messages
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _warn(message: str, path: Path, error: OSError) -> None:

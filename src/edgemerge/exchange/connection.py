@@ -29,6 +29,7 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
+from edgemerge.daemon import MAX_RETRY_AFTER_S
 
 MAX_WAITS = 30  # the timeout of a whole request, as a multiple of that of one wait
 
@@ -79,7 +80,6 @@ class DeadlineReader(io.RawIOBase):
 
 BLOCK_BYTES = 2**14  # bytes
 MAX_ERROR_BYTES = 2**14
-MAX_RETRY_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True)

@@ -14,35 +14,56 @@ import smtplib
 import socket
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from string import Template
-from threading import Event, Thread
-from typing import Any, Literal, Protocol
+from threading import Event, Thread, Timer
+from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    Request,
+    build_opener,
+)
 
-from edgemerge import files
-from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.schedule import Backoff
-from edgemerge.agent.sinks import DiskQueue, to_json_line
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.daemon import Backoff
+from edgemerge.files import DiskQueue
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # without one byte
+DEADLINE_S = 30.0  # for one message, however slowly bytes come
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 300.0
 CLOSE_TIMEOUT_S = 2.0
-MAX_ANSWER_BYTES = 65536
 SMTP_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+MAX_NAMED = 5  # devices named, or messages told in full, in a summary
+EVENTS = {  # what is said of a device, and how
+    "alarm": "behaves unusually",
+    "all clear": "behaves as usual again",
+    "problem": "has a problem with its data",
+    "problem over": "has no such problem with its data any more",
+    "offline": "has not been heard of",
+    "online": "is heard of again",
+    "merge refused": "refused what other devices saw",
+    "test": "sends a test message",
+}
 PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not help
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
 logger = logging.getLogger(__name__)
+
+
+def to_json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON on one line, without a line end."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 class UndeliveredError(EdgemergeError, OSError):
@@ -56,57 +77,141 @@ class UndeliveredError(EdgemergeError, OSError):
 
 @dataclass(frozen=True)
 class Message:
-    """What people are told: an episode began ("alarm"), or ended ("all clear").
+    """What people are told of a device: an episode began ("alarm") or ended ("all clear"), or else.
 
     Args:
-        event: "alarm" or "all clear".
+        event: "alarm" or "all clear"; of a server also one of the other `EVENTS`.
         device: The device.
         at: The time of the sample, in Unix seconds.
         episode: The number of the episode.
         score: The score of that sample; None if it has none.
-        limit: The limit.
+        limit: The limit; None if there is none yet.
         inputs: The inputs that carry the alarm, the strongest first.
         pattern: The pattern that the samples form, if it is known.
+        reasons: Inputs, each with how many times its usual error it has, the strongest first.
+        fault: The name of the known fault that the alarm is most like, if it is like one.
+        like: Words for that: which fault, and which device met it first.
+        words: What else there is to say: which problem, or why a merge was refused.
+        fleet: The fleet, if a server sends it.
+        link: The address of a page about the device, if there is one.
     """
 
-    event: Literal["alarm", "all clear"]
+    event: str
     device: str
     at: float
-    episode: int | None
-    score: float | None
-    limit: float
+    episode: int | None = None
+    score: float | None = None
+    limit: float | None = None
     inputs: tuple[str, ...] = ()
     pattern: str | None = None
-
-    @classmethod
-    def of(cls, verdict: Verdict, *, episode: int | None) -> Message:
-        """Return the message about the verdict at which an episode began or ended."""
-        event: Literal["alarm", "all clear"] = "alarm" if verdict.alarm else "all clear"
-        score = None if verdict.score is None else float(f"{verdict.score:.6g}")
-        about = (verdict.why, verdict.pattern) if verdict.alarm else ((), None)
-        return cls(event, verdict.device, verdict.at, episode, score, verdict.limit, *about)
+    reasons: tuple[tuple[str, float], ...] = ()
+    fault: str | None = None
+    like: str | None = None
+    words: str = ""
+    fleet: str | None = None
+    link: str | None = None
 
     @property
     def title(self) -> str:
         """A few words, for the title of a notification."""
-        return f"{self.device}: {self.event}"
+        named = f", most like {self.fault}" if self.fault and self.event == "alarm" else ""
+        return _printable(f"{self.device}: {self.event}{named}")
 
     @property
     def text(self) -> str:
-        """One or two sentences for people."""
-        try:
-            moment = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        except (OverflowError, ValueError, OSError):
-            moment = f"{self.at:.0f}"
-        if self.event == "all clear":
-            return f"{self.device} behaves as usual again since {moment}."
-        carried = f" Most unusual: {', '.join(self.inputs)}." if self.inputs else ""
-        score = "" if self.score is None else f" Score {self.score:.3g}, limit {self.limit:.3g}."
-        return f"{self.device} behaves unusually since {moment}.{score}{carried}"
+        """A few sentences for people."""
+        said = _printable(" ".join(self._sentences()))
+        return f"{said}\n{self.link}" if self.link else said
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON, with title and text."""
         return asdict(self) | {"title": self.title, "text": self.text}
+
+    def _sentences(self) -> Iterator[str]:
+        yield f"{self.device} {EVENTS[self.event]} since {self._moment}."
+        if self.score is not None and self.event == "alarm":
+            limit = "" if self.limit is None else f", limit {self.limit:.3g}"
+            yield f"Score {self.score:.3g}{limit}."
+        if self.like:
+            first = self.like.partition(";")[0]
+            yield f"{first[:1].upper()}{first[1:]}."
+        if self.event == "alarm" and (self.reasons or self.inputs):
+            yield f"Most unusual: {', '.join(self._explained())}."
+        if self.words:
+            yield f"{self.words[:1].upper()}{self.words[1:].rstrip('.')}."
+
+    def _explained(self) -> Iterator[str]:
+        factors = dict(self.reasons)
+        for name in self.inputs or factors:
+            factor = factors.get(name)
+            yield name if factor is None else f"{name} ({factor:.3g} times its usual error)"
+
+    @property
+    def _moment(self) -> str:
+        try:
+            return datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        except (OverflowError, ValueError, OSError):
+            return f"{self.at:.0f}"
+
+
+def summarize(
+    fleet: str, messages: Sequence[Message], *, dropped: int = 0, link: str | None = None
+) -> dict[str, Any]:
+    """Return several messages as one, in the form of `Message.plain`.
+
+    A single message stays as it is. Of many, the first few are told in full, the rest are counted.
+
+    Args:
+        fleet: The fleet.
+        messages: At least one, the oldest first.
+        dropped: How many more there were that could not be kept.
+        link: The address of a page about the fleet, if there is one.
+
+    >>> storm = [Message("alarm", f"pump-{n}", 0.0) for n in range(1, 1001)]
+    >>> summarize("plant", storm)["title"]
+    'plant: 1000 alarms'
+    """
+    counts = Counter(message.event for message in messages)
+    if len(messages) == 1 and not dropped:
+        return messages[0].plain() | {"count": 1, "counts": dict(counts)}
+    names = {
+        event: list(dict.fromkeys(each.device for each in messages if each.event == event))
+        for event in counts
+    }
+    title = ", ".join(_counted(number, event) for event, number in counts.items())
+    lines = [
+        f"{_counted(number, event)}: {_listed(names[event])}." for event, number in counts.items()
+    ]
+    if len(messages) <= MAX_NAMED:
+        lines = [replace(message, link=None).text for message in messages]
+    if dropped:
+        lines.append(f"{dropped} earlier events could not be kept.")
+    urgent = next((each for each in messages if each.event == "alarm"), messages[0])
+    about = Message(
+        urgent.event, "", messages[-1].at, fleet=fleet, link=link, words=" ".join(lines)
+    )
+    found = {"title": _printable(f"{fleet}: {title}"), "text": "\n".join(map(_printable, lines))}
+    if link:
+        found["text"] += f"\n{link}"
+    first = list(dict.fromkeys(each.device for each in messages))[:MAX_NAMED]
+    more = {"count": len(messages) + dropped, "counts": dict(counts), "devices": first}
+    return asdict(about) | found | more
+
+
+def _counted(number: int, event: str) -> str:
+    if event == "alarm":
+        return f"{number} alarm" if number == 1 else f"{number} alarms"
+    return f"{number} × {event}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    first, more = ", ".join(names[:MAX_NAMED]), len(names) - MAX_NAMED
+    return f"{first} and {more} more" if more > 0 else first
+
+
+def _printable(text: str) -> str:
+    """Return one line of text: what cannot be printed would break headers and environments."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 class Channel(Protocol):
@@ -117,20 +222,18 @@ class Channel(Protocol):
         ...
 
 
-class DeliverySink:
-    """Sends a message when an episode begins and when it ends; a thread of its own does the work.
+class Outbox:
+    """Sends messages in order, in a thread of its own; they wait on disk until they are taken.
 
     Args:
         channel: The way to people.
-        spool: The file in which messages wait; beside it lies what was told last.
-        backoff: The delays between two tries.
+        spool: The file in which messages wait.
+        backoff: The delays between two tries; 1 second to 5 minutes by default.
     """
 
     def __init__(self, channel: Channel, spool: Path, *, backoff: Backoff | None = None) -> None:
         """Start the thread, which sends what waits from before."""
         self._channel, self._spool = channel, DiskQueue(spool)
-        self._last_file = spool.with_suffix(".last")
-        self._open = _read_open_episode(self._last_file)
         self._backoff = backoff or Backoff(FIRST_RETRY_S, MAX_RETRY_S)
         self._news, self._closing = Event(), Event()
         self.delivered = self.refused = 0
@@ -138,37 +241,20 @@ class DeliverySink:
         self._thread = Thread(target=self._work, name="delivery", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """The messages that wait."""
+    def __len__(self) -> int:
+        """Count the messages that wait."""
         return len(self._spool)
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Queue a message if an episode begins or ends; it is on disk when this returns."""
-        now = (verdict.episode or 0) if verdict.alarm else None
-        if now == self._open:
-            return
-        if self._open is None or now is None:
-            episode = self._open if now is None else now
-            self._add(Message.of(verdict, episode=episode or None))
-        else:  # one ended and another began while the agent was down
-            self._add(Message.of(verdict, episode=now or None))
-        self._open = now
-        with suppress(OSError):  # then a restart within the episode tells it again
-            files.write_atomically(json.dumps(now).encode(), self._last_file)
-
-    def status(self, status: dict[str, Any]) -> None:
-        """Do nothing: people are told about episodes."""
+    def add(self, message: Message) -> None:
+        """Queue a message; it is on disk when this returns."""
+        self._spool.add(to_json_line(message.plain()))
+        self._news.set()
 
     def close(self) -> None:
         """Try once more to send what waits, for a second or two; the rest waits on disk."""
         self._closing.set()
         self._news.set()
         self._thread.join(CLOSE_TIMEOUT_S)
-
-    def _add(self, message: Message) -> None:
-        self._spool.add(to_json_line(message.plain()))
-        self._news.set()
 
     def _work(self) -> None:
         while True:
@@ -214,16 +300,7 @@ class DeliverySink:
         self.trouble = why
 
     def _values(self) -> dict[str, Any]:
-        return {"channel": type(self._channel).__name__, "waiting": self.waiting}
-
-
-def _read_open_episode(path: Path) -> int | None:
-    """Return the episode that was told last, if its end was not."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, int) else None
+        return {"channel": type(self._channel).__name__, "waiting": len(self)}
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -233,6 +310,55 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
+class _Http(HTTPHandler):
+    """Plain connections, which are added to `made` so that a deadline can cut them."""
+
+    def __init__(self, made: list[HTTPConnection]) -> None:
+        super().__init__()
+        self._made = made
+
+    def http_open(self, request: Request) -> Any:
+        return self.do_open(self._connection, request)
+
+    def _connection(self, host: str, **options: Any) -> HTTPConnection:
+        self._made.append(HTTPConnection(host, **options))
+        return self._made[-1]
+
+
+class _Https(HTTPSHandler):
+    """Likewise, encrypted."""
+
+    def __init__(self, made: list[HTTPConnection], context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._made, self._ssl = made, context
+
+    def https_open(self, request: Request) -> Any:
+        return self.do_open(self._connection, request)
+
+    def _connection(self, host: str, **options: Any) -> HTTPConnection:
+        self._made.append(HTTPSConnection(host, context=self._ssl, **options))
+        return self._made[-1]
+
+
+@contextmanager
+def _deadline(sock: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Cut the connection after `DEADLINE_S`: a timeout alone never ends one that drips bytes."""
+
+    def cut() -> None:
+        found = sock()
+        if found is not None:
+            with suppress(OSError):  # it is closed already
+                found.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(DEADLINE_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class WebhookChannel:
     """POST to a URL: our own JSON, the JSON of a preset, or a template.
 
@@ -240,8 +366,8 @@ class WebhookChannel:
         url: Where to, http or https. For ntfy it ends with the topic.
         preset: "json" (all that is known), "ntfy", or "slack" for receivers that understand it.
         template: A body instead, in which ${title}, ${text}, ${device}, ${event}, ${at},
-            ${episode}, ${score}, ${limit}, ${inputs} and ${pattern} are replaced, each as it stands
-            inside a JSON string.
+            ${episode}, ${score}, ${limit}, ${inputs}, ${reasons}, ${pattern}, ${fault}, ${like} and
+            ${link} are replaced, each as it stands inside a JSON string.
         headers: More headers, each as "Name: value".
         token: A secret for the header Authorization: Bearer.
         ca_file: The certificates that the receiver's must come from; the system's by default.
@@ -275,15 +401,16 @@ class WebhookChannel:
             if not self._topic:
                 raise SettingError(f'found the url "{url}", expected one that ends with a topic')
             self._url = urlunsplit((parts.scheme, parts.netloc, f"{root}/", "", ""))
-        context = ssl.create_default_context(cafile=ca_file)
-        self._opener = build_opener(_NoRedirect, HTTPSHandler(context=context))
+        self._context = ssl.create_default_context(cafile=ca_file)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Deliver a message; any answer of 2xx means that it was taken."""
+        """Deliver a message; any answer of 2xx means that it was taken, whatever its body says."""
         request = Request(self._url, self.body(message), self._headers, method="POST")
+        made: list[HTTPConnection] = []
+        opener = build_opener(_NoRedirect, _Http(made), _Https(made, self._context))
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                answer.read(MAX_ANSWER_BYTES)
+            with _deadline(lambda: made[-1].sock if made else None):
+                opener.open(request, timeout=TIMEOUT_S).close()
         except HTTPError as error:
             error.close()
             words = f"the receiver answered {error.code} {error.reason}"
@@ -302,7 +429,8 @@ class WebhookChannel:
         alarm = message["event"] == "alarm"
         if self._preset == "ntfy":
             about = {"topic": self._topic, "title": message["title"], "message": message["text"]}
-            return about | {"priority": 4 if alarm else 3, "tags": ["warning" if alarm else "ok"]}
+            about |= {"priority": 4 if alarm else 3, "tags": ["warning" if alarm else "ok"]}
+            return about | ({"click": message["link"]} if message.get("link") else {})
         if self._preset == "slack":
             title, text = (_slack(message[name]) for name in ("title", "text"))
             block = {"type": "section", "text": {"type": "mrkdwn", "text": f"*{title}*\n{text}"}}
@@ -311,8 +439,9 @@ class WebhookChannel:
 
 
 def _inside_json(value: object) -> str:
-    if isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
+    if isinstance(value, list | tuple):  # names, or names with factors
+        words = (each if isinstance(each, str) else " ".join(map(str, each)) for each in value)
+        value = ", ".join(words)
     return json.dumps("" if value is None else str(value), ensure_ascii=False)[1:-1]
 
 
@@ -362,9 +491,11 @@ class EmailChannel:
         mail["To"] = ", ".join(self._recipients)
         mail["Date"] = datetime.now(UTC)
         mail.set_content(f"{message['text']}\n")
+        made: list[smtplib.SMTP] = []
         try:
-            with self._connected() as server:
-                refused = server.send_message(mail)
+            with _deadline(lambda: made[-1].sock if made else None):  # noqa: SIM117 - it is first
+                with self._connected(made) as server:
+                    refused = server.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             raise UndeliveredError(
                 f"refused: {error.recipients}", permanent=_all_5xx(error)
@@ -381,13 +512,10 @@ class EmailChannel:
             values = {"to": address, "why": answer}
             logger.warning("the mail server refused a recipient", extra={"values": values})
 
-    def _connected(self) -> smtplib.SMTP:
-        if self._security == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                *self._place, timeout=TIMEOUT_S, context=self._context
-            )
-        else:
-            server = smtplib.SMTP(*self._place, timeout=TIMEOUT_S)
+    def _connected(self, made: list[smtplib.SMTP]) -> smtplib.SMTP:
+        kind = _SmtpTls if self._security == "tls" else _Smtp
+        options = {"context": self._context} if self._security == "tls" else {}
+        server = kind(made, *self._place, timeout=TIMEOUT_S, **options)
         try:
             if self._security == "starttls":
                 server.starttls(context=self._context)
@@ -398,6 +526,22 @@ class EmailChannel:
             server.close()
             raise
         return server
+
+
+class _Smtp(smtplib.SMTP):
+    """A connection that is added to `made` before it is open, so that a deadline can cut it."""
+
+    def __init__(self, made: list[smtplib.SMTP], *place: Any, **options: Any) -> None:
+        made.append(self)
+        super().__init__(*place, **options)
+
+
+class _SmtpTls(smtplib.SMTP_SSL):
+    """Likewise, encrypted."""
+
+    def __init__(self, made: list[smtplib.SMTP], *place: Any, **options: Any) -> None:
+        made.append(self)
+        super().__init__(*place, **options)
 
 
 def _all_5xx(error: smtplib.SMTPRecipientsRefused) -> bool:
@@ -483,4 +627,5 @@ class SyslogChannel:
         host = socket.gethostname() or "-"
         kind = str(message["event"]).replace(" ", "-")
         head = f"<{priority}>1 {moment} {host} edgemerge {os.getpid()} {kind} -"
-        return f"{head} {message['title']}: {message['text']}".encode()
+        text = " ".join(str(message["text"]).split())
+        return f"{head} {message['title']}: {text}".encode()
