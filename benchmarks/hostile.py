@@ -3,7 +3,7 @@
 Run `python -m benchmarks.hostile`; it writes docs/results/hostile.csv. A sample comes every 10 ms
 and is judged by a monitor over a bank; its delay is the time from then to its result. Meanwhile
 nothing is exchanged, or the patterns are adopted in the loop by `Bank.adopt`, or a synchronizer
-exchanges and adopts them in its background threads and saves the state, as an agent does. Other
+exchanges, adopts and saves them in its background threads, as an agent does. Other
 work on the machine adds delays, to "no exchange" too: each case is run five times, and the longest
 delay of the best, the median and the worst run are shown, with the rest of the median run.
 """
@@ -25,14 +25,14 @@ from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks.results import Row, save  # noqa: E402
 from edgemerge import Bank, Contribution, Monitor, Projection, Stats  # noqa: E402
-from edgemerge.agent.background import exchange_worker  # noqa: E402
-from edgemerge.agent.config import SyncConfig  # noqa: E402
+from edgemerge.agent.background import exchange_worker, save_worker  # noqa: E402
+from edgemerge.agent.config import SaveConfig, SyncConfig  # noqa: E402
+from edgemerge.agent.features import Raw  # noqa: E402
 from edgemerge.agent.schedule import SyncSchedule  # noqa: E402
-from edgemerge.agent.state import AgentState, state_to_bytes  # noqa: E402
+from edgemerge.agent.state import AgentState, StateFolder, StateSaver  # noqa: E402
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer  # noqa: E402
 from edgemerge.core.ledger import Selection  # noqa: E402
 from edgemerge.exchange.memory import MemoryExchange  # noqa: E402
-from edgemerge.files import write_atomically  # noqa: E402
 
 Array = NDArray[np.float64]
 N_INPUTS, N_HIDDEN = 32, 64
@@ -41,6 +41,7 @@ FIRST = 17 * N_HIDDEN  # samples before the measurement: commissioning has ended
 RUNS = 5  # of each case
 INTERVAL_S = 0.01  # between two samples
 REST = 200  # samples measured after the exchange, or without one
+SAVE_TIMEOUT_S = 10.0
 NAME = "hostile.csv"
 
 
@@ -64,7 +65,11 @@ class Device:
             self.exchange.push(Contribution("hostile", stats, 1, f"pattern-{i}"))
         self.memory = AgentState("pump-1", 1, Monitor(Bank(projection)))
         self._rows = machine(0, 100_000)
-        self._path = folder / "agent.state"
+        self._state = StateFolder(folder)
+        self._worker = save_worker(self._state)
+        self.keeper = StateSaver(
+            self._state, self.memory, Raw(), SaveConfig(), worker=self._worker, steady=perf_counter
+        )
         for _ in range(FIRST):
             self.judge()
 
@@ -74,10 +79,10 @@ class Device:
         self.memory.monitor.take(self._rows[index % len(self._rows)], at=float(index))
         self.memory.index += 1
 
-    def save(self) -> bool:
-        """Save as an agent does."""
-        write_atomically(state_to_bytes(self.memory), self._path)
-        return True
+    def close(self) -> None:
+        """End the thread that saves."""
+        self._worker.close(SAVE_TIMEOUT_S)
+        self._state.close()
 
     def synchronizer(self) -> Synchronizer:
         """Return one that exchanges on command."""
@@ -86,7 +91,7 @@ class Device:
             exchange_worker(self.exchange),
             SyncSchedule(0.0, 0.0, "pump-1"),
             SyncConfig(every_s=0.0, push=False),
-            save=self.save,
+            save=self.keeper.begin,
             clocks=Clocks(time, perf_counter),
         )
 
@@ -119,6 +124,7 @@ def in_the_background(device: Device) -> tuple[Tend, Callable[[], str]]:
 
     def tend() -> bool:
         syncing.tend()
+        device.keeper.tend()
         return bool(answers)
 
     return tend, lambda: answers[0]
@@ -165,6 +171,7 @@ def measure(case: str, patterns: int) -> Row:
         tend, told = CASES[case](device)
         began = perf_counter()
         found = np.array(list(delays(device, tend)))
+        device.close()
     return {
         "case": case,
         "patterns": patterns,

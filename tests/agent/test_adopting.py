@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent import learner as agent_learner
+from edgemerge.agent import state as agent_state
 from edgemerge.agent import sync
 from edgemerge.agent.background import (
     ExchangeJob,
@@ -66,7 +66,7 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch):
-    found = Held(agent_learner.plan_for)
+    found = Held(agent_state.plan_for)
     monkeypatch.setattr(sync, "plan_for", found)
     yield found
     found.go.set()
@@ -149,7 +149,7 @@ def test_an_agent_plans_in_another_thread_than_that_of_its_results(tmp_path, hel
         exchange.push(note)
     write_rows(tmp_path / "pump-1.csv", MINE)
     results, applied = set(), set()
-    monkeypatch.setattr(sync, "apply_plan", recording(applied, agent_learner.apply_plan))
+    monkeypatch.setattr(sync, "apply_plan", recording(applied, agent_state.apply_plan))
     running = Running(config)
     listens = running.listener
     monkeypatch.setattr(listens, "verdict", recording(results, listens.verdict))
@@ -440,8 +440,8 @@ def test_a_bank_of_many_hostile_patterns_says_what_it_left_out(devices, held, mo
 
 
 def test_twice_the_patterns_that_a_bank_can_keep_are_compared():
-    assert agent_learner.max_compared(Bank(P, max_patterns=3)) == 24
-    assert agent_learner.max_compared(Detector(P)) is None
+    assert agent_state.max_compared(Bank(P, max_patterns=3)) == 24
+    assert agent_state.max_compared(Detector(P)) is None
 
 
 class Time:

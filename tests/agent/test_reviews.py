@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Monitor
-from edgemerge.agent.background import ReportOutcome
+from edgemerge.agent.background import ReportOutcome, save_worker
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.features import Raw
 from edgemerge.agent.interfaces import Reading
@@ -54,7 +54,10 @@ class Desktop:
         self.folder = StateFolder(folder)
         self.judge = Judge(self.memory, Raw(), lambda _read: "abcdef", lambda: NOW)
         often = SaveConfig(every=1000, every_s=1000.0)
-        self.keeper = StateSaver(self.folder, self.memory, Raw(), often, steady=lambda: 0.0)
+        self.worker = save_worker(self.folder)
+        self.keeper = StateSaver(
+            self.folder, self.memory, Raw(), often, worker=self.worker, steady=lambda: 0.0
+        )
         self.reviewer = Reviewer(self.memory, self.judge, self.keeper, clock=lambda: NOW, **options)
 
     def hears(self, *reviews):
@@ -65,6 +68,7 @@ class Desktop:
 
     def restarted(self):
         """Go on from what was saved, after kill -9."""
+        self.worker.close(5.0)
         memory = self.folder.read()
         self.folder.close()
         return Desktop(self.folder.path, memory)

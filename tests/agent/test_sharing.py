@@ -1,4 +1,4 @@
-"""Sharing when others refuse, ask to wait, or know a later life; saving when little comes in."""
+"""Sharing when others refuse, ask to wait, or know a later life."""
 
 from itertools import count
 
@@ -7,11 +7,10 @@ import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import ExchangeJob, run_exchange
-from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.schedule import SyncSchedule
-from edgemerge.agent.state import AgentState, StateSaver, start_new_incarnation
+from edgemerge.agent.state import AgentState, start_new_incarnation
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError
 from edgemerge.core.ledger import Merged, MergedPart, Selection
@@ -86,7 +85,7 @@ def test_who_says_when_to_come_back_is_not_asked_before(error, least):
         Ready(found),
         schedule,
         config=None,
-        save=lambda: True,
+        save=lambda done: done(""),
         clocks=Clocks(lambda: 0.0, lambda: 0.0),
     )
     syncing.tend()
@@ -116,15 +115,6 @@ def test_samples_that_wait_for_their_block_wait_on_in_a_new_life():
     assert np.array_equal(made.learner.waiting, waiting)
 
 
-class Folder:
-    """A state folder that only counts."""
-
-    writes = 0
-
-    def write(self, _memory):
-        self.writes += 1
-
-
 class Raw:
     """Features that are the readings themselves."""
 
@@ -133,19 +123,6 @@ class Raw:
 
     def push(self, values):
         return values
-
-
-def test_few_readings_are_saved_after_a_while():
-    folder, now = Folder(), [0.0]
-    often = SaveConfig(every=100, every_s=10.0)
-    keeper = StateSaver(folder, memory(), Raw(), often, steady=lambda: now[0])
-    keeper.count()
-    for now[0], writes in ((9.9, 0), (10.0, 1), (30.0, 1)):  # nothing has come in since
-        keeper.tend()
-        assert folder.writes == writes
-    keeper.count()
-    keeper.tend()
-    assert folder.writes == 2
 
 
 def test_a_full_learner_ends_learning_and_is_not_asked_again(monkeypatch, caplog):

@@ -64,10 +64,10 @@ class Device:
             clocks=Clocks(lambda: 5000.0, lambda: self.now),
         )
 
-    def save(self):
+    def save(self, done):
         if self.can_save:
             self.saved.append(state_to_bytes(self.memory))
-        return self.can_save
+        done("" if self.can_save else "full")
 
     def learn(self, rows):
         for x in rows:

@@ -51,7 +51,7 @@ class Device:
             exchange_worker(exchange),
             SyncSchedule(60.0, 0.1, "pump-1"),
             SyncConfig(every_s=60.0),
-            save=lambda: True,
+            save=lambda done: done(""),
             clocks=Clocks(lambda: 5000.0, lambda: 0.0),
             decisions=self.decisions,
         )

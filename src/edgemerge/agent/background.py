@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from edgemerge.agent.faults import FaultJob, FaultOutcome, exchange_faults
 from edgemerge.agent.interfaces import Reading, Source
 from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, error_kind
-from edgemerge.agent.state import merged_digest
+from edgemerge.agent.state import StateFolder, merged_digest
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -31,7 +31,7 @@ from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.exchange.client import DesiredState, ReportAnswer
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.failpoints import failpoint
-from edgemerge.wire.codec import encode
+from edgemerge.wire.codec import Tensors, encode
 
 MAX_READ_AHEAD = 256  # readings
 POLL_S = 0.2
@@ -193,6 +193,19 @@ class Worker(Generic[Job, Result]):
                 result = self._failed(error)
             self._results.put(result)
         self._close()
+
+
+def save_worker(folder: StateFolder) -> Worker[Tensors, str]:
+    """Return a worker that writes states; its result is why one was not written, or empty."""
+    return Worker("saver", partial(_write_state, folder), repr, bool)
+
+
+def _write_state(folder: StateFolder, tensors: Tensors) -> str:
+    try:
+        folder.write(tensors)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,7 @@ def _log_answer(found: dict[str, Any]) -> None:
 
 
 POLL_S = 0.1  # longest wait for a reading before the loop does other work
+SAVING_POLL_S = 0.005  # likewise, while something waits for the state to be saved
 STATUS_INTERVAL_S = 10.0  # between two reports to the sinks
 NEWS_INTERVAL_S = 1.0  # likewise, if something has happened
 FINAL_SYNC_TIMEOUT_S = 60.0  # for the last exchange, after the source has ended
@@ -172,7 +173,7 @@ class Loop:
         """Process readings until the source ends or `stop` is set; then sync, save and report."""
         inbox = self._agent.inbox
         while not (stop.is_set() or inbox.ended):
-            reading = inbox.take(POLL_S)
+            reading = inbox.take(self._poll_s)
             if reading is not None:
                 self.process_reading(reading)
             self.tend()
@@ -182,6 +183,10 @@ class Loop:
         self.report()
         if self._agent.reporting is not None:
             self._agent.reporting.leave(self._agent.status)
+
+    @property
+    def _poll_s(self) -> float:
+        return SAVING_POLL_S if self._agent.keeper.busy else POLL_S
 
     def process_reading(self, reading: Reading) -> None:
         """Judge a reading and deliver the verdict."""
@@ -200,7 +205,7 @@ class Loop:
         if news:
             self._report_due = min(self._report_due, self._reported + NEWS_INTERVAL_S)
         if any(not each.kind.startswith("episode") for each in news):
-            self._agent.keeper.save()
+            self._agent.keeper.begin()
 
     def tend(self) -> None:
         """Run commands; sync, save and report if due. Nothing here waits."""
@@ -225,7 +230,7 @@ class Loop:
         end = self._steady() + FINAL_SYNC_TIMEOUT_S
         while not (stop.is_set() or ended.is_set()) and self._steady() < end:
             self.tend()
-            ended.wait(POLL_S)
+            ended.wait(self._poll_s)
 
     def report(self) -> None:
         """Send the agent's status to the sinks."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from threading import Event
 from typing import Any, Protocol, cast
 
-from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker
+from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker, save_worker
 from edgemerge.agent.config import (
     MQTT_PORT,
     Config,
@@ -463,6 +463,7 @@ def _learner_options(learner: Detector | Bank) -> dict[str, object]:
 
 WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
+SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
@@ -519,7 +520,9 @@ def _build_agent(
     if memory.features is not None:
         features.resume(memory.features)
     names = partial(input_names, config, memory.projection)
-    keeper = StateSaver(folder, memory, features, config.save, steady=clocks.steady)
+    worker = save_worker(folder)
+    ends.callback(worker.close, SAVE_TIMEOUT_S)
+    keeper = StateSaver(folder, memory, features, config.save, worker=worker, steady=clocks.steady)
     judge = Judge(memory, features, names, clocks.wall)
     follow = config.report.follow
     reviews = Reviewer(memory, judge, keeper, clock=clocks.wall, follow=follow)
@@ -532,8 +535,8 @@ def _build_agent(
         ends.callback(syncing.close, CLOSE_TIMEOUT_S)
     reporting, reports = None, make_reports(config)
     if reports is not None:
-        worker = report_worker(reports, memory.desired and int(memory.desired["revision"]))
-        reporting = DeviceReporter(memory, syncing, worker, config.report, clocks=clocks)
+        reporter = report_worker(reports, memory.desired and int(memory.desired["revision"]))
+        reporting = DeviceReporter(memory, syncing, reporter, config.report, clocks=clocks)
         ends.callback(reporting.close)
     inbox = ReadAhead(source, memory.position)
     ends.callback(inbox.close)
@@ -547,7 +550,7 @@ def _build_sync(
     limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
     sharing = SharingPolicy(memory, gate=gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
-    worker, save = exchange_worker(exchange), keeper.save
+    worker = exchange_worker(exchange)
     decisions = None
     if not isinstance(exchange, HttpExchange):
         trust = Trust.parse(config.sync.trust)
@@ -557,7 +560,7 @@ def _build_sync(
         worker,
         schedule,
         config.sync,
-        save=save,
+        save=keeper.begin,
         clocks=clocks,
         rule=rule,
         decisions=decisions,

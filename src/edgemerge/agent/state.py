@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate, PatternSamples
 from edgemerge.wire.codec import Tensors, decode, pack, unpack
 from edgemerge.wire.state import from_bytes, to_bytes
+
+if TYPE_CHECKING:
+    from edgemerge.agent.background import Worker  # which imports this file
 
 FORMAT = 1
 MAGIC = b"edgemerge agent\n"
@@ -156,6 +159,11 @@ def merged_digest(data: bytes) -> str:
 
 def state_to_bytes(memory: AgentState) -> bytes:
     """Encode the state, with a checksum."""
+    return seal_state(state_tensors(memory))
+
+
+def state_tensors(memory: AgentState) -> Tensors:
+    """Copy the state at this moment: later changes of the memory do not show in it."""
     memory.gate.look(census(memory.learner))
     plain = {
         name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
@@ -175,6 +183,11 @@ def state_to_bytes(memory: AgentState) -> bytes:
     faults = memory.shared_faults
     tensors |= {f"fault.{number}": _array(each.data) for number, each in faults.items()}
     tensors |= {f"late.{i}": _array(data) for i, data in enumerate(memory.pending_faults)}
+    return tensors
+
+
+def seal_state(tensors: Tensors) -> bytes:
+    """Encode what `state_tensors` returned, with a checksum."""
     payload = pack({"kind": "agent"}, tensors)
     return MAGIC + sha256(payload).digest() + payload
 
@@ -285,10 +298,10 @@ class StateFolder:
             )
             return None
 
-    def write(self, memory: AgentState) -> None:
-        """Save atomically: after a crash there is the new state or the old one."""
+    def write(self, tensors: Tensors) -> None:
+        """Save what `state_tensors` copied: after a crash there is the new state or the old one."""
         failpoint("agent-before-save")
-        write_atomically(state_to_bytes(memory), self.path / STATE_FILE)
+        write_atomically(seal_state(tensors), self.path / STATE_FILE)
         failpoint("agent-after-save")
 
     def discard(self) -> None:
@@ -337,8 +350,27 @@ class StateFolder:
         return aside
 
 
+SavedCallback = Callable[[str], object]  # is told why the state was not saved; empty if it was
+WAIT_S = 0.1  # for a state that is being written, before looking again
+
+
 class StateSaver:
-    """Saves the state on a schedule; a full disk shows in the status, detection goes on."""
+    """Saves the state on a schedule and when asked; a full disk shows in the status.
+
+    The loop's thread copies the state at one moment. A worker encodes and writes the copy, which
+    takes longer, and detection goes on meanwhile.
+
+    Args:
+        folder: Where the state is.
+        memory: The state.
+        features: Their state is saved with it.
+        often: How often to save.
+        worker: Writes a copy into the folder; its result is why it could not, or empty.
+        steady: A clock that does not jump, in seconds.
+
+    Attributes:
+        trouble: Why the last state could not be saved; empty if it could.
+    """
 
     def __init__(
         self,
@@ -347,43 +379,76 @@ class StateSaver:
         features: Features,
         often: SaveConfig,
         *,
+        worker: Worker[Tensors, str],
         steady: Callable[[], float],
     ) -> None:
-        """Save the state, with that of the features, as often as configured."""
+        """Begin to count now."""
         self._folder, self._memory, self._features = folder, memory, features
-        self._save_config, self._steady = often, steady
+        self._save_config, self._worker, self._steady = often, worker, steady
         self._readings, self._at = 0, steady()
+        self._requests: list[SavedCallback] = []  # for the next copy
+        self._written: list[SavedCallback] = []  # for the copy that is being written
         self.trouble = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a state is being written."""
+        return self._worker.busy
 
     def count(self) -> None:
         """Count a reading."""
         self._readings += 1
 
     def tend(self) -> None:
-        """Save if it is due."""
-        if not self._readings:
+        """Take the outcome of the last save, and start one if it is due; never wait."""
+        self._finish()
+        if self.busy or not self._readings:
             return
         late = self._steady() - self._at >= self._save_config.every_s
         if late or self._readings >= self._save_config.every:
-            self.save()
+            self.begin()
+
+    def begin(self, done: SavedCallback = str) -> None:
+        """Save the state, as it is now or a little later, without waiting for it.
+
+        Args:
+            done: Called in this thread, in a later `tend`, with why it failed; empty if it worked.
+        """
+        self._requests.append(done)
+        self._start()
+
+    def save(self) -> bool:
+        """Save now and wait for it; return whether it worked."""
+        found: list[str] = []
+        self.begin(found.append)
+        while not found:
+            self._finish(WAIT_S)
+        return not found[0]
 
     def discard(self) -> None:
         """Delete the state: nothing in it is of use, and another projection may take its place."""
+        while self.busy:  # else it would come back
+            self._finish(WAIT_S)
         self._folder.discard()
 
-    def save(self) -> bool:
-        """Save now; return whether it worked."""
-        self._memory.features = self._features.state()
-        self._readings, self._at = 0, self._steady()
-        try:
-            self._folder.write(self._memory)
-        except OSError as error:
-            if not self.trouble:
-                logger.error("the state cannot be saved", extra={"values": {"why": error}})
-            self.trouble = f"the state cannot be saved: {error.strerror or error}"
-            return False
-        self.trouble = ""
-        return True
+    def _start(self) -> None:
+        if self._requests and not self.busy:
+            self._memory.features = self._features.state()
+            self._readings, self._at = 0, self._steady()
+            self._written, self._requests = self._requests, []
+            self._worker.send(state_tensors(self._memory))
+
+    def _finish(self, timeout_s: float = 0.0) -> None:
+        why = self._worker.outcome(timeout_s)
+        if why is None:
+            return
+        if why and not self.trouble:
+            logger.error("the state cannot be saved", extra={"values": {"why": why}})
+        self.trouble = f"the state cannot be saved: {why}" if why else ""
+        done, self._written = self._written, []
+        self._start()
+        for each in done:
+            each(why)
 
 
 def census(learner: Detector | Bank) -> dict[str, PatternSamples]:

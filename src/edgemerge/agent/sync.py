@@ -29,6 +29,7 @@ from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import (
     REFUSED_PREFIX,
     AgentState,
+    SavedCallback,
     apply_plan,
     can_check_adopted,
     census,
@@ -434,12 +435,12 @@ class Synchronizer:
         schedule: SyncSchedule,
         config: SyncConfig,
         *,
-        save: Callable[[], bool],
+        save: Callable[[SavedCallback], object],
         clocks: Clocks,
         rule: Callable[[], float] | None = None,
         decisions: PeerDecisions | None = None,
     ) -> None:
-        """Start the schedule; `save` returns whether it could save.
+        """Start the schedule; `save` begins to save, and calls back in this thread when it has.
 
         `rule` fetches the release gate when `sharing` does not know it. With `decisions` the
         exchange has single contributions at hand, and each is checked before they are summed up; a
@@ -452,6 +453,7 @@ class Synchronizer:
             "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
         )
         self._job: AdoptionJob | None = None  # that is being planned
+        self._saving = False  # the next step comes when the state is saved
         self._screening: Screening | None = None  # of the last pull
         self._callbacks: list[AnswerCallback] = []
         self._undo_callbacks: list[AnswerCallback] = []
@@ -464,8 +466,8 @@ class Synchronizer:
 
     @property
     def busy(self) -> bool:
-        """Whether an exchange is under way, or what it brought is being compared."""
-        return self._worker.busy or self._planner.busy
+        """Whether an exchange is under way, or what it brought is being compared or saved."""
+        return self._worker.busy or self._planner.busy or self._saving
 
     @property
     def shift(self) -> float | None:
@@ -478,6 +480,8 @@ class Synchronizer:
 
     def tend(self) -> None:
         """Take the outcome of an exchange or a plan, and start one if due; never wait."""
+        if self._saving:
+            return
         adoption = self._planner.outcome()
         if adoption is not None:
             self._handle_adoption(adoption)
@@ -512,7 +516,7 @@ class Synchronizer:
         self._undo_callbacks.append(answer)
         if not self.busy:
             self._rerun, self._ok = False, True
-        if not self._planner.busy:
+        if not (self._planner.busy or self._saving):
             self._plan(self._sharing.consider_undo())
 
     def close(self, timeout_s: float) -> None:
@@ -550,13 +554,30 @@ class Synchronizer:
         if self._config.push and not memory.pending:
             self._sharing.release()
         faults = self._fault_job()
-        if not self._save():
-            self._failed(UnavailableError("the state cannot be saved, so nothing is shared"))
-            self._answer()
-            return
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
-        self._worker.send(ExchangeJob(push, pull, rule, max_compared(memory.learner), faults))
+        job = ExchangeJob(push, pull, rule, max_compared(memory.learner), faults)
+        self._save_then(partial(self._send, job))
+
+    def _save_then(self, step: SavedCallback) -> None:
+        """Save the state; then take the next step, and undo if that was asked for meanwhile."""
+        self._saving = True
+
+        def saved(trouble: str) -> None:
+            self._saving = False
+            step(trouble)
+            if self._undo_callbacks and not (self._planner.busy or self._saving):
+                self._plan(self._sharing.consider_undo())
+
+        self._save(saved)
+
+    def _send(self, job: ExchangeJob, trouble: str) -> None:
+        """Exchange, unless the state is not saved: after a crash this must be known to be sent."""
+        if trouble:
+            self._failed(UnavailableError("the state cannot be saved, so nothing is shared"))
+            self._answer()
+        else:
+            self._worker.send(job)
 
     def _fault_job(self) -> FaultJob | None:
         """Queue what may be released of faults; return None if this exchange is done again."""
@@ -641,8 +662,10 @@ class Synchronizer:
 
     def _finish(self) -> None:
         """Save what the exchange, the adoption or the undoing changed; then answer."""
-        self._save()
         undone, self._undo_callbacks = self._undo_callbacks, []
+        self._save_then(lambda _trouble: self._finished(undone))
+
+    def _finished(self, undone: list[AnswerCallback]) -> None:
         for answer in undone:
             answer({"told": self._sharing.message})
         if self._worker.busy:  # it was undone meanwhile
