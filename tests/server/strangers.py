@@ -44,13 +44,17 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "POST /fleets/{fleet}/invitations": Route(("operator",), b'{"device": null}'),
     "POST /fleets/{fleet}/devices": Route(("an invitation",), b'{"device": "newcomer"}'),
     "POST /fleets/{fleet}/devices/{device}/report": Route(
-        ("itself",), b'{"sent": 5, "status": {"samples": 9, "learnt": 9, "alarms": 0}}'
+        ("itself",),
+        b'{"sent": 5, "status": {"samples": 9, "learnt": 9, "alarms": 0, "monitor": {"phase": '
+        b'"watching", "ready": true, "episodes": [{"number": 1, "began": 4}]}}}',
     ),
     "GET /fleets/{fleet}/devices/{device}": Route(("operator",)),
     "GET /fleets/{fleet}/devices/{device}/reviews": Route(("operator",)),
     "POST /fleets/{fleet}/devices/{device}/reviews": Route(
         ("operator",), b'{"decision": "approve", "pattern": "odd-1"}'
     ),
+    "GET /fleets/{fleet}/episodes": Route(("operator",)),
+    "PUT /fleets/{fleet}/episodes/{number}/comment": Route(("operator",), b'{"comment": "seen"}'),
     f"PUT {CONTRIBUTION}": Route(("itself",), encode(note("itself", 2))),
     f"GET {CONTRIBUTION}": Route(("operator", "itself")),
     "GET /fleets/{fleet}/contributions": Route(MEMBERS),

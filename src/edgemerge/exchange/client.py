@@ -167,6 +167,29 @@ class ServerClient:
         asked = {"decision": decision, **words}
         return _dict(self._post(asked, "fleets", fleet, "devices", device, "reviews"))
 
+    def episodes(
+        self,
+        fleet: str,
+        *,
+        since: float = 0.0,
+        open_only: bool = False,
+        device: str | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Return `episodes` in the order of their changes, where to go on, and if there are more.
+
+        Args:
+            fleet: Name of the fleet.
+            since: Return those that changed after this: Unix seconds, or `next` of an earlier
+                answer. The default returns all.
+            open_only: Leave out episodes that have ended.
+            device: Return those of this device only.
+            limit: The most to return, up to 1000.
+        """
+        opened = "true" if open_only else None
+        query: Query = {"since": repr(since), "open": opened, "device": device, "limit": limit}
+        return _dict(self._ask("GET", "fleets", fleet, "episodes", query=query))
+
     def contributions(self, fleet: str) -> dict[str, Any]:
         """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))

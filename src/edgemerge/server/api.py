@@ -69,6 +69,7 @@ from edgemerge.server.schemas import (
     AuditPage,
     ChoiceRequest,
     ChoiceResponse,
+    CommentRequest,
     Conflict,
     ContributionList,
     ContributionSummary,
@@ -80,6 +81,8 @@ from edgemerge.server.schemas import (
     Dropped,
     Enrolment,
     EnrolmentRequest,
+    EpisodePage,
+    EpisodeResponse,
     ExcludeRequest,
     FaultSummary,
     FleetSummary,
@@ -697,6 +700,51 @@ async def review(
 def review_json(review: Review) -> ReviewResponse:
     """Return a review as the API shows it."""
     return ReviewResponse(**review.plain, state=review.state, why=review.why)
+
+
+EPISODES_PATH = "/fleets/{fleet}/episodes"
+
+
+@router.get(EPISODES_PATH, responses=problem_responses(401, 403, 404, 422))
+def list_episodes(
+    fleet: Name,
+    _caller: Operator,
+    service: ServiceDep,
+    since: Annotated[float, Query(ge=0.0, lt=1e11, allow_inf_nan=False)] = 0.0,
+    open: Annotated[bool, Query()] = False,  # noqa: A002, FBT002 - the word of the address
+    device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> EpisodePage:
+    """Return the episodes that changed after `since`, in the order of their changes.
+
+    An episode changes when it begins, ends, is acknowledged or commented, or when its pattern or
+    known fault is another. `open` leaves out those that have ended, `device` those of others. While
+    `more` is true, ask again with `next` as `since`; later, the same gives what changed meanwhile.
+    """
+    found = service.episodes.list_changed(
+        fleet, since=since, limit=limit + 1, open_only=open, device=device
+    )
+    page = [EpisodeResponse.model_validate(each) for each in found[:limit]]
+    last = page[-1].changed if page else since
+    return EpisodePage(episodes=page, next=last, more=len(found) > limit)
+
+
+@router.put(
+    EPISODES_PATH + "/{number}/comment",
+    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    openapi_extra=json_body_schema(CommentRequest),
+)
+async def comment_on_episode(
+    fleet: Name,
+    number: Number,
+    caller: Operator,
+    service: ServiceDep,
+    body: Annotated[CommentRequest, Depends(json_request(CommentRequest))],
+) -> EpisodeResponse:
+    """Comment on an episode, by its `id`, in place of an earlier comment."""
+    act, words = service.episodes, body.comment
+    found = await run_in_thread(lambda: act.comment(fleet, number, words, caller))
+    return EpisodeResponse.model_validate(found)
 
 
 @router.delete(

@@ -40,6 +40,7 @@ FLEET_TABLES = (
         "choices",
         "contributions",
         "devices",
+        "episodes",
         "faults",
         "invitations",
         "merges",

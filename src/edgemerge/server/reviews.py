@@ -20,6 +20,7 @@ from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, SqlRow, Transaction
 from edgemerge.server.db.writer import Writer
+from edgemerge.server.episodes import acknowledge
 from edgemerge.server.schemas import (
     Decision,
     PatternDecision,
@@ -184,8 +185,15 @@ class ReviewService:
 
         def change(tx: Transaction) -> Review:
             tx.lock(f"fleet {fleet}")
-            _must_be_enrolled(tx, fleet, device)
-            return _store_new(tx, fleet, device, made, done)
+            if asked.decision != "acknowledge":
+                _must_be_enrolled(tx, fleet, device)
+                return _store_new(tx, fleet, device, made, done)
+            enrolled = _must_be_enrolled(tx, fleet, device, revoked=True)
+            acknowledge(
+                tx, fleet, device, made.episode, by=made.by, at=made.at, comment=made.comment
+            )
+            seen = made if enrolled else replace(made, state="done")  # nobody is there to hear it
+            return _store_new(tx, fleet, device, seen, done)
 
         found = self._writer.write(change)
         self._changed(fleet)
@@ -220,13 +228,15 @@ class ReviewService:
             self._settling.discard(key)
 
 
-def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool = False) -> None:
+def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool = False) -> bool:
+    """Refuse a device that is not there; return whether its token still works."""
     fleets.get(tx, fleet)
     row = tx.one(f"select revoked from devices {WHERE_DEVICE}", fleet, device)
     if row is None:
         raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
     if row[0] is not None and not revoked:
         raise SettingError(f"the token of {device} was revoked: it would never hear of the review")
+    return row[0] is None
 
 
 def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int) -> Review:

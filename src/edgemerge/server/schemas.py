@@ -627,6 +627,55 @@ class DeviceResponse(BaseModel):
     status: ReportedStatus | None
 
 
+class EpisodeResponse(BaseModel):
+    """An episode: one alarm of a device from its first sample to its last.
+
+    `id` names it on this server, `number` on its device. `began` and `ended` (null: open) are times
+    of samples; `reported` and `changed` are by the server's clock. `peak` is the highest score, 1
+    is usual; `inputs` are those that carried it, each with its factor. `fault` is the known fault
+    that it is most like, `like` says so in words. `acknowledged` is when a person had seen it.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: int
+    device: str
+    incarnation: int
+    number: int
+    began: float
+    ended: float | None
+    peak: float
+    threshold: float | None
+    samples: int
+    inputs: list[tuple[str, float]]
+    pattern: str | None
+    fault: str | None
+    like: str | None
+    acknowledged: float | None
+    acknowledged_by: str
+    comment: str
+    commented: float | None
+    commented_by: str
+    reported: float
+    changed: float
+
+
+class EpisodePage(BaseModel):
+    """Episodes in the order of their last change; `next` is the `since` of those after them."""
+
+    episodes: list[EpisodeResponse]
+    next: float
+    more: bool
+
+
+class CommentRequest(StrictRequest):
+    """A comment of one line on an episode; an empty one removes what was there."""
+
+    comment: Annotated[
+        str, StringConstraints(max_length=MAX_COMMENT_CHARS, pattern=COMMENT_PATTERN)
+    ]
+
+
 class DesiredResponse(BaseModel):
     """What a device should do; readers ignore keys that they do not know.
 

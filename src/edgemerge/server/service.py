@@ -20,6 +20,7 @@ from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import CapacityUse, StoredContribution
 from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
 from edgemerge.server.db.writer import Writer
+from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.reports.history import History
@@ -48,8 +49,20 @@ class FleetCounts:
 class Service:
     """Fleets, devices and contributions on one database; any thread may call."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time) -> None:
-        """Start on a database that has its tables."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float] = time,
+        keep_episodes_days: float = KEEP_DAYS,
+    ) -> None:
+        """Start on a database that has its tables.
+
+        Args:
+            database: Where everything is stored.
+            clock: The time, in Unix seconds.
+            keep_episodes_days: For how many days episodes are kept.
+        """
         self.database, self.clock = database, clock
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
@@ -71,6 +84,13 @@ class Service:
             clock=clock,
             done=self._reviews_done,
             changed=self.choices.refresh,
+        )
+        self.episodes = EpisodeService(
+            database,
+            self.writer,
+            clock=clock,
+            scores=self.history.scores,
+            keep_days=keep_episodes_days,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
@@ -121,6 +141,7 @@ class Service:
         self._make_room(change)
         self.report_limiter.forget(name)
         self.history.forget(name)
+        self.episodes.forget(name)
 
     def fleet(self, name: str) -> Fleet:
         """Return a fleet that must be there."""
@@ -189,6 +210,7 @@ class Service:
     def take_report(self, fleet: str, device: str, report: ReportRequest, now: float) -> int:
         """Take a report in; return the revision of the device's desired state. It never waits."""
         self.history.take(fleet, device, report, now)
+        self.episodes.take(fleet, self.history.latest(fleet, device))
         reviews, first = report.status.reviews, self.choices.first_waiting_review(fleet, device)
         if reviews is not None and first is not None and first <= reviews.done:
             self.reviews.settle(fleet, device, reviews)

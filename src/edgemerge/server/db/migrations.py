@@ -178,6 +178,23 @@ MIGRATIONS = (
         ),
         ("alter table faults alter column data set storage external",),
     ),
+    Migration(
+        8,
+        (
+            "create table episodes (id {id}, fleet {text} not null, device {text} not null,"
+            " incarnation {integer} not null, number {integer} not null, began {real} not null,"
+            " ended {real}, peak {real} not null, threshold {real}, samples {integer} not null,"
+            " inputs {text} not null, pattern {text}, fault {text}, likeness {text},"
+            " acknowledged {real}, acknowledged_by {text} not null, comment {text} not null,"
+            " commented {real}, commented_by {text} not null, reported {real} not null,"
+            " closed {real}, heard {real} not null, changed {real} not null, curve {blob}) {end}",
+            "create index episodes_by_device on episodes (fleet, device, number)",
+            "create index episodes_by_change on episodes (fleet, changed)",
+            "create index episodes_by_id on episodes (fleet, id)",
+            "create index episodes_open on episodes (fleet, id) where ended is null",
+            "create index episodes_unseen on episodes (fleet, id) where acknowledged is null",
+        ),
+    ),
 )
 
 

@@ -13,6 +13,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.db.base import Database, Transaction
 from edgemerge.server.db.writer import Writer
@@ -20,6 +22,7 @@ from edgemerge.server.reports import storage
 from edgemerge.server.reports.model import (
     MAX_STORED_ALARMS,
     MAX_STORED_MERGES,
+    MINUTE_S,
     MINUTES_PER_DAY,
     NO_POINTS,
     ONLINE_S,
@@ -467,6 +470,17 @@ class History:
         for fresh in self._unwritten(fleet, device):
             stored = merge_minutes(stored, fresh.minutes.items())
         return [stored[minute] for minute in sorted(stored) if minute >= first]
+
+    def scores(self, fleet: str, device: str, since: float) -> PointTable:
+        """Return the scores of a device since a time: the newest one by one, older by minutes."""
+        points = self._records.find(DeviceId(fleet, device)).points
+        first = points[0, 0] if len(points) else inf
+        rows = [
+            (one.at + MINUTE_S / 2, one.highest, one.threshold, one.alarms > 0)
+            for one in (self.minutes(fleet, device, since=since) if since < first else ())
+            if one.at + MINUTE_S <= first
+        ]
+        return np.concatenate([np.array(rows, np.float64).reshape(-1, 4), points])
 
     def alarms(
         self, fleet: str, device: str, *, limit: int = MAX_STORED_ALARMS
