@@ -23,7 +23,7 @@ from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.reports.history import History
-from edgemerge.server.reports.model import LatestReport, device_state
+from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
 from edgemerge.server.totals import PullResult, PullService
@@ -48,14 +48,20 @@ class FleetCounts:
 class Service:
     """Fleets, devices and contributions on one database; any thread may call."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time) -> None:
-        """Start on a database that has its tables."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float] = time,
+        history_days: float = KEPT_DAYS,
+    ) -> None:
+        """Start on a database that has its tables; scores are kept for `history_days`."""
         self.database, self.clock = database, clock
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer)
-        self.history = History(database, self.writer, clock=clock)
+        self.history = History(database, self.writer, clock=clock, kept_days=history_days)
         self.report_limiter = ReportLimiter()
         self.choices = ChoiceService(
             database,
