@@ -20,10 +20,12 @@ from edgemerge.server.reports.history import (
     HistoryWriter,
 )
 from edgemerge.server.reports.model import (
+    KEPT_DAYS,
     MAX_PENDING_MINUTES,
     MAX_POINTS,
     MAX_STORED_ALARMS,
     MAX_STORED_MERGES,
+    MINUTE_DAYS,
 )
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.wire import until
@@ -176,7 +178,7 @@ def test_a_minute_is_written_when_it_is_over(anywhere):
     mine.close()
 
 
-def test_minutes_older_than_a_day_go_also_of_silent_devices(anywhere):
+def test_old_minutes_go_also_of_silent_devices(anywhere):
     mine, tracks, desk = working(anywhere)
     for i in range(40):
         tell(tracks, f"d{i:02}", points=[point(NOW - 3600.0), point(NOW)])
@@ -186,11 +188,16 @@ def test_minutes_older_than_a_day_go_also_of_silent_devices(anywhere):
         mine.sweep()
     assert len(rows(anywhere, "select * from minutes")) == 80
     assert desk.written == 2  # to find nothing, nothing is written
-    anywhere.now += 86_400.0 - 1800.0
+    anywhere.now += MINUTE_DAYS * 86_400.0 - 1800.0
     for left in (48, 40, 40, 40, 32, 32, 0):
         anywhere.now += 86_400.0 * (left == 32)
         mine.sweep()
         assert len(rows(anywhere, "select * from minutes")) == left
+        assert len(rows(anywhere, "select * from quarters")) == 80 - left
+    anywhere.now = NOW + KEPT_DAYS * 86_400.0
+    for left in (72, 72, 40, 40):  # the last eight devices, the end of the list, then the first
+        mine.sweep()
+        assert len(rows(anywhere, "select * from quarters")) == left
     mine.close()
 
 

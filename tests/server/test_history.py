@@ -5,7 +5,13 @@ from contextlib import contextmanager
 import pytest
 
 from edgemerge.server.db.connect import connect
-from edgemerge.server.reports.model import MAX_POINTS, MAX_STORED_ALARMS, MAX_STORED_MERGES, Traffic
+from edgemerge.server.reports.model import (
+    KEPT_DAYS,
+    MAX_POINTS,
+    MAX_STORED_ALARMS,
+    MAX_STORED_MERGES,
+    Traffic,
+)
 from edgemerge.server.service import Service
 from tests.server.reporting import alarm_of, merge_of, point, report
 from tests.server.world import FLEET, ROOT, World
@@ -138,20 +144,69 @@ def test_what_is_written_in_between_changes_nothing(world):
     assert a.points == b.points
 
 
-def test_minutes_are_those_since_a_moment_and_of_the_last_day(world):
+def test_minutes_are_those_since_a_moment_and_until_another(world):
     history = history_of(world)
     told(world, points=[point(NOW - 70.0), point(NOW)])
     for _ in range(2):
         assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW - 120.0, NOW]
         assert [one.at for one in history.minutes(FLEET, "a", since=NOW - 30.0)] == [NOW]
         history.flush()
-    world.now = NOW + 86_400.0 - 60.0
-    assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW]
-    told(world, points=[point(world.now - 86_399.0)])  # is old soon, and not written
-    world.now = NOW + 86_400.0 + 59.0
-    assert [one.at for one in history.minutes(FLEET, "a", since=0.0)] == [NOW]
-    world.now += 1.0
+    for until, found in (
+        (NOW - 60.0, [NOW - 120.0]),
+        (NOW, [NOW - 120.0]),
+        (NOW + 0.5, [NOW - 120.0, NOW]),
+    ):
+        assert [one.at for one in history.minutes(FLEET, "a", since=0.0, until=until)] == found
+    world.now = NOW + KEPT_DAYS * 86_400.0 + 1800.0
     assert history.minutes(FLEET, "a", since=0.0) == []
+
+
+@pytest.mark.slow
+def test_scores_of_months_are_bounded_and_keep_their_peak(anywhere):
+    """Minutes become quarters of an hour after a week."""
+    history, step = history_of(anywhere), 24 * 3600.0
+    start, peak = NOW + 9 * step, 41.5
+    for i in range(30):
+        at = NOW + i * step
+        score = peak if i == 9 else 1.0 + i % 3
+        told(anywhere, now=at, points=[point(at - 70.0, 1.0), point(at, score, 4.0, score > 4.0)])
+        history.flush()
+        for _ in range(2):
+            anywhere.service.history._history_writer.sweep()
+    tables = [rows_of(anywhere, table) for table in ("minutes", "quarters")]
+    assert tables == [16, 22]  # 8 days of minutes, and 22 quarters
+    now = anywhere.now + 1.0
+    for span, most in ((86_400.0 * 40, 600), (86_400.0 * 40, 50), (1e9, 12)):
+        step_s, found = history.scores(FLEET, "a", since=now - span, until=now, most=most)
+        assert len(found) <= most
+        assert sum(one.scores for one in found) == 60
+        assert sum(one.alarms for one in found) == 1
+        (highest,) = [one for one in found if one.highest == peak]
+        assert highest.at <= start < highest.at + step_s
+        assert [one.at for one in found] == sorted({one.at // step_s * step_s for one in found})
+    step_s, found = history.scores(FLEET, "a", since=now - 3600.0, until=now)
+    assert (step_s, [one.at for one in found]) == (60.0, [now - 121.0, now - 1.0])
+    step_s, found = history.scores(FLEET, "a", since=start - 3600.0, until=start + 3600.0)
+    assert (step_s, [one.highest for one in found][-1]) == (900.0, peak)
+
+
+def rows_of(world, table):
+    with world.service.database.reading() as tx:
+        return tx.one(f"select count(*) from {table}")[0]
+
+
+def test_retention_in_days_is_a_setting(database_url):
+    with living(database_url) as made:
+        made.service.close()
+        made.service = Service(connect(made.url), clock=lambda: made.now, history_days=2)
+        told(made, points=[point(NOW)])
+        history_of(made).flush()
+        for days, left in ((1.9, 1), (2.1, 0)):
+            made.now = NOW + days * 86_400.0
+            for _ in range(2):  # the second begins again at the first device
+                history_of(made)._history_writer.sweep()
+            assert len(history_of(made).minutes(FLEET, "a", since=0.0)) == left
+            assert rows_of(made, "minutes") + rows_of(made, "quarters") == left
 
 
 def test_a_flood_stays_within_its_bounds(anywhere):

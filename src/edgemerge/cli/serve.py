@@ -50,6 +50,13 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
 @serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate, to serve https.")
 @serve_option("--tls-key", type=EXISTING_FILE, help="Private key of the certificate.")
 @serve_option(
+    "--history-days",
+    type=click.IntRange(1, 3660),
+    default=90,
+    show_default=True,
+    help="Days for which scores are kept, for charts.",
+)
+@serve_option(
     "--log-level",
     type=LOG_LEVELS,
     default="info",
@@ -65,6 +72,7 @@ def serve(
     port_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    history_days: int,
     log_level: str,
     *,
     log_json: bool,
@@ -91,6 +99,7 @@ def serve(
         port_file=port_file,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        history_days=history_days,
     )
 
 

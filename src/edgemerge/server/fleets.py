@@ -46,7 +46,7 @@ FLEET_TABLES = (
         "merges",
         "minutes",
     ),
-    *("reports", "reviews", "rings", "totals", "fleets"),
+    *("quarters", "reports", "reviews", "rings", "settings", "totals", "fleets"),
 )
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
 

@@ -43,6 +43,7 @@ from edgemerge.server.http import (
     api_error,
     error_answer,
 )
+from edgemerge.server.reports.model import KEPT_DAYS
 from edgemerge.server.service import Service
 
 REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
@@ -206,9 +207,10 @@ def serve(
     port_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    history_days: float = KEPT_DAYS,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment."""
-    service = Service(connect(database))
+    service = Service(connect(database), history_days=history_days)
     try:
         load_operator_token(service, operator_token_file or default_token_file(database))
         listening = listen(host, port)

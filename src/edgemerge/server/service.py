@@ -24,7 +24,7 @@ from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.reports.history import History
-from edgemerge.server.reports.model import LatestReport, device_state
+from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
 from edgemerge.server.totals import PullResult, PullService
@@ -54,6 +54,7 @@ class Service:
         database: Database,
         *,
         clock: Callable[[], float] = time,
+        history_days: float = KEPT_DAYS,
         keep_episodes_days: float = KEEP_DAYS,
     ) -> None:
         """Start on a database that has its tables.
@@ -61,6 +62,7 @@ class Service:
         Args:
             database: Where everything is stored.
             clock: The time, in Unix seconds.
+            history_days: For how many days scores are kept.
             keep_episodes_days: For how many days episodes are kept.
         """
         self.database, self.clock = database, clock
@@ -68,7 +70,7 @@ class Service:
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer)
-        self.history = History(database, self.writer, clock=clock)
+        self.history = History(database, self.writer, clock=clock, kept_days=history_days)
         self.report_limiter = ReportLimiter()
         self.choices = ChoiceService(
             database,
@@ -89,7 +91,7 @@ class Service:
             database,
             self.writer,
             clock=clock,
-            scores=self.history.scores,
+            scores=self.history.recent_scores,
             keep_days=keep_episodes_days,
         )
         self.sessions = Sessions(database, self.writer, clock)

@@ -195,6 +195,20 @@ MIGRATIONS = (
             "create index episodes_unseen on episodes (fleet, id) where acknowledged is null",
         ),
     ),
+    Migration(
+        9,
+        (  # like minutes, for a quarter of an hour each; `minute` is its first
+            "create table quarters (fleet {text} not null, device {text} not null,"
+            " minute {integer} not null, scores {integer} not null, mean {real} not null,"
+            " highest {real} not null, threshold {real}, alarms {integer} not null,"
+            " primary key (fleet, device, minute)) {end}",
+            "create table settings (fleet {text} not null, device {text} not null,"
+            " version {integer} not null, at {real} not null, actor {text} not null,"
+            " epoch {integer} not null, body {text} not null,"
+            " primary key (fleet, device, version)) {end}",
+            "create index settings_by_epoch on settings (fleet, epoch)",
+        ),
+    ),
 )
 
 

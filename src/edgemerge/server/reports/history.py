@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
@@ -20,20 +21,24 @@ from edgemerge.server.db.base import Database, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.reports import storage
 from edgemerge.server.reports.model import (
+    KEPT_DAYS,
     MAX_STORED_ALARMS,
     MAX_STORED_MERGES,
+    MINUTE_DAYS,
     MINUTE_S,
-    MINUTES_PER_DAY,
     NO_POINTS,
     ONLINE_S,
+    QUARTER_MINUTES,
     LatestReport,
     MinuteSummary,
     PendingHistory,
     PointSequence,
     PointTable,
     Traffic,
+    chart_step_s,
     device_state,
     drop_future,
+    join_summaries,
     merge_minutes,
     merge_points,
     minute_of,
@@ -41,8 +46,9 @@ from edgemerge.server.reports.model import (
     to_server_clock,
     without_origins,
 )
-from edgemerge.server.reports.storage import WHERE_DEVICE, DeviceUpdate, StoredReport, WriteResult
+from edgemerge.server.reports.storage import DeviceUpdate, StoredReport, WriteResult
 from edgemerge.server.schemas import (
+    MAX_MOMENT,
     ReportedAlarm,
     ReportedMerge,
     ReportedMonitor,
@@ -51,6 +57,7 @@ from edgemerge.server.schemas import (
 
 MAX_RECORDS = 10_000  # devices
 TARGET_REPORTS_PER_S = 50.0  # reports of all devices together
+MAX_CHART_POINTS = 600  # of one device in a chart
 RATE_MAX_AGE_S = 1.0  # for which a count of those that report holds
 
 
@@ -290,11 +297,13 @@ class HistoryWriter:
         *,
         clock: Callable[[], float],
         every_s: float = SHARED_INTERVAL_S,
+        kept_days: float = KEPT_DAYS,
     ) -> None:
-        """Read what is there, and start the thread."""
+        """Read what is there, and start the thread; older than `kept_days` is deleted."""
         self._records, self._database, self._writer, self._clock = records, database, writer, clock
         self._fleets: dict[str, float] = {}
         self._swept, self._every_s = FIRST_KEY, every_s
+        self._kept_days = kept_days
         self._troubled = False
         self._stopping, self._turn = Event(), Lock()
         self._guarded(self.read)
@@ -340,23 +349,28 @@ class HistoryWriter:
                     self._records.learn(name, row)
 
     def sweep(self) -> None:
-        """Delete minutes that are too old of the next few devices, also if those are silent."""
-        least = minute_of(self._clock()) - MINUTES_PER_DAY
+        """Join minutes of the next few devices to quarters of an hour, and delete old ones.
+
+        Also of devices that are silent.
+        """
+        now = self._clock()
+        oldest = first_kept(now, self._kept_days)
+        detailed = max(oldest, first_kept(now, MINUTE_DAYS))
         with self._database.reading() as tx:
             sql = "select fleet, device from reports where (fleet, device) > (?, ?)"
             some = tx.rows(f"{sql} order by fleet, device limit {DEVICES_PER_WRITE}", *self._swept)
-            old = f"select 1 from minutes {WHERE_DEVICE} and minute < ? limit 1"
-            found = [key for key in some if tx.one(old, *key, least)]
+            joined = [key for key in some if storage.has_older(tx, key, detailed, "minutes")]
+            old = [key for key in some if storage.has_older(tx, key, oldest, "quarters")]
         self._swept = some[-1] if some else FIRST_KEY
-        if found and self._may_write():
+        if (joined or old) and self._may_write():
 
-            def delete_old(tx: Transaction) -> None:
-                for fleet, device in found:
-                    tx.run(
-                        f"delete from minutes {WHERE_DEVICE} and minute < ?", fleet, device, least
-                    )
+            def change(tx: Transaction) -> None:
+                for where in joined:
+                    storage.roll_up(tx, where, detailed)
+                for where in {*joined, *old}:
+                    storage.drop_quarters(tx, where, oldest)
 
-            self._change(delete_old)
+            self._change(change)
 
     def pause_s(self) -> float:
         """Return how long to wait: a large fleet reports once, so rows side by side go together."""
@@ -409,6 +423,11 @@ class HistoryWriter:
         return found
 
 
+def first_kept(now: float, days: float) -> int:
+    """Return the first minute of the last so many days, at the beginning of a quarter."""
+    return minute_of(now - 86_400.0 * days) // QUARTER_MINUTES * QUARTER_MINUTES
+
+
 class History:
     """The newest of each device in memory, and its past in the database; any thread may call."""
 
@@ -420,13 +439,28 @@ class History:
         clock: Callable[[], float],
         every_s: float | None = None,
         most: int = MAX_RECORDS,
+        kept_days: float = KEPT_DAYS,
     ) -> None:
-        """Start with what is in the database; write to it every `every_s`, by default as suits."""
+        """Start with what is in the database.
+
+        Args:
+            database: Where the past is stored.
+            writer: What commits changes.
+            clock: The time in Unix seconds.
+            every_s: How often to write, in seconds; None (the default): as suits the database.
+            most: The most devices that are remembered.
+            kept_days: For how many days scores are kept.
+        """
         often = SHARED_INTERVAL_S if database.is_shared else SINGLE_INTERVAL_S
-        self._database, self._clock = database, clock
+        self._database, self._clock, self.kept_days = database, clock, kept_days
         self._records = DeviceRecords(most)
         self._history_writer = HistoryWriter(
-            self._records, database, writer, clock=clock, every_s=every_s or often
+            self._records,
+            database,
+            writer,
+            clock=clock,
+            every_s=every_s or often,
+            kept_days=kept_days,
         )
 
     def close(self) -> None:
@@ -460,18 +494,56 @@ class History:
         newer = (one for one in self.latest_reports(fleet).values() if one.seq > since)
         return sorted(newer, key=lambda one: one.seq)
 
-    def minutes(self, fleet: str, device: str, *, since: float) -> list[MinuteSummary]:
-        """Return the minutes of a device, of the last day at most, oldest first.
+    def minutes(
+        self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT
+    ) -> list[MinuteSummary]:
+        """Return the minutes of a device, oldest first; those of some days ago in quarters.
 
         A minute that is being written at this very moment may be missing, or be counted twice.
+
+        Args:
+            fleet: The fleet.
+            device: The device.
+            since: From the minute of this time on, in Unix seconds, as far as it is kept.
+            until: Those that begin before this time.
         """
-        first = max(minute_of(since), minute_of(self._clock()) - MINUTES_PER_DAY)
-        stored = self._stored(lambda tx: storage.read_minutes(tx, fleet, device, first)) or {}
+        where, now = (fleet, device), self._clock()
+        first = max(minute_of(since), first_kept(now, self.kept_days))
+        end = -minute_of(-until)  # the minute in which it lies, unless it begins then, counts
+
+        def read(tx: Transaction) -> tuple[dict[int, MinuteSummary], dict[int, MinuteSummary]]:
+            begin = first // QUARTER_MINUTES * QUARTER_MINUTES
+            older = storage.read_minutes(tx, where, begin, end, table="quarters")
+            return older, storage.read_minutes(tx, where, first, end)
+
+        older, stored = self._stored(read) or ({}, {})
         for fresh in self._unwritten(fleet, device):
             stored = merge_minutes(stored, fresh.minutes.items())
-        return [stored[minute] for minute in sorted(stored) if minute >= first]
+        found = [stored[minute] for minute in sorted(stored) if first <= minute < end]
+        return list(heapq.merge(older.values(), found, key=lambda one: one.at))
 
-    def scores(self, fleet: str, device: str, since: float) -> PointTable:
+    def scores(
+        self, fleet: str, device: str, *, since: float, until: float, most: int = MAX_CHART_POINTS
+    ) -> tuple[float, list[MinuteSummary]]:
+        """Return a step in seconds, and what was scored in each step that has scores.
+
+        Args:
+            fleet: The fleet.
+            device: The device.
+            since: The beginning, in Unix seconds; what is no longer kept is left out.
+            until: The end.
+            most: The most steps; the step is chosen so that there are no more. In each, the highest
+                score stays the highest.
+        """
+        now = self._clock()
+        since, until = max(since, now - 86_400.0 * self.kept_days), min(until, now + MINUTE_S)
+        step_s = chart_step_s(max(until - since, MINUTE_S), most - 1)  # the first may begin earlier
+        if minute_of(since) < first_kept(now, min(MINUTE_DAYS, self.kept_days)):
+            step_s = max(step_s, QUARTER_MINUTES * MINUTE_S)
+        found = self.minutes(fleet, device, since=since // step_s * step_s, until=until)
+        return step_s, join_summaries(found, step_s)
+
+    def recent_scores(self, fleet: str, device: str, since: float) -> PointTable:
         """Return the scores of a device since a time: the newest one by one, older by minutes."""
         points = self._records.find(DeviceId(fleet, device)).points
         first = points[0, 0] if len(points) else inf

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import isnan
+from math import ceil, isnan
 from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
@@ -44,7 +44,7 @@ class ScorePoint(NamedTuple):
 
 
 class MinuteSummary(NamedTuple):
-    """What was scored within a minute; `at` is its beginning."""
+    """What was scored within a minute, or a longer time; `at` is its beginning."""
 
     at: float
     scores: int
@@ -219,6 +219,14 @@ def unpack_points(data: bytes) -> PointTable:
 
 MINUTE_S = 60.0
 MINUTES_PER_DAY = 1440  # minutes
+QUARTER_MINUTES = 15  # of an hour
+KEPT_DAYS = 90.0  # of history, unless the server is told otherwise
+MINUTE_DAYS = 7.0  # for which there are minutes; what is older is kept in quarters of an hour
+# The lengths of time over which scores are joined for a chart, in seconds.
+CHART_STEPS_S = (
+    *(60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0),
+    *(86_400.0, 172_800.0, 604_800.0),
+)
 
 
 def minute_of(at: float) -> int:
@@ -263,6 +271,34 @@ def merge_minutes(
     for minute, one in more:
         both[minute] = add_summaries(both.get(minute), one)
     return both
+
+
+def chart_step_s(span_s: float, most: int) -> float:
+    """Return the shortest step of which at most so many make up a time.
+
+    >>> chart_step_s(3600.0, 600), chart_step_s(7 * 86_400.0, 600), chart_step_s(1e9, 600)
+    (60.0, 1800.0, 1814400.0)
+    """
+    least = span_s / most
+    weeks = ceil(least / CHART_STEPS_S[-1]) * CHART_STEPS_S[-1]
+    return next((step for step in CHART_STEPS_S if step >= least), weeks)
+
+
+def join_summaries(found: Iterable[MinuteSummary], step_s: float) -> list[MinuteSummary]:
+    """Join what lies within the same step; the highest stays the highest.
+
+    Args:
+        found: Summaries in order of time.
+        step_s: The step in seconds, not shorter than what a summary is of.
+    """
+    joined: list[MinuteSummary] = []
+    for one in found:
+        one = one._replace(at=one.at // step_s * step_s)
+        if joined and joined[-1].at == one.at:
+            joined[-1] = add_summaries(joined[-1], one)
+        else:
+            joined.append(one)
+    return joined
 
 
 @dataclass(frozen=True)

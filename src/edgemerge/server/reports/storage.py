@@ -34,6 +34,9 @@ from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedStatu
 MAX_TAIL_POINTS = 120  # points in the small row
 MAX_OLD_MERGE_CHARS = 4096  # characters of a merge that are kept when there is a newer one
 WHERE_DEVICE = "where fleet = ? and device = ?"
+SUMMARY_COLUMNS = "scores, mean, highest, threshold, alarms"
+NO_LIMIT = 2**31 - 1  # rows
+MAX_ROLLED_UP = 2880  # minutes of a device at a time
 TRAFFIC_COLUMNS = "pushes, pushed_bytes, pulls, pulled_bytes, last, grouped"
 NO_TRAFFIC = tuple(vars(Traffic()).values())
 REPORT_COLUMNS = f"fleet, device, version, at, body, points, {TRAFFIC_COLUMNS}, merged"
@@ -130,17 +133,18 @@ def _tail_points(tx: Transaction, where: tuple[str, str], tail: PointTable) -> P
 
 
 def _write_minute(
-    tx: Transaction, where: tuple[str, str], minute: int, more: MinuteSummary
+    tx: Transaction,
+    where: tuple[str, str],
+    minute: int,
+    more: MinuteSummary,
+    *,
+    table: str = "minutes",
 ) -> None:
-    known = tx.one(
-        "select scores, mean, highest, threshold, alarms from minutes "
-        f"{WHERE_DEVICE} and minute = ?",
-        *where,
-        minute,
-    )
+    sql = f"select {SUMMARY_COLUMNS} from {table} {WHERE_DEVICE} and minute = ?"
+    known = tx.one(sql, *where, minute)
     one = model.add_summaries(MinuteSummary(more.at, *known), more) if known else more
-    fields = "fleet, device, minute, scores, mean, highest, threshold, alarms"
-    _upsert(tx, "minutes", fields, (*where, minute, *one[1:]), key=3)
+    fields = f"fleet, device, minute, {SUMMARY_COLUMNS}"
+    _upsert(tx, table, fields, (*where, minute, *one[1:]), key=3)
 
 
 def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[ReportedAlarm]) -> None:
@@ -203,14 +207,53 @@ def read_report(tx: Transaction, fleet: str, device: str) -> StoredReport | None
     return StoredReport(version, _latest_report(device, at, body), table, Traffic(*traffic), merged)
 
 
-def read_minutes(tx: Transaction, fleet: str, device: str, since: int) -> dict[int, MinuteSummary]:
-    """Return the minutes of a device from one on."""
+def read_minutes(
+    tx: Transaction,
+    where: tuple[str, str],
+    since: int,
+    until: int,
+    *,
+    table: str = "minutes",
+    limit: int = NO_LIMIT,
+) -> dict[int, MinuteSummary]:
+    """Return the minutes of a device, in order.
+
+    Args:
+        tx: A transaction.
+        where: The fleet and the device.
+        since: The first minute.
+        until: The minute after the last.
+        table: "minutes", or "quarters" of an hour: these have the number of their first minute.
+        limit: The most that are returned, the oldest.
+    """
     rows = tx.rows(
-        f"select minute, scores, mean, highest, threshold, alarms from minutes {WHERE_DEVICE}"
-        " and minute >= ? order by minute",
-        *(fleet, device, since),
+        f"select minute, {SUMMARY_COLUMNS} from {table} {WHERE_DEVICE}"
+        " and minute >= ? and minute < ? order by minute limit ?",
+        *(*where, since, until, limit),
     )
     return {row[0]: MinuteSummary(row[0] * model.MINUTE_S, *row[1:]) for row in rows}
+
+
+def has_older(tx: Transaction, where: tuple[str, str], before: int, table: str) -> bool:
+    """Return whether there is a minute, or a quarter of an hour, before one."""
+    sql = f"select 1 from {table} {WHERE_DEVICE} and minute < ? limit 1"
+    return tx.one(sql, *where, before) is not None
+
+
+def roll_up(tx: Transaction, where: tuple[str, str], before: int) -> None:
+    """Add minutes before one to their quarters of an hour, and delete them; at most a few days."""
+    found = read_minutes(tx, where, 0, before, limit=MAX_ROLLED_UP)
+    step_s = model.QUARTER_MINUTES * model.MINUTE_S
+    for each in model.join_summaries(found.values(), step_s):
+        _write_minute(tx, where, model.minute_of(each.at), each, table="quarters")
+    if found:
+        last = max(found)
+        tx.run(f"delete from minutes {WHERE_DEVICE} and minute <= ?", *where, last)
+
+
+def drop_quarters(tx: Transaction, where: tuple[str, str], before: int) -> None:
+    """Delete quarters of an hour before a minute."""
+    tx.run(f"delete from quarters {WHERE_DEVICE} and minute < ?", *where, before)
 
 
 def read_alarms(tx: Transaction, fleet: str, device: str, limit: int) -> list[ReportedAlarm]:
