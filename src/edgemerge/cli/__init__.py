@@ -12,7 +12,7 @@ SECTIONS = {
         "init": "edgemerge.cli.init",
         **dict.fromkeys(("learn", "bulk", "score"), "edgemerge.cli.files"),
         "replay": "edgemerge.cli.files",
-        **dict.fromkeys(("share", "merge", "show"), "edgemerge.cli.files"),
+        **dict.fromkeys(("share", "merge", "show", "export"), "edgemerge.cli.files"),
     },
     "Over a network": {
         "serve": "edgemerge.cli.serve",

@@ -1,4 +1,4 @@
-"""Commands on files: `learn`, `bulk`, `score`, `replay`, `share`, `merge` and `show`."""
+"""Commands on files: `learn`, `bulk`, `score`, `replay`, `share`, `merge`, `show`, `export`."""
 
 from __future__ import annotations
 
@@ -588,6 +588,36 @@ def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
         name: round(loss_shift(after[name].own, readout, after[name].readout), 4)
         for name, readout in before.items()
     }
+
+
+@click.command(epilog=example("edgemerge export pump.projection --name pump --out firmware"))
+@click.argument("projection", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", default="projection", show_default=True, help="Name of the constants in C.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    show_default=True,
+    help="Folder for the files.",
+)
+@json_option
+def export(projection: Path, name: str, out: Path, *, as_json: bool) -> None:
+    """Write a projection as C, for a microcontroller.
+
+    Writes edgemerge.h, a C99 header that learns, scores, shares and adopts, and NAME.h with the
+    constants of the projection. What such a device shares has the bytes that this program writes.
+    """
+    from edgemerge.cli.options import projection_of
+    from edgemerge.embedded.export import HEADER_FILE, header_text, to_c
+    from edgemerge.files import load, write_atomically
+
+    found = projection_of(load(projection))
+    out.mkdir(parents=True, exist_ok=True)
+    texts = {HEADER_FILE: header_text(), f"{name}.h": to_c(found, name)}
+    for file, text in texts.items():
+        write_atomically(text.encode(), out / file)
+    written = [str(out / file) for file in texts]
+    print_json({"written": written}) if as_json else remark(f"Written: {', '.join(written)}")
 
 
 # Keys of `show --json` and `agent --check --json` that still have their old name as well.

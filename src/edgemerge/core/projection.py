@@ -155,10 +155,10 @@ class Grid:
         self.n, self.step = n, 2.0**-bits
         self._far = MAX_ABS_INPUT / self.step
         bottom, top = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-        self._gain = 2.0 / (top - bottom) / self.step
-        self._shift = -bottom * self._gain - 1.0 / self.step
-        spare = max(self._far - float(np.abs(self._shift).max()), 0.0)
-        near = spare / float(np.abs(self._gain).max())
+        self.gain = 2.0 / (top - bottom) / self.step
+        self.shift = -bottom * self.gain - 1.0 / self.step
+        spare = max(self._far - float(np.abs(self.shift).max()), 0.0)
+        near = spare / float(np.abs(self.gain).max())
         self._near = near * near  # if |x|² is below it, no value needs clipping
 
     def one(self, x: ArrayLike) -> Array:
@@ -166,8 +166,8 @@ class Grid:
         values = self._shaped(x, 1)
         if not blas.ddot(values, values) < self._near:  # overflows without a warning
             return self._round(values)
-        steps = values * self._gain
-        steps += self._shift
+        steps = values * self.gain
+        steps += self.shift
         np.rint(steps, out=steps)
         steps *= self.step
         return steps
@@ -179,7 +179,7 @@ class Grid:
 
     def to_readings(self, X: Array) -> Array:
         """Return the readings of grid values."""
-        return np.asarray((X / self.step - self._shift) / self._gain)
+        return np.asarray((X / self.step - self.shift) / self.gain)
 
     def _shaped(self, X: ArrayLike, ndim: int) -> Array:
         values = as_floats(X, self.n)
@@ -196,8 +196,8 @@ class Grid:
         with np.errstate(over="ignore", invalid="ignore"):
             for i in range(0, len(rows), some):
                 part = steps[i : i + some]
-                np.multiply(rows[i : i + some], self._gain, out=part)
-                part += self._shift
+                np.multiply(rows[i : i + some], self.gain, out=part)
+                part += self.shift
                 np.rint(part, out=part)
                 # one test for NaN, infinity and far values
                 if not np.vdot(part, part) < self._far**2:
@@ -526,12 +526,16 @@ class Projection:
         """The bias, (N,), uniform in [−1, 1), or over one period of the activation."""
         return np.asarray(self._draw(random_uniform, [BIAS_KEY], self.rule.period / 2.0 or 1.0)[0])
 
-    def _draw(self, generator: Generator, keys: Iterable[int], width: float) -> Array:
+    @property
+    def weight_bits(self) -> int:
+        """The grid of A and b is 2**-weight_bits: coarse enough for XA + b to be exact."""
         # |Σ xA| < 2⁵³ steps of the product grid, for n (or up to 4096) inputs at MAX_ABS_INPUT
         room = 52 - self.grid_bits - log2(MAX_ABS_INPUT) - ceil(log2(max(self.n_inputs, 4096)))
         largest = cast(float, self.width) * (MAX_GAUSSIAN if self.rule.period else 1.0)
-        bits = int(room - max(0, ceil(log2(largest))))
-        return random_weights(generator, self.seed, keys, self.n_hidden, width, bits)
+        return int(room - max(0, ceil(log2(largest))))
+
+    def _draw(self, generator: Generator, keys: Iterable[int], width: float) -> Array:
+        return random_weights(generator, self.seed, keys, self.n_hidden, width, self.weight_bits)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,1060 @@
+/* edgemerge.h: an edgemerge device in C99, for microcontrollers. Version 1.
+ *
+ * One header, no allocation, no libm, no stdio. Sums are int64 counts of quanta of 2^-2g, so they
+ * equal those of Python to the last bit, and so do the bytes that a device shares. P and the
+ * readout B are floating point (float, or double with EM_DOUBLE) and only a cache: every
+ * EM_SOLVE_EVERY samples they are solved afresh from the sums, and B is refined once against them.
+ *
+ * Labels M1 to M11 are those of docs/maths.md. Shapes: x (n), h (N), U (N, N) as its upper
+ * triangle row by row, V (N, n), C (n), S (n), P like U, B (N, n).
+ *
+ *   #include "pump.h"                              written by `edgemerge export --c`
+ *   static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
+ *   em_device device;
+ *   em_init(&device, &pump_projection, memory, sizeof memory);
+ *   em_result result;
+ *   em_take(&device, readings, &result);           result.alarm, result.score
+ *
+ * Every function that can fail returns EM_OK or an error, and then has changed nothing.
+ */
+#ifndef EDGEMERGE_H
+#define EDGEMERGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef EM_DOUBLE
+typedef double em_real;
+#else
+typedef float em_real;
+#endif
+
+#ifndef EM_SOLVE_EVERY
+#define EM_SOLVE_EVERY 256
+#endif
+
+enum {
+    EM_OK = 0,
+    EM_TOO_SMALL = -1,    /* the memory has fewer than EM_BYTES(n, N) bytes, or is not aligned */
+    EM_NOT_FINITE = -2,   /* a reading is NaN or infinite */
+    EM_FULL = -3,         /* a sum would not be exact any more: share, and start again */
+    EM_BAD_BYTES = -4,    /* received bytes are truncated, not canonical, or not on the grid */
+    EM_OTHER_FLEET = -5,  /* received bytes were made with another projection */
+    EM_CORRUPT = -6,      /* no saved state is whole */
+    EM_WRITE_FAILED = -7, /* the caller's function refused bytes */
+    EM_BAD_TABLE = -8     /* the fingerprint does not fit the constants */
+};
+
+enum { EM_IDENTITY, EM_SIGMOID, EM_TANH, EM_RELU, EM_COSINE };
+
+#define EM_VERSION 1
+#define EM_VOTES 3       /* an episode begins when so many */
+#define EM_OF 5          /* of the last so many scores are above the limit */
+#define EM_MAX_ODD 4     /* times the limit: an isolated sample above it is not learnt */
+#define EM_FAR 256       /* half-ranges: readings further out are clipped */
+#define EM_EXACT ((int64_t)1 << 53)         /* quanta up to which sums are exact in Python, too */
+#define EM_FAR_HIDDEN ((int64_t)1 << 26) /* steps, whose square is half of that */
+
+/* The constants of a projection, as `edgemerge export --c` writes them: they can stay in flash. */
+typedef struct {
+    uint16_t n, N;
+    uint8_t grid_bits;   /* g: samples and hidden values are counts of 2^-g */
+    uint8_t weight_bits; /* A and b are counts of 2^-weight_bits */
+    uint8_t activation;
+    const int32_t *A; /* (n, N) */
+    const int32_t *b; /* (N) */
+    const uint32_t *negative_zeros; /* places in A, then b, of weights that are -0 */
+    uint32_t n_negative_zeros;
+    const double *gain, *shift; /* (n): a reading r becomes r * gain + shift steps */
+    const double *low, *high;   /* (n) */
+    /* A bounded activation rises or falls by at most one step a grid point: bit i of `rises` says
+     * whether it changes at point i + 1, and `ranks` counts the changes before each 256 points. */
+    const uint8_t *rises;
+    const uint32_t *ranks;
+    int32_t n_points;   /* of the table */
+    int32_t first;      /* the value at its start */
+    float ridge;        /* times the mean of diag(U) */
+    float loss_share;   /* of the score */
+    const char *words;       /* activation, bits and names, as the fingerprint has them */
+    uint16_t words_length;
+    const char *fingerprint; /* 64 hexadecimal digits */
+    const char *settings;    /* JSON text, escaped as it stands in a header */
+    const char *tensors;     /* the end of a header */
+} em_projection;
+
+#define EM_PACKED(N) ((size_t)(N) * ((size_t)(N) + 1) / 2)
+#define EM_WORDS(n, N)                                                                            \
+    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) +                                         \
+     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + 2 * (size_t)(n)) +             \
+     EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
+#define EM_REALS(count) (((count) * sizeof(em_real) + 7) / 8)
+#define EM_INTS(count) (((count) * 4 + 7) / 8)
+#define EM_BYTES(n, N) (8 * EM_WORDS(n, N))
+
+typedef struct {
+    float score; /* how unusual the sample is, before it was learnt; 1 is usual. 0: not known yet */
+    float level; /* the recent score that is held against the limit */
+    uint8_t ready; /* enough is known; before that there is no alarm */
+    uint8_t alarm; /* an episode is open */
+    uint8_t learnt;
+} em_result;
+
+typedef struct {
+    const em_projection *projection;
+    int64_t *U, *V, *C, *S; /* own sums, in quanta */
+    int64_t count;          /* samples */
+    int64_t largest;        /* at least the largest of diag(U), S and count, in quanta */
+    const uint8_t *others;  /* received arrays U, V, C, S as float64, or NULL */
+    int64_t others_count;   /* in quanta of the count, as it was sent */
+    em_real *P, *B, *g, *k, *row, *e;
+    int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_OF, n) odd ones that wait */
+    double ridge, trace;  /* of P */
+    double asked;         /* the ridge for the sums; P may have needed a larger one */
+    double J, norm;       /* of B: least squares with ridge, and |B|^2 */
+    double squares, freedom; /* of B on own samples, once they set the scale */
+    uint16_t steps;       /* since P was solved; EM_SOLVE_EVERY: it is due */
+    float limit;          /* of the alarm level; 4 unless set */
+    uint32_t commissioning; /* samples that are learnt before it watches; 16 N unless set */
+    float level, scores[EM_OF];
+    uint8_t next, n_odd, ages[EM_OF], alarm;
+    uint32_t episodes;
+    uint32_t revision, incarnation;
+    uint32_t saved; /* number of the last saved state */
+} em_device;
+
+/* ------------------------------------------------------------------ samples and hidden values */
+
+static inline int64_t em_shift_to_even(int64_t value, unsigned bits) {
+    /* value / 2^bits, rounded to the nearest whole number, ties to even */
+    if (bits == 0) return value;
+    uint64_t mask = ((uint64_t)1 << bits) - 1;
+    uint64_t part = (uint64_t)value & mask;
+    uint64_t half = (uint64_t)1 << (bits - 1);
+    int64_t down = (value - (int64_t)part) / ((int64_t)1 << bits);
+    return down + (part > half || (part == half && (down & 1)));
+}
+
+static inline int em_to_grid(const em_projection *p, const double *readings, int32_t *x) {
+    const double far = (double)EM_FAR * (double)((uint32_t)1 << p->grid_bits);
+    for (unsigned i = 0; i < p->n; i++) {
+        /* two statements: a fused multiply-add would round other readings than Python does */
+        volatile double scaled = readings[i] * p->gain[i];
+        double steps = scaled + p->shift[i];
+        if (!(readings[i] - readings[i] == 0.0)) return EM_NOT_FINITE;
+        if (steps > far) steps = far;
+        if (steps < -far) steps = -far;
+        double whole = (double)(int32_t)steps; /* towards 0 */
+        double part = steps - whole;
+        int32_t found = (int32_t)whole;
+        if (part > 0.5 || (part == 0.5 && (found & 1))) found++;
+        if (part < -0.5 || (part == -0.5 && (found & 1))) found--;
+        x[i] = found;
+    }
+    return EM_OK;
+}
+
+static inline int32_t em_look_up(const em_projection *p, int32_t point) {
+    /* the number of changes before a point of the table */
+    int32_t found = (int32_t)p->ranks[point >> 8];
+    for (int32_t i = point & ~(int32_t)255; i + 8 <= point; i += 8) {
+        uint8_t bits = p->rises[i >> 3];
+        while (bits) {
+            bits = (uint8_t)(bits & (bits - 1));
+            found++;
+        }
+    }
+    uint8_t last = (uint8_t)(p->rises[point >> 3] & (((uint32_t)1 << (point & 7)) - 1));
+    while (last) {
+        last = (uint8_t)(last & (last - 1));
+        found++;
+    }
+    return found;
+}
+
+static inline int32_t em_activate(const em_projection *p, int64_t z) {
+    /* M1: g(z), in steps of the grid */
+    switch (p->activation) {
+    case EM_IDENTITY:
+        return (int32_t)z;
+    case EM_RELU:
+        return z > 0 ? (int32_t)z : 0;
+    case EM_COSINE: { /* a quarter of the period is enough: cos(-z) = cos(z) = -cos(half - z) */
+        int32_t period = (int32_t)8 << p->grid_bits;
+        int32_t place = (int32_t)(z & (period - 1));
+        if (place > period / 2) place = period - place;
+        return place > period / 4 ? -(p->first - em_look_up(p, period / 2 - place))
+                                  : p->first - em_look_up(p, place);
+    }
+    case EM_TANH: { /* tanh(-z) = -tanh(z) */
+        int64_t size = z < 0 ? -z : z;
+        int32_t found = em_look_up(p, size < p->n_points ? (int32_t)size : p->n_points);
+        return z < 0 ? -found : found;
+    }
+    default: { /* sigmoid(-z) = 1 - sigmoid(z) */
+        int64_t size = z < 0 ? -z : z;
+        int32_t found = p->first + em_look_up(p, size < p->n_points ? (int32_t)size : p->n_points);
+        return z < 0 ? (int32_t)((uint32_t)1 << p->grid_bits) - found : found;
+    }
+    }
+}
+
+static inline int em_project(const em_projection *p, const int32_t *x, int32_t *h) {
+    for (unsigned j = 0; j < p->N; j++) {
+        int64_t z = (int64_t)p->b[j] * ((int64_t)1 << p->grid_bits);
+        const int32_t *A = p->A + j;
+        for (unsigned i = 0; i < p->n; i++, A += p->N) z += (int64_t)x[i] * *A;
+        z = em_shift_to_even(z, p->weight_bits);
+        if (p->activation != EM_COSINE && (z > EM_FAR_HIDDEN || z < -EM_FAR_HIDDEN)) {
+            if (p->activation == EM_IDENTITY || (p->activation == EM_RELU && z > 0)) return EM_FULL;
+            z = z > 0 ? EM_FAR_HIDDEN : -EM_FAR_HIDDEN; /* bounded there */
+        }
+        h[j] = em_activate(p, z); /* M1 */
+    }
+    return EM_OK;
+}
+
+/* ------------------------------------------------------------------------------------- sums */
+
+static inline size_t em_at(unsigned N, unsigned i, unsigned j) {
+    /* the place of (i, j) in the upper triangle */
+    if (i > j) {
+        unsigned other = i;
+        i = j;
+        j = other;
+    }
+    return (size_t)i * N - (size_t)i * (i + 1) / 2 + j;
+}
+
+static inline uint64_t em_read64(const uint8_t *bytes) {
+    uint64_t found = 0;
+    for (int i = 7; i >= 0; i--) found = (found << 8) | bytes[i];
+    return found;
+}
+
+static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found) {
+    /* a float64 in counts of 2^-bits; EM_BAD_BYTES unless it is a whole one below 2^53 */
+    uint64_t word = em_read64(bytes);
+    int exponent = (int)(word >> 52 & 2047) - 1075 + (int)bits;
+    uint64_t size = word & (((uint64_t)1 << 52) - 1);
+    if ((word << 1) == 0) {
+        *found = 0;
+        return word ? EM_BAD_BYTES : EM_OK; /* -0 is not canonical */
+    }
+    size |= (uint64_t)1 << 52;
+    if (exponent > 0 || exponent < -52) return EM_BAD_BYTES;
+    if (size & (((uint64_t)1 << -exponent) - 1)) return EM_BAD_BYTES;
+    size >>= -exponent;
+    *found = word >> 63 ? -(int64_t)size : (int64_t)size;
+    return EM_OK;
+}
+
+static inline int64_t em_other(const em_device *d, size_t place) {
+    int64_t found = 0;
+    if (d->others) (void)em_quanta(d->others + 8 * place, 2u * d->projection->grid_bits, &found);
+    return found; /* checked when it was adopted */
+}
+
+static inline double em_unit(const em_projection *p) {
+    return 1.0 / (double)((uint64_t)1 << (2 * p->grid_bits));
+}
+
+static inline int em_on_own_scale(const em_device *d) {
+    return d->others && 10 * d->count >= 13 * (int64_t)d->projection->N;
+}
+
+static inline int em_make_room(em_device *d) {
+    /* EM_FULL unless the sample x with hidden values h fits into the sums */
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    int64_t h2 = 0, x2 = 0, one = (int64_t)1 << (2 * p->grid_bits);
+    for (unsigned i = 0; i < N; i++) {
+        int64_t square = (int64_t)d->h[i] * d->h[i];
+        h2 = h2 > square ? h2 : square;
+    }
+    for (unsigned j = 0; j < n; j++) {
+        int64_t square = (int64_t)d->x[j] * d->x[j];
+        x2 = x2 > square ? x2 : square;
+    }
+    int64_t more = h2 > x2 ? h2 : x2;
+    if (more < one) more = one;
+    if (d->largest > EM_EXACT - 1 - more) { /* look again: this bound is a rough one */
+        d->largest = d->count * one;
+        for (unsigned i = 0; i < N; i++)
+            if (d->U[em_at(N, i, i)] > d->largest) d->largest = d->U[em_at(N, i, i)];
+        for (unsigned j = 0; j < n; j++)
+            if (d->S[j] > d->largest) d->largest = d->S[j];
+        if (d->largest > EM_EXACT - 1 - more) return EM_FULL;
+    }
+    d->largest += more;
+    return EM_OK;
+}
+
+static inline void em_add(em_device *d) {
+    /* add the sample x with hidden values h to own sums: M2, M10 */
+    unsigned n = d->projection->n, N = d->projection->N;
+    int64_t *U = d->U, *V = d->V;
+    for (unsigned i = 0; i < N; i++) {
+        for (unsigned j = i; j < N; j++) *U++ += (int64_t)d->h[i] * d->h[j];
+        for (unsigned j = 0; j < n; j++) *V++ += (int64_t)d->h[i] * d->x[j];
+    }
+    for (unsigned j = 0; j < n; j++) {
+        d->C[j] += d->x[j];
+        d->S[j] += (int64_t)d->x[j] * d->x[j];
+    }
+    d->count++;
+}
+
+/* ---------------------------------------------------------------------------------- readout */
+
+static inline double em_ridge(const em_device *d) {
+    /* small against U, in powers of two, as in Python */
+    const em_projection *p = d->projection;
+    int64_t trace = 0;
+    for (unsigned i = 0; i < p->N; i++) {
+        size_t at = em_at(p->N, i, i);
+        trace += d->U[at] + (em_on_own_scale(d) ? 0 : em_other(d, at));
+    }
+    double least = (double)p->N * em_unit(p), found = (double)p->ridge;
+    if (trace <= 0) return least;
+    double mean = (double)trace * em_unit(p) / (double)p->N, power = 1.0;
+    while (power < mean) power *= 2.0;
+    while (power / 2.0 >= mean) power /= 2.0;
+    found *= power;
+    return found > least ? found : least;
+}
+
+static inline int em_sweep(em_device *d, double ridge) {
+    /* P = (U + ridge I)^-1 on one triangle, without a square root; 0 if a pivot is not positive */
+    unsigned N = d->projection->N;
+    em_real *P = d->P, *column = d->k;
+    for (size_t i = 0; i < EM_PACKED(N); i++)
+        P[i] = (em_real)((double)(d->U[i] + em_other(d, i)) * em_unit(d->projection));
+    for (unsigned i = 0; i < N; i++) P[em_at(N, i, i)] += (em_real)ridge;
+    for (unsigned k = 0; k < N; k++) {
+        em_real pivot = P[em_at(N, k, k)];
+        if (!(pivot > 0)) return 0;
+        for (unsigned i = 0; i < N; i++) column[i] = P[em_at(N, i, k)];
+        for (unsigned i = 0; i < N; i++) {
+            em_real share = column[i] / pivot;
+            em_real *row = P + em_at(N, i, i);
+            if (i == k) continue;
+            for (unsigned j = i; j < N; j++, row++)
+                if (j != k) *row -= share * column[j];
+        }
+        for (unsigned i = 0; i < N; i++) P[em_at(N, i, k)] = column[i] / pivot;
+        P[em_at(N, k, k)] = -1 / pivot;
+    }
+    for (size_t i = 0; i < EM_PACKED(N); i++) P[i] = -P[i];
+    return 1;
+}
+
+static inline void em_load_V(const em_device *d, unsigned i, em_real *row) {
+    unsigned n = d->projection->n;
+    size_t at = (size_t)i * n, others = EM_PACKED(d->projection->N) + at;
+    for (unsigned j = 0; j < n; j++)
+        row[j] = (em_real)((double)(d->V[at + j] + em_other(d, others + j)) *
+                           em_unit(d->projection));
+}
+
+static inline double em_residual(const em_device *d, unsigned i, unsigned j) {
+    /* (V - (U + ridge I) B) at (i, j) */
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    size_t at = (size_t)i * n + j;
+    double found = 0.0;
+    for (unsigned k = 0; k < N; k++) {
+        size_t u = em_at(N, i, k);
+        found += (double)(d->U[u] + em_other(d, u)) * (double)d->B[(size_t)k * n + j];
+    }
+    found = ((double)(d->V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
+    return found - d->ridge * (double)d->B[at];
+}
+
+static inline void em_fit_own(em_device *d) {
+    /* M10: how well B fits own samples, and tr(U_own P) */
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    double squares = 0.0, freedom = 0.0;
+    for (unsigned j = 0; j < n; j++) squares += (double)d->S[j];
+    for (unsigned i = 0; i < N; i++) {
+        for (unsigned k = 0; k < N; k++)
+            freedom += (double)d->U[em_at(N, i, k)] * (double)d->P[em_at(N, i, k)];
+        for (unsigned j = 0; j < n; j++) {
+            size_t at = (size_t)i * n + j;
+            double UB = 0.0;
+            for (unsigned k = 0; k < N; k++)
+                UB += (double)d->U[em_at(N, i, k)] * (double)d->B[(size_t)k * n + j];
+            squares += (double)d->B[at] * (UB - 2.0 * (double)d->V[at]);
+        }
+    }
+    d->squares = squares > 0.0 ? squares * em_unit(p) : 0.0;
+    d->freedom = freedom * em_unit(p);
+}
+
+/* Solve P and B afresh from the sums. em_take does so when it is due; call it in an idle moment
+ * to have that behind. */
+static inline void em_solve(em_device *d) {
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    d->ridge = d->asked = em_ridge(d);
+    while (!em_sweep(d, d->ridge)) d->ridge *= 10.0;
+    memset(d->B, 0, (size_t)N * n * sizeof(em_real));
+    for (unsigned k = 0; k < N; k++) { /* M3 */
+        em_load_V(d, k, d->row);
+        for (unsigned i = 0; i < N; i++) {
+            em_real share = d->P[em_at(N, i, k)], *B = d->B + (size_t)i * n;
+            for (unsigned j = 0; j < n; j++) B[j] += share * d->row[j];
+        }
+    }
+    double J = 0.0, norm = 0.0, trace = 0.0;
+    for (unsigned j = 0; j < n; j++)
+        J += (double)(d->S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
+    for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
+        for (unsigned i = 0; i < N; i++) {
+            double residual = em_residual(d, i, j);
+            size_t at = (size_t)i * n + j;
+            d->g[i] = (em_real)residual;
+            J -= (double)d->B[at] *
+                 ((double)(d->V[at] + em_other(d, EM_PACKED(N) + at)) * em_unit(p) + residual);
+        }
+        for (unsigned i = 0; i < N; i++) {
+            em_real more = 0;
+            for (unsigned k = 0; k < N; k++) more += d->P[em_at(N, i, k)] * d->g[k];
+            d->k[i] = more;
+        }
+        for (unsigned i = 0; i < N; i++) {
+            size_t at = (size_t)i * n + j;
+            J -= (double)d->g[i] * (double)d->k[i];
+            d->B[at] += d->k[i];
+            norm += (double)d->B[at] * (double)d->B[at];
+        }
+    }
+    for (unsigned i = 0; i < N; i++) trace += (double)d->P[em_at(N, i, i)];
+    d->J = J > 0.0 ? J : 0.0;
+    d->norm = norm;
+    d->trace = trace;
+    d->steps = 0;
+    if (em_on_own_scale(d)) em_fit_own(d);
+}
+
+static inline void em_look(em_device *d, double *squares, double *leverage) {
+    /* g = Ph, e = x - hB, and their norms */
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits), lever = 0, sum = 0;
+    for (unsigned j = 0; j < n; j++) d->e[j] = (em_real)d->x[j] * step;
+    memset(d->g, 0, N * sizeof(em_real));
+    const em_real *P = d->P;
+    for (unsigned i = 0; i < N; i++) {
+        em_real h = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
+        d->k[i] = h;
+        d->g[i] += *P++ * h;
+        for (unsigned j = i + 1; j < N; j++, P++) {
+            d->g[i] += *P * ((em_real)d->h[j] * step);
+            d->g[j] += *P * h;
+        }
+        for (unsigned j = 0; j < n; j++) d->e[j] -= h * B[j];
+    }
+    for (unsigned i = 0; i < N; i++) lever += d->g[i] * d->k[i];
+    for (unsigned j = 0; j < n; j++) sum += d->e[j] * d->e[j];
+    *squares = (double)sum;
+    *leverage = (double)lever;
+}
+
+static inline float em_score_of(const em_device *d, double squares, double leverage) {
+    /* M11 */
+    const em_projection *p = d->projection;
+    double n = (double)p->n, count = (double)d->count, loss, freedom, floor = em_unit(p) / 12.0;
+    if (em_on_own_scale(d)) {
+        loss = d->squares;
+        freedom = d->freedom;
+    } else {
+        count += (double)d->others_count * em_unit(p);
+        loss = d->J - d->ridge * d->norm;
+        freedom = (double)p->N - d->ridge * d->trace;
+    }
+    double spare = 1.0 - freedom / count, share = (double)p->loss_share;
+    if (spare < 1e-6) spare = 1e-6;
+    double usual = loss / n / count / (spare * spare);
+    if (usual < floor) usual = floor;
+    if (freedom < 1e-6) freedom = 1e-6;
+    return (float)(share * (squares / n / usual) +
+                   (1.0 - share) * (leverage * spare * count / freedom));
+}
+
+static inline void em_follow(em_device *d, double squares, double leverage) {
+    /* P and B with one more sample, whose g, k = h and e are at hand: M4, M5 */
+    unsigned n = d->projection->n, N = d->projection->N;
+    double unit = em_unit(d->projection), step = 1.0 / (1.0 + leverage), g2 = 0.0, across = 0.0;
+    if (em_on_own_scale(d)) {
+        double bend = 0.0, lean = 0.0, left = 1.0 - step * leverage;
+        for (unsigned i = 0; i < N; i++) {
+            double Ug = 0.0, gap = 0.0;
+            for (unsigned k = 0; k < N; k++)
+                Ug += (double)d->U[em_at(N, i, k)] * (double)d->g[k];
+            for (unsigned j = 0; j < n; j++) {
+                size_t at = (size_t)i * n + j;
+                gap += ((double)d->g[i] * (double)d->V[at] - Ug * (double)d->B[at]) *
+                       (double)d->e[j];
+            }
+            bend += Ug * unit * (double)d->g[i];
+            lean += gap * unit;
+        }
+        d->squares += step * (step * bend * squares - 2.0 * lean) + left * left * squares;
+        d->freedom += left * leverage - step * bend;
+    }
+    em_real *P = d->P;
+    for (unsigned i = 0; i < N; i++) {
+        em_real share = (em_real)step * d->g[i], dot = 0, *B = d->B + (size_t)i * n;
+        for (unsigned j = i; j < N; j++) *P++ -= share * d->g[j]; /* M4 */
+        for (unsigned j = 0; j < n; j++) {
+            dot += B[j] * d->e[j];
+            B[j] += share * d->e[j]; /* M5 */
+        }
+        across += (double)d->g[i] * (double)dot;
+        g2 += (double)d->g[i] * (double)d->g[i];
+    }
+    d->J += step * squares;
+    d->norm += step * (2.0 * across + step * g2 * squares);
+    d->trace -= step * g2;
+    d->steps++;
+}
+
+static inline void em_freshen(em_device *d) {
+    if (d->steps >= EM_SOLVE_EVERY) em_solve(d);
+}
+
+static inline int em_score_grid(em_device *d, float *score) {
+    double squares, leverage;
+    if (em_project(d->projection, d->x, d->h)) return EM_FULL;
+    *score = 0.0f;
+    if (!d->count && !d->others) return EM_OK;
+    em_freshen(d);
+    em_look(d, &squares, &leverage);
+    *score = em_score_of(d, squares, leverage);
+    return EM_OK;
+}
+
+static inline int em_learn_projected(em_device *d) {
+    /* learn the sample x with hidden values h, and follow P and B */
+    int first = !d->count && !d->others, scale = em_on_own_scale(d);
+    double squares = 0.0, leverage = 0.0;
+    if (!first) {
+        em_freshen(d);
+        em_look(d, &squares, &leverage);
+    }
+    double asked = d->asked;
+    if (em_make_room(d)) return EM_FULL;
+    if (!first) em_follow(d, squares, leverage);
+    em_add(d);
+    if (first || scale != em_on_own_scale(d) || asked != em_ridge(d)) d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+/* ------------------------------------------------------------------------- what a caller uses */
+
+/* Start with nothing learnt. `memory` holds at least EM_BYTES(n, N) bytes, aligned to 8. */
+static inline int em_init(em_device *d, const em_projection *p, void *memory, size_t bytes) {
+    size_t n = p->n, N = p->N;
+    if (bytes < EM_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
+    memset(d, 0, sizeof *d);
+    memset(memory, 0, EM_BYTES(n, N));
+    d->projection = p;
+    d->U = (int64_t *)memory;
+    d->V = d->U + EM_PACKED(N);
+    d->C = d->V + N * n;
+    d->S = d->C + n;
+    d->P = (em_real *)(void *)(d->S + n);
+    d->B = d->P + EM_PACKED(N);
+    d->g = d->B + N * n;
+    d->k = d->g + N;
+    d->row = d->k + N;
+    d->e = d->row + n;
+    d->x = (int32_t *)(void *)((int64_t *)(void *)d->P +
+                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + 2 * n));
+    d->h = d->x + n;
+    d->odd = d->h + N;
+    d->limit = 4.0f;
+    d->commissioning = 16u * p->N;
+    d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+/* Whether enough is known for scores to mean something. */
+static inline int em_ready(const em_device *d) {
+    int64_t others = d->others_count >> (2 * d->projection->grid_bits);
+    return 10 * (d->count + others) >= 13 * (int64_t)d->projection->N;
+}
+
+/* Score a sample without learning it: 1 is usual, 4 is four times the usual squared error; 0 if
+ * nothing is known yet. */
+static inline int em_score(em_device *d, const double *readings, float *score) {
+    int error = em_to_grid(d->projection, readings, d->x);
+    return error ? error : em_score_grid(d, score);
+}
+
+/* Learn a sample, whatever its score. */
+static inline int em_learn(em_device *d, const double *readings) {
+    int error = em_to_grid(d->projection, readings, d->x);
+    if (!error) error = em_project(d->projection, d->x, d->h);
+    return error ? error : em_learn_projected(d);
+}
+
+/* Score a sample, then learn it. */
+static inline int em_learn_and_score(em_device *d, const double *readings, float *score) {
+    int error = em_score(d, readings, score);
+    return error ? error : em_learn_projected(d);
+}
+
+static inline float em_raise_level(em_device *d, float score) {
+    /* a <- max(z, min(a, m)): z is the third largest of the last five scores, m the largest */
+    float sorted[EM_OF];
+    d->scores[d->next] = score;
+    d->next = (uint8_t)((d->next + 1) % EM_OF);
+    memcpy(sorted, d->scores, sizeof sorted);
+    for (int i = 1; i < EM_OF; i++)
+        for (int k = i; k > 0 && sorted[k] > sorted[k - 1]; k--) {
+            float other = sorted[k];
+            sorted[k] = sorted[k - 1];
+            sorted[k - 1] = other;
+        }
+    float least = d->level < sorted[0] ? d->level : sorted[0];
+    return d->level = sorted[EM_VOTES - 1] > least ? sorted[EM_VOTES - 1] : least;
+}
+
+static inline int em_settle_odd(em_device *d) {
+    /* learn odd samples that no episode followed, the oldest first */
+    unsigned n = d->projection->n;
+    int error = EM_OK;
+    while (d->n_odd && d->ages[0] >= EM_OF && !error) {
+        memcpy(d->x, d->odd, n * sizeof(int32_t));
+        d->n_odd--;
+        memmove(d->odd, d->odd + n, (size_t)d->n_odd * n * sizeof(int32_t));
+        memmove(d->ages, d->ages + 1, d->n_odd);
+        error = em_project(d->projection, d->x, d->h);
+        if (!error) error = em_learn_projected(d);
+    }
+    return error;
+}
+
+/* Take one sample that is on the grid, in steps of 2^-g of the range: score it, tell whether it is
+ * an alarm, and learn it unless an episode is open. */
+static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result) {
+    unsigned n = d->projection->n;
+    em_result found = {0};
+    if (x != d->x) memcpy(d->x, x, n * sizeof(int32_t));
+    int error = em_score_grid(d, &found.score);
+    if (error) return error;
+    found.ready = (uint8_t)(em_ready(d) && (uint64_t)d->count >= d->commissioning);
+    int odd = 0;
+    if (found.ready) {
+        found.level = em_raise_level(d, found.score);
+        found.alarm = found.level > d->limit;
+        odd = found.score > d->limit;
+        d->episodes += found.alarm && !d->alarm;
+        d->alarm = found.alarm;
+    }
+    for (int i = 0; i < d->n_odd; i++) d->ages[i]++;
+    if (found.alarm) {
+        d->n_odd = 0; /* they were the beginning of it */
+    } else {
+        if (!odd) {
+            error = em_learn_projected(d);
+            found.learnt = !error;
+        } else if (found.score <= EM_MAX_ODD * d->limit) { /* it waits: fewer than EM_OF can */
+            memcpy(d->odd + (size_t)d->n_odd * n, d->x, n * sizeof(int32_t));
+            d->ages[d->n_odd++] = 0;
+        }
+        if (!error) error = em_settle_odd(d);
+    }
+    *result = found;
+    return error;
+}
+
+/* The same for readings in their own units. */
+static inline int em_take(em_device *d, const double *readings, em_result *result) {
+    int error = em_to_grid(d->projection, readings, d->x);
+    return error ? error : em_take_grid(d, d->x, result);
+}
+
+/* -------------------------------------------------------------------------------- exchanging */
+
+/* Takes bytes that are sent or saved; returns 0, or anything else to stop. */
+typedef int (*em_write)(void *context, const void *bytes, size_t size);
+
+typedef struct {
+    em_write write;
+    void *context;
+    size_t size;  /* bytes so far */
+    uint32_t crc; /* of these */
+    int failed;
+} em_stream;
+
+static inline void em_put(em_stream *to, const void *bytes, size_t size) {
+    const uint8_t *each = (const uint8_t *)bytes;
+    for (size_t i = 0; i < size; i++) {
+        to->crc ^= each[i];
+        for (int k = 0; k < 8; k++) to->crc = (to->crc >> 1) ^ (0xEDB88320u & (0u - (to->crc & 1u)));
+    }
+    to->size += size;
+    if (to->write && !to->failed) to->failed = to->write(to->context, bytes, size) != 0;
+}
+
+static inline void em_put_text(em_stream *to, const char *text) { em_put(to, text, strlen(text)); }
+
+static inline void em_put64(em_stream *to, uint64_t word) {
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
+    em_put(to, bytes, 8);
+}
+
+static inline void em_put_number(em_stream *to, uint32_t number) {
+    char digits[11], *at = digits + 10;
+    *at = 0;
+    do *--at = (char)('0' + number % 10);
+    while (number /= 10);
+    em_put_text(to, at);
+}
+
+static inline uint64_t em_float64(int64_t quanta, unsigned bits) {
+    /* the bits of quanta * 2^-bits as a float64 */
+    if (!quanta) return 0;
+    uint64_t size = quanta < 0 ? (uint64_t)0 - (uint64_t)quanta : (uint64_t)quanta;
+    int exponent = 1075 - (int)bits;
+    while (!(size >> 52)) {
+        size <<= 1;
+        exponent--;
+    }
+    return (uint64_t)(quanta < 0) << 63 | (uint64_t)exponent << 52 |
+           (size & (((uint64_t)1 << 52) - 1));
+}
+
+static inline void em_put_count(em_stream *to, int64_t count) {
+    /* as Python's float.hex: 0x1.9000000000000p+5 */
+    char text[32], *at = text;
+    uint64_t word = em_float64(count, 0), digits = word & (((uint64_t)1 << 52) - 1);
+    if (!count) {
+        em_put_text(to, "0x0.0p+0");
+        return;
+    }
+    memcpy(at, "0x1.", 4);
+    at += 4;
+    for (int i = 48; i >= 0; i -= 4) *at++ = "0123456789abcdef"[digits >> i & 15];
+    memcpy(at, "p+", 3);
+    em_put_text(to, text);
+    em_put_number(to, (uint32_t)(word >> 52) - 1023);
+}
+
+static inline void em_put_header(em_stream *to, const em_device *d, const char *device,
+                          const char *pattern) {
+    const em_projection *p = d->projection;
+    em_put_text(to, "{\"__metadata__\":{\"edgemerge\":\"1\",\"kind\":\"");
+    em_put_text(to, device ? "contribution" : "stats");
+    em_put_text(to, "\",\"form\":\"exact\",\"fingerprint\":\"");
+    em_put_text(to, p->fingerprint);
+    em_put_text(to, "\",\"projection\":\"");
+    em_put_text(to, p->settings);
+    if (device) {
+        em_put_text(to, "\",\"device\":\"");
+        em_put_text(to, device);
+        em_put_text(to, "\",\"pattern\":\"");
+        em_put_text(to, pattern);
+        em_put_text(to, "\",\"incarnation\":\"");
+        em_put_number(to, d->incarnation);
+        em_put_text(to, "\",\"revision\":\"");
+        em_put_number(to, d->revision);
+    }
+    em_put_text(to, "\",\"count\":\"");
+    em_put_count(to, d->count);
+    em_put_text(to, p->tensors);
+    while (to->size & 7) em_put_text(to, " ");
+}
+
+/* Send what this device saw itself as a contribution, with the next revision: the same bytes that
+ * Python sends. Names are plain ASCII without quotes or backslashes. */
+static inline int em_share(em_device *d, const char *device, const char *pattern, em_write write,
+                    void *context) {
+    const em_projection *p = d->projection;
+    unsigned bits = 2u * p->grid_bits;
+    em_stream length = {0}, to = {0};
+    d->revision++;
+    em_put_header(&length, d, device, pattern);
+    to.write = write;
+    to.context = context;
+    em_put64(&to, length.size);
+    em_stream header = to;
+    header.size = 0;
+    em_put_header(&header, d, device, pattern);
+    to.failed = header.failed;
+    for (size_t i = 0; i < EM_PACKED(p->N); i++) em_put64(&to, em_float64(d->U[i], bits));
+    for (size_t i = 0; i < (size_t)p->N * p->n; i++) em_put64(&to, em_float64(d->V[i], bits));
+    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(d->C[j], p->grid_bits));
+    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(d->S[j], bits));
+    return to.failed ? EM_WRITE_FAILED : EM_OK;
+}
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    int same;
+} em_comparison;
+
+static inline int em_compare(void *context, const void *bytes, size_t size) {
+    em_comparison *with = (em_comparison *)context;
+    with->same = with->same && size <= with->size && !memcmp(with->bytes, bytes, size);
+    if (with->same) {
+        with->bytes += size;
+        with->size -= size;
+    }
+    return !with->same;
+}
+
+static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits, int64_t *quanta) {
+    /* what em_put_count writes, in counts of 2^-bits */
+    uint64_t digits = 0, exponent = 0;
+    size_t at = 4, end = 4;
+    if (size >= 8 && !memcmp(text, "0x0.0p+0\"", 9)) {
+        *quanta = 0;
+        return 8;
+    }
+    if (size < 24 || memcmp(text, "0x1.", 4)) return 0;
+    for (; end < 17; end++) {
+        uint8_t c = text[end];
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return 0;
+        digits = digits << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    if (text[end] != 'p' || text[end + 1] != '+') return 0; /* less than one sample is none */
+    for (at = end += 2; end < size && end < at + 2 && text[end] >= '0' && text[end] <= '9'; end++)
+        exponent = 10 * exponent + (uint64_t)(text[end] - '0');
+    if (end == at || end >= size || text[end] != '"') return 0;
+    uint64_t word = (exponent + 1023) << 52 | digits;
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
+    return em_quanta(bytes, bits, quanta) ? 0 : (int)end;
+}
+
+/* Use what others have seen: the bytes of a Stats of the same projection, as `edgemerge bridge`
+ * or `encode(ledger.total(...).total)` give them. They are read in place, also from flash, and must
+ * stay there until something else is adopted. NULL takes it back. */
+static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
+    const em_projection *p = d->projection;
+    unsigned bits = 2u * p->grid_bits;
+    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
+    if (!bytes) {
+        d->others = NULL;
+        d->others_count = 0;
+        d->steps = EM_SOLVE_EVERY;
+        return EM_OK;
+    }
+    if (size < 8) return EM_BAD_BYTES;
+    uint64_t length = em_read64(bytes);
+    if (length > size || (length & 7) || size != 8 + length + 8 * sums) return EM_BAD_BYTES;
+    /* the header is compared with the one that this device would write, up to the count */
+    static const char last[] = "\"count\":\"";
+    const uint8_t *header = bytes + 8;
+    size_t at = 0, width = sizeof last - 1;
+    while (at + width < length && memcmp(header + at, last, width)) at++;
+    if (at + width >= length) return EM_BAD_BYTES;
+    em_device other = *d;
+    int64_t count = 0;
+    int digits = em_parse_count(header + at + width, (size_t)length - at - width, bits, &count);
+    if (!digits) return EM_BAD_BYTES;
+    em_comparison same = {header, (size_t)length, 1};
+    em_stream to = {em_compare, &same, 0, 0, 0};
+    other.count = count >> bits;
+    if ((other.count << bits) != count) return EM_BAD_BYTES; /* fractions: not for small devices */
+    em_put_header(&to, &other, NULL, NULL);
+    if (!same.same) return EM_OTHER_FLEET;
+    if (same.size) return EM_BAD_BYTES;
+    const uint8_t *arrays = header + length;
+    int64_t largest = 0, found;
+    for (size_t i = 0; i < sums; i++) {
+        size_t C = sums - 2 * (size_t)p->n;
+        if (em_quanta(arrays + 8 * i, i >= C && i < C + p->n ? p->grid_bits : bits, &found))
+            return EM_BAD_BYTES;
+        if ((found < 0 ? -found : found) > largest) largest = found < 0 ? -found : found;
+    }
+    for (unsigned i = 0; i < p->N; i++) {
+        (void)em_quanta(arrays + 8 * em_at(p->N, i, i), bits, &found);
+        if (found < 0) return EM_BAD_BYTES;
+    }
+    if (count > largest) largest = count;
+    if (largest > EM_EXACT - 1 - d->largest) return EM_FULL;
+    d->others = arrays;
+    d->others_count = count;
+    d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+/* ------------------------------------------------------------------------------------ saving */
+
+/* Storage with two slots of at least EM_SAVED_BYTES(n, N) each: writes go to one, the other keeps
+ * the state before, so power can fail at any moment. Functions return 0, or anything else. */
+typedef struct {
+    int (*begin)(void *context, int slot); /* erase a slot */
+    int (*write)(void *context, const void *bytes, size_t size); /* append to it */
+    int (*read)(void *context, int slot, size_t at, void *bytes, size_t size);
+    void *context;
+} em_storage;
+
+#define EM_SAVED_BYTES(n, N) (128 + 8 * (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)))
+#define EM_MAGIC UINT64_C(0x31656772656d6465) /* "edmerge1" */
+
+/* Save sums, revision and limit. */
+static inline int em_save(em_device *d, const em_storage *storage) {
+    const em_projection *p = d->projection;
+    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
+    uint32_t limit;
+    em_stream to = {storage->write, storage->context, 0, 0, 0};
+    if (storage->begin(storage->context, (int)((d->saved + 1) & 1))) return EM_WRITE_FAILED;
+    memcpy(&limit, &d->limit, 4);
+    em_put64(&to, EM_MAGIC);
+    em_put64(&to, d->saved + 1);
+    em_put(&to, p->fingerprint, 64);
+    em_put64(&to, (uint64_t)d->count);
+    em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
+    em_put64(&to, (uint64_t)d->commissioning << 32 | limit);
+    for (size_t i = 0; i < sums; i++) em_put64(&to, (uint64_t)d->U[i]); /* U, V, C, S in one */
+    em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
+    if (to.failed) return EM_WRITE_FAILED;
+    d->saved++;
+    return EM_OK;
+}
+
+static inline int em_read_slot(const em_storage *storage, int slot, size_t words, const char *fingerprint,
+                        uint64_t *number) {
+    em_stream sum = {0};
+    uint8_t bytes[8];
+    for (size_t i = 0; i < words; i++) {
+        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
+        uint64_t word = em_read64(bytes);
+        if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
+        if (i == 1) *number = word;
+        if (i >= 2 && i < 10 && memcmp(bytes, fingerprint + 8 * (i - 2), 8)) return EM_OTHER_FLEET;
+        if (i == words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
+        em_put(&sum, bytes, 8);
+    }
+    return EM_CORRUPT;
+}
+
+/* Continue from the newest state that is whole. Call it right after em_init. */
+static inline int em_resume(em_device *d, const em_storage *storage) {
+    const em_projection *p = d->projection;
+    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n, words = 14 + sums;
+    uint64_t numbers[2] = {0, 0};
+    int found[2];
+    for (int slot = 0; slot < 2; slot++)
+        found[slot] = em_read_slot(storage, slot, words, p->fingerprint, &numbers[slot]);
+    if (found[0] && found[1]) return found[0] == EM_OTHER_FLEET ? found[0] : found[1];
+    int slot = found[0] ? 1 : found[1] ? 0 : numbers[1] > numbers[0];
+    uint8_t bytes[8];
+    for (size_t i = 10; i < words; i++) {
+        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
+        uint64_t word = em_read64(bytes);
+        uint32_t low = (uint32_t)word;
+        if (i == 10) d->count = (int64_t)word;
+        else if (i == 11) {
+            d->revision = low;
+            d->incarnation = (uint32_t)(word >> 32);
+        } else if (i == 12) {
+            memcpy(&d->limit, &low, 4);
+            d->commissioning = (uint32_t)(word >> 32);
+        } else if (i < words - 1) d->U[i - 13] = (int64_t)word;
+        else d->episodes = low;
+    }
+    d->saved = (uint32_t)numbers[slot];
+    d->largest = EM_EXACT; /* counted again when the next sample is learnt */
+    d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+/* ------------------------------------------------------------------------------- fingerprint */
+
+typedef struct {
+    uint32_t state[8];
+    uint8_t block[64];
+    uint64_t size;
+} em_sha256;
+
+static inline uint32_t em_rotate(uint32_t x, int bits) { return x >> bits | x << (32 - bits); }
+
+static inline void em_sha256_block(em_sha256 *hash) {
+    static const uint32_t K[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+        0xc67178f2};
+    uint32_t w[64], s[8];
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)hash->block[4 * i] << 24 | (uint32_t)hash->block[4 * i + 1] << 16 |
+               (uint32_t)hash->block[4 * i + 2] << 8 | hash->block[4 * i + 3];
+    for (int i = 16; i < 64; i++)
+        w[i] = w[i - 16] + w[i - 7] +
+               (em_rotate(w[i - 15], 7) ^ em_rotate(w[i - 15], 18) ^ w[i - 15] >> 3) +
+               (em_rotate(w[i - 2], 17) ^ em_rotate(w[i - 2], 19) ^ w[i - 2] >> 10);
+    memcpy(s, hash->state, sizeof s);
+    for (int i = 0; i < 64; i++) {
+        uint32_t one = s[7] + (em_rotate(s[4], 6) ^ em_rotate(s[4], 11) ^ em_rotate(s[4], 25)) +
+                       ((s[4] & s[5]) ^ (~s[4] & s[6])) + K[i] + w[i];
+        uint32_t two = (em_rotate(s[0], 2) ^ em_rotate(s[0], 13) ^ em_rotate(s[0], 22)) +
+                       ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+        for (int k = 7; k > 0; k--) s[k] = s[k - 1];
+        s[4] += one;
+        s[0] = one + two;
+    }
+    for (int i = 0; i < 8; i++) hash->state[i] += s[i];
+}
+
+static inline int em_sha256_add(void *context, const void *bytes, size_t size) {
+    em_sha256 *hash = (em_sha256 *)context;
+    for (size_t i = 0; i < size; i++) {
+        hash->block[hash->size++ & 63] = ((const uint8_t *)bytes)[i];
+        if (!(hash->size & 63)) em_sha256_block(hash);
+    }
+    return 0;
+}
+
+static inline uint64_t em_bits_of(double value) {
+    uint64_t word;
+    memcpy(&word, &value, 8);
+    return word;
+}
+
+/* Recompute the fingerprint from the constants; EM_BAD_TABLE if they are not what it names. */
+static inline int em_check_table(const em_projection *p) {
+    em_sha256 hash = {{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c,
+                       0x1f83d9ab, 0x5be0cd19}, {0}, 0};
+    em_stream to = {em_sha256_add, &hash, 0, 0, 0};
+    size_t weights = (size_t)p->n * p->N, zero = 0;
+    em_put(&to, p->words, p->words_length);
+    for (size_t i = 0; i < weights + p->N; i++) {
+        uint64_t word = em_float64(i < weights ? p->A[i] : p->b[i - weights], p->weight_bits);
+        if (zero < p->n_negative_zeros && p->negative_zeros[zero] == i) {
+            word = (uint64_t)1 << 63;
+            zero++;
+        }
+        em_put64(&to, word);
+    }
+    for (unsigned i = 0; i < p->n; i++) em_put64(&to, em_bits_of(p->low[i]));
+    for (unsigned i = 0; i < p->n; i++) em_put64(&to, em_bits_of(p->high[i]));
+    uint64_t bits = 8 * hash.size;
+    (void)em_sha256_add(&hash, "\x80", 1);
+    while ((hash.size & 63) != 56) (void)em_sha256_add(&hash, "", 1);
+    for (int i = 56; i >= 0; i -= 8) {
+        uint8_t byte = (uint8_t)(bits >> i);
+        (void)em_sha256_add(&hash, &byte, 1);
+    }
+    for (int i = 0; i < 64; i++)
+        if (p->fingerprint[i] != "0123456789abcdef"[hash.state[i / 8] >> (28 - 4 * (i % 8)) & 15])
+            return EM_BAD_TABLE;
+    return EM_OK;
+}
+
+#endif

@@ -1,0 +1,129 @@
+/* Runs commands from a file against a device in edgemerge.h, and writes what comes of them.
+ *
+ * A command is a letter, a 32-bit number, and data. Each writes a 32-bit error first.
+ *   L k  learn and score k samples: float scores       T k  take k samples: score, level, 4 marks
+ *   S k  score k samples: float scores                 G k  take k samples on the grid: alarms
+ *   C    share: 32-bit length, bytes                   A k  adopt k bytes
+ *   W k  save, of which k bytes reach the storage      R    start anew and resume
+ *   D    digest of the sums and the count
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "pump.h"
+
+static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
+static uint8_t slots[2][EM_SAVED_BYTES(PUMP_N, PUMP_HIDDEN)];
+static uint8_t shared[1 << 20];
+static size_t n_shared, at, left;
+static int slot_of;
+static uint8_t *adopted;
+
+static void put(const void *bytes, size_t size) {
+    if (fwrite(bytes, 1, size, stdout) != size) exit(9);
+}
+
+static int collect(void *context, const void *bytes, size_t size) {
+    (void)context;
+    if (n_shared + size > sizeof shared) return 1;
+    memcpy(shared + n_shared, bytes, size);
+    n_shared += size;
+    return 0;
+}
+
+static int begin(void *context, int slot) {
+    (void)context;
+    slot_of = slot;
+    at = 0;
+    if (left) memset(slots[slot], 0xff, sizeof slots[slot]);
+    return 0;
+}
+
+static int append(void *context, const void *bytes, size_t size) {
+    (void)context;
+    size_t i = 0;
+    for (; i < size && left; i++, left--) slots[slot_of][at++] = ((const uint8_t *)bytes)[i];
+    return i < size;
+}
+
+static int fetch(void *context, int slot, size_t from, void *bytes, size_t size) {
+    (void)context;
+    memcpy(bytes, slots[slot] + from, size);
+    return 0;
+}
+
+static void run(em_device *d, int command, uint32_t k) {
+    static const em_storage storage = {begin, append, fetch, NULL};
+    double x[PUMP_N];
+    int32_t steps[PUMP_N];
+    int32_t error = EM_OK;
+    if (command == 'A') {
+        uint8_t *bytes = k ? malloc(k) : NULL;
+        if (k && fread(bytes, 1, k, stdin) != k) exit(8);
+        error = em_adopt(d, bytes, k);
+        if (error) free(bytes);
+        else {
+            free(adopted);
+            adopted = bytes;
+        }
+        put(&error, 4);
+    } else if (command == 'C') {
+        n_shared = 0;
+        error = em_share(d, "pump-3", "normal", collect, NULL);
+        uint32_t size = (uint32_t)n_shared;
+        put(&error, 4);
+        put(&size, 4);
+        put(shared, n_shared);
+    } else if (command == 'W') {
+        left = k;
+        error = em_save(d, &storage);
+        put(&error, 4);
+    } else if (command == 'R') {
+        if (em_init(d, &pump_projection, memory, sizeof memory)) exit(7);
+        error = em_resume(d, &storage);
+        put(&error, 4);
+    } else if (command == 'D') {
+        uint32_t crc = 0;
+        em_stream sum = {0};
+        em_put(&sum, d->U, 8 * (EM_PACKED(PUMP_HIDDEN) + PUMP_HIDDEN * PUMP_N + 2 * PUMP_N));
+        crc = sum.crc;
+        put(&error, 4);
+        put(&crc, 4);
+        put(&d->count, 8);
+    } else {
+        for (uint32_t i = 0; i < k; i++) {
+            float score = 0;
+            em_result result = {0};
+            if (command == 'G' ? fread(steps, sizeof steps, 1, stdin) != 1
+                               : fread(x, sizeof x, 1, stdin) != 1)
+                exit(8);
+            if (command == 'L') error = em_learn_and_score(d, x, &score);
+            if (command == 'S') error = em_score(d, x, &score);
+            if (command == 'T') error = em_take(d, x, &result);
+            if (command == 'G') error = em_take_grid(d, steps, &result);
+            put(&error, 4);
+            if (command == 'L' || command == 'S') put(&score, 4);
+            else {
+                put(&result.score, 4);
+                put(&result.level, 4);
+                uint8_t marks[4] = {result.ready, result.alarm, result.learnt, 0};
+                put(marks, 4);
+            }
+        }
+    }
+}
+
+int main(void) {
+    em_device device;
+    char command;
+    uint32_t k;
+    if (em_check_table(&pump_projection)) return 2;
+    if (em_init(&device, &pump_projection, memory, sizeof memory - 1) != EM_TOO_SMALL) return 3;
+    if (em_init(&device, &pump_projection, memory, sizeof memory)) return 4;
+    while (fread(&command, 1, 1, stdin) == 1) {
+        if (fread(&k, 4, 1, stdin) != 1) return 5;
+        run(&device, command, k);
+    }
+    free(adopted);
+    return 0;
+}
