@@ -32,7 +32,6 @@ WINDOW_CHECKS = {
     "check_transformer_general": ONE_EACH,
     "check_methods_sample_order_invariance": "the order of readings is what a window is about",
     "check_methods_subset_invariance": "one reading alone is no window",
-    "check_array_api_input": "skipped by scikit-learn unless SCIPY_ARRAY_API is set",
 }
 
 
