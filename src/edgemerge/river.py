@@ -109,6 +109,32 @@ class OSELMDetector(base.AnomalyDetector):
         row = self._row(x)
         return float(self._detector.score(self._padded(x, self._features) if row is None else row))
 
+    def explain_one(self, x: Features) -> dict[Any, float]:
+        """Return how far each feature is from what the other features say, the largest first.
+
+        1 or less is usual for that feature. A feature that has moved is left out of what the
+        others say, so that they do not look odd because of it.
+
+        Args:
+            x: The sample, scaled as for `score_one`. Unknown features are ignored; an absent one
+                counts as the middle of the range.
+
+        Returns:
+            A number for each feature that was ever learnt; nothing up to 1.3 samples per hidden
+            value, where the score is 0.
+
+        >>> import random
+        >>> detector, draw = OSELMDetector(n_hidden=16), random.Random(0).gauss
+        >>> for load in [draw(0.0, 0.4) for _ in range(300)]:
+        ...     detector.learn_one({"heat": load, "noise": draw(load / 2, 0.1), "flow": -load})
+        >>> list(detector.explain_one({"heat": 0.4, "noise": 0.9, "flow": -0.4}))[0]
+        'noise'
+        """
+        if self._detector is None or not self._detector.ready:
+            return {}
+        shares = self._detector.explain(self._padded(x, self._features))
+        return {self._features[i]: float(shares[i]) for i in np.argsort(-shares, kind="stable")}
+
     def merge(self, other: Self) -> None:
         """Add everything that another detector has learnt, whatever features it met."""
         if other._detector is None:

@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any, Literal, Self, cast
@@ -20,10 +21,23 @@ from warnings import warn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    OutlierMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    _check_sample_weight,
+    check_is_fitted,
+    validate_data,
+)
 
+from edgemerge.agent.features import SlidingWindow, Spectrum, Statistics
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.limit import Calibration, must_be_rate, scores_without_each
@@ -157,6 +171,28 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
         """Return 1 for normal rows and −1 for outliers."""
         return np.where(self.decision_function(X) < 0.0, -1, 1)
+
+    def explain(self, X: Any) -> Any:
+        """Return how far each input is from what the other inputs of its row say.
+
+        1 or less is usual for that input. An input that has moved is left out of what the others
+        say, so that they do not look odd because of it.
+
+        Args:
+            X: Rows (k, n), each explained by itself.
+
+        Returns:
+            (k, n). For a data frame of pandas, a data frame with its index and columns; the
+            columns of an array are in the order of `feature_names_in_`.
+
+        >>> load = np.random.default_rng(0).normal(0.0, 1.0, (500, 1))
+        >>> X = load * [1.0, 2.0, -1.0] + np.random.default_rng(1).normal(0.0, 0.1, (500, 3))
+        >>> OSELMDetector().fit(X).explain([[1.0, 2.0, 1.0]]).argmax(1)  # the third should be -1
+        array([2])
+        """
+        rows = _validated_rows(self, X)
+        shares = self.detector_.explain(rows)
+        return _frame_like(X, shares, X.index, X.columns) if _is_frame(X) else shares
 
     @property
     def stats_(self) -> Stats:
@@ -317,6 +353,173 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = classes
         _learn_targets(self, rows, np.equal.outer(labels, classes), weights, known)
         return self
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WindowFeatures(TransformerMixin, BaseEstimator):
+    """Turns readings into statistics of windows, with the same bits as the agent's features.
+
+    Put it before a detector in a pipeline. One row goes out for each window, not for each reading,
+    so a target `y` for each reading does not fit it.
+
+    Args:
+        length: Readings in a window, 64 unless given.
+        step: Readings from one window to the next; None (the default) puts windows side by side.
+        statistics: Of each channel: some of mean, std, min, max, median, range, rms, slope,
+            crossings and last. mean, std, min and max unless given.
+
+    >>> readings = np.arange(12.0).reshape(6, 2)
+    >>> features = WindowFeatures(length=3, statistics=("mean", "last")).fit(readings)
+    >>> features.transform(readings)
+    array([[ 2.,  4.,  3.,  5.],
+           [ 8., 10.,  9., 11.]])
+    >>> features.get_feature_names_out()
+    array(['x0 mean', 'x0 last', 'x1 mean', 'x1 last'], dtype=object)
+    """
+
+    length: int = 64
+    step: int | None = None
+    statistics: Sequence[str] = ("mean", "std", "min", "max")
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:  # noqa: ARG002  # sklearn may give y
+        """Check the settings, and remember the channels; nothing else is learnt.
+
+        Args:
+            X: Readings (k, channels), the oldest first.
+            y: Ignored.
+        """
+        validate_data(self, X, dtype=np.float64)
+        self._window()  # refuses settings that are out of range
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Return a row for each full window.
+
+        Args:
+            X: Readings (k, channels), the oldest first, at least as many as a window is long.
+
+        Returns:
+            (windows, channels × statistics). With `set_output(transform="pandas")` and a data
+            frame, a data frame whose index is that of the last reading of each window.
+        """
+        return _window_rows(self, X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the name of each column: the channel, then the statistic, such as "x0 mean".
+
+        Args:
+            input_features: The names of the channels; None (the default) takes those that were
+                fitted, or x0, x1 and so on.
+        """
+        return _window_names(self, input_features)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_features_in_")
+
+    def _window(self) -> SlidingWindow:
+        return SlidingWindow(Statistics(self.statistics), self.length, self.step)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SpectrumFeatures(TransformerMixin, BaseEstimator):
+    """Turns readings into levels of frequency bands, with the same bits as the agent's features.
+
+    A level is the mean power of a band in dB, relative to a sine of amplitude 1. One row goes out
+    for each window, not for each reading.
+
+    Args:
+        rate_hz: Readings a second, 1 unless given.
+        length: Readings in a window, 256 unless given.
+        step: Readings from one window to the next; None (the default) puts windows side by side.
+        bands: Bands of equal width, 32 unless given.
+        low_hz: Lower end of the lowest band, 0 unless given.
+        high_hz: Upper end of the highest band; None (the default) is half of `rate_hz`.
+
+    >>> wave = np.sin(2.0 * np.pi * 125.0 * np.arange(64) / 1000.0)[:, None]
+    >>> features = SpectrumFeatures(rate_hz=1000.0, length=64, bands=4).fit(wave)
+    >>> features.get_feature_names_out()[features.transform(wave).argmax()]
+    'x0 0-125 Hz'
+    """
+
+    rate_hz: float = 1.0
+    length: int = 256
+    step: int | None = None
+    bands: int = 32
+    low_hz: float = 0.0
+    high_hz: float | None = None
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:  # noqa: ARG002  # sklearn may give y
+        """Check the settings, and remember the channels; nothing else is learnt.
+
+        Args:
+            X: Readings (k, channels), the oldest first.
+            y: Ignored.
+        """
+        validate_data(self, X, dtype=np.float64)
+        self._window()  # refuses settings that are out of range
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Return a row for each full window.
+
+        Args:
+            X: Readings (k, channels), the oldest first, at least as many as a window is long.
+
+        Returns:
+            (windows, channels × bands). With `set_output(transform="pandas")` and a data frame, a
+            data frame whose index is that of the last reading of each window.
+        """
+        return _window_rows(self, X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the name of each column: the channel, then the band, such as "x0 0-125 Hz".
+
+        Args:
+            input_features: The names of the channels; None (the default) takes those that were
+                fitted, or x0, x1 and so on.
+        """
+        return _window_names(self, input_features)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_features_in_")
+
+    def _window(self) -> SlidingWindow:
+        spectrum = Spectrum(
+            length=self.length,
+            rate_hz=self.rate_hz,
+            bands=self.bands,
+            low_hz=self.low_hz,
+            high_hz=self.high_hz,
+        )
+        return SlidingWindow(spectrum, self.length, self.step)
+
+
+def _window_rows(estimator: Any, X: Any) -> Any:
+    readings, length = _validated_rows(estimator, X), estimator.length
+    if len(readings) < length:
+        raise SampleError(
+            f"found {len(readings)} readings (n_samples={len(readings)}), expected at least "
+            f"{length}, the length of a window: give more, or shorten the window"
+        )
+    rows = estimator._window().samples(np.ascontiguousarray(readings))
+    if not _is_frame(X) or _get_output_config("transform", estimator)["dense"] != "pandas":
+        return rows
+    last = np.arange(len(rows)) * (estimator.step or length) + length - 1
+    return _frame_like(X, rows, X.index[last], _window_names(estimator))
+
+
+def _window_names(estimator: Any, channels: Any = None) -> NDArray[np.object_]:
+    check_is_fitted(estimator)
+    names = estimator._window().names(_check_feature_names_in(estimator, channels))
+    return np.asarray(names, dtype=object)
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "iloc") and hasattr(X, "columns")
+
+
+def _frame_like(X: Any, values: Array, index: Any, columns: Any) -> Any:
+    return type(X)(values, index=index, columns=columns)
 
 
 def _learn_targets(estimator: Any, rows: Array, targets: Array, weights: Array, known: Any) -> None:

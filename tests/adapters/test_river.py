@@ -192,3 +192,20 @@ def test_an_absent_feature_is_in_the_middle_of_any_range():
 
 def test_the_old_name_still_works():
     assert river.Detector is OSELMDetector
+
+
+def test_explanations_name_the_feature_that_moved_first():
+    draw, detector = random.Random(0).gauss, OSELMDetector(n_hidden=16, seed=7)
+    assert detector.explain_one({"heat": 0.1}) == {}
+    for load in [draw(0.0, 0.3) for _ in range(400)]:
+        x = {"heat": load, 7: draw(-load, 0.03), "noise": draw(load / 2, 0.03)}
+        detector.learn_one(x)
+        if detector.score_one(x) == 0.0:
+            assert detector.explain_one(x) == {}
+    found = detector.explain_one({"noise": 0.6, 7: -0.3, "heat": 0.3, "new": 9.0})
+    assert next(iter(found)) == "noise"
+    assert set(found) == {"heat", 7, "noise"}
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert found["noise"] > 50.0
+    assert found["heat"] < 5.0
+    assert next(iter(detector.explain_one({"heat": 0.3, "noise": 0.15}))) == 7  # absent counts as 0

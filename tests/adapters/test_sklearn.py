@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -312,3 +313,23 @@ def test_earlier_counts_fall_with_the_scores_of_new_rows(monkeypatch):
     monkeypatch.setattr(Calibration, "rescale", lambda _, factor: factors.append(factor))
     assert -in_pieces(0)[0].offset_ > -followed
     assert np.prod(factors) < 0.9
+
+
+def test_explanations_name_the_input_that_moved_and_keep_the_frame():
+    rng = np.random.default_rng(0)
+    load = rng.normal(0.0, 1.0, (600, 1))
+    X = load * [1.0, 2.0, -1.0, 0.5] + rng.normal(0.0, 0.1, (600, 4))
+    frame = pd.DataFrame(X, columns=["flow", "heat", "noise", "current"])
+    detector = OSELMDetector().fit(frame)
+    odd = frame[:40].set_index(pd.Index(range(100, 140)))
+    odd["noise"] += 1.5
+    found = detector.explain(odd)
+    assert list(found.columns) == list(detector.feature_names_in_)
+    assert list(found.index) == list(odd.index)
+    assert (found.idxmax(axis=1) == "noise").mean() > 0.95
+    plain = OSELMDetector().fit(X).explain(odd.to_numpy())
+    assert np.array_equal(plain, found.to_numpy())
+    with pytest.raises(NotFittedError):
+        OSELMDetector().explain(X)
+    with pytest.raises(ValueError, match="feature names"):
+        detector.explain(odd[["heat", "flow", "noise", "current"]])

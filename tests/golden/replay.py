@@ -60,6 +60,12 @@ def uneven(call: Callable[[Any], Any], rows: Array) -> Array:
     return np.concatenate(found)
 
 
+def squared_residuals(thing: Any, rows: Array) -> Array:
+    """Return what `explain` returned then: squared residuals in units of what is usual."""
+    on_grid = thing.projection.to_rows(rows)
+    return np.asarray(thing.residuals(on_grid, thing.projection.project(on_grid)) ** 2).ravel()
+
+
 VERBS: dict[str, Callable[[Any, Array], Any]] = {
     "learn": lambda thing, rows: thing.learn(rows),
     "learn each": lambda thing, rows: each(thing.learn, rows) and None,
@@ -68,7 +74,7 @@ VERBS: dict[str, Callable[[Any, Array], Any]] = {
     "stream": lambda thing, rows: uneven(thing.learn_and_score, rows),
     "stream each": lambda thing, rows: each(thing.learn_and_score, rows),
     "adopt": adopt,
-    "explain": lambda thing, rows: np.concatenate(each(thing.explain, rows)),
+    "explain": squared_residuals,
 }
 
 

@@ -101,6 +101,13 @@ class SlidingWindow:
         self._missing = self._step
         return np.asarray(self._kind.of(np.array(self._recent)).reshape(-1))
 
+    def samples(self, readings: Array) -> Array:
+        """Return the samples of a table of readings (k, channels), as `push` would, one a row."""
+        starts = range(0, len(readings) - self._length + 1, self._step)
+        windows = (readings[start : start + self._length] for start in starts)
+        found = [self._kind.of(window).reshape(-1) for window in windows]
+        return np.array(found).reshape(-1, self.n_outputs(readings.shape[1]))
+
     def state(self) -> Any:
         """Return the readings in the window and how many are missing, as plain JSON."""
         rows = [row.tolist() for row in self._recent]

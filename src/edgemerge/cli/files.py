@@ -306,7 +306,8 @@ def score(
     """Score samples with the learner in a file.
 
     SAMPLES is a CSV file, or - for standard input. A score of 1 is usual; 4 means four times the
-    usual squared error. --explain gives the same ratio for single inputs. Nothing is learnt.
+    usual squared error. --explain gives how far single inputs are from what the others say, as a
+    squared distance; 1 or less is usual. Nothing is learnt.
     Results are printed as CSV while samples arrive.
     """
     learner = load_learner(learner_file)

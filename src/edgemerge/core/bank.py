@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
+from edgemerge.core.explanation import largest_by_name
 from edgemerge.core.ledger import Contribution, Merged, must_be_name, must_be_of_kind
 from edgemerge.core.patterns import (
     AdoptionPlan,
@@ -192,19 +193,55 @@ class Bank:
             raise UnknownError("this bank knows no pattern yet: let it learn first")
         return self.closest_row(row)
 
-    def explain(self, x: Samples | Seen) -> Array:
-        """Return how much each input adds to the loss, (n,), for the pattern that x belongs to.
+    def explain(self, X: Samples | Seen) -> Array:
+        """Return how far each input is from what the others say, for the pattern of each sample.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n), each explained by itself.
+
+        Returns:
+            (n,) for one sample, (k, n) for rows, as for a detector: 1 or less is usual. Ones while
+            there is no pattern yet.
+        """
+        given = X.row if isinstance(X, Seen) else self.projection.to_grid(X)
+        rows = np.atleast_2d(given)
+        found = np.ones_like(rows)
+        for detector, mine in self._by_pattern(rows):
+            found[mine] = detector.explain_each(rows[mine])
+        return found.reshape(given.shape)
+
+    def explain_by_name(self, x: Samples | Seen, *, most: int = 3) -> dict[str, float]:
+        """Return the inputs that explain a sample best, by name, the largest first.
 
         Args:
             x: What `look` returned, or one sample (n,).
+            most: The number of inputs, 3 unless given.
 
         Returns:
-            1 is usual for that input; ones while there is no pattern yet.
+            What `explain` returns for them. An input without a name has its number, "0" first.
         """
         row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
-        if not self.patterns.instances:
-            return np.ones_like(row)
-        return self[self.closest_row(row)].explain(x)
+        return largest_by_name(self.explain_together(row[None]), self.projection.names, most)
+
+    def explain_together(self, rows: Array) -> Array:
+        """Return one explanation of samples that belong together, as in an alarm, (n,).
+
+        Args:
+            rows: The samples on the grid, (k, n); each counts for the pattern that it belongs to.
+        """
+        if not len(self):
+            return np.ones(rows.shape[1])
+        found = np.zeros(rows.shape[1])
+        for detector, mine in self._by_pattern(rows):
+            found += mine.mean() * detector.explain_together(rows[mine])
+        return found
+
+    def _by_pattern(self, rows: Array) -> Iterator[tuple[Detector, NDArray[np.bool_]]]:
+        """Yield each detector that rows (k, n) on the grid belong to, and which these are."""
+        home = self.patterns.nearest(rows) if len(self) else np.full(len(rows), -1)
+        for i, detector in enumerate(self.detectors.values()):
+            if (home == i).any():
+                yield detector, home == i
 
     def residuals(self, rows: Array, H: Array) -> Array:
         """Return x − hB for the pattern of each sample, in units of what is usual, (k, n).
@@ -214,11 +251,8 @@ class Bank:
             H: Their hidden values, (k, N).
         """
         found = np.ones_like(rows)
-        home = self.patterns.nearest(rows) if len(self) else np.full(len(rows), -1)
-        for i, detector in enumerate(self.detectors.values()):
-            mine = home == i
-            if mine.any():
-                found[mine] = detector.residuals(rows[mine], H[mine])
+        for detector, mine in self._by_pattern(rows):
+            found[mine] = detector.residuals(rows[mine], H[mine])
         return found
 
     def drift(self, pattern: str) -> float:

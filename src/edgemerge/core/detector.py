@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from edgemerge.core.errors import FormatError, SettingError, must_be
+from edgemerge.core.explanation import Covariance, largest_by_name
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import (
@@ -590,11 +591,20 @@ class Learner(Protocol):
         """
         ...
 
-    def explain(self, x: Samples | Seen) -> Array:
-        """Return how much each input adds to the loss, (n,); 1 is usual for that input.
+    def explain(self, X: Samples | Seen) -> Array:
+        """Return how far each input is from what the other inputs say; 1 or less is usual.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n).
+        """
+        ...
+
+    def explain_by_name(self, x: Samples | Seen, *, most: int = 3) -> dict[str, float]:
+        """Return the inputs that explain a sample best, by name, the largest first.
 
         Args:
             x: What `look` returned, or one sample (n,).
+            most: The number of inputs, 3 unless given.
         """
         ...
 
@@ -844,16 +854,67 @@ class Detector:
         self.rejected += rejected
         return scores if rows.ndim == 2 else float(scores[0])
 
-    def explain(self, x: Samples | Seen) -> Array:
-        """Return how much each input adds to the loss, (n,); 1 is usual for that input.
+    def explain(self, X: Samples | Seen) -> Array:
+        """Return how far each input is from what the other inputs say; 1 or less is usual.
+
+        This is the squared distance from the best estimate that the other inputs give, divided by
+        its usual value (M12). An input that has moved is left out of the estimates of the others,
+        so that they do not look odd because of it.
+
+        Args:
+            X: What `look` returned, one sample (n,) or rows (k, n), each explained by itself.
+
+        Returns:
+            (n,) for one sample, (k, n) for rows; ones while nothing is known.
+
+        >>> pump = Detector(Projection(n_inputs=3, n_hidden=16, seed=7))
+        >>> load = np.random.default_rng(0).uniform(-0.8, 0.8, (300, 1))
+        >>> pump.learn(load * [1.0, 0.5, -1.0] + np.random.default_rng(1).normal(0, 0.02, (300, 3)))
+        >>> pump.explain([0.4, 0.2, -0.1]).round()  # the third should be -0.4
+        array([  0.,   0., 123.])
+        """
+        rows = X.row if isinstance(X, Seen) else self.projection.to_grid(X)
+        return self.explain_each(np.atleast_2d(rows)).reshape(rows.shape)
+
+    def explain_by_name(self, x: Samples | Seen, *, most: int = 3) -> dict[str, float]:
+        """Return the inputs that explain a sample best, by name, the largest first.
 
         Args:
             x: What `look` returned, or one sample (n,).
+            most: The number of inputs, 3 unless given.
+
+        Returns:
+            What `explain` returns for them. An input without a name has its number, "0" first.
+
+        >>> shared = Projection(n_inputs=2, n_hidden=3, names=["heat", "noise"])
+        >>> Detector(shared).explain_by_name({"noise": 0.1, "heat": 0.2})  # nothing learnt yet
+        {'heat': 1.0, 'noise': 1.0}
         """
         row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
-        h = x.hidden if isinstance(x, Seen) else self.projection.project(row)
-        shares: Array = self.residuals(row[None], h[None])[0] ** 2
-        return shares
+        return largest_by_name(self.explain_together(row[None]), self.projection.names, most)
+
+    def explain_each(self, rows: Array) -> Array:
+        """Explain samples that are on the grid already, each by itself, (k, n).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+        """
+        if not (self.count and len(rows)):
+            return np.ones_like(rows)
+        known = Covariance.of(self.own + self.others)
+        return np.array([known.shares(row[None]) for row in rows])
+
+    def explain_together(self, rows: Array) -> Array:
+        """Return one explanation of samples that belong together, as in an alarm, (n,).
+
+        Args:
+            rows: The samples on the grid, (k, n).
+        """
+        return (
+            Covariance.of(self.own + self.others).shares(rows)
+            if self.count
+            else np.ones(rows.shape[1])
+        )
 
     def residuals(self, rows: Array, H: Array) -> Array:
         """Return x − hB in units of what is usual for each input, (k, n).

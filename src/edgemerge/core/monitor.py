@@ -657,10 +657,9 @@ class Monitor:
 
     def _set_aside(self, rows: Array, stats: Stats, at: float) -> OddPattern:
         """Let samples of commissioning wait for a review, as one pattern."""
-        residuals = self._residuals(rows)
         odd = self._new_pattern(at)
-        odd.add(rows, residuals.mean(0), stats, at)
-        odd.inputs = _largest((residuals**2).mean(0))
+        odd.add(rows, self._residuals(rows).mean(0), stats, at)
+        odd.inputs = _largest(self.learner.explain_together(rows))
         return odd
 
     def _alarm(self, seen: Seen, at: float, *, odd: bool) -> None:
@@ -705,9 +704,8 @@ class Monitor:
             return
         rows = np.array([row for _, row in block])
         projection = self.learner.projection
-        residuals = self._residuals(rows)
-        episode.inputs = _largest((residuals**2).mean(0))
-        mean = residuals.mean(0)
+        episode.inputs = _largest(self.learner.explain_together(rows))
+        mean = self._residuals(rows).mean(0)
         found = self._alike(mean, [p for p in self.odd_patterns.values() if p.status != "normal"])
         if found is None:
             found = self._new_pattern(block[0][0])
