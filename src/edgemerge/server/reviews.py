@@ -111,6 +111,20 @@ def waiting_reviews(tx: Transaction, fleet: str, device: str) -> tuple[Review, .
     return tuple(_review_from_row(row) for row in tx.rows(f"{sql} order by number", fleet, device))
 
 
+def waiting_in_fleet(tx: Transaction, fleet: str) -> dict[str, list[Review]]:
+    """Return the reviews of a fleet that wait, for each device in the order in which it will act.
+
+    Args:
+        tx: The transaction to read in.
+        fleet: The fleet.
+    """
+    found: dict[str, list[Review]] = {}
+    sql = f"select device, {REVIEW_COLUMNS} from reviews where fleet = ? and state = 'waiting'"
+    for device, *row in tx.rows(f"{sql} order by device, number", fleet):
+        found.setdefault(device, []).append(_review_from_row(tuple(row)))
+    return found
+
+
 def newest_epoch(tx: Transaction, fleet: str) -> int:
     """Return the epoch of the newest change of a fleet's reviews, 0 without any."""
     row = tx.one("select coalesce(max(epoch), 0) from reviews where fleet = ?", fleet)
