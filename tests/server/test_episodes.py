@@ -292,7 +292,7 @@ def test_changes_rise_also_when_the_clock_is_set_back(world):
 def test_old_episodes_are_deleted_after_their_days(database_url):
     world = World(database_url)
     world.service.close()
-    world.service = Service(connect(database_url), clock=lambda: world.now, keep_episodes_days=10.0)
+    world.service = Service(connect(database_url), clock=lambda: world.now, episode_days=10.0)
     world.caller("a")
     world.caller("b")
     tell(world, episode(1, ended=950.0))
