@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 BAD = "<img src=x onerror=window.pwned=1>"  # no slash, so it may be the name of a pattern
 WORSE = "</script><script>window.pwned=1</script>\"'><svg onload=window.pwned=1>{{11*1111}}"
-PAGES = ("", "/devices/pump-1", "/merge", "/log")
+PAGES = ("/episodes", "", "/devices/pump-1", "/merge", "/exchange", "/log")
 
 
 def hostile(name):
