@@ -160,6 +160,18 @@ def test_a_form_without_the_token_of_the_session_changes_nothing(world, operator
     assert stored(world) == [row]
 
 
+def test_all_that_ended_are_acknowledged_at_once(world, operator):
+    tell(world, *(episode(k, 900.0 + 10 * k, 905.0 + 10 * k) for k in (1, 2)), episode(3, 990.0))
+    ((seen, _),) = Page(operator.get(PAGE).text).all("input", id="seen")
+    form = {"csrf": operator.csrf(), "seen": seen["value"]}
+    assert operator.post(PAGE, form).headers["location"] == PAGE
+    assert [row.number for row in stored(world) if row.acknowledged is None] == [3]
+    for wrong in ("", "soon", "inf"):
+        answer = operator.post(PAGE, form | {"seen": wrong})
+        assert answer.status_code == 422
+        assert "load the page again" in answer.text
+
+
 def test_older_ones_are_on_pages_of_their_own(world, operator):
     most = CARDS["ended"]
     for first in range(1, most + 30, 20):

@@ -235,6 +235,23 @@ def test_an_episode_of_a_revoked_device_can_be_acknowledged(world):
     assert stored(world)[0].acknowledged_by == "operator eve"
 
 
+def test_all_that_ended_is_acknowledged_up_to_what_was_seen(world):
+    world.caller("b")
+    tell(world, episode(1, ended=950.0), episode(2, ended=960.0), device="b")
+    tell(world, episode(1, ended=950.0), episode(2, ended=960.0), episode(3, began=990.0))
+    until_then = stored(world)[-1].changed
+    world.now = 1010.0
+    world.caller("c")
+    tell(world, episode(1, ended=1009.0), device="c")
+    assert world.service.reviews.acknowledge_ended(FLEET, EVE, until=until_then) == 4
+    seen = {(row.device, row.number) for row in stored(world) if row.acknowledged is not None}
+    assert seen == {("a", 1), ("a", 2), ("b", 1), ("b", 2)}
+    waiting = world.service.choices.desired
+    assert [each.episode for each in waiting(FLEET, "a")[1].reviews] == [1, 2]  # 3 is open
+    assert [each.episode for each in waiting(FLEET, "b")[1].reviews] == [None]
+    assert world.service.reviews.acknowledge_ended(FLEET, EVE, until=until_then) == 0
+
+
 def test_a_comment_replaces_the_one_before_and_is_in_the_audit_log(world):
     tell(world, episode())
     (row,) = stored(world)

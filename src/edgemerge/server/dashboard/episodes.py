@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
-from math import log, log10
+from math import isfinite, log, log10, nan
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -34,6 +34,7 @@ from edgemerge.server.episodes import (
     count_episodes,
     extend_curve,
     get_episode,
+    last_change,
     list_section,
     read_curves,
     thin_points,
@@ -230,6 +231,7 @@ class EpisodesView:
     sections: list[CardSection]
     devices: int
     online: int
+    mark: float  # the time of the newest change that it shows
     now: float
 
 
@@ -241,7 +243,7 @@ def episodes_view(service: Service, viewers: Viewers, fleet: str, wanted: Wanted
     limits = {name: CARDS_PER_PAGE if wanted.show else CARDS[name] for name in names}
     with service.database.reading() as tx:
         fleets.get(tx, fleet)
-        counts = count_episodes(tx, fleet)
+        counts, mark = count_episodes(tx, fleet), last_change(tx, fleet)
         found = {
             name: list_section(
                 tx,
@@ -282,7 +284,9 @@ def episodes_view(service: Service, viewers: Viewers, fleet: str, wanted: Wanted
         for name in names
     ]
     states = seen.totals.states
-    return EpisodesView(fleet, wanted, counts, sections, seen.totals.devices, states["online"], now)
+    return EpisodesView(
+        fleet, wanted, counts, sections, seen.totals.devices, states["online"], mark, now
+    )
 
 
 def render_cards(view: EpisodesView, csrf: str) -> dict[str, dict[str, str]]:
@@ -340,6 +344,39 @@ def _render(
     values["problem"] = "" if problem is None else str(problem)
     status = 200 if problem is None else error_answer(problem).status
     return render_page(request, "episodes.html", session, status=status, **values)
+
+
+@router.post("/fleets/{fleet}/episodes")
+async def acknowledge_all(
+    request: Request,
+    fleet: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Acknowledge all episodes that had ended when the page was made."""
+
+    def work() -> Response:
+        try:
+            until = _moment(form.one("seen"))
+            service.reviews.acknowledge_ended(fleet, session.caller, until=until)
+        except EdgemergeError as problem:
+            view = episodes_view(service, viewers, fleet, Wanted())
+            return _render(request, view, session, problem)
+        return RedirectResponse(Wanted().address(fleet), 303)
+
+    return await run_in_thread(work)
+
+
+def _moment(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = nan
+    if not isfinite(found):
+        raise SettingError(f"found {text[:40]!r}, expected a time: load the page again")
+    return found
 
 
 @router.post("/fleets/{fleet}/episodes/{number}")

@@ -142,7 +142,8 @@ class EpisodeEvents:
         begun = [each.device for each in opened if known is not None and str(each.id) not in has]
         sections = {name: list(some) for name, some in made.items()}
         data = {"cards": cards, "sections": sections, "begun": begun}
-        return Event(self._last_id, {**data, "counts": view.counts._asdict()})
+        totals = {"counts": view.counts._asdict(), "mark": view.mark}
+        return Event(self._last_id, data | totals)
 
 
 def render_parts(view: DeviceView, csrf: str = "") -> dict[str, str]:

@@ -48,9 +48,10 @@ function show() {
   Object.entries(state.sections).forEach(([name, ids]) => arrange(name, ids));
 }
 
-function take({ cards, sections, counts, begun }) {
+function take({ cards, sections, counts, begun, mark }) {
   Object.entries(cards).forEach(([id, text]) => waiting.set(id, text));
   state.sections = sections;
+  document.getElementById("seen").value = mark;
   for (const [name, count] of Object.entries(counts)) {
     const place = document.getElementById(`${name}-count`);
     place.textContent = count;
