@@ -263,7 +263,7 @@ def episodes_view(service: Service, viewers: Viewers, fleet: str, wanted: Wanted
         latest = service.history.latest(fleet, episode.device)
         curve = curves.get(episode.id, np.empty((0, 4)))
         if episode.ended is None:  # the stored curve lags behind
-            fresh = service.history.scores(fleet, episode.device, now)
+            fresh = service.history.recent_scores(fleet, episode.device, now)
             curve = thin_points(extend_curve(curve, within(fresh, (episode.curve_span[0], now))))
         return EpisodeCard(
             episode=episode,
