@@ -378,6 +378,14 @@ def test_the_curve_holds_the_scores_before_in_and_after_an_episode(world):
     assert (curve(world, row) == drawn).all()
 
 
+def test_an_episode_that_is_reported_late_spans_the_time_of_its_samples(world):
+    tell(world, episode(1, began=400.0, ended=460.0), episode(2, began=5.0 - 2 * DAY_S))
+    first, second = by_number(world)
+    assert first.span == (400.0, 460.0)
+    assert first.curve_span == (340.0, 520.0)
+    assert second.span == (1000.0, 1000.0)  # recorded long ago
+
+
 def test_samples_of_long_ago_have_the_curve_of_when_they_were_reported(world):
     world.now = 100 * DAY_S
     scores = [point(world.now - 30 + k, 2.0 + k, 4.0) for k in range(30)]

@@ -127,8 +127,10 @@ class StoredEpisode:
         Samples may have been recorded long ago; then the times of the reports count.
         """
         last = self.heard if self.closed is None else self.closed
+        if self.reported - self.began > DAY_S:
+            return self.reported, last
         first = min(self.began, self.reported)
-        return (first if self.reported - first < DAY_S else self.reported), last
+        return first, max(first, last if self.ended is None else min(self.ended, last))
 
     @property
     def curve_span(self) -> tuple[float, float]:
