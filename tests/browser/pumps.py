@@ -6,12 +6,14 @@ reported as if it had taken ten minutes.
 
 import time
 from collections import Counter
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from edgemerge import Bank, Detector, encode
+from edgemerge import Bank, Contribution, Detector, Stats, encode
+from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
 from edgemerge.core.monitor import Monitor
 from edgemerge.demo.datasets import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
@@ -21,7 +23,10 @@ from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
 LIMIT = 4.0
 LEARNT, JUDGED = 600, 590  # samples; one a second is reported
 MODES = {"hall-a": ("idle", "running"), "hall-b": ("running", "fast"), "well": ("fast",)}
-FAULTS = {"hall-b-pump-2": (BEARING, 26), "well-pump-3": (LOOSENESS, 8)}  # and for how many samples
+FAULTS = {"hall-b-pump-2": (BEARING, 40), "well-pump-3": (LOOSENESS, 8)}  # and for how many samples
+PAST = {"hall-a-pump-2": LOOSENESS, "well-pump-1": BEARING}  # a fault of a minute, and long over
+PAST_ROWS = slice(-320, -260)
+WORN = "worn bearing"  # is known since it was named on another pump
 SILENT = "hall-a-pump-4"  # is let in, and never heard of again
 NEW = "hall-a-pump-3"  # is still commissioning
 PER_REPORT = 200
@@ -72,6 +77,8 @@ class Pump:
         rows = np.vstack(made)[:JUDGED]
         if last:
             rows[-last:] = spectra(now, last, self.rng, fault)
+        if self.device in PAST:
+            rows[PAST_ROWS] = spectra(now, 60, self.rng, PAST[self.device])
         return rows
 
     def judge(self) -> None:
@@ -106,6 +113,7 @@ class Pump:
     def monitor(self, rows: np.ndarray, now: float) -> dict[str, Any]:
         """Watch over the same samples, and say what a monitor makes of them."""
         monitor = Monitor(Detector(SHARED), false_alarms="1 per day")
+        monitor.know_faults(known_faults())
         first = np.vstack([spectra(KINDS[mode], LEARNT, self.rng) for mode in self.modes])
         self.rng.shuffle(first)
         seen = first[:100] if self.device == NEW else np.vstack([first, rows])
@@ -114,6 +122,8 @@ class Pump:
         found = monitor.status()
         for each in (*found["episodes"], *found["patterns"]):
             each["inputs"] = [[band(i), factor] for i, factor in each["inputs"]]
+            like = each.pop("like") or {}
+            each |= {"fault": like.get("name"), "like": like.get("words")}
         return found
 
     def be_there(self) -> None:
@@ -152,6 +162,16 @@ class Pump:
             "told": f"adopted {told['samples']:g} samples of {told['devices']} devices",
             "synced": time.time() - 130.0,
         }
+
+
+@cache
+def known_faults() -> Faults:
+    """What was named before: the bearing of a pump that ran."""
+    rng = np.random.default_rng(99)
+    stats = Stats.of(SHARED, spectra(KINDS["running"], 200, rng, BEARING))
+    first = time.time() - 9 * 86_400.0
+    named = Contribution("hall-b-pump-4", stats, 1, WORN, kind="fault", first=first)
+    return Faults.of_groups([[named]], SHARED)
 
 
 def band(i: int) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import expect
 
+from edgemerge.server.auth import Caller
+from edgemerge.server.schemas import ReviewRequest
 from tests.browser.pumps import pumps
 from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, Workshop, workshop
@@ -23,10 +25,12 @@ ALIKE = "source=well-pump-1&source=well-pump-2&source=well-pump-4&to=selected"
 TALLEST, COLOURS = 1400, 256
 BASE = f"/ui/fleets/{FLEET}"
 PAGES = {
+    "episodes": f"{BASE}/episodes",
     "fleet": BASE,
     "device": f"{BASE}/devices/hall-b-pump-2",
     "merge": f"{BASE}/merge",
     "preview": f"{BASE}/merge?{ALIKE}",
+    "exchange": f"{BASE}/exchange",
     "log": f"{BASE}/log",
 }
 
@@ -70,6 +74,12 @@ def pictures(browser: Any, shop: Workshop, look: str) -> None:
     visitor.context.close()
 
 
+def see_past(shop: Workshop) -> None:
+    """Acknowledge the episode of one pump, as somebody of the last shift did."""
+    asked = ReviewRequest(decision="acknowledge", comment="bearing ordered, exchange on Thursday")
+    shop.here.service.reviews.add(FLEET, "well-pump-1", asked, Caller("eve"))
+
+
 def main() -> None:
     """Make a fleet, and take the pictures."""
     OUT.mkdir(parents=True, exist_ok=True)
@@ -79,6 +89,7 @@ def main() -> None:
         workshop(f"sqlite:///{folder}/fleets.db") as shop,
     ):
         made = pumps(shop)
+        see_past(shop)
         for look in LOOKS:
             for pump in made:
                 pump.be_there()

@@ -23,6 +23,8 @@ LOOKS = [
 ONE_LOOK = pytest.mark.parametrize("visitor", LOOKS[:1], indirect=True)
 PAGES = {
     "fleets": "/ui/",
+    "episodes": f"/ui/fleets/{FLEET}/episodes",
+    "no episodes": "/ui/fleets/empty/episodes",
     "fleet": f"/ui/fleets/{FLEET}",
     "fleet without devices": "/ui/fleets/empty",
     "device": f"/ui/fleets/{FLEET}/devices/pump-1",
@@ -34,6 +36,8 @@ PAGES = {
     "preview": f"/ui/fleets/{FLEET}/merge?source=pump-1&source=pump-3&to=selected",
     "exclude": f"/ui/fleets/{FLEET}/merge?exclude=pump-1/0/normal",
     "faults": f"/ui/fleets/{FLEET}/faults",
+    "exchange": f"/ui/fleets/{FLEET}/exchange",
+    "no exchange": "/ui/fleets/empty/exchange",
     "no faults": "/ui/fleets/empty/faults",
     "log": f"/ui/fleets/{FLEET}/log",
     "no such page": "/ui/fleets/nosuch",

@@ -7,12 +7,13 @@ from playwright.sync_api import expect
 
 from edgemerge.server.auth import new_token
 from tests.browser.workshop import FLEET
+from tests.server.reporting import monitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 BAD = "<img src=x onerror=window.pwned=1>"  # no slash, so it may be the name of a pattern
 WORSE = "</script><script>window.pwned=1</script>\"'><svg onload=window.pwned=1>{{11*1111}}"
-PAGES = ("", "/devices/pump-1", "/merge", "/log")
+PAGES = ("/episodes", "", "/devices/pump-1", "/merge", "/log")
 
 
 def hostile(name):
@@ -24,6 +25,11 @@ def hostile(name):
     merge = {"at": now, "digest": "0" * 64, "samples": 5.0, "devices": 1, "shift": 1.0}
     patterns = [{"pattern": f"{name} {WORSE}", "own": 5.0, "told": 1.0, "used": 3}]
     words = {"pattern": WORSE, "exchange": WORSE, "told": WORSE, "saved": WORSE}
+    named = {"inputs": [[WORSE, 9.0]], "pattern": WORSE, "fault": WORSE, "like": WORSE}
+    episodes = [{"number": 1, "began": now, "peak": 50.0, "samples": 1, **named}]
+    odd = {"name": WORSE, "first": now, "last": now, **named}
+    odd.pop("pattern")
+    words["monitor"] = monitor(episodes=episodes, patterns=[odd])
     return {
         "sent": now,
         "status": {"samples": 9, "learnt": 5.0, "alarms": 1, "patterns": patterns, **words},

@@ -1,13 +1,19 @@
-"""A thousand devices on one page: found, put in order and followed; the times are printed."""
+"""A thousand devices on one page, and a thousand episodes; the times are printed."""
 
 import time
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 from edgemerge.server import auth
+from edgemerge.server.dashboard.episodes import CARDS, CARDS_PER_PAGE
+from edgemerge.server.episodes import EpisodeReport, store_report
+from edgemerge.server.reports.model import MAX_POINTS
 from edgemerge.server.schemas import ReportRequest
 from tests.browser.workshop import FLEET
+from tests.server.reporting import monitor
+from tests.server.reporting import report as reported
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -92,5 +98,46 @@ def test_a_thousand_devices_are_shown_found_sorted_and_followed(shop, visit, cap
             f"\n1 000 devices: first paint {painted:.0f} ms, loaded {1000 * loaded:.0f} ms, "
             f"frame while scrolling {frames[len(frames) // 2]:.0f} ms (median), "
             f"{frames[-1]:.0f} ms (longest), search {typed:.0f} ms, sort {ordered:.0f} ms"
+        )
+    visitor.must_be_quiet()
+
+
+def alarm_all(shop):
+    """Let every device have an open episode with a full curve, all stored in one transaction."""
+    now = time.time()
+    at = now - MAX_POINTS + np.arange(MAX_POINTS)
+    scores = np.column_stack([at, 1.0 + at % 7, np.full(MAX_POINTS, 4.0), at > now - 60.0])
+
+    def change(tx):
+        for device in shop.tokens:
+            inputs = [[f"bearing {k} of the drive end", 12.5] for k in range(3)]
+            episode = {"number": 1, "began": now - 300.0, "peak": 33.0, "samples": 60}
+            told = monitor(episodes=[{**episode, "inputs": inputs, "pattern": "odd-1"}])
+            status = reported(now, monitor=told).status
+            store_report(tx, EpisodeReport(FLEET, device, 0, status.monitor, now), lambda _: scores)
+
+    shop.here.service.writer.write(change)
+
+
+def test_a_thousand_open_episodes_of_a_thousand_devices(shop, visit, capsys):
+    enrol_many(shop)
+    report_all(shop, 1.0)
+    alarm_all(shop)
+    visitor = visit()
+    page = visitor.page
+    visitor.sign_in(shop.here.token)
+    start = time.monotonic()
+    visitor.go(f"/ui/fleets/{FLEET}/episodes")
+    loaded = time.monotonic() - start
+    expect(page.locator("#open-count")).to_have_text("1000")
+    expect(page.locator("article")).to_have_count(CARDS["open"])
+    expect(page.locator("#live")).to_have_text("live")
+    painted, size = page.evaluate(PAINTED), len(page.content())
+    page.get_by_role("link", name="Older ones").click()
+    expect(page.locator("article")).to_have_count(CARDS_PER_PAGE)
+    with capsys.disabled():
+        print(  # noqa: T201 - the figures of this machine, for who reads the log
+            f"\n1 000 devices and episodes: first paint {painted:.0f} ms, "
+            f"loaded {1000 * loaded:.0f} ms, page {size / 1000:.0f} kB"
         )
     visitor.must_be_quiet()

@@ -42,7 +42,7 @@ def test_a_link_signs_in_once(shop, visit):
     link = shop.here.operator.sign_in_link()["path"]
     visitor = visit()
     visitor.go(link)
-    expect(visitor.page).to_have_url(re.compile(f"/ui/fleets/{FLEET}$"))
+    expect(visitor.page).to_have_url(re.compile(f"/ui/fleets/{FLEET}/episodes$"))
     (cookie,) = visitor.context.cookies()
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"

@@ -235,6 +235,23 @@ def test_an_episode_of_a_revoked_device_can_be_acknowledged(world):
     assert stored(world)[0].acknowledged_by == "operator eve"
 
 
+def test_all_that_ended_is_acknowledged_up_to_what_was_seen(world):
+    world.caller("b")
+    tell(world, episode(1, ended=950.0), episode(2, ended=960.0), device="b")
+    tell(world, episode(1, ended=950.0), episode(2, ended=960.0), episode(3, began=990.0))
+    until_then = stored(world)[-1].changed
+    world.now = 1010.0
+    world.caller("c")
+    tell(world, episode(1, ended=1009.0), device="c")
+    assert world.service.reviews.acknowledge_ended(FLEET, EVE, until=until_then) == 4
+    seen = {(row.device, row.number) for row in stored(world) if row.acknowledged is not None}
+    assert seen == {("a", 1), ("a", 2), ("b", 1), ("b", 2)}
+    waiting = world.service.choices.desired
+    assert [each.episode for each in waiting(FLEET, "a")[1].reviews] == [1, 2]  # 3 is open
+    assert [each.episode for each in waiting(FLEET, "b")[1].reviews] == [None]
+    assert world.service.reviews.acknowledge_ended(FLEET, EVE, until=until_then) == 0
+
+
 def test_a_comment_replaces_the_one_before_and_is_in_the_audit_log(world):
     tell(world, episode())
     (row,) = stored(world)
@@ -292,7 +309,7 @@ def test_changes_rise_also_when_the_clock_is_set_back(world):
 def test_old_episodes_are_deleted_after_their_days(database_url):
     world = World(database_url)
     world.service.close()
-    world.service = Service(connect(database_url), clock=lambda: world.now, keep_episodes_days=10.0)
+    world.service = Service(connect(database_url), clock=lambda: world.now, episode_days=10.0)
     world.caller("a")
     world.caller("b")
     tell(world, episode(1, ended=950.0))
@@ -359,6 +376,14 @@ def test_the_curve_holds_the_scores_before_in_and_after_an_episode(world):
     world.now = 10_100.0
     tell(world, episode(began=9980.0, ended=10_001.0), points=[point(10_099.0, 77.0, 4.0)])
     assert (curve(world, row) == drawn).all()
+
+
+def test_an_episode_that_is_reported_late_spans_the_time_of_its_samples(world):
+    tell(world, episode(1, began=400.0, ended=460.0), episode(2, began=5.0 - 2 * DAY_S))
+    first, second = by_number(world)
+    assert first.span == (400.0, 460.0)
+    assert first.curve_span == (340.0, 520.0)
+    assert second.span == (1000.0, 1000.0)  # recorded long ago
 
 
 def test_samples_of_long_ago_have_the_curve_of_when_they_were_reported(world):

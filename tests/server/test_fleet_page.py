@@ -27,13 +27,13 @@ from edgemerge.server.dashboard.pages import STATIC_DIR
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.main import create_app
 from edgemerge.server.reports.model import ScorePoint, Traffic
-from tests.server.reporting import alarm_of, merge_of, point, report
+from tests.server.reporting import alarm_of, merge_of, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, World, generator, note
 
 PAGE = f"/ui/fleets/{FLEET}"
-CELLS = ("state", "alarm", "pattern", "learnt", "revision", "shared", "merged", "score")
+CELLS = ("state", "alarm", "pattern", "learnt", "score")
 BAD = "<script>alert(1)</script>\"'\u202egnp.exe&amp;"
 RENDERED_S = 0.25  # for a thousand devices
 SLACK = 3.0  # for a machine that is busy or slow
@@ -73,6 +73,13 @@ def cells(page, device):
     rows = re.split(r"(?=<tr role=\"row\")", page)
     (row,) = [Page(row) for row in rows if f'devices/{device}"' in row]
     return {name: text_of(row, f"c-{name}") for name in CELLS}
+
+
+def exchanged(operator, device):
+    """What the page of exchanges says of a device, by the labels of its cells."""
+    text = operator.get(f"{PAGE}/exchange").text
+    (row,) = [row for row in text.split("<tr>") if f'devices/{device}"' in row]
+    return {a["data-label"]: words for a, words in Page(row).all("td")}
 
 
 def text_of(row, name):
@@ -144,10 +151,16 @@ def test_a_row_says_all_that_is_known_of_a_device(world, operator):
         "alarm": "never",
         "pattern": "idle",
         "learnt": "2.5 k",
-        "revision": "7",
-        "shared": "1970-01-01T00:16:40Z",
-        "merged": "1970-01-01T00:17:30Z",
         "score": "1.02 / 4",
+    }
+    assert exchanged(operator, "pump-1") == {
+        "learnt": "2.5 k",
+        "revision": "7",
+        "incarnation": "0",
+        "last share": "1970-01-01T00:16:40Z",
+        "last merge": "1970-01-01T00:17:30Z",
+        "pushed": "0 B in 0",
+        "pulled": "0 B in 0",
     }
 
 
@@ -156,11 +169,11 @@ def test_a_device_that_never_reported_is_known_by_what_it_shared(world, operator
     let_in(world, "pump-2")
     text = operator.get(PAGE).text
     shared, silent = cells(text, "pump-1"), cells(text, "pump-2")
-    assert [shared[name] for name in ("state", "learnt", "revision")] == ["quiet", "30", "3"]
-    assert shared["score"] == "– / –"
-    assert list(silent.values()) == [
-        *("offline", "never", "–", "0", "–", "never", "never", "– / –"),
-    ]
+    assert [shared[name] for name in ("state", "learnt", "score")] == ["quiet", "30", "– / –"]
+    assert list(silent.values()) == ["offline", "never", "–", "0", "– / –"]
+    assert exchanged(operator, "pump-1")["revision"] == "3"
+    nothing = ["0", "–", "–", "never", "never", "0 B in 0", "0 B in 0"]
+    assert list(exchanged(operator, "pump-2").values()) == nothing
 
 
 def test_states_change_by_time_alone(world, operator):
@@ -195,6 +208,22 @@ def test_an_alarm_is_one_of_now_for_a_minute(world, operator):
     assert Page(later).text("span", data_total="alarms") == "0"
 
 
+def test_a_device_in_alarm_shows_no_harmless_number(world, operator):
+    let_in(world, "a", "b")
+    quiet = [point(999.0, 1.1, 4.0)]
+    opened = monitor()["episodes"][1]
+    take(world, "a", points=quiet, monitor=monitor(episodes=[opened]))
+    take(world, "b", points=quiet, alarms=[alarm_of(990.0, score=5.0)])
+    text = operator.get(PAGE).text
+    assert cells(text, "a")["score"] == "peak 33 / 4"
+    assert cells(text, "b")["score"] == "peak 5 / 4"
+    assert text.count('<span class="above">peak') == 2
+    world.now = 1061.0
+    assert cells(operator.get(PAGE).text, "b")["score"] == "1.1 / 4"
+    rows = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).rows
+    assert [row.device for row in sort_rows(rows, "-score")] == ["a", "b"]
+
+
 def test_an_alarm_of_a_device_that_reports_seldom_lasts_for_two_reports(world):
     let_in(world, "a")
     take(world, "a", alarms=[alarm_of(1000.0)])
@@ -209,10 +238,10 @@ def test_what_a_device_does_not_say_the_server_knows(world, operator):
     world.put(note("b", 4, generator(0)))
     world.drop("b")
     take(world, "a", revision=0)
-    text = operator.get(PAGE).text
-    assert cells(text, "a")["revision"] == "3"
-    assert cells(text, "b")["revision"] == "–"
-    assert cells(text, "b")["shared"] == "1970-01-01T00:16:40Z"  # it did, though it was dropped
+    assert exchanged(operator, "a")["revision"] == "3"
+    assert exchanged(operator, "b")["revision"] == "–"
+    # it did, though it was dropped
+    assert exchanged(operator, "b")["last share"] == "1970-01-01T00:16:40Z"
 
 
 @pytest.mark.slow
@@ -243,9 +272,6 @@ def a_row(device, **words):
         ("alarm", 5.0, 7.0),
         ("pattern", "fast", "idle"),
         ("learnt", 5.0, 7.0),
-        ("revision", 5, 17),
-        ("shared", 5.0, 7.0),
-        ("merged", 5.0, 7.0),
         ("score", 5.0, 7.0),
     ],
 )
@@ -309,9 +335,11 @@ def test_totals_add_up(world, operator):
     assert total["devices"] == "2"
     assert total["states"] == "2 online, 1 revoked"
     assert total["samples"] == "1.5 M"
-    assert total["merges"] == "1"
-    assert total["saved"] == "70 MB"  # 1.5 M samples × 6 inputs × 8 bytes, less 2 MB
-    assert total["counted"] == "72 MB as rows, 2 MB shared"
+    facts = shown(operator, f"{PAGE}/exchange").text("dl")
+    assert "Merges 1 as devices report" in facts
+    # 1.5 M samples × 6 inputs × 8 bytes, less 2 MB
+    assert "Saved by sharing sums 70 MB 72 MB as rows, 2 MB shared" in facts
+    assert exchanged(operator, "a")["pushed"] == "1 MB in 1"
 
 
 def test_what_sharing_cost_is_said_honestly():
@@ -363,7 +391,7 @@ def test_the_script_draws_as_the_server_does(world):
     assert told["device"] == "a"
     assert (told["alarm"], told["alarmed"], told["pattern"]) == (1, 999.0, "p")
     assert (told["learntText"], told["learnt"]) == ("9.5", 9.5)
-    assert (told["scoreText"], told["thresholdText"], told["above"]) == ("7", "4", 1)
+    assert (told["scoreText"], told["thresholdText"], told["above"]) == ("peak 7", "4", 1)
     assert (told["heights"], told["threshold"]) == ((score_height(7.0),), score_height(4.0))
     assert told["alarms"] == (0,)
 
@@ -469,11 +497,11 @@ def test_the_table_can_be_understood_without_seeing_it(world, operator):
     let_in(world, "a")
     page = shown(operator)
     assert "Devices of" in page.text("caption")
-    assert len(page.all("th", scope="col")) == 11
+    assert len(page.all("th", scope="col")) == 8
     assert page.all("label", for_="sort")
     assert page.all("input", aria_label="Search devices")
     labels = [a["data-label"] for a, _ in page.all("td") if "data-label" in a]
-    assert labels[:10] == labels[10:]  # and once more in the pattern of a new row
+    assert labels[:7] == labels[7:]  # and once more in the pattern of a new row
     assert page.all("p", role="status", id="announced")
 
 

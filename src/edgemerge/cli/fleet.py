@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from time import time
+from time import sleep, time
 from typing import Any
 
 import click
@@ -31,10 +31,11 @@ from edgemerge.cli.output import (
     json_option,
     print_fields,
     print_json,
+    print_json_line,
     print_table,
     remark,
 )
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import SettingError, UnavailableError
 
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
@@ -42,7 +43,7 @@ SECTIONS = {
     "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
-    "Reviews": dict.fromkeys(("monitor", "review", "reviews"), "edgemerge.cli.fleet"),
+    "Reviews": dict.fromkeys(("alarms", "monitor", "review", "reviews"), "edgemerge.cli.fleet"),
     "Server": {"audit": __name__},
 }
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
@@ -177,7 +178,7 @@ def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
 def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
-    times |= {"since"}
+    times |= {"since", "began", "ended", "acknowledged", "commented", "reported", "changed"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
@@ -620,6 +621,158 @@ def describe_likeness(waiting: Mapping[str, Any]) -> str:
     device, _, pattern = waiting["nearest"]
     words = f"{device}, {pattern} ×{waiting['ratio']:.3g}"
     return f"none (nearest {words})" if waiting["like_none"] else words
+
+
+ALARM_COLUMNS = headings("device", "number", "began", "lasted", "peak", "state", "what")
+EPISODES_PER_PAGE = 500
+MAX_RETRY_S = 30.0  # between two attempts to reach the server
+SHOWN_INPUTS = 3
+
+
+@click.command(
+    epilog=example(
+        "edgemerge fleet alarms pumps --open",
+        "edgemerge fleet alarms pumps --since '8 hours' --json",
+        "edgemerge fleet alarms pumps --follow",
+    )
+)
+@click.argument("fleet")
+@click.option("--open", "open_only", is_flag=True, help="Leave out episodes that have ended.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help='Show what changed since: "8 hours" (ago), or 2026-11-17T06:00 in UTC.  [default: 1 day]',
+)
+@click.option("--device", help="Show episodes of this device only.")
+@click.option("--follow", is_flag=True, help="Go on, and print every change, until Ctrl-C.")
+@click.option(
+    "--interval-s",
+    type=click.FloatRange(0.2, 60.0),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two questions to the server with --follow.",
+)
+@server_options
+@json_option
+def alarms(
+    fleet: str,
+    *,
+    open_only: bool,
+    since: str | None,
+    device: str | None,
+    follow: bool,
+    interval_s: float,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """List the episodes of a fleet: each alarm from its first sample to its last.
+
+    In the order of their last change: an episode begins, ends, is acknowledged or commented, or is
+    found to be like a known fault. With --open and no --since, all that are open.
+
+    --follow prints one line for each change, with --json one JSON object, until Ctrl-C. It begins
+    with what would be listed without it, and then also prints episodes that end.
+    """
+    start = 0.0 if open_only and since is None else _since(since or "1 day")
+    with operator_connection(**where) as client:
+        only = {"device": device, "limit": EPISODES_PER_PAGE}
+        pages = list(_episode_pages(client, fleet, start, open_only=open_only, **only))
+        found, mark = [each for page, _ in pages for each in page], pages[-1][1]
+        if follow:
+            listed = {each["id"] for each in found} if open_only else None
+            _print_changes(found, as_json=as_json)
+            _follow(client, fleet, mark, listed, interval_s=interval_s, as_json=as_json, **only)
+    if as_json:
+        print_json([with_dates(each) for each in found])
+        return
+    print_table(map(describe_episode, found), ALARM_COLUMNS)
+    if not found:
+        remark(f"No episode of {fleet} " + ("is open." if open_only else "changed in that time."))
+
+
+def _episode_pages(
+    client: Any, fleet: str, since: float, **asked: Any
+) -> Iterator[tuple[list[dict[str, Any]], float]]:
+    """Yield pages of episodes that changed, each with the mark from which to read on."""
+    more = True
+    while more:
+        answer = client.episodes(fleet, since=since, **asked)
+        since, more = answer["next"], answer["more"]
+        yield answer["episodes"], since
+
+
+def _follow(
+    client: Any,
+    fleet: str,
+    mark: float,
+    listed: set[int] | None,
+    *,
+    interval_s: float,
+    as_json: bool,
+    **only: Any,
+) -> None:
+    """Print changes after a mark until a signal ends it; wait while the server is away.
+
+    With `listed`, episodes that had ended before and were not listed are left out at first.
+    """
+    delay_s = interval_s
+    while True:
+        try:
+            for page, after in _episode_pages(client, fleet, mark, **only):
+                mark = after
+                old = [each for each in page if listed is not None and each["ended"] is not None]
+                skipped = [each["id"] for each in old if each["id"] not in (listed or ())]
+                _print_changes([e for e in page if e["id"] not in skipped], as_json=as_json)
+            delay_s, listed = interval_s, None
+        except UnavailableError as error:
+            if delay_s == interval_s:
+                remark(f"The server cannot be reached, and is asked again: {error}")
+            delay_s = min(2.0 * delay_s, MAX_RETRY_S)
+        sleep(delay_s)
+
+
+def _print_changes(episodes: list[dict[str, Any]], *, as_json: bool) -> None:
+    for each in episodes:
+        if as_json:
+            print_json_line(with_dates(each))
+        else:
+            row = describe_episode(each)
+            about = (row["device"], f"episode {row['number']}")
+            words = (*about, row["state"], row["peak"], row["what"])
+            click.echo(f"{format_time(each['changed'])}  {'  '.join(filter(None, words))}")
+
+
+def describe_episode(episode: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of an episode: how long it lasted, what became of it, what carried it."""
+    ended = episode["ended"]
+    state = "open" if ended is None else "ended"
+    if episode["acknowledged"] is not None:
+        state += f", acknowledged by {episode['acknowledged_by']}"
+    inputs = [f"{name} ×{factor:.3g}" for name, factor in episode["inputs"][:SHOWN_INPUTS]]
+    like = [f"like {episode['fault']}"] if episode["fault"] else []
+    comment = [f"({episode['comment']})"] if episode["comment"] else []
+    return {
+        "device": episode["device"],
+        "number": episode["number"],
+        "began": format_time(episode["began"]),
+        "lasted": None if ended is None else f"{max(0.0, ended - episode['began']):,.0f} s",
+        "peak": f"{episode['peak']:.3g} times the usual",
+        "state": state,
+        "what": "; ".join(filter(None, (*like, ", ".join(inputs), *comment))),
+    }
+
+
+def _since(asked: str) -> float:
+    """Return a moment in the past, given as how long ago or as a time of day."""
+    from edgemerge.core.limit import seconds_of
+
+    seconds = seconds_of(asked)
+    if seconds is not None:
+        return max(0.0, time() - seconds)
+    moment = None if asked.strip().lower() == "off" else _until(asked)
+    if moment is None:
+        raise click.UsageError(f"found --since {asked!r}, expected such as '8 hours'")
+    return max(0.0, moment)
 
 
 DECISIONS = (

@@ -35,6 +35,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_json_line(value: Any) -> None:
+    """Print one JSON document on one line to stdout, for output that goes on."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
 def print_fields(found: Mapping[str, Any]) -> None:
     """Print one field per line, values aligned."""
     width = max(map(len, found), default=0)

@@ -57,6 +57,13 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     help="Days for which scores are kept, for charts.",
 )
 @serve_option(
+    "--episode-days",
+    type=click.IntRange(1, 3660),
+    default=365,
+    show_default=True,
+    help="Days for which alarm episodes are kept.",
+)
+@serve_option(
     "--log-level",
     type=LOG_LEVELS,
     default="info",
@@ -72,9 +79,10 @@ def serve(
     port_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
-    history_days: int,
     log_level: str,
     *,
+    history_days: int,
+    episode_days: int,
     log_json: bool,
 ) -> None:
     """Run the server until a signal stops it.
@@ -100,6 +108,7 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         history_days=history_days,
+        episode_days=episode_days,
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import groupby
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -55,6 +56,8 @@ SECTIONS: dict[Section, str] = {
     "ended": "ended is not null and acknowledged is null",
     "history": "ended is not null and acknowledged is not null",
 }
+
+OPEN_DEVICES = "select distinct device from episodes where fleet = ? and ended is null"
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +127,10 @@ class StoredEpisode:
         Samples may have been recorded long ago; then the times of the reports count.
         """
         last = self.heard if self.closed is None else self.closed
+        if self.reported - self.began > DAY_S:
+            return self.reported, last
         first = min(self.began, self.reported)
-        return (first if self.reported - first < DAY_S else self.reported), last
+        return first, max(first, last if self.ended is None else min(self.ended, last))
 
     @property
     def curve_span(self) -> tuple[float, float]:
@@ -351,11 +356,15 @@ def _update(
     return after
 
 
+def last_change(tx: Transaction, fleet: str) -> float:
+    """Return the time of the newest change of a fleet's episodes, 0 without any."""
+    row = tx.one("select coalesce(max(changed), 0) from episodes where fleet = ?", fleet)
+    return float(row[0]) if row else 0.0
+
+
 def _next_change(tx: Transaction, fleet: str, now: float) -> float:
     """Return a time after every change of the fleet; the writer's lock makes them one by one."""
-    row = tx.one("select max(changed) from episodes where fleet = ?", fleet)
-    last = row[0] if row and row[0] is not None else 0.0
-    return max(now, float(last) + CHANGE_STEP_S)
+    return max(now, last_change(tx, fleet) + CHANGE_STEP_S)
 
 
 def _delete_surplus(tx: Transaction, where: tuple[str, str]) -> None:
@@ -555,6 +564,29 @@ def acknowledge(
             after = replace(after, comment=comment, commented=at, commented_by=by)
         _update(tx, fleet, row, after, at)
     return len(rows)
+
+
+class UnseenEpisodes(NamedTuple):
+    """Episodes of a device that ended and were not acknowledged; `open` if another one is open."""
+
+    device: str
+    numbers: list[int]
+    open: bool
+
+
+def list_unseen(tx: Transaction, fleet: str, until: float) -> list[UnseenEpisodes]:
+    """Return what ended and was not acknowledged, of changes up to a time, device by device."""
+    rows = tx.rows(
+        f"select device, number from episodes where fleet = ? and {SECTIONS['ended']}"
+        " and changed <= ? order by device, number",
+        *(fleet, until),
+    )
+    opened = {device for (device,) in tx.rows(OPEN_DEVICES, fleet)}
+    devices = groupby(rows, key=lambda row: row[0])
+    return [
+        UnseenEpisodes(device, [number for _, number in some], device in opened)
+        for device, some in devices
+    ]
 
 
 class Remembered(NamedTuple):

@@ -35,6 +35,7 @@ from edgemerge.server.auth import TOKEN_PREFIXES, new_token
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.connect import connect
+from edgemerge.server.episodes import KEEP_DAYS
 from edgemerge.server.http import (
     ErrorAnswer,
     InFlight,
@@ -208,9 +209,10 @@ def serve(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     history_days: float = KEPT_DAYS,
+    episode_days: float = KEEP_DAYS,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment."""
-    service = Service(connect(database), history_days=history_days)
+    service = Service(connect(database), history_days=history_days, episode_days=episode_days)
     try:
         load_operator_token(service, operator_token_file or default_token_file(database))
         listening = listen(host, port)

@@ -20,7 +20,7 @@ from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, SqlRow, Transaction
 from edgemerge.server.db.writer import Writer
-from edgemerge.server.episodes import acknowledge
+from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
     Decision,
     PatternDecision,
@@ -111,6 +111,20 @@ def waiting_reviews(tx: Transaction, fleet: str, device: str) -> tuple[Review, .
     return tuple(_review_from_row(row) for row in tx.rows(f"{sql} order by number", fleet, device))
 
 
+def waiting_in_fleet(tx: Transaction, fleet: str) -> dict[str, list[Review]]:
+    """Return the reviews of a fleet that wait, for each device in the order in which it will act.
+
+    Args:
+        tx: The transaction to read in.
+        fleet: The fleet.
+    """
+    found: dict[str, list[Review]] = {}
+    sql = f"select device, {REVIEW_COLUMNS} from reviews where fleet = ? and state = 'waiting'"
+    for device, *row in tx.rows(f"{sql} order by device, number", fleet):
+        found.setdefault(device, []).append(_review_from_row(tuple(row)))
+    return found
+
+
 def newest_epoch(tx: Transaction, fleet: str) -> int:
     """Return the epoch of the newest change of a fleet's reviews, 0 without any."""
     row = tx.one("select coalesce(max(epoch), 0) from reviews where fleet = ?", fleet)
@@ -185,15 +199,35 @@ class ReviewService:
 
         def change(tx: Transaction) -> Review:
             tx.lock(f"fleet {fleet}")
-            if asked.decision != "acknowledge":
-                _must_be_enrolled(tx, fleet, device)
-                return _store_new(tx, fleet, device, made, done)
-            enrolled = _must_be_enrolled(tx, fleet, device, revoked=True)
-            acknowledge(
-                tx, fleet, device, made.episode, by=made.by, at=made.at, comment=made.comment
-            )
-            seen = made if enrolled else replace(made, state="done")  # nobody is there to hear it
-            return _store_new(tx, fleet, device, seen, done)
+            if made.decision == "acknowledge":
+                return _acknowledge(tx, fleet, device, made, done)
+            _must_be_enrolled(tx, fleet, device)
+            return _store_new(tx, fleet, device, made, done)
+
+        found = self._writer.write(change)
+        self._changed(fleet)
+        return found
+
+    def acknowledge_ended(self, fleet: str, caller: Caller, *, until: float) -> int:
+        """Acknowledge all episodes of a fleet that ended; return how many they are.
+
+        Args:
+            fleet: The fleet.
+            caller: Who has seen them.
+            until: Of those, the ones whose last change is not later than this.
+        """
+        made = Review(0, self._clock(), caller.actor, "acknowledge")
+
+        def change(tx: Transaction) -> int:
+            tx.lock(f"fleet {fleet}")
+            fleets.get(tx, fleet)
+            found = list_unseen(tx, fleet, until)
+            for each in found:
+                done = self._done(fleet, each.device)
+                # One review for all would acknowledge the open one, too.
+                for number in each.numbers if each.open else [None]:
+                    _acknowledge(tx, fleet, each.device, replace(made, episode=number), done)
+            return sum(len(each.numbers) for each in found)
 
         found = self._writer.write(change)
         self._changed(fleet)
@@ -237,6 +271,14 @@ def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool
     if row[0] is not None and not revoked:
         raise SettingError(f"the token of {device} was revoked: it would never hear of the review")
     return row[0] is None
+
+
+def _acknowledge(tx: Transaction, fleet: str, device: str, made: Review, done: int) -> Review:
+    """Note that episodes were seen, and store the review by which the device hears of it."""
+    enrolled = _must_be_enrolled(tx, fleet, device, revoked=True)
+    acknowledge(tx, fleet, device, made.episode, by=made.by, at=made.at, comment=made.comment)
+    seen = made if enrolled else replace(made, state="done")  # its device will never hear of it
+    return _store_new(tx, fleet, device, seen, done)
 
 
 def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int) -> Review:

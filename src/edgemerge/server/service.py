@@ -55,7 +55,7 @@ class Service:
         *,
         clock: Callable[[], float] = time,
         history_days: float = KEPT_DAYS,
-        keep_episodes_days: float = KEEP_DAYS,
+        episode_days: float = KEEP_DAYS,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -63,7 +63,7 @@ class Service:
             database: Where everything is stored.
             clock: The time, in Unix seconds.
             history_days: For how many days scores are kept.
-            keep_episodes_days: For how many days episodes are kept.
+            episode_days: For how many days episodes are kept.
         """
         self.database, self.clock = database, clock
         self.writer = Writer(database)
@@ -92,7 +92,7 @@ class Service:
             self.writer,
             clock=clock,
             scores=self.history.recent_scores,
-            keep_days=keep_episodes_days,
+            keep_days=episode_days,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf

@@ -1,18 +1,25 @@
-"""The page of all fleets, the page of one fleet, and the page of its known faults."""
+"""The pages of all fleets, of one fleet, of what its devices exchange, and of its known faults."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from edgemerge.server.dashboard.fleet_table import BLANK_ROW, SORT_KEYS, matches, sort_rows
+from edgemerge.server.dashboard.fleet_table import (
+    BLANK_ROW,
+    SORT_KEYS,
+    DeviceRow,
+    matches,
+    sort_rows,
+)
 from edgemerge.server.dashboard.merge_view import count_waiting
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import PageSession
 from edgemerge.server.dashboard.stream import ViewersDep
 from edgemerge.server.http import Name, ServiceDep
+from edgemerge.server.reports.model import Traffic
 
 router = APIRouter(include_in_schema=False)
 
@@ -23,20 +30,9 @@ TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
     "review": "Review",
     "pattern": "Pattern",
     "learnt": "Learnt",
-    "revision": "Revision",
-    "shared": "Last share",
-    "merged": "Last merge",
     "score": "Score / threshold",
 }
-DESCENDING_FIRST = (
-    "alarm",
-    "review",
-    "learnt",
-    "revision",
-    "shared",
-    "merged",
-    "score",
-)  # the largest first
+DESCENDING_FIRST = ("alarm", "review", "learnt", "score")  # the largest first
 SearchText = Annotated[str, Query(max_length=200)]
 
 
@@ -44,11 +40,13 @@ SearchText = Annotated[str, Query(max_length=200)]
 def show_fleets(
     request: Request, session: PageSession, service: ServiceDep, viewers: ViewersDep
 ) -> Response:
-    """Show all fleets; if there is just one, that one."""
-    found = [fleet.name for fleet, _ in service.fleets(session.caller)]
+    """Show all fleets; if there is just one, its episodes, or how devices join it."""
+    found = service.fleets(session.caller)
     if len(found) == 1:
-        return RedirectResponse(f"/ui/fleets/{found[0]}", 303)
-    seen = [viewers.tables.look(name) for name in found]
+        (fleet, counts) = found[0]
+        page = "/episodes" if counts.devices else ""
+        return RedirectResponse(f"/ui/fleets/{fleet.name}{page}", 303)
+    seen = [viewers.tables.look(fleet.name) for fleet, _ in found]
     return render_page(request, "fleets.html", session, seen=seen, here=server_url(request))
 
 
@@ -79,6 +77,33 @@ def show_fleet(
 def server_url(request: Request) -> str:
     """Return the address of this server, as the browser calls it."""
     return str(request.base_url).rstrip("/")
+
+
+class ExchangeRow(NamedTuple):
+    """What a device has shared and received."""
+
+    row: DeviceRow
+    incarnation: int | None
+    traffic: Traffic
+
+
+@router.get("/fleets/{fleet}/exchange")
+def show_exchange(
+    request: Request, fleet: Name, session: PageSession, service: ServiceDep, viewers: ViewersDep
+) -> Response:
+    """Show what devices push, pull and merge: revisions, incarnations and bytes."""
+    seen = viewers.tables.look(fleet, database_s=0.0)
+    reports, traffic = service.history.latest_reports(fleet), service.history.traffic(fleet)
+    rows = [
+        ExchangeRow(
+            row,
+            reports[row.device].status.incarnation if row.device in reports else None,
+            traffic.get(row.device, Traffic()),
+        )
+        for row in sort_rows(seen.rows, "device")
+    ]
+    values: dict[str, Any] = {"fleet": fleet, "tab": "Exchange", "seen": seen, "rows": rows}
+    return render_page(request, "exchange.html", session, **values)
 
 
 @router.get("/fleets/{fleet}/faults")

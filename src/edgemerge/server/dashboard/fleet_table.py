@@ -139,6 +139,7 @@ class DeviceRow(NamedTuple):
     drift: float | None = None
     stopped: bool = False  # learning, because of drift
     fault: str | None = None  # the known fault that its open episode is most like
+    peak: float | None = None  # of its alarm, while it is in alarm
 
     @property
     def needs(self) -> list[tuple[str, str]]:
@@ -161,12 +162,27 @@ class DeviceRow(NamedTuple):
             return False
         return self.score > self.threshold
 
+    @property
+    def shown_score(self) -> float | None:
+        """The last score, or the peak of its alarm: a device in alarm shows no harmless number."""
+        return self.score if self.peak is None else self.peak
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the score that is shown is above the threshold, or that of an alarm."""
+        return self.above or self.peak is not None
+
+    @property
+    def score_words(self) -> str:
+        """The same in words."""
+        return score(self.score) if self.peak is None else f"peak {score(self.peak)}"
+
     def event(self) -> list[Any]:
         """Return what the stream sends of it; the page's script knows the order."""
         return [
             *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
-            *(count(self.learnt), self.learnt, self.revision, self.shared, self.merged),
-            *(score(self.score), self.score, score(self.threshold), int(self.above)),
+            *(count(self.learnt), self.learnt),
+            *(self.score_words, self.shown_score, score(self.threshold), int(self.is_marked)),
             *(*self.spark, self.unreviewed, self.needs),
         ]
 
@@ -203,7 +219,17 @@ def make_row(
         drift=monitor.drift if monitor else None,
         stopped=monitor.learning_stopped if monitor else False,
         fault=monitor.open_fault if monitor else None,
+        peak=alarm_peak(latest) if alarm else None,
     )
+
+
+def alarm_peak(latest: LatestReport) -> float | None:
+    """Return the highest score of the open episode, or of the last alarm where none is open."""
+    monitor = latest.status.monitor
+    peaks = [each.peak for each in (monitor.episodes if monitor else ()) if each.ended is None]
+    last = [latest.alarm.score] if latest.alarm and not peaks else []
+    now = [latest.points[-1].score] if latest.points else []
+    return max([*peaks, *last, *now], default=None)
 
 
 def last_alarm_at(latest: LatestReport | None) -> float | None:
@@ -231,10 +257,7 @@ SORT_KEYS: dict[str, Callable[[DeviceRow], Any]] = {
     "review": lambda row: row.unreviewed,
     "pattern": lambda row: row.pattern,
     "learnt": lambda row: row.learnt,
-    "revision": lambda row: row.revision,
-    "shared": lambda row: row.shared,
-    "merged": lambda row: row.merged,
-    "score": lambda row: row.score,
+    "score": lambda row: row.shown_score,
 }
 
 

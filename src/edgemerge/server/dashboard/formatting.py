@@ -74,6 +74,15 @@ def times(value: float | None, keep: int = 2) -> str:
     return NOTHING if value is None else f"×{digits(value, keep if value < 10 else 3)}"
 
 
+def times_usual(value: float) -> str:
+    """Return how far above the usual something is, in words.
+
+    >>> times_usual(33.14), times_usual(2.04), times_usual(1234.5)
+    ('33.1 times the usual', '2 times the usual', '1234 times the usual')
+    """
+    return f"{times(value)[1:]} times the usual"
+
+
 def share(part: float, whole: float) -> str:
     """Return a part of a whole in percent.
 

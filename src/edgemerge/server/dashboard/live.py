@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from edgemerge.server.dashboard import formatting
 from edgemerge.server.dashboard.device import DeviceView, chart_series, device_view
+from edgemerge.server.dashboard.episodes import (
+    Wanted,
+    cards_digest,
+    episodes_view,
+    render_cards,
+)
 from edgemerge.server.dashboard.fleet_table import FleetTables
 from edgemerge.server.dashboard.pages import TEMPLATES
 from edgemerge.server.dashboard.sign_in import DataSession, cookie_of
@@ -39,6 +45,7 @@ PAGE_PARTS = [
     "alarms",
     "shared",
 ]
+EPISODES_REFRESH_S = 1.5  # between two looks at the episodes of a fleet
 REFRESH_S = 5.0  # after which states and what others shared are looked at again
 
 
@@ -102,6 +109,43 @@ class DeviceEvents:
         return {"alarm": f"Alarm of {self._device}: score {formatting.score(alarm.score)}{against}"}
 
 
+class EpisodeEvents:
+    """The cards of a fleet's episodes that change, and which are in each section."""
+
+    def __init__(
+        self, service: Service, viewers: Viewers, fleet: str, last_id: str, *, csrf: str
+    ) -> None:
+        """Begin after what the client has, or with everything.
+
+        Forms carry `csrf`, which belongs to the session of the page.
+        """
+        self._service, self._viewers, self._fleet = service, viewers, fleet
+        self._csrf, self._polled, self._last_id = csrf, -inf, last_id
+        self._cards: dict[str, str] | None = None  # that the client has; None: unknown
+
+    def poll(self) -> Event | None:
+        """Return what changed."""
+        now = self._service.clock()
+        if 0.0 <= now - self._polled < EPISODES_REFRESH_S:
+            return None
+        self._polled = now
+        view = episodes_view(self._service, self._viewers, self._fleet, Wanted())
+        made = render_cards(view, self._csrf)
+        known, last_id = self._cards, self._last_id
+        self._last_id = cards_digest(made)
+        self._cards = {number: text for some in made.values() for number, text in some.items()}
+        if self._last_id == last_id:
+            return None
+        has = known or {}
+        cards = {number: text for number, text in self._cards.items() if has.get(number) != text}
+        opened = [card.episode for card in view.sections[0].cards]
+        begun = [each.device for each in opened if known is not None and str(each.id) not in has]
+        sections = {name: list(some) for name, some in made.items()}
+        data = {"cards": cards, "sections": sections, "begun": begun}
+        totals = {"counts": view.counts._asdict(), "mark": view.mark}
+        return Event(self._last_id, data | totals)
+
+
 def render_parts(view: DeviceView, csrf: str = "") -> dict[str, str]:
     """Render the parts of the page; they are equal as long as nothing in them changes."""
     return {
@@ -133,12 +177,14 @@ def session(session: DataSession) -> dict[str, Any]:
 
 @router.get("/fleets/{fleet}/live")
 async def live(
+    *,
     request: Request,
     fleet: Name,
     session: DataSession,
     service: ServiceDep,
     viewers: ViewersDep,
     device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+    page: Annotated[Literal["devices", "episodes"], Query()] = "devices",
     since: Since = "",
     last_seen: LastSeen = None,
 ) -> Response:
@@ -147,6 +193,8 @@ async def live(
     source: EventSource = FleetEvents(viewers.tables, fleet, last_id)
     if device is not None:
         source = DeviceEvents(service, viewers, fleet, device, last_id, csrf=session.csrf)
+    elif page == "episodes":
+        source = EpisodeEvents(service, viewers, fleet, last_id, csrf=session.csrf)
     stopping: Callable[[], bool] = getattr(request.app.state, "is_stopping", lambda: False)
 
     def signed_in() -> bool:

@@ -7,9 +7,8 @@ const MARGIN = 2;
 const STEP = 2;
 
 // The order in which the stream sends a row.
-export const FIELDS = ["device", "state", "alarm", "alarmed", "pattern", "learntText", "learnt", "revision",
-  "shared", "merged", "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms",
-  "review", "needs"];
+export const FIELDS = ["device", "state", "alarm", "alarmed", "pattern", "learntText", "learnt",
+  "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms", "review", "needs"];
 
 export const named = (values) => Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
 
@@ -101,16 +100,13 @@ function spark(cell, { heights, threshold, alarms }) {
 
 // Shows an update of a device in its row, whose cells are in the order of the columns.
 export function paint(row, update) {
-  const [, stateCell, alarmCell, reviewCell, patternCell, learnt, revision, shared, merged, scoreCell, sparkCell] = row.cells;
+  const [, stateCell, alarmCell, reviewCell, patternCell, learnt, scoreCell, sparkCell] = row.cells;
   row.classList.toggle("alarmed", update.alarm === 1);
   state(stateCell, update.state);
   alarm(alarmCell, update.alarm === 1, update.alarmed);
   needs(reviewCell, update);
   pattern(patternCell, update.pattern);
   setText(learnt, update.learntText);
-  setText(revision, update.revision === null ? NOTHING : String(update.revision));
-  moment(shared, update.shared);
-  moment(merged, update.merged);
   score(scoreCell, update);
   spark(sparkCell, update);
 }

@@ -1,6 +1,6 @@
 // The page of a device: its chart, and parts of the page that follow the stream.
 import { Chart } from "./chart.js";
-import { showTimes } from "./page.js";
+import { isEdited, showTimes } from "./page.js";
 import { follow } from "./stream.js";
 
 const SPAN_S = 600;
@@ -41,8 +41,6 @@ function choose(span) {
   showDay();
   state.timer = setInterval(showDay, DAY_MS);
 }
-
-const isEdited = (place) => [...place.querySelectorAll('input[type="text"]')].some((field) => field.value !== field.defaultValue);
 
 // Replaces a part of the page by what the server's template made of it; all in it is escaped there.
 function replace(name, text) {

@@ -30,6 +30,9 @@ export function showTime(element, skew = 0) {
 
 export const showTimes = (root = document) => root.querySelectorAll("time[data-at]").forEach((e) => showTime(e));
 
+// Whether somebody has typed something here that was not sent.
+export const isEdited = (place) => [...place.querySelectorAll('input[type="text"]')].some((field) => field.value !== field.defaultValue);
+
 function zone() {
   const found = document.getElementById("zone");
   if (found) found.textContent = Intl.DateTimeFormat().resolvedOptions().timeZone || "this device";

@@ -6,7 +6,7 @@ const when = (cell) => number(cell.querySelector("time")?.dataset.at);
 
 // What a row says, read once from the page; afterwards from the stream.
 function read(row) {
-  const [device, state, alarm, review, pattern, learnt, revision, shared, merged, score] = row.cells;
+  const [device, state, alarm, review, pattern, learnt, score] = row.cells;
   return {
     row,
     device: device.textContent,
@@ -17,9 +17,6 @@ function read(row) {
     needs: [...review.querySelectorAll(".tag")].map((tag) => [tag.textContent, ""]),
     pattern: pattern.firstElementChild.title || null,
     learnt: number(learnt.dataset.key),
-    revision: number(revision.textContent),
-    shared: when(shared),
-    merged: when(merged),
     score: number(score.dataset.key),
   };
 }
