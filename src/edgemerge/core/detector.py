@@ -24,6 +24,7 @@ from edgemerge.core.errors import FormatError, SettingError, must_be
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import (
+    NO_CEILING,
     Cache,
     Fit,
     Level,
@@ -55,7 +56,7 @@ class Look(NamedTuple):
 class Model:
     """Sums and their cached solution; `fade` is an old sample's weight after each new one."""
 
-    ceiling = inf  # of the usual loss, while the sums of others tell it
+    ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
@@ -105,7 +106,7 @@ class Model:
         must_fit(self.own.largest() * self.frame + others.largest, self.own.quantum)
         self.rest()
         self.others = others if others.count else None
-        self.ceiling = inf
+        self.ceiling = NO_CEILING
         self.invalidate()
 
     def rest(self) -> None:
