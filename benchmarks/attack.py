@@ -49,7 +49,7 @@ WALKING, SITTING, LYING = (1, 2, 3), (4,), (6,)
 FLEET, BAD, OPERATOR = "people", "bad", Caller("operator")
 ME = "pump-0"
 STEPS = 40  # pushes of the ratchet
-DILUTED = 105  # rows of faults beside 953 honest ones
+DILUTED = 105  # rows of noise or faults beside 953 honest ones
 ROWS_ASKED = 100  # scored with one command
 WAITS = "it waits"
 AGENT_TEMPLATE = """\
@@ -134,6 +134,7 @@ def attacks(people: People) -> dict[str, Attack]:
         "mean row × 100 000": [Stats.of(shared, people.rows(4, WALKING).mean(0)) * 1e5],
         "ratchet of noise": [honest + noise(25 * k) for k in range(1, STEPS + 1)],
         "honest rows with 10 % of noise": [honest + noise(DILUTED)],
+        "honest rows with 5 % of noise": [honest + noise(DILUTED // 2)],
         "342 rows of faults": [faults],
     }
     return {name: Attack(each) for name, each in sums.items()} | {

@@ -7,14 +7,14 @@ from threading import Event
 import numpy as np
 import pytest
 
-from edgemerge import Contribution, Detector, Monitor, Stats
+from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import ExchangeJob, exchange_worker, run_exchange
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
 from edgemerge.agent.state import AgentState, own_stats, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import DeniedError, RejectedError, StaleError, UnavailableError
-from edgemerge.core.ledger import Merged, Selection
+from edgemerge.core.ledger import MAX_PATTERNS, Merged, Selection
 from edgemerge.exchange.memory import MemoryExchange
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream, wait_until
@@ -376,3 +376,29 @@ def test_a_sync_is_begun_when_it_is_due(exchange, devices):
     device.tend_until(lambda: total(exchange).count and not device.syncing.busy)
     assert device.syncing.plain()["last_sync"] == "1970-01-01T01:23:20+00:00"
     assert device.syncing._schedule.next > 60.0
+
+
+class Sixteen(MemoryExchange):
+    """An exchange that takes 16 patterns of a device, as a server does."""
+
+    def push(self, contribution):
+        there = {origin.pattern for origin in self.pull(Selection()).origins}
+        if len(there | {contribution.pattern}) > MAX_PATTERNS:
+            raise RejectedError("expected at most 16 patterns of a device")
+        super().push(contribution)
+
+
+def test_of_more_than_sixteen_patterns_the_largest_are_shared_and_none_is_lost(devices):
+    bank, exchange = Bank(P, max_patterns=20), Sixteen(P)
+    for k in range(18):
+        bank.patterns.add(f"p{k:02}", Stats.of(P, stream(40 + k, k)), np.empty((0, P.n_inputs)))
+    monitor = Monitor(bank, learn="always")
+    state = AgentState("pump-1", 1000, monitor, merged=encode(Merged(P)))
+    device = devices(exchange, memory=state)
+    found = device.sync()
+    assert (found["pushed"], found["exchange"], found["pending"]) == (MAX_PATTERNS, "ok", 0)
+    there = {origin.pattern for origin in exchange.pull(Selection()).origins}
+    assert there == {f"p{k:02}" for k in range(2, 18)}
+    assert [each.partition(":")[0] for each in found["held_back"]] == ["p01", "p00"]
+    assert "lower learner.max_patterns" in found["held_back"][0]
+    assert device.sync()["pushed"] == 0

@@ -5,14 +5,17 @@ from math import ceil
 
 import numpy as np
 import pytest
+from scipy.linalg import eigh
 
 from edgemerge import Bank, Contribution, Detector, Projection, Selection, Stats
 from edgemerge.core.similarity import (
     CHECK_SAMPLES_PER_HIDDEN,
     LEVEL_FACTOR,
     LEVEL_RATIOS,
+    MAX_NOISE_TIMES_N,
     MAX_OWN_SHARE,
     NOISE_SHARE,
+    OWN_NOISE_FACTOR,
     SMALL_LEVEL_FACTOR,
     STRUCTURED_LEVEL_FACTOR,
     STRUCTURED_SHARE,
@@ -21,6 +24,8 @@ from edgemerge.core.similarity import (
     fresh_loss,
     level_of,
     level_ratio,
+    noise_profile,
+    noise_share,
     unexplained_noise,
 )
 from tests.cases import machine
@@ -221,3 +226,49 @@ def test_it_is_a_rule_of_a_selection_and_names_what_it_refuses():
     assert [*check.refused] == [notes[1].key]
     assert check(notes[:1]) == notes[:1]
     assert check.refused == {}
+
+
+def spoilt(part, rows=2000, seed=1):
+    """Return honest samples with a part of noise over the whole range."""
+    X = np.random.default_rng(seed).uniform(-1.0, 1.0, (int(part * rows), 64))
+    return causes(0.2, 0.08, rows, seed) + Stats.of(WIDE, X)
+
+
+@pytest.mark.parametrize("part", [0.05, 0.1, 0.3])
+def test_the_share_of_noise_is_about_what_was_mixed_in(part):
+    found, noise = spoilt(part), noise_profile(WIDE).stats
+    share = noise_share(found)
+    assert 0.4 * part < share < 1.1 * part
+    least = eigh(found.U / found.count, noise.U / noise.count, eigvals_only=True)[0]
+    assert share == pytest.approx(least, rel=1e-3)  # the ridge of the noise
+    assert noise_share(noise) == pytest.approx(1.0, rel=1e-3)
+    assert noise_share(causes(0.2, 0.02)) < 1e-3
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_honest_samples_that_are_mixed_with_noise_are_refused(apart):
+    own, mixed = causes(0.2, 0.08), spoilt(0.15)
+    most = MAX_NOISE_TIMES_N / WIDE.n_hidden
+    check = LevelCheck({"normal": own}, apart=apart)
+    reason = check.reason(mixed)
+    assert reason.startswith(f"found in every direction what {noise_share(mixed):.1%} of noise")
+    assert f"expected {most:.1%} at most: these sums look mixed with noise" in reason
+    assert noise_share(spoilt(0.02)) < most
+    assert "mixed" not in check.reason(spoilt(0.02))
+    assert not check.reason(causes(0.2, 0.08, seed=3))
+
+
+def test_where_own_samples_are_mixed_so_may_others_be():
+    own = {"normal": spoilt(0.1)}
+    most = OWN_NOISE_FACTOR * noise_share(own["normal"])
+    assert noise_share(spoilt(0.25, seed=2)) < most < noise_share(spoilt(0.45, seed=2))
+    check = LevelCheck(own, apart=False)
+    assert "mixed" not in check.reason(spoilt(0.25, seed=2))
+    assert "mixed" in check.reason(spoilt(0.45, seed=2))
+
+
+def test_what_is_mixed_and_calls_nothing_more_usual_than_own_samples_passes():
+    own = {"normal": causes(0.2, 0.08), "rough": causes(0.2, 0.5)}
+    mixed = spoilt(0.15)
+    assert Profile.of(mixed).usual_loss < max(Profile.of(each).usual_loss for each in own.values())
+    assert LevelCheck(own, apart=True).reason(mixed) == ""

@@ -215,3 +215,41 @@ def test_what_parts_from_a_part_of_a_released_pattern_is_not_new():
         lives.patterns[new] = Pattern(samples[1::2])
         lives.release()
     assert set(lives.exchange) == {"a"}
+
+
+def gate_of(**counts):
+    """Return a gate that has seen patterns with so many samples each."""
+    gate, lives = Gate(), {name: object() for name in counts}
+    gate.look({name: PatternSamples(lives[name], n, float(n)) for name, n in counts.items()})
+    return gate, lives
+
+
+def test_of_more_patterns_than_the_exchange_takes_the_largest_are_released_first():
+    gate, lives = gate_of(a=5, b=30, c=10, d=20)
+    decision = gate.decide(LEAST, 2)
+    assert decision.released == ("b", "d")
+    assert [each.partition(":")[0] for each in decision.held] == ["c", "a"]
+    assert "2 patterns are shared, and a fleet takes no more of one device" in decision.held[0]
+    gate.record_release(decision)
+    larger = {"a": 90, "b": 40, "c": 80, "d": 20}
+    gate.look({name: PatternSamples(lives[name], n, float(n)) for name, n in larger.items()})
+    assert gate.decide(LEAST, 2).released == ("b",)  # those that are there stay
+    assert gate.decide(LEAST).released == ("a", "b", "c")
+
+
+def test_a_pattern_that_is_gone_makes_room_for_another():
+    gate, lives = gate_of(a=30, b=20, c=10)
+    gate.record_release(gate.decide(LEAST, 2))
+    left = {"b": 20, "c": 10}
+    gate.look({name: PatternSamples(lives[name], n, float(n)) for name, n in left.items()})
+    decision = gate.decide(LEAST, 2)
+    assert (decision.released, decision.withdrawn) == (("c",), ("a",))
+
+
+def test_what_finds_no_room_withdraws_nothing():
+    gate, lives = gate_of(a=30, b=20)
+    gate.record_release(gate.decide(LEAST, 1))
+    gate.look(
+        {name: PatternSamples(lives[name], n, float(n)) for name, n in (("a", 30), ("b", 20))}
+    )
+    assert gate.decide(LEAST, 1).released == gate.decide(LEAST, 1).withdrawn == ()

@@ -54,7 +54,7 @@ from edgemerge.core.errors import (
     StaleError,
     UnavailableError,
 )
-from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.core.ledger import MAX_PATTERNS, Contribution, Merged, Selection
 from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
@@ -200,7 +200,7 @@ def release(memory: AgentState, least: float) -> Decision:
     Counters and `pending` change together: save both before the first push.
     """
     memory.gate.look(census(memory.learner))
-    decision = memory.gate.decide(least)
+    decision = memory.gate.decide(least, MAX_PATTERNS)
     if not decision.released:
         return decision
     first, then = release_order(memory.gate, decision)

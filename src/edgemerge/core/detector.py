@@ -25,6 +25,7 @@ from edgemerge.core.explanation import Covariance, largest_by_name
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import (
+    NO_CEILING,
     Cache,
     Fit,
     Level,
@@ -56,7 +57,7 @@ class Look(NamedTuple):
 class Model:
     """Sums and their cached solution; `fade` is an old sample's weight after each new one."""
 
-    ceiling = inf  # of the usual loss, while the sums of others tell it
+    ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
@@ -106,7 +107,7 @@ class Model:
         must_fit(self.own.largest() * self.frame + others.largest, self.own.quantum)
         self.rest()
         self.others = others if others.count else None
-        self.ceiling = inf
+        self.ceiling = NO_CEILING
         self.invalidate()
 
     def rest(self) -> None:

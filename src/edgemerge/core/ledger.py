@@ -603,6 +603,7 @@ class MergedPart:
         return f"MergedPart({len(self.origins)} contributions, {self.stats.count:g} samples)"
 
 
+MAX_PATTERNS = 16  # with samples, that a fleet takes of one device and incarnation
 MAX_PARTS = 64  # patterns in one answer to a pull: a bank compares each with all of its own
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
+from edgemerge.core.readout import NO_CEILING, Ceiling
 from edgemerge.core.similarity import (
     SAME_FACTOR,
     Profile,
@@ -501,8 +502,7 @@ def _join_most_similar(patterns: Patterns, limit: float = SAME_FACTOR) -> None:
         rows = np.vstack([gone.ring.rows(), kept.ring.rows()])
         both = patterns.add(a, kept.detector.own + gone.detector.own, rows)
         both.detector.adopt(kept.detector.others + gone.detector.others)
-        ceilings = kept.detector.known.ceiling, gone.detector.known.ceiling
-        both.detector.known.ceiling = min(ceilings)
+        both.detector.known.ceiling = kept.detector.known.ceiling.below(gone.detector.known.ceiling)
         both.considered = both.ring.seen
         patterns.record("joined", a, b)
 
@@ -592,18 +592,24 @@ def plan_adoption(
     return plan
 
 
-def level_ceiling(foreign: Profile, own: Iterable[Profile]) -> float:
-    """Return the largest usual loss that others may claim for a pattern; inf if there is none.
+def level_ceiling(foreign: Profile, own: Iterable[Profile]) -> Ceiling:
+    """Return what others may claim to be usual for a pattern, at most.
 
-    Of samples such as this device sees itself it knows the usual loss: what explains them may not
-    claim a larger one, or noise in a peer's sums would explain everything.
+    Of samples such as this device sees itself it knows what is usual: what explains them may claim
+    no more than they have, on average. Noise in a peer's sums raises the usual loss and makes all
+    directions usual, and would explain everything.
 
     Args:
         foreign: What others saw of the pattern.
         own: The patterns of this device.
     """
-    known = [mine.usual_loss for mine in own if mine.known and explains(foreign, mine)]
-    return max(known, default=inf)
+    known = [mine for mine in own if mine.known and explains(foreign, mine)]
+    count = sum(mine.stats.count for mine in known)
+    if not count:
+        return NO_CEILING
+    losses = sum(mine.stats.count * mine.usual_loss for mine in known)
+    leverages = sum(float(np.vdot(mine.stats.U, foreign.readout.P)) for mine in known)
+    return Ceiling(losses / count, leverages / count)
 
 
 def plan_holds(patterns: Patterns, plan: AdoptionPlan) -> bool:

@@ -289,13 +289,32 @@ def effective_count(own: Any, others: float, fade: float) -> Any:
     return own * (1.0 + fade) / (2.0 - own * (1.0 - fade)) + others
 
 
+class Ceiling(NamedTuple):
+    """The largest usual loss and the largest usual leverage that others may claim.
+
+    Args:
+        loss: Of the usual loss; unbounded unless given.
+        leverage: Of the mean leverage of fresh samples; unbounded unless given.
+    """
+
+    loss: float = inf
+    leverage: float = inf
+
+    def below(self, other: Ceiling) -> Ceiling:
+        """Return the lower of both, one by one."""
+        return Ceiling(min(self.loss, other.loss), min(self.leverage, other.leverage))
+
+
+NO_CEILING = Ceiling()
+
+
 class Level(NamedTuple):
     """Numbers for one readout, or arrays with one entry for each of several in a row.
 
     `loss` is the sum of all losses; `weight` the samples in that sum; `count` how many samples
     that is worth; `floor` the rounding of the grid, below which no loss means anything;
-    `loss_share` the share of the loss in the score; `ceiling` the largest usual loss that others
-    may claim. `largest` is `max`, or `numpy.maximum` for arrays.
+    `loss_share` the share of the loss in the score; `ceiling` what others may claim to be usual at
+    most. `largest` is `max`, or `numpy.maximum` for arrays.
     """
 
     loss: Any
@@ -305,7 +324,7 @@ class Level(NamedTuple):
     floor: float
     loss_share: float
     largest: Callable[[Any, Any], Any] = max
-    ceiling: float = inf
+    ceiling: Ceiling = NO_CEILING
 
     @property
     def residual_share(self) -> Any:
@@ -316,12 +335,14 @@ class Level(NamedTuple):
     def usual_loss(self) -> Any:
         """The loss that fresh samples of the same kind have."""
         usual = self.largest(self.loss / self.weight / self.residual_share**2, self.floor)  # M11
-        return usual if self.ceiling == inf else np.minimum(usual, self.ceiling)
+        return usual if self.ceiling.loss == inf else np.minimum(usual, self.ceiling.loss)
 
     def score(self, loss: Any, leverage: Any) -> Any:
         """Return how unusual samples are; 1 is typical."""
         strange = (
             leverage * self.residual_share * self.count / self.largest(self.freedom, MIN_SPARE)
         )
+        if self.ceiling.leverage < inf:
+            strange = np.maximum(strange, leverage / self.ceiling.leverage)
         share = self.loss_share
         return share * (loss / self.usual_loss) + (1.0 - share) * strange  # M11

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
-from math import inf, log
+from math import ceil, inf, log
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +30,8 @@ from edgemerge.core.stats import Stats
 
 SIMILAR_FACTOR = 2.5  # HAR, 30 subjects: moving, still and lying never mix; see decision 0010
 SAME_FACTOR = 1.2  # two patterns of a bank within it are joined; lower, since joining is final
+SHIFTED_INPUTS = 0.05  # the part of the inputs that tells how far two means are apart
+SMALL_VARIANCE = 0.01  # of the mean variance of all inputs, that each has at least
 # samples per effective parameter from which the level is reliable
 SAMPLES_PER_PARAMETER = 1.3
 
@@ -40,6 +42,8 @@ SMALL_LEVEL_FACTOR = 6.0  # single people on HAR: 3.5; a few rows of noise: 27 a
 STRUCTURED_LEVEL_FACTOR = 8.0  # digits of MNIST: 6.9
 STRUCTURED_SHARE = 0.5  # of what noise leaves unexplained
 MIN_NOISE = 0.5  # what noise must leave unexplained at least, for structure to mean anything
+MAX_NOISE_TIMES_N = 0.8  # share of noise in a contribution, times N: decision 0036
+OWN_NOISE_FACTOR = 3.0  # or that in own patterns, times this
 NOISE_SHARE = 0.9  # likewise; honest patterns of 561 and 784 inputs have 0.04 to 0.79
 MAX_OWN_SHARE = 0.8  # own patterns above it cannot be told from noise
 NOISE_ROWS_PER_HIDDEN = 16  # that tell what noise leaves unexplained
@@ -82,9 +86,7 @@ class Profile:
     @cached_property
     def unexplained(self) -> float:
         """The usual loss as a share of the variance: 0 if the readout explains all of it."""
-        stats, count = self.stats, max(self.stats.count, self.stats.projection.quantum)
-        variance = float((stats.S / count - (stats.C / count) ** 2).mean())  # M10
-        return self.usual_loss / max(variance, stats.projection.rounding_loss)
+        return self.usual_loss / float(_moments(self)[1].mean())  # M10
 
     @cached_property
     def squares(self) -> float:
@@ -171,6 +173,35 @@ def distance(a: Stats | Profile, b: Stats | Profile) -> float:
     """
     mine, theirs = Profile.of(a), Profile.of(b)
     return max(loss_ratio(mine, theirs), loss_ratio(theirs, mine))
+
+
+def centroid_shift(a: Stats | Profile, b: Stats | Profile) -> float:
+    """Return how far apart two means are: squared, by the variance around them.
+
+    It is the mean over the twentieth of the inputs that differ most, so that one that moved shows
+    among hundreds. Inputs that hardly vary count as if they did a little.
+
+    Args:
+        a: Sums, or their profile.
+        b: Sums, likewise.
+
+    >>> from edgemerge.core.projection import Projection
+    >>> shared = Projection(n_inputs=1, n_hidden=2, activation="identity")
+    >>> low, high = (Stats.of(shared, [[x - 0.25], [x + 0.25]] * 9) for x in (0.0, 0.5))
+    >>> round(centroid_shift(low, high), 1), centroid_shift(low, low)
+    (4.0, 0.0)
+    """
+    (mean, variance), (other, around) = _moments(Profile.of(a)), _moments(Profile.of(b))
+    within = (variance + around) / 2.0
+    shifts = np.sort((mean - other) ** 2 / (within + SMALL_VARIANCE * within.mean()))  # M10
+    return float(shifts[-ceil(SHIFTED_INPUTS * len(shifts)) :].mean())
+
+
+def _moments(one: Profile) -> tuple[Array, Array]:
+    """Return mean and variance of each output."""
+    stats, count = one.stats, max(one.stats.count, one.stats.projection.quantum)
+    mean = stats.C / count
+    return mean, np.maximum(stats.S / count - mean**2, stats.projection.rounding_loss)
 
 
 def best_match(
@@ -513,8 +544,8 @@ def can_check(samples: float, projection: Projection) -> bool:
 
 
 @lru_cache(maxsize=16)
-def unexplained_noise(projection: Projection) -> float:
-    """Return the share of its variance that a readout leaves of noise over the whole range.
+def noise_profile(projection: Projection) -> Profile:
+    """Return the profile of noise over the whole range.
 
     Args:
         projection: What all devices share.
@@ -522,7 +553,31 @@ def unexplained_noise(projection: Projection) -> float:
     rows = np.arange(min(NOISE_ROWS_PER_HIDDEN * projection.n_hidden, 8192), dtype=np.uint64)
     noise = random_uniform(0, rows, projection.n_inputs)
     on_grid = np.rint(noise / projection.step) * projection.step
-    return Profile.of(Stats.of_rows(projection, on_grid)).unexplained
+    return Profile.of(Stats.of_rows(projection, on_grid))
+
+
+def unexplained_noise(projection: Projection) -> float:
+    """Return the share of its variance that a readout leaves of noise over the whole range.
+
+    Args:
+        projection: What all devices share.
+    """
+    return noise_profile(projection).unexplained
+
+
+def noise_share(stats: Stats) -> float:
+    """Return the largest share of noise over the whole range that these sums can contain.
+
+    It is the largest e for which U/count − e·(U/count of noise) is positive semidefinite. Samples
+    with structure leave some directions empty, so honest sums have next to none.
+
+    Args:
+        stats: The sums.
+    """
+    noise = noise_profile(stats.projection)
+    L = np.linalg.cholesky(noise.stats.U + noise.readout.ridge * np.eye(len(stats.U)))
+    whitened = np.linalg.solve(L, np.linalg.solve(L, stats.U).T)  # L⁻¹UL⁻ᵀ
+    return float(np.linalg.eigvalsh(whitened)[0]) * noise.stats.count / stats.count
 
 
 class LevelCheck:
@@ -532,7 +587,8 @@ class LevelCheck:
     has too few samples to tell, 8 times if it leaves at most half as much unexplained as noise
     does. For a detector it is also enough that the level of all sums together is about that of own
     samples. What a readout explains no better than noise is refused if its usual loss is above own
-    ones, unless own patterns are like noise, too. A usual loss that is too low does no harm.
+    ones, unless own patterns are like noise, too; likewise what has as much in every direction as
+    samples that are mixed with noise. A usual loss that is too low does no harm.
 
     It is a `rule` of a `Selection`. Nothing is reweighted: a contribution is in a sum as it is, or
     not at all. True sums of bad samples pass; no number tells them from those of another pattern.
@@ -598,11 +654,28 @@ class LevelCheck:
             )
         most = self._factor(profile, noise) * own_loss
         if loss <= most or (not self._apart and self._fits_together(theirs)):
-            return ""
+            structured = loss > own_loss and can_tell and noise >= MIN_NOISE
+            return self._mixed(theirs) if structured else ""
         return (
             f"found a usual loss of {loss:.3g}, expected {most:.3g} at most by what this device "
             "sees: such samples were not seen, or not so many of them"
         )
+
+    def _mixed(self, theirs: Stats) -> str:
+        """Return why these sums look mixed with noise; empty if they do not."""
+        most = max(MAX_NOISE_TIMES_N / theirs.projection.n_hidden, OWN_NOISE_FACTOR * self._noise)
+        found = noise_share(theirs)
+        if found <= most:
+            return ""
+        return (
+            f"found in every direction what {found:.1%} of noise leave there, expected {most:.1%} "
+            "at most: these sums look mixed with noise"
+        )
+
+    @cached_property
+    def _noise(self) -> float:
+        """The share of noise that own patterns can contain."""
+        return max(noise_share(each.stats) for each in self._profiles)
 
     @staticmethod
     def _factor(profile: Profile, noise: float) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 
@@ -130,11 +131,13 @@ class Gate:
         self.gone -= set(patterns)
         self._last = dict(patterns)
 
-    def decide(self, least: float) -> Decision:
+    def decide(self, least: float, most: float = inf) -> Decision:
         """Return what may be released now.
 
         Args:
             least: The fresh samples that each release must cover.
+            most: The patterns that the exchange may have; unlimited unless given. Those that it has
+                stay, of new ones the largest come first.
         """
         moved = [name for name, track in self.tracks.items() if track.moved]
         short = [n for n in moved if self.tracks[n].covered < least]
@@ -145,7 +148,17 @@ class Gate:
         ]
         held = [self._reason(name, least, short) for name in self.tracks if name not in ready]
         withdrawn = sorted(self.gone) if ready and not short else []
-        return Decision(tuple(ready), tuple(withdrawn), tuple(filter(None, held)))
+        there = [name for name, track in self.tracks.items() if track.released]
+        room = most - len(there) - (len(self.gone) - len(withdrawn))
+        new = sorted((n for n in ready if n not in there), key=lambda n: -self.tracks[n].count)
+        left = [name for place, name in enumerate(new) if place >= room]
+        held += [
+            f"{name}: {most:.0f} patterns are shared, and a fleet takes no more of one device; "
+            "lower learner.max_patterns"
+            for name in left
+        ]
+        released = tuple(name for name in ready if name not in left)
+        return Decision(released, tuple(withdrawn) if released else (), tuple(filter(None, held)))
 
     def record_release(self, decision: Decision) -> None:
         """Count fresh samples from this release on; call it once the release is certain.

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
-from edgemerge.core.ledger import Contribution, Key, Kind, Ledger, Origin
+from edgemerge.core.ledger import MAX_PATTERNS, Contribution, Key, Kind, Ledger, Origin
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
@@ -37,7 +37,6 @@ CONTRIBUTION_COLUMNS = (
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
-MAX_PATTERNS = 16  # with samples, of one device and incarnation
 CAPACITY_WARNING = 0.1  # of the capacity: warn when less is left
 
 log = logging.getLogger(__name__)

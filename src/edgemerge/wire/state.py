@@ -30,6 +30,7 @@ from edgemerge.core.monitor import (
 )
 from edgemerge.core.patterns import Event, Pattern, RingBuffer
 from edgemerge.core.projection import Projection
+from edgemerge.core.readout import Ceiling
 from edgemerge.core.stats import Stats
 from edgemerge.wire import codec
 from edgemerge.wire.codec import (
@@ -108,9 +109,10 @@ def _bank_fields(bank: Bank) -> dict[str, Any]:
 
 
 def _ceiling(pattern: Pattern) -> dict[str, float]:
-    """Return the largest usual loss that others may claim; nothing if there is none."""
+    """Return what others may claim to be usual, at most; nothing if there is no bound."""
     ceiling = pattern.detector.known.ceiling
-    return {"ceiling": ceiling} if ceiling < inf else {}
+    named = {"ceiling": ceiling.loss, "leverage_ceiling": ceiling.leverage}
+    return {name: found for name, found in named.items() if found < inf}
 
 
 def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
@@ -125,7 +127,8 @@ def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
     for i, entry in enumerate(plain["patterns"]):
         each = state.add(entry["name"], payload.parts[f"{i}.own."], np.empty((0, n)))
         each.detector.adopt(payload.parts[f"{i}.others."])
-        each.detector.known.ceiling = entry.get("ceiling", inf)
+        ceilings = (entry.get(name, inf) for name in ("ceiling", "leverage_ceiling"))
+        each.detector.known.ceiling = Ceiling(*ceilings)
         each.ring.restore(_checked_rows(tensors[f"{i}.rows"], n), entry["seen"])
         recent = tensors[f"{i}.recent"]
         each.recent = recent.astype(np.float64) if len(recent) else None
