@@ -259,15 +259,28 @@ def _run_checks(server: str | None, config: Path | None, ca_file: Path | None) -
 
 def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
     """Check everything that an agent configuration names."""
-    from edgemerge.agent.config import read_config
+    from edgemerge.agent.config import GatewayConfig, read_configuration
 
     try:
-        config = read_config(path, environment=os.environ)
+        config = read_configuration(path, environment=os.environ)
     except (EdgemergeError, OSError) as error:
         yield Finding("fail", "configuration", one_line(error), "`edgemerge agent --check`")
         return
-    yield Finding("ok", "configuration", f"{path} is for {config.device}")
     yield from check_clock(config.state)
+    if not isinstance(config, GatewayConfig):
+        yield Finding("ok", "configuration", f"{path} is for {config.device}")
+        yield from check_device(config, asked=asked)
+        return
+    yield Finding("ok", "configuration", f"{path} is for {len(config.devices)} devices")
+    for device in config.devices:
+        for finding in check_device(device, asked=asked):
+            yield finding._replace(about=f"{device.device}: {finding.about}")
+            if finding.about == "server":  # once is enough if all have the same
+                asked = device.exchange.url
+
+
+def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
+    """Check everything that the configuration of one device names."""
     yield from check_folder(config.state, "state folder")
     source = config.source
     if source.path is not None and not source.path.exists():
