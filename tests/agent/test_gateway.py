@@ -314,6 +314,88 @@ def test_log_lines_of_a_device_name_it_also_those_of_its_threads(tmp_path, caplo
     assert any("a new incarnation begins device=pump-1" in line for line in shown)
 
 
+# ---------------------------------------------------------------- one file for several devices
+
+
+def feed_one_file(folder, form):
+    """Write the rows of two pumps, and of one that is not watched, into one file by turns."""
+    rows = {name: stream(250, seed=i) for i, name in enumerate(("pump-1", "pump-10", "pump-2"))}
+    names = ["a", "b", "c", "d", "e", "f"]
+    with (folder / "hall.csv").open("w") as file:
+        if form == "header":
+            print("machine," + ",".join(names), file=file)
+        for i in range(250):
+            for name, values in rows.items():
+                numbers = list(map(float, values[i]))
+                if form == "jsonl":
+                    print(
+                        json.dumps({"machine": name, **dict(zip(names, numbers, strict=True))}),
+                        file=file,
+                    )
+                else:
+                    print(name, *map(repr, numbers), sep=",", file=file)
+            print("pump-9,this,is,no,row,of,ours", file=file)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["header", "numbers", "jsonl"])
+def test_rows_of_several_devices_in_one_file_are_told_apart_by_a_column(tmp_path, form):
+    rows = feed_one_file(tmp_path, form)
+    columns = [str(i) for i in range(2, 8)] if form == "numbers" else ["a", "b", "c", "d", "e", "f"]
+    column = '"1"' if form == "numbers" else '"machine"'
+    source = f'kind = "{"jsonl" if form == "jsonl" else "csv"}"\npath = "hall.csv"\n'
+    source += f"columns = {json.dumps(columns)}\ndevice_column = {column}\n"
+    old = SHARED[SHARED.index('kind = "csv"') : SHARED.index("[learner]")]
+    text = SHARED.replace(old, source) + entries("pump-1", "pump-10")
+    text += '\n[[devices]]\ndevice = "third"\nsource.device_value = "pump-2"\n'
+    assert run_gateway(configured(tmp_path, text), stop=Event()) == 0
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name, data in zip(("pump-1", "pump-10", "third"), rows.values(), strict=True):
+        write_rows(alone / f"{name}.csv", data)
+    assert (
+        run_gateway(configured(alone, SHARED + entries("pump-1", "pump-10", "third")), stop=Event())
+        == 0
+    )
+    for name in ("pump-1", "pump-10", "third"):
+        scores = [
+            [json.loads(line)["score"] for line in text.splitlines()]
+            for text in ((folder / f"{name}.jsonl").read_text() for folder in (tmp_path, alone))
+        ]
+        assert len(scores[0]) == 250
+        assert scores[0] == scores[1]
+
+
+@pytest.mark.slow
+def test_a_file_of_several_devices_is_gone_on_with_after_a_restart(tmp_path):
+    feed_one_file(tmp_path, "header")
+    source = 'kind = "csv"\npath = "hall.csv"\ncolumns = ["a","b","c","d","e","f"]\n'
+    source += 'device_column = "machine"\n'
+    old = SHARED[SHARED.index('kind = "csv"') : SHARED.index("[learner]")]
+    config = configured(tmp_path, SHARED.replace(old, source) + entries("pump-1", "pump-2"))
+    assert run_gateway(config, stop=Event()) == 0
+    with (tmp_path / "hall.csv").open("a") as file:
+        file.write("pump-2,0.1,0.1,0.1,0.1,0.1,0.1\n")
+    assert run_gateway(config, stop=Event()) == 0
+    counts = [len((tmp_path / f"{n}.jsonl").read_text().splitlines()) for n in ("pump-1", "pump-2")]
+    assert counts == [250, 251]
+
+
+def test_a_column_of_devices_that_is_not_there_is_told(tmp_path, caplog):
+    feed_one_file(tmp_path, "header")
+    source = 'kind = "csv"\npath = "hall.csv"\ncolumns = ["a","b","c","d","e","f"]\n'
+    source += 'device_column = "machin"\n'
+    old = SHARED[SHARED.index('kind = "csv"') : SHARED.index("[learner]")]
+    text = SHARED.replace(old, source) + entries("pump-1")
+    assert run_gateway(configured(tmp_path, text), stop=Event()) == 2
+    assert 'did you mean "machine"' in str(
+        [each.values for each in caplog.records if hasattr(each, "values")]
+    )
+    text = text.replace('columns = ["a","b","c","d","e","f"]', "")
+    assert run_gateway(configured(tmp_path, text), stop=Event(), exit_code=exit_code) == 2
+
+
 # ---------------------------------------------------------------- commands
 
 

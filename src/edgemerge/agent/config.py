@@ -318,6 +318,8 @@ class SourceConfig:
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
     time: int | str | None = None
+    device_column: int | str | None = None
+    device_value: str | None = None
     header: bool | None = None
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
     decimal: Literal[".", ","] = "."

@@ -40,6 +40,7 @@ from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.rows import (
     Column,
     CsvRows,
+    DeviceRows,
     JsonRows,
     PayloadRows,
     RowFormat,
@@ -96,7 +97,15 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
         width = shared.n_inputs // _features(config.features).n_outputs(1)
         if config.features.kind == "raw":
             columns = columns or tuple(shared.names or ())
-    source = _source(settings, _row_format(settings, columns, width))
+    form = _row_format(settings, columns, width)
+    if settings.device_column is not None:
+        if not columns:
+            raise SettingError(
+                "source.device_column needs source.columns: name the columns with numbers"
+            )
+        device = settings.device_value or config.device
+        form = DeviceRows(form, settings.device_column, device, delimiter=settings.delimiter)
+    source = _source(settings, form)
     return source if settings.rate_hz is None else RateLimitedSource(source, settings.rate_hz)
 
 

@@ -328,7 +328,7 @@ def check_table(config: Any) -> Iterator[Finding]:
         words = f"source.{name} is {wanted[name]!r}, and the file looks like {found[name]!r}"
         yield Finding("fail", "table", words, f'set source.{name} = "{found[name]}"')
     names = [column.name for column in report.columns]
-    chosen = (*source.columns, *filter(None, [source.time]))
+    chosen = (*source.columns, *filter(None, [source.time, source.device_column]))
     missing = [c for c in chosen if isinstance(c, str) and not c.isdecimal() and c not in names]
     if missing and not wrong:
         words = f"there is no column {missing[0]!r} among {', '.join(names)[:200]}"
