@@ -33,7 +33,7 @@ DAY_S = 86400.0
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
-EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "dask", "flower")
+EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "parquet", "dask", "flower")
 
 # Wheels rename the functions of OpenBLAS.
 SYMBOL_PREFIXES, SYMBOL_SUFFIXES = ("", "scipy_"), ("", "64_", "_64")
