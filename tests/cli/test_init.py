@@ -1,6 +1,7 @@
 """`edgemerge init`: from a file to a configuration that an agent runs with."""
 
 import json
+import stat
 import sys
 import tomllib
 from threading import Event
@@ -8,6 +9,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from edgemerge import load
 from edgemerge.agent.config import read_config
 from edgemerge.agent.proposal import propose
 from edgemerge.agent.runner import run
@@ -369,3 +371,76 @@ def test_questions_on_a_terminal_have_the_proposal_as_default(tmp_path, monkeypa
     assert result.exit_code == 0, result.output
     assert asked == [("Is each of the 2 files a device? No: all are of one.", True)]
     assert read_config(tmp_path / "my-hall.toml", environment={}).device == "my-hall"
+
+
+# ---------------------------------------------------------------- into a fleet
+
+
+def test_devices_join_a_fleet_at_once(hub, tmp_path, monkeypatch):
+    operator = ("--server", hub.url, "--token-file", hub.token)
+    hall(tmp_path / "hall", ["a", "b"])
+    found = inits(tmp_path, monkeypatch, "hall", "--fleet", "halls", *operator)
+    assert found["devices"] == ["a", "b"]
+    assert {each["device"] for each in hub.told("devices", "halls")} == {"a", "b"}
+    assert stat.S_IMODE((tmp_path / "a.token").stat().st_mode) == 0o600
+    done = program("agent", "hall.toml", "--set", "sync.gate=2")
+    assert done.returncode == 0, done.stderr
+    contributions = hub.told("contributions", "halls")["contributions"]
+    assert {each["device"] for each in contributions} == {"a", "b"}
+    # A machine that comes later gets the fleet's projection, whatever its own range is.
+    hall(tmp_path / "later", ["c"])
+    inits(tmp_path, monkeypatch, "later/c.csv", "--fleet", "halls", *operator)
+    one, other = (load(tmp_path / f"{name}.projection") for name in ("hall", "c"))
+    assert one == other
+    assert program("agent", "c.toml").returncode == 0
+
+
+def test_a_fleet_with_other_inputs_and_a_fleet_without_a_server_are_refused(
+    hub, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    operator = ("--server", hub.url, "--token-file", hub.token)
+    hall(tmp_path / "hall", ["a"])
+    inits(tmp_path, monkeypatch, "hall/a.csv", "--fleet", "others", *operator)
+    result = call(
+        "init", "hall/a.csv", "--columns", "flow", "--yes", "--fleet", "others", *operator
+    )
+    words = failure(result, ExitCode.REFUSED)
+    assert "the fleet others has the inputs flow, current, and this file gives flow" in words
+    words = failure(call("init", "hall/a.csv", "--yes", "--fleet", "others"), ExitCode.USAGE)
+    assert "--fleet needs --server and --token-file" in words
+    gone = call("init", "hall/a.csv", "--fleet", "x", "--server", "http://127.0.0.1:9",
+                "--token-file", hub.token, "--device", "new")  # fmt: skip
+    failure(gone, ExitCode.UNREACHABLE)
+    assert not (tmp_path / "new.toml").exists()
+
+
+def test_the_file_of_the_demo_leads_to_one_alarm_at_its_fault(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("demo", "--csv", "pump.csv").stderr == (
+        "Wrote pump.csv. Next: edgemerge init pump.csv\n"
+    )
+    lines = (tmp_path / "pump.csv").read_text().splitlines()
+    assert len(lines) == 7201
+    (tmp_path / "short.csv").write_text("\n".join(lines[:1] + lines[4200:]) + "\n")  # less to wait
+    found = inits(tmp_path, monkeypatch, "short.csv")
+    assert found["remarks"][:2] == ["setpoint is left out: constant", "state is left out: text"]
+    assert call("agent", "short.toml").exit_code == 0
+    alarms = results_of(tmp_path / "short.jsonl")
+    assert 0 <= alarms.index(True) - 2400 < 30
+    assert sum(alarms) > 560
+
+
+def test_commissioning_lasts_until_the_machine_has_shown_what_it_does(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    for name, period in (("quick", 50.0), ("slow", 700.0)):
+        load_ = np.sin(2.0 * np.pi * np.arange(4000) / period)
+        rows = np.stack([load_, 2.0 * load_], axis=1) + rng.normal(0.0, 0.01, (4000, 2))
+        text = "\n".join(f"{a:.4f},{b:.4f}" for a, b in rows)
+        (tmp_path / f"{name}.csv").write_text(f"a,b\n{text}\n")
+    quick, slow = (
+        inits(tmp_path, monkeypatch, f"{name}.csv", "--n-hidden", 16)["commissioning"]
+        for name in ("quick", "slow")
+    )
+    assert (quick, slow) == (256, 1024)
+    assert read_config(tmp_path / "slow.toml", environment={}).monitor.commissioning == 1024

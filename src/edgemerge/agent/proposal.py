@@ -22,7 +22,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.agent.config import Config, FeaturesConfig, SinkConfig, SourceConfig
+from edgemerge.agent.config import (
+    Config,
+    ExchangeConfig,
+    FeaturesConfig,
+    SinkConfig,
+    SourceConfig,
+)
 from edgemerge.agent.rows import TIME_UNITS, BadRow, TimeFormat, with_decimal_point
 from edgemerge.agent.runner import make_features
 from edgemerge.core.errors import SampleError, SettingError
@@ -539,12 +545,8 @@ class Proposal:
     projection: Projection
     samples: int
     remarks: tuple[str, ...]
+    commissioning: int  # samples after which watching begins
     members: tuple[Member, ...] = ()
-
-    @property
-    def commissioning(self) -> int:
-        """The samples after which watching begins."""
-        return COMMISSIONING_PER_HIDDEN * self.projection.n_hidden
 
 
 def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnReport]:
@@ -620,7 +622,10 @@ def propose(
     settings: dict[str, Any] = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}
     shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
     remarks = _remarks(parts, columns, usual, hidden)
-    return Proposal(config, shared, len(samples), tuple(remarks), tuple(members if several else ()))
+    commissioning = max(_commissioning(part, hidden) for part in (each if several else [samples]))
+    config = replace(config, monitor=replace(config.monitor, commissioning=commissioning))
+    kept_members = tuple(members if several else ())
+    return Proposal(config, shared, len(samples), tuple(remarks), commissioning, kept_members)
 
 
 def _features(kind: FeatureKind | None, rate_hz: float | None, readings: Array) -> FeaturesConfig:
@@ -688,6 +693,23 @@ def _hidden(samples: int) -> int:
     return fitting[0] if fitting else HIDDEN[-1]
 
 
+def _commissioning(samples: Array, hidden: int) -> int:
+    """Return after how many samples most of what the first half has to show was seen.
+
+    A machine that goes through its speeds in half an hour must be watched so long before it is
+    known. A half that shows something new up to its end is taken whole.
+    """
+    need = COMMISSIONING_PER_HIDDEN * hidden
+    half = samples[: int(COMMISSIONING_SHARE * len(samples))]
+    low, high = (np.quantile(half, q, axis=0) for q in (0.01, 0.99)) if len(half) else (0.0, 0.0)
+    while need < len(half):
+        seen = half[:need]
+        if (seen.min(axis=0) <= low).all() and (seen.max(axis=0) >= high).all():
+            return need
+        need *= 2
+    return max(len(half), COMMISSIONING_PER_HIDDEN * hidden)
+
+
 def _unique(names: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(names) if len(set(names)) == len(names) else None
 
@@ -751,14 +773,16 @@ def to_toml(proposal: Proposal, projection_file: Path) -> str:
         'kind = "bank"  # several kinds of normal; "detector" knows one',
         "",
         "[monitor]",
-        f"# Learns what is normal from the first {proposal.commissioning:,} samples, then watches.",
-        '# Set commissioning to a number of samples, or to a time such as "2 hours".',
+        "# Learns what is normal from the first samples, then watches: take as many as show all",
+        '# that the machine usually does; a time such as "2 hours" is possible too.',
+        f"commissioning = {proposal.commissioning}",
         'limit = 4  # or: false_alarms = "1 per week"',
         "",
         "[[sinks]]  # where results go; the log on the terminal says when an episode begins",
         'kind = "file"',
         f"path = {_toml(config.sinks[0].path)}",
         "",
+        *_exchange_lines(config.exchange),
         *_device_lines(proposal.members),
     ]
     return "\n".join(lines)
@@ -778,6 +802,19 @@ def _source_lines(source: SourceConfig, members: Sequence[Member]) -> list[str]:
         if value != getattr(usual, name):
             lines.append(f"{name} = {_toml(value)}")
     return lines
+
+
+def _exchange_lines(exchange: ExchangeConfig) -> list[str]:
+    if exchange.kind == "none":
+        return []
+    names = ("kind", "url", "fleet", "token_file", "ca_file")
+    values = {name: getattr(exchange, name) for name in names}
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value is not None]
+    return [
+        "[exchange]  # shares what was learnt, as sums, and reports to the fleet's page",
+        *lines,
+        "",
+    ]
 
 
 def _device_lines(members: Sequence[Member]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs
+from edgemerge.cli.options import FILE, ca_option, read_own_token, server_connection
 from edgemerge.cli.output import headings, json_option, print_json, print_table, remark
 from edgemerge.cli.samples import split_commas
 
@@ -59,6 +61,19 @@ SHOWN_DEVICES = 6
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="CONFIG.toml",
     help="The configuration to write. Default: DEVICE.toml in this folder.",
 )  # fmt: skip
+@click.option(
+    "--fleet",
+    help="Join this fleet: create it if it is new, enrol, and write [exchange]. Needs --server.",
+)
+@click.option(
+    "--server", metavar="URL", envvar="EDGEMERGE_SERVER", show_envvar=True,
+    help="Address of the server, for --fleet.",
+)  # fmt: skip
+@click.option(
+    "--token-file", type=FILE, envvar="EDGEMERGE_TOKEN_FILE", show_envvar=True,
+    help="File with the operator's token, for --fleet.",
+)  # fmt: skip
+@ca_option
 @click.option("--yes", is_flag=True, help="Ask nothing; replace files that exist.")
 @json_option
 def init(
@@ -69,6 +84,10 @@ def init(
     device: str | None,
     devices: Literal["each", "one"] | None,
     device_column: str | None,
+    fleet: str | None,
+    server: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
     yes: bool,
     as_json: bool,
     **choices: Any,
@@ -78,11 +97,13 @@ def init(
     Looks at the beginning of FILE (CSV, JSON lines or Parquet; a folder of such files; or - for
     standard input): delimiter, decimal mark, header, times, rate and columns. Proposes features and
     ranges, and writes CONFIG.toml and the projection beside it. Parquet becomes a CSV file, which
-    the agent reads. Several devices in a folder or a file share one CONFIG.toml.
+    the agent reads. Several devices in a folder or a file share one CONFIG.toml. With --fleet the
+    devices join a fleet at once, and the agent shows them on its page.
     """
     from edgemerge.agent.proposal import choose_columns, propose, to_toml
     from edgemerge.files import save, write_atomically
 
+    access = None if fleet is None else _fleet_access(fleet, server, token_file, ca_file)
     asks = _is_terminal() and not yes and not as_json
     found = _look(file, follow=choices["follow"])
     chosen = choose_columns(found.report, columns)
@@ -97,11 +118,15 @@ def init(
     _check_name(name)
     target = output or Path(f"{name}.toml")
     plan = _plan_files(found, name, target)
-    _confirm_replacing([target, *plan.new_files], yes=yes)
+    names = [] if access is None else plan.device_names(name, of_one=found.of_one)
+    tokens = {each: target.with_name(f"{each}.token") for each in names}
+    _confirm_replacing([target, *plan.new_files, *tokens.values()], yes=yes)
     proposal = propose(
         plan.path, found.report, chosen, device=name, members=plan.members,
         of_one=found.of_one, device_column=found.device_column, **choices,
     )  # fmt: skip
+    if access is not None:
+        proposal = access.join(proposal, tokens)
     if not asks and not as_json:
         _print_report(found)
     plan.convert()
@@ -210,6 +235,71 @@ def _check_options(found: Found, devices: str | None, device_column: str | None)
     choose_columns(found.report, [device_column])
 
 
+@dataclass(frozen=True)
+class FleetAccess:
+    """A fleet on a server, and the operator's token."""
+
+    fleet: str
+    server: str
+    token: str
+    ca_file: Path | None
+
+    def join(self, proposal: Proposal, token_files: Mapping[str, Path]) -> Proposal:
+        """Create the fleet if it is new, enrol the devices, and return what they need to join.
+
+        A fleet that exists has a projection, which must be for the same inputs; it is taken.
+        """
+        from edgemerge.agent.config import ExchangeConfig
+        from edgemerge.core.errors import UnknownError
+        from edgemerge.files import write_atomically
+
+        with server_connection(self.server, self.token, self.ca_file) as operator:
+            try:
+                shared = operator.projection(self.fleet)
+            except UnknownError:
+                operator.create_fleet(self.fleet, proposal.projection)
+                shared = proposal.projection
+            _check_same_inputs(self.fleet, shared, proposal.projection)
+            invitations = {each: operator.invite(self.fleet, each)["token"] for each in token_files}
+        for device, invitation in invitations.items():
+            with server_connection(self.server, invitation, self.ca_file) as client:
+                token = client.enrol(self.fleet, device)["token"]
+            write_atomically(f"{token}\n".encode(), token_files[device])
+        name = "{device}" if proposal.members else proposal.config.device
+        exchange = ExchangeConfig(
+            kind="http",
+            url=self.server,
+            fleet=self.fleet,
+            token_file=Path(f"{name}.token"),
+            ca_file=None if self.ca_file is None else self.ca_file.absolute(),
+        )
+        config = replace(proposal.config, exchange=exchange)
+        return replace(proposal, config=config, projection=shared)
+
+
+def _fleet_access(
+    fleet: str, server: str | None, token_file: Path | None, ca_file: Path | None
+) -> FleetAccess:
+    if server is None or token_file is None:
+        raise CommandError(
+            "--fleet needs --server and --token-file, the operator's: `edgemerge serve` starts a "
+            "server and writes that file"
+        )
+    return FleetAccess(fleet, server, read_own_token(token_file), ca_file)
+
+
+def _check_same_inputs(fleet: str, shared: Any, proposed: Any) -> None:
+    if (shared.n_inputs, shared.names) != (proposed.n_inputs, proposed.names):
+        names = [
+            ", ".join(each.names or [f"{each.n_inputs} inputs"]) for each in (shared, proposed)
+        ]
+        raise CommandError(
+            f"the fleet {fleet} has the inputs {names[0]}, and this file gives {names[1]}: choose "
+            "--columns and --features as for its other devices, or another --fleet",
+            ExitCode.REFUSED,
+        )
+
+
 def _check_name(name: str) -> None:
     from edgemerge.agent.config import NAME_PATTERN
     from edgemerge.agent.proposal import device_names
@@ -265,6 +355,10 @@ class FilePlan:
     def new_files(self) -> list[Path]:
         """The files that are written beside the configuration."""
         return [self.projection, *dict.fromkeys(csv for _, csv in self.conversions)]
+
+    def device_names(self, name: str, *, of_one: bool) -> list[str]:
+        """Return the names of all devices; `name` is that of a single one."""
+        return [m.device for m in self.members] if self.members and not of_one else [name]
 
     def convert(self) -> None:
         """Write the CSV files; those of one device one after the other into one."""
@@ -391,6 +485,9 @@ def _print_proposal(found: Found, proposal: Proposal, target: Path, plan: FilePl
     click.echo(f"network    {shared.n_inputs} inputs, {shared.n_hidden} hidden values")
     click.echo(f"watching   begins after {proposal.commissioning:,} samples")
     click.echo(f"written    {', '.join(map(str, [target, *plan.new_files]))}")
+    exchange = proposal.config.exchange
+    if exchange.kind != "none":
+        click.echo(f"fleet      {exchange.fleet} on {exchange.url}, token in {exchange.token_file}")
     for words in proposal.remarks:
         remark(f"note: {words}")
     click.echo(f"\nnext: {_next_command(found, target, plan)}")
