@@ -8,12 +8,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from threading import Event, current_thread, main_thread
 from time import gmtime, strftime
+from types import MappingProxyType
 from typing import Any
 
 MAX_RETRY_AFTER_S = 3600.0  # longest delay that the other side may ask for
@@ -92,10 +95,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(head | words | record_values(record), default=str)
 
 
+# Values that every log record of this thread has, and of the threads that `in_context` starts.
+log_values: ContextVar[Mapping[str, Any]] = ContextVar("log_values", default=MappingProxyType({}))
+
+
+def in_context(run: Callable[..., object]) -> Callable[..., object]:
+    """Return a function for a new thread to run, whose log records have the values of this one."""
+    return partial(copy_context().run, run)
+
+
 def record_values(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the values that a log call passed in `extra={"values": …}`."""
+    """Return `log_values` and what a log call passed in `extra={"values": …}`."""
     found = getattr(record, "values", None)
-    return found if isinstance(found, dict) else {}
+    return {**log_values.get(), **(found if isinstance(found, dict) else {})}
 
 
 def log_to_stderr(

@@ -36,7 +36,7 @@ from urllib.request import (
 )
 
 from edgemerge.core.errors import EdgemergeError, SettingError
-from edgemerge.daemon import Backoff
+from edgemerge.daemon import Backoff, in_context
 from edgemerge.files import DiskQueue
 
 TIMEOUT_S = 10.0  # without one byte
@@ -238,7 +238,7 @@ class Outbox:
         self._news, self._closing = Event(), Event()
         self.delivered = self.refused = 0
         self.trouble = ""
-        self._thread = Thread(target=self._work, name="delivery", daemon=True)
+        self._thread = Thread(target=in_context(self._work), name="delivery", daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:

@@ -28,6 +28,7 @@ from edgemerge.core.errors import (
     UnavailableError,
 )
 from edgemerge.core.ledger import Contribution, Merged, Selection
+from edgemerge.daemon import in_context
 from edgemerge.exchange.client import DesiredState, ReportAnswer
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.failpoints import failpoint
@@ -50,7 +51,7 @@ class ReadAhead:
         self.ended = False
         self.taken = 0  # readings
         self.error: Exception | None = None
-        self._thread = Thread(target=self._read, name="reader", daemon=True)
+        self._thread = Thread(target=in_context(self._read), name="reader", daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float) -> Reading | None:
@@ -157,7 +158,7 @@ class Worker(Generic[Job, Result]):
         self._jobs: Queue[Job | None] = Queue(2)  # one job, and None to end the thread
         self._results: Queue[Result] = Queue(1)
         self.busy = False
-        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread = Thread(target=in_context(self._work), name=name, daemon=True)
         self._thread.start()
 
     def send(self, job: Job) -> None:

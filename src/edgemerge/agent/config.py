@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, asdict, dataclass, field, fields
@@ -269,7 +270,7 @@ def _descend(table: Any, key: str, name: str) -> Any:
         return table[int(key)]
     if not isinstance(table, dict):
         raise _bad_key_error(name)
-    return table.setdefault(key, [] if key == "sinks" else {})
+    return table.setdefault(key, [] if key in ("sinks", "devices") else {})
 
 
 def _bad_key_error(name: str) -> SettingError:
@@ -317,6 +318,8 @@ class SourceConfig:
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
     time: int | str | None = None
+    device_column: int | str | None = None
+    device_value: str | None = None
     header: bool | None = None
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
     decimal: Literal[".", ","] = "."
@@ -508,6 +511,20 @@ class Config:
     sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = field(default_factory=LogConfig)
 
+    @property
+    def devices(self) -> tuple[Config, ...]:
+        """This device alone, as in a `GatewayConfig`."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """The configuration of several devices in one process."""
+
+    state: Path  # has a folder for each device, and the control socket of the process
+    devices: tuple[Config, ...]
+    log: LogConfig
+
 
 @dataclass(frozen=True)
 class TopLevelConfig:
@@ -531,16 +548,140 @@ TABLES: dict[str, type[Any]] = {
 }
 
 
+TOP_KEYS = tuple(each.name for each in fields(TopLevelConfig))
+
+
 def read_config(
-    path: str | Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+    path: str | Path,
+    *,
+    environment: Mapping[str, str],
+    overrides: Sequence[str] = (),
+    device: str | None = None,
 ) -> Config:
-    """Read the file, apply the environment and the flags, and validate the result."""
+    """Read the configuration of one device.
+
+    Args:
+        path: The file.
+        environment: What overrides it.
+        overrides: What overrides both, each as `table.key=value`.
+        device: The name of the device; needed if the file has several.
+    """
+    devices = read_configuration(path, environment=environment, overrides=overrides).devices
+    names = [each.device for each in devices]
+    if device is None and len(devices) > 1:
+        raise SettingError(
+            f"{path} has {len(devices)} devices: choose one with --device ({', '.join(names)})"
+        )
+    if device is not None and device not in names:
+        raise SettingError(f"{path} has no device {device!r}, but {', '.join(names)}")
+    return devices[0 if device is None else names.index(device)]
+
+
+def read_configuration(
+    path: str | Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
+) -> Config | GatewayConfig:
+    """Read the file, apply the environment and the flags, and validate the result.
+
+    A file with `[[devices]]` is the configuration of several devices in one process.
+    """
     file = Path(path).absolute()
     given = read_toml(file)
-    top = [each.name for each in fields(TopLevelConfig)]
-    for keys, value in [*environment_overrides(environment, top), *flag_overrides(overrides)]:
+    for keys, value in [*environment_overrides(environment, TOP_KEYS), *flag_overrides(overrides)]:
         apply_override(given, keys, value)
+    return _gateway(given, file) if "devices" in given else _config(given, file)
+
+
+def _gateway(given: dict[str, Any], file: Path) -> GatewayConfig:
+    """Validate the configuration of several devices: what they share, and `[[devices]]`."""
+    entries = given.pop("devices")
+    if (
+        not isinstance(entries, list)
+        or not entries
+        or not all(isinstance(e, dict) for e in entries)
+    ):
+        raise SettingError(f"found devices = {entries!r} in {file}, expected [[devices]] tables")
+    if "device" in given:
+        raise SettingError(f"found `device` above [[devices]] in {file}: set it in each of them")
+    if "state" not in given:
+        raise SettingError(f"{file} does not set `state`: add it at its top")
     _replace_threshold(given, file)
+    head = parse_table(TopLevelConfig, {"state": given.pop("state")}, TableLocation(file))
+    state = head.state or file.parent
+    found: list[Config] = []
+    for number, entry in enumerate(entries):
+        name = entry.get("device")
+        if not isinstance(name, str) or not _is_name(name):
+            raise SettingError(
+                f"found devices.{number}.device = {name!r} in {file}, expected a name: letters, "
+                "digits, '.', '_', '-', at most 100"
+            )
+        if "log" in entry:
+            raise SettingError(f"found devices.{number}.log in {file}: all devices share one [log]")
+        table = {"state": str(state / name)} | _merge_tables(given, entry)
+        try:
+            found.append(_config(_with_device_name(table, name), file))
+        except SettingError as error:
+            raise SettingError(f"device {name}: {error}") from error
+    _must_be_apart(found, file)
+    return GatewayConfig(state, tuple(found), found[0].log)
+
+
+def _merge_tables(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shared tables with a device's own values in them; a flag wins over the file."""
+    found = dict(shared)
+    for name, value in own.items():
+        before = found.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            found[name] = _merge_tables(before, value)
+        elif not isinstance(before, TextValue) or isinstance(value, TextValue):
+            found[name] = value
+    return found
+
+
+DEVICE_NAME = re.compile(r"(?<!\$)\{device\}")  # templates of messages have ${device}
+
+
+def _with_device_name(value: Any, name: str) -> Any:
+    """Return a value with the device's name in place of {device}."""
+    if isinstance(value, str):
+        return type(value)(DEVICE_NAME.sub(name, value))
+    if isinstance(value, dict):
+        return {key: _with_device_name(each, name) for key, each in value.items()}
+    return [_with_device_name(each, name) for each in value] if isinstance(value, list) else value
+
+
+def _must_be_apart(devices: Sequence[Config], file: Path) -> None:
+    """Refuse devices of the same name, and those that would use the same place."""
+    names = Counter(config.device for config in devices)
+    if len(names) < len(devices):
+        twice = names.most_common(1)[0][0]
+        raise SettingError(f"found two devices named {twice} in {file}: give each its own name")
+    taken: dict[tuple[str, object], str] = {}
+    for config in devices:
+        for what, place in _own_places(config):
+            other = taken.setdefault((what, place), config.device)
+            if other != config.device:
+                raise SettingError(
+                    f"{other} and {config.device} in {file} have the same {what}, {place}: "
+                    "give each its own, as with {device} in a path"
+                )
+
+
+def _own_places(config: Config) -> Iterator[tuple[str, object]]:
+    yield "state folder", config.state
+    if config.source.kind == "stdin":
+        yield "source", "standard input"
+    if config.exchange.kind == "peer":
+        yield "exchange.listen", config.exchange.listen
+    for sink in config.sinks:
+        if sink.kind in ("file", "jsonl") and sink.path not in (None, Path("-")):
+            yield "sinks.path", sink.path
+
+
+def _config(given: dict[str, Any], file: Path) -> Config:
+    """Validate the configuration of one device."""
+    _replace_threshold(given, file)
+    top = TOP_KEYS
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:

@@ -15,6 +15,7 @@ from threading import BoundedSemaphore, Event, Thread
 from typing import Any
 
 from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.daemon import in_context
 
 SOCKET_NAME = "control"
 MAX_PATH_BYTES = 100  # bytes; systems allow 104 to 108
@@ -63,7 +64,7 @@ class ControlSocket:
         self._socket.listen(MAX_CLIENTS)
         self._socket.settimeout(POLL_S)
         self._stop = Event()
-        self._thread = Thread(target=self._listen, name="control", daemon=True)
+        self._thread = Thread(target=in_context(self._listen), name="control", daemon=True)
         self._thread.start()
 
     def requests(self) -> Iterator[Request]:
@@ -88,7 +89,7 @@ class ControlSocket:
             with suppress(TimeoutError):
                 client, _ = self._socket.accept()
                 if self._room.acquire(blocking=False):
-                    Thread(target=self._talk, args=(client,), daemon=True).start()
+                    Thread(target=in_context(self._talk), args=(client,), daemon=True).start()
                 else:
                     with client, suppress(OSError):  # the client may be gone
                         _send_json(client, {"error": f"{MAX_CLIENTS} others are asking: try again"})

@@ -28,7 +28,7 @@ from paho.mqtt.enums import MQTTErrorCode
 from edgemerge.agent.interfaces import Reading, Verdict
 from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
 from edgemerge.agent.sinks import to_plain_json, verdict_to_dict
-from edgemerge.daemon import Backoff
+from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import to_json_line
 from edgemerge.exchange.mqtt import Broker
 from edgemerge.files import DiskQueue
@@ -59,7 +59,7 @@ class BrokerConnection:
     def open(self) -> None:
         """Start connecting; the credentials are read now, so that mistakes show at once."""
         self.broker.client()
-        self._thread = Thread(target=self._run, name="mqtt", daemon=True)
+        self._thread = Thread(target=in_context(self._run), name="mqtt", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 2.5) -> None:

@@ -11,8 +11,8 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from math import log2
@@ -22,7 +22,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.agent.config import Config, FeaturesConfig, SinkConfig, SourceConfig
+from edgemerge.agent.config import (
+    Config,
+    ExchangeConfig,
+    FeaturesConfig,
+    SinkConfig,
+    SourceConfig,
+)
 from edgemerge.agent.rows import TIME_UNITS, BadRow, TimeFormat, with_decimal_point
 from edgemerge.agent.runner import make_features
 from edgemerge.core.errors import SampleError, SettingError
@@ -34,6 +40,12 @@ Array = NDArray[np.float64]
 ColumnKind = Literal["number", "time", "text", "empty"]
 MAX_BYTES = 2**25  # of a file that are looked at
 MAX_ROWS = 50_000
+MAX_FILES = 200  # of a folder, and devices in one file
+MIN_FILE_BYTES = 2**20  # of each file in a folder that are looked at
+TABLE_SUFFIXES = (
+    ".csv", ".jsonl", ".parquet", ".tsv", ".txt", ".dat", ".log", ".json", ".ndjson", ".pq",
+)  # fmt: skip
+DEVICE_WORDS = re.compile(r"device|machine|asset|unit|gateway|maschine|anlage|ger.t", re.IGNORECASE)
 DIALECT_LINES = 200  # that tell delimiter and decimal mark
 DELIMITERS = (",", ";", "\t", "|", " ")
 TIME_PATTERNS = (
@@ -57,6 +69,7 @@ class ColumnReport:
     kind: ColumnKind
     values: Array  # (rows,), NaN where there is no number
     problem: str = ""
+    texts: tuple[str, ...] = ()  # the cells of a column of text
 
     @property
     def missing(self) -> int:
@@ -93,6 +106,20 @@ class FileReport:
     gaps: int = 0
     backward: int = 0
     whole: bool = True
+    times: Array = field(default_factory=lambda: np.empty(0))  # (rows,), Unix seconds or NaN
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What files must have in common to be read with the same settings."""
+        names = tuple(column.name for column in self.columns)
+        return (names, self.format, self.delimiter, self.decimal, self.header, self.skip_lines)
+
+    def of_rows(self, mask: NDArray[np.bool_]) -> FileReport:
+        """Return what was found in some of the rows."""
+        columns = tuple(_with(column, values=column.values[mask]) for column in self.columns)
+        times = self.times[mask] if len(self.times) else self.times
+        about = _pace(times)
+        return replace(self, columns=columns, rows=int(mask.sum()), times=times, **about)
 
     def usable(self) -> list[ColumnReport]:
         """Return the columns that can be watched."""
@@ -104,12 +131,116 @@ class FileReport:
         return rows[np.isfinite(rows).all(axis=1)]
 
 
-def inspect_file(path: Path) -> FileReport:
+def inspect_file(path: Path, max_bytes: int | None = None) -> FileReport:
     """Return what is found in a file; one that cannot be a table raises SampleError."""
     with path.open("rb") as file:
-        data = file.read(MAX_BYTES)
+        data = file.read(max_bytes or MAX_BYTES)
         whole = not file.read(1)
     return inspect_bytes(data, whole=whole)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One of several devices, or one of several files: its name, and its rows.
+
+    `path` is its file, and `value` what the column of devices has for it.
+    """
+
+    device: str
+    report: FileReport
+    path: Path | None = None
+    value: str | None = None
+
+
+def inspect_folder(
+    folder: Path, inspect: Callable[[Path, int], FileReport] = inspect_file
+) -> tuple[list[Member], dict[str, str]]:
+    """Return the files of a folder that have the same columns, and why others are left out.
+
+    Args:
+        folder: Its files are looked at, by name; those of other kinds than tables are not.
+        inspect: Returns what is found in a file, reading at most so many bytes.
+    """
+    files = sorted(each for each in folder.iterdir() if each.suffix.lower() in TABLE_SUFFIXES)
+    files = [each for each in files if each.is_file() and not each.name.startswith(".")]
+    if not files:
+        raise SampleError(
+            f"found no table in {folder}, expected files such as *{', *'.join(TABLE_SUFFIXES[:3])}"
+        )
+    reports, left_out = {}, {}
+    for path in files[:MAX_FILES]:
+        try:
+            reports[path] = inspect(path, max(MIN_FILE_BYTES, MAX_BYTES // len(files)))
+        except SampleError as error:
+            left_out[path.name] = str(error)
+    left_out |= {path.name: f"only {MAX_FILES} files are read" for path in files[MAX_FILES:]}
+    if not reports:
+        raise SampleError(f"{folder}: {next(iter(left_out.values()))}")
+    usual = Counter(report.shape for report in reports.values()).most_common(1)[0][0]
+    left_out |= {
+        path.name: "it has other columns than most"
+        for path, r in reports.items()
+        if r.shape != usual
+    }
+    paths = [path for path, report in reports.items() if report.shape == usual]
+    names = device_names([path.stem for path in paths])
+    return [Member(n, reports[path], path) for n, path in zip(names, paths, strict=True)], left_out
+
+
+def device_names(texts: Sequence[str]) -> list[str]:
+    """Return names of devices that are allowed, each once.
+
+    >>> device_names(["Pump 1", "Pump/1", "München"])
+    ['Pump-1', 'Pump-1-2', 'M-nchen']
+    """
+    names: list[str] = []
+    for text in texts:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:90] or "device"
+        number = 2
+        while (unique := name if number == 2 else f"{name}-{number - 1}") in names:
+            number += 1
+        names.append(unique)
+    return names
+
+
+def of_one_device(members: Sequence[Member]) -> bool:
+    """Return whether files look like one device's, one after the other, such as one for each day.
+
+    They do if no two cover the same time; without times, if their names differ by a date only.
+    """
+    spans = [(r.times[0], r.times[-1]) for r in (m.report for m in members) if len(r.times)]
+    if len(spans) == len(members):
+        spans.sort()
+        return all(before[1] <= after[0] for before, after in pairwise(spans))
+    rests = {re.sub(r"\d{4}[-_]?\d\d[-_]?\d\d", "", member.device) for member in members}
+    return len(rests) == 1 and rests != {member.device for member in members}
+
+
+def find_device_column(report: FileReport) -> str | None:
+    """Return the column of text that seems to name the device of each row, or None."""
+    for column in report.columns:
+        several = 2 <= len(set(column.texts)) <= MAX_FILES
+        if column.kind == "text" and several and DEVICE_WORDS.search(column.name):
+            return column.name
+    return None
+
+
+def split_by_device(report: FileReport, name: str) -> list[Member]:
+    """Return the rows of each device that a column names, in the order in which they come."""
+    column = choose_columns(report, [name])[0]
+    texts = column.texts
+    if not texts:
+        texts = tuple(f"{value:g}" for value in column.values)
+    values = list(dict.fromkeys(texts))
+    if len(values) > MAX_FILES:
+        raise SampleError(
+            f"found {len(values):,} values in column {name!r}, expected a few names of devices"
+        )
+    found = np.array(texts)
+    return [
+        Member(device, report.of_rows(found == value), value=value)
+        for device, value in zip(device_names(values), values, strict=True)
+    ]
 
 
 def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
@@ -288,18 +419,14 @@ class _FoundColumns:
 
     def report(self, **about: Any) -> FileReport:
         """Return what was found, with what is known about the file."""
-        steps = np.diff(self._times[np.isfinite(self._times)])
-        forward = steps[steps > 0.0]
-        usual = float(np.median(forward)) if len(forward) else 0.0
         is_clock = self._time is not None and self._times[0] >= UNIX_TIMES[0]
         return FileReport(
             columns=tuple(self.columns),
             time=self._names[self._time] if self._time is not None and is_clock else None,
             time_format=self._pattern or None,
             zone_is_known=self._names_zone(),
-            rate_hz=float(f"{1.0 / usual:.4g}") if usual else None,
-            gaps=int((forward > GAP_STEPS * usual).sum()),
-            backward=int((steps < 0.0).sum()),
+            times=self._times,
+            **_pace(self._times),
             **about,
         )
 
@@ -323,7 +450,8 @@ class _FoundColumns:
             kind = "empty"
         elif kind == "text" and _time_pattern([str(c) for c in cells]) is not None:
             kind = "time"
-        return ColumnReport(i + 1, self._names[i], kind, values)
+        texts = tuple(str(cell) for cell in cells) if kind == "text" else ()
+        return ColumnReport(i + 1, self._names[i], kind, values, texts=texts)
 
     def _find_time(self) -> None:
         """Take the first column of times, or of numbers that look like them."""
@@ -365,6 +493,18 @@ class _FoundColumns:
             self.columns[i] = _with(column, problem=problem)
 
 
+def _pace(times: Array) -> dict[str, Any]:
+    """Return rate, gaps and steps backward of times in seconds."""
+    steps = np.diff(times[np.isfinite(times)])
+    forward = steps[steps > 0.0]
+    usual = float(np.median(forward)) if len(forward) else 0.0
+    return {
+        "rate_hz": float(f"{1.0 / usual:.4g}") if usual else None,
+        "gaps": int((forward > GAP_STEPS * usual).sum()),
+        "backward": int((steps < 0.0).sum()),
+    }
+
+
 def _with(column: ColumnReport, **changes: Any) -> ColumnReport:
     return ColumnReport(**{**vars(column), **changes})
 
@@ -396,17 +536,17 @@ MARGIN = 0.1  # of the range, on either side
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A configuration, the projection that it needs, and what was noticed on the way."""
+    """A configuration, the projection that it needs, and what was noticed on the way.
+
+    With `members`, it is one of several devices; `config` is what they share.
+    """
 
     config: Config
     projection: Projection
     samples: int
     remarks: tuple[str, ...]
-
-    @property
-    def commissioning(self) -> int:
-        """The samples after which watching begins."""
-        return COMMISSIONING_PER_HIDDEN * self.projection.n_hidden
+    commissioning: int  # samples after which watching begins
+    members: tuple[Member, ...] = ()
 
 
 def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnReport]:
@@ -429,11 +569,14 @@ def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnRepor
 
 
 def propose(
-    path: Path,
+    path: Path | None,
     report: FileReport,
     columns: Sequence[ColumnReport],
     *,
     device: str,
+    members: Sequence[Member] = (),
+    of_one: bool = False,
+    device_column: str | None = None,
     features: FeatureKind | None = None,
     n_hidden: int | None = None,
     seed: int = 0,
@@ -443,34 +586,50 @@ def propose(
     """Choose features, ranges and sizes for a file.
 
     Args:
-        path: The file.
+        path: The file; None means standard input.
         report: What was found in it.
         columns: Those to watch.
-        device: The name of the device.
+        device: The name of the device, or of all of them together.
+        members: Several files or devices: ranges are taken from all of them.
+        of_one: Whether these are files of one device.
+        device_column: The column that names the device of a row; None makes devices of files.
         features: What samples are made of; None chooses by the rate and the number of columns.
         n_hidden: The hidden values; None takes as many as half of the samples can commission.
         seed: The seed of the projection; all devices of a fleet need the same.
         time_zone: The time zone of times that name none; None means UTC.
         follow: Whether the file grows, and is followed.
     """
-    readings = report.readings(columns)
-    chosen = _features(features, report, readings)
+    parts = [member.report for member in members] or [report]
+    readings = [part.readings([part.columns[c.number - 1] for c in columns]) for part in parts]
+    rates = [part.rate_hz for part in parts if part.rate_hz]
+    rate = float(np.median(rates)) if rates else None
+    chosen = _features(features, rate, np.vstack(readings))
+    several = bool(members) and not of_one
     source = _source(path, report, columns, time_zone, follow=follow)
-    state, sinks = Path(f"{device}-state"), (SinkConfig(kind="file", path=Path(f"{device}.jsonl")),)
-    config = Config(device, state, source=source, features=chosen, sinks=sinks)
-    samples = _samples(config, readings)
+    source = replace(source, device_column=device_column)
+    results = Path(f"{'{device}' if several else device}.jsonl")
+    sinks = (SinkConfig(kind="file", path=results),)
+    config = Config(device, Path(f"{device}-state"), source=source, features=chosen, sinks=sinks)
+    each = [_samples(config, rows) for rows in readings]
+    samples = np.vstack([part for part in each if len(part)] or [np.empty((0, 1))])
     if not len(samples):
-        raise SampleError(f"found {len(readings)} complete rows, expected {chosen.length} at least")
-    hidden = n_hidden or _hidden(len(samples))
+        rows = sum(map(len, readings))
+        raise SampleError(f"found {rows} complete rows, expected {chosen.length} at least")
+    usual = int(np.median([len(part) for part in each])) if several else len(samples)
+    hidden = n_hidden or _hidden(usual)
     names = make_features(config).names([column.name for column in columns])
     kept = samples[inliers(samples)] if len(samples) >= MIN_SAMPLES else samples
     settings: dict[str, Any] = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}
     shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
-    return Proposal(config, shared, len(samples), tuple(_remarks(report, columns, samples, hidden)))
+    remarks = _remarks(parts, columns, usual, hidden)
+    commissioning = max(_commissioning(part, hidden) for part in (each if several else [samples]))
+    config = replace(config, monitor=replace(config.monitor, commissioning=commissioning))
+    kept_members = tuple(members if several else ())
+    return Proposal(config, shared, len(samples), tuple(remarks), commissioning, kept_members)
 
 
-def _features(kind: FeatureKind | None, report: FileReport, readings: Array) -> FeaturesConfig:
-    rate, columns = report.rate_hz or 0.0, readings.shape[1]
+def _features(kind: FeatureKind | None, rate_hz: float | None, readings: Array) -> FeaturesConfig:
+    rate, columns = rate_hz or 0.0, readings.shape[1]
     if kind is None:
         kind = "raw"
         if rate >= SPECTRUM_HZ and columns <= MAX_SPECTRUM_COLUMNS:
@@ -493,7 +652,7 @@ def _features(kind: FeatureKind | None, report: FileReport, readings: Array) -> 
 
 
 def _source(
-    path: Path,
+    path: Path | None,
     report: FileReport,
     columns: Sequence[ColumnReport],
     time_zone: str | None,
@@ -504,7 +663,7 @@ def _source(
     every = len(columns) == len(report.columns) - (report.time is not None)
     names = tuple(c.name if by_name else str(c.number) for c in columns)
     source = SourceConfig(
-        kind="tail" if follow else report.format,
+        kind="stdin" if path is None else "tail" if follow else report.format,
         format=report.format,
         path=path,
         columns=() if every and not by_name else names,
@@ -534,56 +693,74 @@ def _hidden(samples: int) -> int:
     return fitting[0] if fitting else HIDDEN[-1]
 
 
+def _commissioning(samples: Array, hidden: int) -> int:
+    """Return after how many samples most of what the first half has to show was seen.
+
+    A machine that goes through its speeds in half an hour must be watched so long before it is
+    known. A half that shows something new up to its end is taken whole.
+    """
+    need = COMMISSIONING_PER_HIDDEN * hidden
+    half = samples[: int(COMMISSIONING_SHARE * len(samples))]
+    low, high = (np.quantile(half, q, axis=0) for q in (0.01, 0.99)) if len(half) else (0.0, 0.0)
+    while need < len(half):
+        seen = half[:need]
+        if (seen.min(axis=0) <= low).all() and (seen.max(axis=0) >= high).all():
+            return need
+        need *= 2
+    return max(len(half), COMMISSIONING_PER_HIDDEN * hidden)
+
+
 def _unique(names: Sequence[str]) -> tuple[str, ...] | None:
     return tuple(names) if len(set(names)) == len(names) else None
 
 
 def _remarks(
-    report: FileReport, columns: Sequence[ColumnReport], samples: Array, hidden: int
+    reports: Sequence[FileReport], columns: Sequence[ColumnReport], samples: int, hidden: int
 ) -> list[str]:
-    found = []
-    if report.skipped:
-        found.append(f"{report.skipped:,} rows do not fit the others and will be skipped")
-    missing = sum(column.missing for column in columns)
+    chosen = [column.number for column in columns]
+    found = [
+        f"{column.name} is left out: {column.problem or column.kind}"
+        for column in reports[0].columns
+        if column.number not in chosen and (column.problem or column.kind in ("text", "empty"))
+    ]
+    skipped, gaps, backward = (
+        sum(getattr(report, name) for report in reports) for name in ("skipped", "gaps", "backward")
+    )
+    if skipped:
+        found.append(f"{skipped:,} rows do not fit the others and will be skipped")
+    missing = sum(report.columns[i - 1].missing for report in reports for i in chosen)
     if missing:
         found.append(f"{missing:,} cells have no number; their rows will be skipped")
-    if report.gaps:
-        found.append(f"{report.gaps:,} gaps in time")
-    if report.backward:
-        found.append(f"{report.backward:,} rows are older than the row before them")
-    if not report.zone_is_known:
+    if gaps:
+        found.append(f"{gaps:,} gaps in time")
+    if backward:
+        found.append(f"{backward:,} rows are older than the row before them")
+    if not reports[0].zone_is_known:
         found.append("times name no zone and are read as UTC: set source.time_zone if they are not")
     need = COMMISSIONING_PER_HIDDEN * hidden
-    if len(samples) < need:
-        found.append(f"{len(samples):,} samples are fewer than the {need:,} for commissioning")
+    if samples < need:
+        found.append(f"{samples:,} samples are fewer than the {need:,} for commissioning")
     return found
 
 
 def to_toml(proposal: Proposal, projection_file: Path) -> str:
     """Return the configuration as a commented TOML file."""
     config = proposal.config
-    source, features = config.source, config.features
+    features = config.features
+    watched = "standard input" if config.source.kind == "stdin" else config.source.path
     lines = [
-        f"# Watches {source.path}; see docs/reference/agent-configuration.md for all settings.",
-        f"device = {_toml(config.device)}",
+        f"# Watches {watched}; see docs/reference/agent-configuration.md for all settings.",
+        *([] if proposal.members else [f"device = {_toml(config.device)}"]),
         f"state = {_toml(config.state)}  # what the agent keeps; delete it to start anew",
         "",
         "[projection]  # the same file on all devices that share what they learn",
         f"file = {_toml(projection_file)}",
         "",
-        "[source]",
-        f'kind = {_toml(source.kind)}  # "tail" follows a file that grows, "csv" reads it once',
+        *_source_lines(config.source, proposal.members),
+        "",
+        "[features]  # what a sample is made of",
+        f"kind = {_toml(features.kind)}",
     ]
-    if source.kind == "tail":
-        lines.append(f"format = {_toml(source.format)}")
-    lines.append(f"path = {_toml(source.path)}")
-    usual = SourceConfig()
-    names = ("columns", "time", "time_format", "time_zone", "header", "delimiter", "decimal")
-    for name in (*names, "skip_lines"):
-        value = getattr(source, name)
-        if value != getattr(usual, name):
-            lines.append(f"{name} = {_toml(value)}")
-    lines += ["", "[features]  # what a sample is made of", f"kind = {_toml(features.kind)}"]
     if features.kind != "raw":
         lines.append(f"length = {features.length}  # readings in a window")
     if features.kind == "window":
@@ -596,16 +773,60 @@ def to_toml(proposal: Proposal, projection_file: Path) -> str:
         'kind = "bank"  # several kinds of normal; "detector" knows one',
         "",
         "[monitor]",
-        f"# Learns what is normal from the first {proposal.commissioning:,} samples, then watches.",
-        '# Set commissioning to a number of samples, or to a time such as "2 hours".',
+        "# Learns what is normal from the first samples, then watches: take as many as show all",
+        '# that the machine usually does; a time such as "2 hours" is possible too.',
+        f"commissioning = {proposal.commissioning}",
         'limit = 4  # or: false_alarms = "1 per week"',
         "",
         "[[sinks]]  # where results go; the log on the terminal says when an episode begins",
         'kind = "file"',
         f"path = {_toml(config.sinks[0].path)}",
         "",
+        *_exchange_lines(config.exchange),
+        *_device_lines(proposal.members),
     ]
     return "\n".join(lines)
+
+
+def _source_lines(source: SourceConfig, members: Sequence[Member]) -> list[str]:
+    kinds = '"tail" follows a file that grows, "csv" reads it once'
+    lines = ["[source]", f"kind = {_toml(source.kind)}  # {kinds}"]
+    if source.kind in ("tail", "stdin"):
+        lines.append(f"format = {_toml(source.format)}")
+    if source.path is not None and not any(member.path for member in members):
+        lines.append(f"path = {_toml(source.path)}")
+    usual = SourceConfig()
+    names = ("columns", "time", "time_format", "time_zone", "header", "delimiter", "decimal")
+    for name in (*names, "skip_lines", "device_column"):
+        value = getattr(source, name)
+        if value != getattr(usual, name):
+            lines.append(f"{name} = {_toml(value)}")
+    return lines
+
+
+def _exchange_lines(exchange: ExchangeConfig) -> list[str]:
+    if exchange.kind == "none":
+        return []
+    names = ("kind", "url", "fleet", "token_file", "ca_file")
+    values = {name: getattr(exchange, name) for name in names}
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value is not None]
+    return [
+        "[exchange]  # shares what was learnt, as sums, and reports to the fleet's page",
+        *lines,
+        "",
+    ]
+
+
+def _device_lines(members: Sequence[Member]) -> list[str]:
+    lines = ["# Each of [[devices]] has what differs: any key from above."] if members else []
+    for member in members:
+        lines += ["[[devices]]", f"device = {_toml(member.device)}"]
+        if member.path is not None:
+            lines.append(f"source.path = {_toml(member.path)}")
+        if member.value not in (None, member.device):
+            lines.append(f"source.device_value = {_toml(member.value)}")
+        lines.append("")
+    return lines
 
 
 def _toml(value: object) -> str:

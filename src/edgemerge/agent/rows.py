@@ -341,6 +341,69 @@ class PayloadRows:
         return self._json.row(line) if line.lstrip()[:1] in ("{", "[") else self._csv.row(line)
 
 
+class DeviceRows:
+    """The rows of one device among those of several, in another format.
+
+    Args:
+        form: Parses a row; its columns must be chosen.
+        column: The column that names the device of each row.
+        device: What the column has for this device.
+        delimiter: What lies between the fields of CSV.
+    """
+
+    def __init__(
+        self, form: RowFormat, column: Column, device: str, *, delimiter: str = ","
+    ) -> None:
+        """Expect the first line of a file."""
+        self._form, self._column, self._device = form, column, device
+        self._delimiter = delimiter
+        self._began = False  # the format has read its header, or a row
+
+    @property
+    def header(self) -> tuple[str, ...] | None:
+        """The names found in the first line."""
+        return self._form.header
+
+    @header.setter
+    def header(self, names: tuple[str, ...] | None) -> None:
+        self._form.header = names
+
+    def begin(self) -> None:
+        """Expect the first line of a file."""
+        self._form.begin()
+        self._began = False
+
+    def resume(self, header: tuple[str, ...] | None) -> None:
+        """Expect a later line of a file with this header."""
+        self._form.resume(header)
+        self._began = True
+
+    def row(self, line: str) -> Row | None:
+        """Parse a line; None if it is a header, or of another device."""
+        if self._began:
+            # Most lines are of others: that the name is not in them is quickly found.
+            return self._form.row(line) if self._device in line and self._is_own(line) else None
+        row = self._form.row(line)
+        self._began = row is not None or self.header is not None
+        if row is None and self.header is not None and column_number(self._column) is None:
+            key = "source.device_column"
+            must_have_column(str(self._column), self.header, key, self._delimiter)
+        return row if row is not None and self._is_own(line) else None
+
+    def _is_own(self, line: str) -> bool:
+        """Return whether a line names this device; one that cannot be parsed may be its own."""
+        try:
+            if line.lstrip()[:1] in ("{", "["):
+                return str(_field(json.loads(line), self._column)) == self._device
+            fields = next(csv.reader([line], delimiter=self._delimiter))
+            names = self.header or ()
+            found = names.index(str(self._column)) if self._column in names else None
+            number = column_number(self._column) if found is None else found
+            return number is None or fields[number].strip() == self._device
+        except (ValueError, RecursionError, csv.Error, IndexError):
+            return True
+
+
 def _field(found: Any, column: Column) -> Any:
     try:
         return found[column if isinstance(found, dict) else column_number(column)]

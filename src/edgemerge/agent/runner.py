@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from importlib import import_module
 from threading import Event
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from edgemerge.agent.background import ReadAhead, exchange_worker, report_worker, save_worker
 from edgemerge.agent.config import (
@@ -40,6 +40,7 @@ from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.rows import (
     Column,
     CsvRows,
+    DeviceRows,
     JsonRows,
     PayloadRows,
     RowFormat,
@@ -96,7 +97,15 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
         width = shared.n_inputs // _features(config.features).n_outputs(1)
         if config.features.kind == "raw":
             columns = columns or tuple(shared.names or ())
-    source = _source(settings, _row_format(settings, columns, width))
+    form = _row_format(settings, columns, width)
+    if settings.device_column is not None:
+        if not columns:
+            raise SettingError(
+                "source.device_column needs source.columns: name the columns with numbers"
+            )
+        device = settings.device_value or config.device
+        form = DeviceRows(form, settings.device_column, device, delimiter=settings.delimiter)
+    source = _source(settings, form)
     return source if settings.rate_hz is None else RateLimitedSource(source, settings.rate_hz)
 
 
@@ -464,7 +473,15 @@ def _learner_options(learner: Detector | Bank) -> dict[str, object]:
 WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
+READY, STOPPING = "READY=1", "STOPPING=1"  # what systemd is told
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
+
+
+class Ending(NamedTuple):
+    """How the run of a device ended: its exit code, and what went wrong."""
+
+    code: int
+    why: str = ""
 
 
 def run(
@@ -474,13 +491,33 @@ def run(
     clock: Callable[[], float] = time.time,
     sinks: Iterable[Sink] = (),
 ) -> int:
-    """Run an agent until its source ends or `stop` is set; return the exit code.
+    """Run the agent of one device; return the exit code.
 
     Args:
         config: What to run.
         stop: Set it to end the agent.
         clock: The time of day in seconds; tests replace it.
         sinks: Receive verdicts in addition to the sinks of the configuration.
+    """
+    return run_device(config, stop=stop, clock=clock, sinks=sinks).code
+
+
+def run_device(
+    config: Config,
+    *,
+    stop: Event,
+    clock: Callable[[], float] = time.time,
+    sinks: Iterable[Sink] = (),
+    tell: Callable[[str], None] = notify,
+) -> Ending:
+    """Run a device until its source ends or `stop` is set.
+
+    Args:
+        config: What to run.
+        stop: Set it to end the device.
+        clock: The time of day in seconds; tests replace it.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
+        tell: Called with READY when readings can be judged, and with STOPPING when no more are.
     """
     with ExitStack() as ends:
         folder = StateFolder(config.state)
@@ -490,7 +527,7 @@ def run(
         exchange = make_exchange(config, shared)
         shared = shared or fetch_projection(exchange, stop)
         if shared is None:
-            return 0
+            return Ending(0)
         if config.projection is None:
             folder.save_projection(shared)
         if memory is None:
@@ -504,7 +541,7 @@ def run(
             logger.warning(
                 "No output is configured, so alarms will not be delivered. Add a [[sinks]] section."
             )
-        return _run(config, agent, stop, clocks, ends)
+        return _run(config, agent, stop, clocks, ends, tell)
 
 
 def _build_agent(
@@ -567,33 +604,41 @@ def _build_sync(
     )
 
 
-def _run(config: Config, agent: Agent, stop: Event, clocks: Clocks, ends: ExitStack) -> int:
+def _run(
+    config: Config,
+    agent: Agent,
+    stop: Event,
+    clocks: Clocks,
+    ends: ExitStack,
+    tell: Callable[[str], None],
+) -> Ending:
     control = ControlSocket(config.state)
     ends.callback(control.close)
     agent.keeper.save()  # a failure is logged, and detection goes on
-    notify("READY=1")
+    tell(READY)
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
     try:
         Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
     except OutsideError as error:
         agent.keeper.discard()
         logger.error("the agent stops", extra={"values": {"why": error}})
-        return NO_USABLE_DATA
-    notify("STOPPING=1")
-    return _exit_code(agent)
+        return Ending(NO_USABLE_DATA, str(error))
+    tell(STOPPING)
+    return _ending(agent)
 
 
-def _exit_code(agent: Agent) -> int:
+def _ending(agent: Agent) -> Ending:
     """Return how the run ended, and log what went wrong."""
     inbox = agent.inbox
     if inbox.error is not None:
         logger.error("the source failed", extra={"values": {"why": inbox.error}})
-        return WRONG_SETTING if isinstance(inbox.error, SettingError) else 1
+        code = WRONG_SETTING if isinstance(inbox.error, SettingError) else 1
+        return Ending(code, f"the source failed: {inbox.error}")
     if inbox.ended and not inbox.taken and (inbox.skipped or agent.memory.position is None):
         values = {
             "skipped": inbox.skipped,
             "advice": "`edgemerge doctor --config` says what to set",
         }
         logger.error("no row could be read", extra={"values": values})
-        return NO_USABLE_DATA
-    return 1 if agent.keeper.trouble else 0
+        return Ending(NO_USABLE_DATA, f"no row could be read, {inbox.skipped:,} were skipped")
+    return Ending(1, agent.keeper.trouble) if agent.keeper.trouble else Ending(0)

@@ -9,19 +9,19 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from io import UnsupportedOperation
 from math import isfinite
 from pathlib import Path
 from select import select
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Any, BinaryIO, TextIO
 
 from edgemerge import files
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.daemon import Backoff
+from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import Channel, Message, Outbox, to_json_line
 
 SIGNIFICANT_DIGITS = 6
@@ -75,6 +75,7 @@ def _rounded(number: float | None) -> float | None:
 
 MAX_QUEUED_LINES = 1024  # lines that may wait
 STALL_TIMEOUT_S = 1.0  # without one byte written, until the reader counts as gone
+STDOUT_LOCK = Lock()  # several devices of one process may write to it
 WRITE_BYTES = 4096  # bytes per write: a reader of so many a second counts as alive
 
 logger = logging.getLogger(__name__)
@@ -88,16 +89,22 @@ class BackgroundWriter:
     """
 
     def __init__(
-        self, write: Callable[[memoryview], int], failed: Callable[[OSError], None]
+        self,
+        write: Callable[[memoryview], int],
+        failed: Callable[[OSError], None],
+        whole: AbstractContextManager[object] = nullcontext(),  # noqa: B008 - has no state
     ) -> None:
-        """Start the thread; `write` returns how many bytes it wrote, or raises OSError."""
-        self._write, self._failed = write, failed
+        """Start the thread; `write` returns how many bytes it wrote, or raises OSError.
+
+        `whole` is held while lines are written, so that those of other writers do not get between.
+        """
+        self._write, self._failed, self._whole = write, failed, whole
         self._changed = Condition()
         self._waiting: deque[bytes] = deque()
         self._pieces = 0  # written so far
         self._stalled = self._closed = False
         self.left_out = 0
-        self._thread = Thread(target=self._work, name="writer", daemon=True)
+        self._thread = Thread(target=in_context(self._work), name="writer", daemon=True)
         self._thread.start()
 
     def put(self, line: bytes) -> None:
@@ -142,9 +149,10 @@ class BackgroundWriter:
     def _work(self) -> None:
         while rest := self._next():
             try:
-                while rest:
-                    rest = rest[self._write(rest[:WRITE_BYTES]) :]
-                    self._pieces += 1
+                with self._whole:
+                    while rest:
+                        rest = rest[self._write(rest[:WRITE_BYTES]) :]
+                        self._pieces += 1
             except OSError as error:
                 self._pieces += 1
                 self._failed(error)
@@ -175,7 +183,8 @@ class JsonLinesSink:
         place = _blocking_descriptor(self._file)
         self._writer = None
         if place is not None:
-            self._writer = BackgroundWriter(partial(_write_some, place), self._handle_error)
+            whole = nullcontext() if self._is_ours else STDOUT_LOCK
+            self._writer = BackgroundWriter(partial(_write_some, place), self._handle_error, whole)
 
     def verdict(self, verdict: Verdict) -> None:
         """Write a verdict, or queue it for the thread."""
@@ -186,8 +195,9 @@ class JsonLinesSink:
             self._writer.put(line.encode())
             return
         try:
-            self._file.write(line)
-            self._file.flush()
+            with nullcontext() if self._is_ours else STDOUT_LOCK:
+                self._file.write(line)
+                self._file.flush()
         except OSError as error:
             self._handle_error(error)
 

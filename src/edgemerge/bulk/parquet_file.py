@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow import csv
 
 from edgemerge.bulk.chunk import Chunk, column_indices
 from edgemerge.core.errors import SampleError
@@ -17,6 +19,7 @@ from edgemerge.core.errors import SampleError
 Array = NDArray[np.float64]
 
 BATCH_VALUES = 2**20  # in memory at a time, twice over
+CSV_ROWS = 10_000  # in memory at a time
 BUFFER_BYTES = 2**16  # read ahead per column
 NUMERIC = (
     *(pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean),
@@ -51,6 +54,43 @@ def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
         )
         for batch in batches:
             yield _array(batch, names)
+
+
+def write_csv(
+    path: str, target: BinaryIO, most: int | None = None, *, header: bool = True
+) -> tuple[int, int]:
+    """Write rows as CSV, times as ISO 8601; return how many, and how many the file has.
+
+    Columns of lists, structures and bytes are left out, and so is the index that pandas adds.
+
+    Args:
+        path: The Parquet file.
+        target: Where to write.
+        most: The first rows only, so many; None writes all.
+        header: Whether the first line has the names.
+    """
+    with _open(path) as file, _arrow_errors():
+        fields = [each for each in file.schema_arrow if _fits_csv(each)]
+        if not fields:
+            raise SampleError("found no column of numbers, text or times, expected one")
+        kinds = [pa.int8() if pa.types.is_boolean(each.type) else each.type for each in fields]
+        schema = pa.schema([(each.name, kind) for each, kind in zip(fields, kinds, strict=True)])
+        options = csv.WriteOptions(include_header=header, quoting_style="needed")
+        rows, total = 0, file.metadata.num_rows
+        with csv.CSVWriter(target, schema, write_options=options) as writer:
+            names = [each.name for each in fields]
+            for batch in file.iter_batches(CSV_ROWS, columns=names, use_threads=False):
+                part = batch.slice(0, None if most is None else most - rows)
+                writer.write(pa.Table.from_batches([part]).select(names).cast(schema))
+                rows += len(part)
+                if rows == most:
+                    break
+    return rows, total
+
+
+def _fits_csv(field: pa.Field) -> bool:
+    odd = pa.types.is_nested(field.type) or pa.types.is_binary(field.type)
+    return not odd and not PANDAS_INDEX.fullmatch(field.name)
 
 
 def _open(path: str) -> pq.ParquetFile:

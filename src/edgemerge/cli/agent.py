@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 import click
 
-from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs, option, options
+from edgemerge.cli.group import (
+    CommandError,
+    ExitCode,
+    LazyGroup,
+    example,
+    exit_code,
+    needs,
+    option,
+    options,
+)
 from edgemerge.cli.options import ca_option, read_own_token, server_connection
 from edgemerge.cli.output import (
     confirm,
@@ -46,20 +55,22 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
     """Learn, score and exchange on this device.
 
     Runs as CONFIG.toml says until a signal stops it; then the exit code is 0. With --check it
-    prints the configuration and runs nothing.
+    prints the configuration and runs nothing. A file with [[devices]] runs several devices; the
+    exit code is then that of the first one that failed.
     """
     from threading import Event
 
-    from edgemerge.agent.config import read_config
+    from edgemerge.agent.config import GatewayConfig, read_configuration
     from edgemerge.daemon import JsonFormatter, TextFormatter, log_to_stderr, stop_on_signals
 
-    settings = read_config(config, environment=os.environ, overrides=overrides)
+    settings = read_configuration(config, environment=os.environ, overrides=overrides)
     if check:
-        print_json(config_as_json(settings)) if as_json else print_fields(config_summary(settings))
+        _print_config(settings, as_json=as_json)
         return
-    sinks = [sink.kind for sink in settings.sinks]
-    if "mqtt" in (settings.source.kind, settings.exchange.kind, *sinks):
-        needs("mqtt", "paho.mqtt.client")
+    for each in settings.devices:
+        if "mqtt" in (each.source.kind, each.exchange.kind, *(sink.kind for sink in each.sinks)):
+            needs("mqtt", "paho.mqtt.client")
+    from edgemerge.agent.gateway import run_gateway
     from edgemerge.agent.runner import run
 
     log_to_stderr(
@@ -67,7 +78,22 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
     )
     stop = Event()
     with stop_on_signals(stop):
+        if isinstance(settings, GatewayConfig):
+            raise SystemExit(run_gateway(settings, stop=stop, exit_code=exit_code))
         raise SystemExit(run(settings, stop=stop))
+
+
+def _print_config(settings: Any, *, as_json: bool) -> None:
+    """Print a configuration; of several devices one after the other."""
+    found = [config_as_json(each) for each in settings.devices]
+    if settings.devices != (settings,):
+        found = [{"state": str(settings.state), "devices": found}]
+    if as_json:
+        print_json(found[0])
+        return
+    for number, each in enumerate(settings.devices):
+        click.echo("\n" if number else "", nl=False)
+        print_fields(config_summary(each))
 
 
 def config_as_json(config: Any) -> dict[str, Any]:
@@ -108,6 +134,9 @@ def _to_json(value: Any) -> Any:
     return value
 
 
+device_option = click.option(
+    "--device", metavar="NAME", help="The device, if several run behind one agent."
+)
 DECISION_HELP = {
     "approve": "Adopt this contribution that waits, and newer ones like it; can be repeated.",
     "dismiss": "Never adopt this contribution, nor list it; can be repeated.",
@@ -150,11 +179,13 @@ DECISION_HELP = {
     )
 )
 @click.option("--comment", default="", help="One line about the decision.")
+@device_option
 @json_option
 def sync(
     place: Path,
     timeout_s: float,
     *,
+    device: str | None,
     undo: bool,
     as_json: bool,
     comment: str,
@@ -166,7 +197,7 @@ def sync(
     printed; `untrusted` in it lists contributions that wait, if sync.trust is not members and the
     exchange has no server. Decide about them with --approve and --dismiss.
     """
-    folder = find_state_folder(place)
+    folder = find_state_folder(place, device)
     for name, keys in decisions.items():
         for key in keys:
             said = {"command": "trust", "decision": name.removesuffix("_decision"), **_key(key)}
@@ -207,13 +238,13 @@ def ask_agent(folder: Path, command: str | dict[str, Any], timeout_s: float) -> 
         raise
 
 
-def find_state_folder(place: Path) -> Path:
-    """Return a state folder as it is, or the one that a configuration names."""
+def find_state_folder(place: Path, device: str | None = None) -> Path:
+    """Return a device's state folder: as it is, or as a configuration names it."""
     if place.is_dir():
-        return place
+        return place if device is None else place / device
     from edgemerge.agent.config import read_config
 
-    return read_config(place, environment=os.environ).state
+    return read_config(place, environment=os.environ, device=device).state
 
 
 @click.command(
@@ -302,6 +333,9 @@ EPISODE_COLUMNS = headings(
 PATTERN_COLUMNS = headings(
     "name", "status", "first", "last", "samples", "peak", "inputs", "nearest", name="PATTERN"
 )
+DEVICE_COLUMNS = headings(
+    "device", "state", "phase", "samples", "skipped", "episodes", "why", episodes="OPEN EPISODES"
+)
 SHOWN_INPUTS = 3
 TIMEOUT_S = 60.0
 F = TypeVar("F", bound=Callable[..., Any])
@@ -325,17 +359,48 @@ def monitor() -> None:
 
 @click.command(epilog=example("edgemerge monitor show pump-3.toml"))
 @place_argument()
+@device_option
 @json_option
-def show(place: Path, *, as_json: bool) -> None:
+def show(place: Path, *, device: str | None, as_json: bool) -> None:
     """Show episodes, patterns, limit and drift.
 
-    Episodes are shown until they are acknowledged.
+    Episodes are shown until they are acknowledged. Of several devices behind one agent, one line
+    for each is shown, unless --device chooses one.
     """
-    found = _ask(place, {"command": "status"})["monitor"]
-    if as_json:
-        print_json(found)
-        return
-    print_monitor(found)
+    folder = place if device or place.is_dir() else _gateway_folder(place)
+    found = _ask(folder, device, {"command": "status"})
+    if "devices" in found:
+        rows = [_device_row(each) for each in found["devices"]]
+        print_json(rows) if as_json else print_table(rows, DEVICE_COLUMNS)
+    elif as_json:
+        print_json(found["monitor"])
+    else:
+        print_monitor(found["monitor"])
+
+
+def _gateway_folder(place: Path) -> Path:
+    """Return the folder of the agent that runs a configuration, with one device or several."""
+    from edgemerge.agent.config import read_configuration
+
+    return read_configuration(place, environment=os.environ).state
+
+
+def _device_row(device: dict[str, Any]) -> dict[str, Any]:
+    """Return one line about a device: what the process says of it, and what it says itself."""
+    from edgemerge.agent.control import send_command
+    from edgemerge.core.errors import EdgemergeError
+
+    empty = dict.fromkeys(("samples", "phase", "episodes", "skipped"))
+    row = {name: device[name] for name in ("device", "state", "why")} | empty
+    if device["state"] != "running":
+        return row
+    try:
+        found = send_command(Path(device["folder"]), "status", TIMEOUT_S)
+    except EdgemergeError as error:
+        return row | {"why": str(error)}
+    monitor = found["monitor"]
+    row |= {"samples": found["samples"], "skipped": found["skipped"], "phase": monitor["phase"]}
+    return row | {"episodes": sum(each["ended"] is None for each in monitor["episodes"])}
 
 
 def print_monitor(status: Mapping[str, Any], **fields: Any) -> None:
@@ -401,8 +466,11 @@ def _row(each: Mapping[str, Any]) -> dict[str, Any]:
 @click.argument("pattern")
 @click.argument("decision", type=click.Choice(PATTERN_DECISIONS))
 @click.argument("name", required=False)
+@device_option
 @json_option
-def review(place: Path, pattern: str, decision: str, name: str | None, *, as_json: bool) -> None:
+def review(
+    place: Path, pattern: str, decision: str, name: str | None, *, device: str | None, as_json: bool
+) -> None:
     """Say what a pattern is: normal, a fault, or nothing.
 
     approve makes it normal: it is learnt and may be shared. fault gives it a NAME, which later
@@ -411,16 +479,17 @@ def review(place: Path, pattern: str, decision: str, name: str | None, *, as_jso
     if (name is not None) != (decision == "fault"):
         raise CommandError("a fault needs a NAME, and nothing else has one: fault bearing")
     said = {"command": "review", "pattern": pattern, "decision": decision, "name": name or ""}
-    _decide(place, said, as_json=as_json)
+    _decide(place, device, said, as_json=as_json)
 
 
 @click.command(epilog=example("edgemerge monitor acknowledge pump-3.toml 7"))
 @place_argument(required=True)
 @click.argument("episode", type=int, required=False)
+@device_option
 @json_option
-def acknowledge(place: Path, episode: int | None, *, as_json: bool) -> None:
+def acknowledge(place: Path, episode: int | None, *, device: str | None, as_json: bool) -> None:
     """Mark an episode as seen, or all of them."""
-    _decide(place, {"command": "acknowledge", "episode": episode}, as_json=as_json)
+    _decide(place, device, {"command": "acknowledge", "episode": episode}, as_json=as_json)
 
 
 hours_option = click.option(
@@ -449,54 +518,60 @@ def snooze_time(time: str | None, hours: float | None) -> str:
 @place_argument(required=True)
 @click.argument("time", required=False)
 @hours_option
+@device_option
 @json_option
-def snooze(place: Path, time: str | None, *, hours: float | None, as_json: bool) -> None:
+def snooze(
+    place: Path, time: str | None, *, device: str | None, hours: float | None, as_json: bool
+) -> None:
     """Raise no alarm and learn nothing for a while.
 
     TIME is how long ("2 hours"), until when (2026-11-17T18:00, in UTC unless it says otherwise),
     or off.
     """
     asked = {"command": "snooze", "time": snooze_time(time, hours)}
-    _decide(place, asked, as_json=as_json)
+    _decide(place, device, asked, as_json=as_json)
 
 
 @click.command(epilog=example("edgemerge monitor watch pump-3.toml"))
 @place_argument()
+@device_option
 @json_option
-def watch(place: Path, *, as_json: bool) -> None:
+def watch(place: Path, *, device: str | None, as_json: bool) -> None:
     """End commissioning now: alarms are raised from now on."""
-    _decide(place, {"command": "watch"}, as_json=as_json)
+    _decide(place, device, {"command": "watch"}, as_json=as_json)
 
 
 @click.command(epilog=example("edgemerge monitor relearn pump-3.toml --yes"))
 @place_argument()
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@device_option
 @json_option
-def relearn(place: Path, *, yes: bool, as_json: bool) -> None:
+def relearn(place: Path, *, device: str | None, yes: bool, as_json: bool) -> None:
     """Forget what this device saw and begin commissioning again.
 
     For after maintenance. What was adopted from others stays, and so do named faults. What this
     device had shared is replaced by its next release.
     """
     confirm("Forget all that this device has learnt by itself?", yes=yes)
-    _decide(place, {"command": "relearn"}, as_json=as_json)
+    _decide(place, device, {"command": "relearn"}, as_json=as_json)
 
 
 @click.command("accept-drift", epilog=example("edgemerge monitor accept-drift pump-3.toml"))
 @place_argument()
+@device_option
 @json_option
-def accept_drift(place: Path, *, as_json: bool) -> None:
+def accept_drift(place: Path, *, device: str | None, as_json: bool) -> None:
     """Take what was learnt up to now as normal, and go on learning.
 
     Drift is measured from here on.
     """
-    _decide(place, {"command": "accept_drift"}, as_json=as_json)
+    _decide(place, device, {"command": "accept_drift"}, as_json=as_json)
 
 
-def _decide(place: Path, said: dict[str, Any], *, as_json: bool) -> None:
-    found = _ask(place, said)
+def _decide(place: Path, device: str | None, said: dict[str, Any], *, as_json: bool) -> None:
+    found = _ask(place, device, said)
     print_json(found) if as_json else click.echo(found["done"])
 
 
-def _ask(place: Path, said: dict[str, Any]) -> dict[str, Any]:
-    return ask_agent(find_state_folder(place), said, TIMEOUT_S)
+def _ask(place: Path, device: str | None, said: dict[str, Any]) -> dict[str, Any]:
+    return ask_agent(find_state_folder(place, device), said, TIMEOUT_S)

@@ -39,7 +39,9 @@ OUTPUT_FILES = {
 STOP_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
-@click.command(epilog=example("edgemerge demo --no-keep --out demo"))
+@click.command(
+    epilog=example("edgemerge demo --no-keep --out demo", "edgemerge demo --csv pump.csv")
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -66,14 +68,29 @@ STOP_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") e
     default=None,
     help="Keep everything running until Ctrl-C.  [default: --keep on a terminal]",
 )
+@click.option(
+    "--csv",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Only write two hours of readings of a pump to this file, the last ten minutes faulty.",
+)
 @json_option
-def demo(out: Path, data: str, seed: int, *, keep: bool | None, as_json: bool) -> None:
+def demo(
+    out: Path, data: str, seed: int, *, keep: bool | None, csv: Path | None, as_json: bool
+) -> None:
     """Show five agents before and after merging once.
 
     Starts a server and five agents on this machine. Each agent learns one normal pattern, alone and
     sample by sample. Then all of them exchange once. Prints a table and the address of the
-    dashboard, and writes a figure to the folder.
+    dashboard, and writes a figure to the folder. With --csv it only writes a file to start with:
+    `edgemerge init FILE` is the next step.
     """
+    if csv is not None:
+        from edgemerge.demo.datasets import write_readings
+
+        write_readings(csv, seed)
+        remark(f"Wrote {csv}. Next: edgemerge init {csv}")
+        return
     needs("server", "fastapi")
     from edgemerge.daemon import interrupt_on_signals
     from edgemerge.demo.scenario import run_demo

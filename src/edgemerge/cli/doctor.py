@@ -33,7 +33,7 @@ DAY_S = 86400.0
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
-EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "dask", "flower")
+EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "parquet", "dask", "flower")
 
 # Wheels rename the functions of OpenBLAS.
 SYMBOL_PREFIXES, SYMBOL_SUFFIXES = ("", "scipy_"), ("", "64_", "_64")
@@ -259,15 +259,28 @@ def _run_checks(server: str | None, config: Path | None, ca_file: Path | None) -
 
 def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
     """Check everything that an agent configuration names."""
-    from edgemerge.agent.config import read_config
+    from edgemerge.agent.config import GatewayConfig, read_configuration
 
     try:
-        config = read_config(path, environment=os.environ)
+        config = read_configuration(path, environment=os.environ)
     except (EdgemergeError, OSError) as error:
         yield Finding("fail", "configuration", one_line(error), "`edgemerge agent --check`")
         return
-    yield Finding("ok", "configuration", f"{path} is for {config.device}")
     yield from check_clock(config.state)
+    if not isinstance(config, GatewayConfig):
+        yield Finding("ok", "configuration", f"{path} is for {config.device}")
+        yield from check_device(config, asked=asked)
+        return
+    yield Finding("ok", "configuration", f"{path} is for {len(config.devices)} devices")
+    for device in config.devices:
+        for finding in check_device(device, asked=asked):
+            yield finding._replace(about=f"{device.device}: {finding.about}")
+            if finding.about == "server":  # once is enough if all have the same
+                asked = device.exchange.url
+
+
+def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
+    """Check everything that the configuration of one device names."""
     yield from check_folder(config.state, "state folder")
     source = config.source
     if source.path is not None and not source.path.exists():
@@ -315,7 +328,7 @@ def check_table(config: Any) -> Iterator[Finding]:
         words = f"source.{name} is {wanted[name]!r}, and the file looks like {found[name]!r}"
         yield Finding("fail", "table", words, f'set source.{name} = "{found[name]}"')
     names = [column.name for column in report.columns]
-    chosen = (*source.columns, *filter(None, [source.time]))
+    chosen = (*source.columns, *filter(None, [source.time, source.device_column]))
     missing = [c for c in chosen if isinstance(c, str) and not c.isdecimal() and c not in names]
     if missing and not wrong:
         words = f"there is no column {missing[0]!r} among {', '.join(names)[:200]}"

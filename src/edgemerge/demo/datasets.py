@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,64 @@ def _casing_response(frequency: Array) -> Complex:
         ratio = frequency / at_hz
         passed += 0.2 * ratio**2 / (1.0 - ratio**2 + 1j * ratio / quality)
     return np.asarray(passed)
+
+
+READING_NAMES = ("speed", "flow", "pressure", "current", "bearing", "vibration")
+READINGS_START = datetime(2026, 11, 17, 6, 0, 0)  # of the first row in the file of readings
+HEAT_S = 120.0  # time constant of the bearing's temperature
+
+
+def readings(count: int, fault_from: int, rng: np.random.Generator) -> Array:
+    """Return what a control system records of a pump once a second, (count, 6).
+
+    Speed in 1/min, flow in m³/h, pressure in bar, current in A, temperature of the bearing in °C,
+    vibration in mm/s. Speed and valve follow the demand; from `fault_from` on, the bearing fails:
+    it shakes, runs hot and takes some power.
+
+    >>> readings(100, 90, np.random.default_rng(7)).shape
+    (100, 6)
+    """
+    t = np.arange(count)
+    worn = np.clip((t - fault_from) / 60.0, 0.0, 1.0) * (t >= fault_from)  # within a minute
+    demand = 0.7 + 0.2 * np.sin(t / 60.0) + 0.08 * np.sin(t / 13.0)
+    wander = np.cumsum(rng.normal(0.0, 0.02, count))
+    speed = 1450.0 * (0.75 + 0.25 * demand + 0.002 * np.sin(wander))
+    ratio = speed / 1450.0
+    flow = 42.0 * ratio * demand**0.5
+    pressure = 5.2 * ratio**2 - 0.9 * (flow / 42.0) ** 2
+    current = 3.1 + 9.5 * ratio**3 * (0.55 + 0.45 * demand) + 1.2 * worn
+    heat = 18.0 * ratio**2 + 4.0 * demand + 25.0 * worn
+    bearing = 24.0 + _lagged(heat, HEAT_S)
+    vibration = 1.1 * ratio**2 + 0.25 * demand + 1.6 * worn
+    exact = np.stack([speed, flow, pressure, current, bearing, vibration], axis=1)
+    return np.asarray(exact + rng.normal(0.0, [2.0, 0.3, 0.02, 0.12, 0.15, 0.05], exact.shape))
+
+
+def _lagged(values: Array, time_constant: float) -> Array:
+    """Return what follows values with a first-order lag, one a second."""
+    found, share = np.empty_like(values), 1.0 / time_constant
+    level = values[0]
+    for i, value in enumerate(values):
+        level += share * (value - level)
+        found[i] = level
+    return found
+
+
+def write_readings(path: Path, seed: int, *, count: int = 7200, fault: int = 600) -> None:
+    """Write a pump's readings as CSV, with what such files have besides: text and a constant.
+
+    Args:
+        path: The file.
+        seed: The same seed gives the same file.
+        count: Rows, one a second.
+        fault: The last so many have a fault.
+    """
+    rows = readings(count, count - fault, np.random.default_rng(seed))
+    with path.open("w", encoding="utf-8") as file:
+        print("time", *READING_NAMES, "setpoint", "state", sep=",", file=file)
+        for i, row in enumerate(rows):
+            at = READINGS_START + timedelta(seconds=i)
+            print(at.isoformat(), *(f"{x:.2f}" for x in row), "4.0", "run", sep=",", file=file)
 
 
 PUMPS = {
