@@ -72,9 +72,9 @@ def serve(
     port_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
-    history_days: int,
     log_level: str,
     *,
+    history_days: int,
     log_json: bool,
 ) -> None:
     """Run the server until a signal stops it.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from edgemerge import __version__
@@ -58,11 +58,13 @@ from edgemerge.server.http import (
     load_of,
     problem_responses,
     run_in_thread,
+    scores_csv,
     validation_message,
 )
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
+    MAX_MOMENT,
     MAX_REPORT_BYTES,
     TRUST_PATTERN,
     AdoptRequest,
@@ -97,6 +99,8 @@ from edgemerge.server.schemas import (
     ReportResponse,
     ReviewRequest,
     ReviewResponse,
+    ScoreResponse,
+    ScoresResponse,
     SimilarityResponse,
     Status,
     TrustRequest,
@@ -663,6 +667,47 @@ def get_device(fleet: Name, device: Name, _caller: Operator, service: ServiceDep
         waiting=sum(review.state == "waiting" for review in reviews),
         status=latest.status if latest else None,
     )
+
+
+SCORES_PATH = "/fleets/{fleet}/devices/{device}/scores"
+Since = Annotated[float, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
+Until = Annotated[float | None, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
+
+
+@router.get(SCORES_PATH, responses=problem_responses(401, 403, 404, 422))
+def get_scores(
+    fleet: Name,
+    device: Name,
+    _caller: Operator,
+    service: ServiceDep,
+    since: Since = 0.0,
+    until: Until = None,
+    points: Annotated[int, Query(ge=2, le=5000)] = 750,
+) -> ScoresResponse:
+    """Return the scores of a time, joined to at most so many points; peaks stay peaks."""
+    service.device(fleet, device)
+    end = service.clock() + 1.0 if until is None else until
+    look = service.history.scores
+    step_s, found = look(fleet, device, since=since, until=end, most=points)
+    return ScoresResponse(step_s=step_s, scores=[ScoreResponse(**one._asdict()) for one in found])
+
+
+@router.get(
+    f"{SCORES_PATH}.csv",
+    responses={200: {"content": {"text/csv": {}}}, **problem_responses(401, 403, 404, 422)},
+    response_class=StreamingResponse,
+)
+def download_scores(
+    fleet: Name,
+    device: Name,
+    _caller: Operator,
+    service: ServiceDep,
+    since: Since = 0.0,
+    until: Until = None,
+) -> Response:
+    """Return the scores of a time by minute, those of some days ago by quarter of an hour."""
+    end = service.clock() + 1.0 if until is None else until
+    return scores_csv(service, fleet, device, since=since, until=end)
 
 
 REVIEWS_PATH = "/fleets/{fleet}/devices/{device}/reviews"

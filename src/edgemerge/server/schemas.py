@@ -676,6 +676,24 @@ class CommentRequest(StrictRequest):
     ]
 
 
+class ScoreResponse(BaseModel):
+    """What was scored within a step; `at` is its beginning, `highest` the highest score."""
+
+    at: float
+    scores: int
+    mean: float
+    highest: float
+    threshold: float | None
+    alarms: int
+
+
+class ScoresResponse(BaseModel):
+    """Scores in steps of `step_s` seconds, oldest first; steps without a score are left out."""
+
+    step_s: float
+    scores: list[ScoreResponse]
+
+
 class DesiredResponse(BaseModel):
     """What a device should do; readers ignore keys that they do not know.
 
