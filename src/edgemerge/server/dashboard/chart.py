@@ -389,9 +389,9 @@ def draw(
 
 def _score_range(some: Iterable[Series]) -> tuple[float, float]:
     """Return the exponents of the lowest and highest score shown, in halves."""
-    found = [v for one in some for column in (one.score, one.limit) for v in column if v]
-    low = min([0.5, *found], key=float)
-    high = max([10.0, *found], key=float)
+    columns = [column for one in some for column in (one.score, one.limit)]
+    found = [value for column in columns for value in column if value is not None]
+    low, high = min([0.5, *found]), max([10.0, *found])
     shown = [log10(min(max(each, MIN_SCORE), MAX_SCORE)) for each in (low, high)]
     return floor(2.0 * shown[0]) / 2.0, ceil(2.0 * shown[1]) / 2.0
 

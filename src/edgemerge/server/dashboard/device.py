@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
@@ -30,7 +30,8 @@ from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, share, times
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.review import ReviewView, read_review
+from edgemerge.server.dashboard.review import ReviewView, read_review, whole_number
+from edgemerge.server.dashboard.settings import SettingsView, read_settings
 from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
 from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread, scores_csv
@@ -39,6 +40,7 @@ from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedOrigin
 from edgemerge.server.service import Service
+from edgemerge.server.settings import DeviceSettings, versions_of
 
 NEWEST, OLDER, EXCLUDED, DROPPED = "newest", "older", "excluded", "dropped"
 
@@ -150,6 +152,7 @@ class DeviceView:
     excluded: frozenset[Key]
     desired: int
     reviews: list[Review]
+    versions: list[DeviceSettings]
     left_out: Refusals
     left_out_by: Mapping[str, Refusals]
     now: float
@@ -159,6 +162,11 @@ class DeviceView:
         """What a person should look at."""
         monitor = self.latest.status.monitor if self.latest else None
         return ReviewView(monitor, self.reviews, self.now)
+
+    @property
+    def settings(self) -> SettingsView:
+        """What operators set."""
+        return SettingsView(self.versions, self.latest.status.settings if self.latest else None)
 
     @property
     def reasons(self) -> list[Bar]:
@@ -231,6 +239,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
     with service.database.reading() as tx:
         contributions = list_stored(tx, fleet)
         reviews = reviews_of(tx, fleet, device)
+        versions = versions_of(tx, fleet, device)
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
     revisions = {stored.key: stored.revision for stored in contributions}
@@ -246,6 +255,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         excluded=excluded,
         desired=service.choices.desired_revision(fleet, device),
         reviews=reviews,
+        versions=versions,
         left_out=service.pull_service.checks.refusals_for(fleet, device),
         left_out_by=service.pull_service.checks.refusals_of(fleet, device),
         now=service.clock(),
@@ -333,6 +343,61 @@ async def add_review(
             where = (fleet, device)
             return _render_device(request, service, viewers, session, where, problem=problem)
         return RedirectResponse(f"/ui/fleets/{fleet}/devices/{device}#review", 303)
+
+    return await run_in_thread(work)
+
+
+@router.post("/fleets/{fleet}/devices/{device}/settings")
+async def change_settings(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Store other settings, and show the page again; or show there why not."""
+
+    def change() -> None:
+        service.settings.change(fleet, device, read_settings(form), session.caller)
+
+    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+
+
+@router.post("/fleets/{fleet}/devices/{device}/settings/undo")
+async def undo_settings(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Go back to the settings before, and show the page again; or show there why not."""
+
+    def change() -> None:
+        version = whole_number("version", form.one("version"))
+        service.settings.undo(fleet, device, version, session.caller)
+
+    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+
+
+async def _settings_page(
+    request: Request,
+    service: Service,
+    viewers: Viewers,
+    session: Session,
+    where: tuple[str, str],
+    change: Callable[[], None],
+) -> Response:
+    def work() -> Response:
+        try:
+            change()
+        except EdgemergeError as problem:
+            return _render_device(request, service, viewers, session, where, problem=problem)
+        return RedirectResponse(f"/ui/fleets/{where[0]}/devices/{where[1]}#settings", 303)
 
     return await run_in_thread(work)
 

@@ -31,8 +31,10 @@ from edgemerge.server.service import Service
 PAGE_PARTS = [
     "head",
     "words",
+    "values",
     "reasons",
     "review",
+    "settings",
     "patterns",
     "status",
     "sources",

@@ -6,7 +6,17 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 
 from edgemerge.core.errors import UnknownError
-from edgemerge.server.dashboard import device, fleet, live, log, merge, pages, sign_in
+from edgemerge.server.dashboard import (
+    add_device,
+    compare,
+    device,
+    fleet,
+    live,
+    log,
+    merge,
+    pages,
+    sign_in,
+)
 from edgemerge.server.dashboard.pages import SecurityHeaders, error_page, security_headers
 from edgemerge.server.dashboard.sign_in import HOME_PATH, PageSession
 from edgemerge.server.http import add_error_handlers
@@ -35,7 +45,7 @@ def mount_dashboard(app: FastAPI) -> None:
 
 def create_dashboard(app: FastAPI) -> FastAPI:
     """Return the app of the pages; it shares the state of the app it is mounted in."""
-    parts = (pages, sign_in, fleet, device, live, merge, log)
+    parts = (pages, sign_in, fleet, add_device, compare, device, live, merge, log)
     dashboard = FastAPI(
         openapi_url=None,
         docs_url=None,
