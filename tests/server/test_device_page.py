@@ -12,6 +12,7 @@ from edgemerge.server.schemas import ReportedMerge
 from tests.server.reporting import alarm_of, merge_of, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
+from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World, generator, note
 
 pytestmark = pytest.mark.slow
@@ -239,6 +240,11 @@ def test_a_range_is_given_in_steps_with_its_words_and_episodes(world, operator):
         [3.0, None, 1.0],
     ]
     assert found["episodes"] == [[2, 950.0, None]]  # open since; the other ended before
+    world.service.episodes.take(FLEET, world.service.history.latest(FLEET, "pump-1"))
+    take(world)  # a device forgets episodes that were acknowledged, the server does not
+    until(lambda: operator.get(f"{PAGE}/scores?range=day").json()["episodes"])
+    stored = operator.get(f"{PAGE}/scores?range=day", accept="application/json").json()
+    assert stored["episodes"] == [[2, 950.0, None]]
     assert (
         found["words"]
         == "Each point is the highest score of 2 min. The highest is 5; 1 point in alarm."

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import Depends, Query
 
 from edgemerge.server.dashboard.formatting import counted, digits, duration, score
+from edgemerge.server.episodes import list_between
 from edgemerge.server.http import ServiceDep
 from edgemerge.server.reports.model import LatestReport, MinuteSummary, ScorePoint
 from edgemerge.server.service import Service
@@ -273,7 +274,12 @@ def device_chart(
         return ChartView(span, series, 0.0, ranges, live_bands(latest))
     step_s, found = service.history.scores(fleet, device, since=span.since, until=span.until)
     series = {device: joined_series(found, step_s)}
-    return ChartView(span, series, step_s, ranges, episode_bands(latest, span.since, span.until))
+    with service.database.reading() as tx:
+        stored = list_between(tx, fleet, device, span.since, span.until)
+    bands = {each.number: Band(each.number, each.began, each.ended) for each in stored}
+    for band in episode_bands(latest, span.since, span.until):
+        bands.setdefault(band.number, band)  # it will be stored soon
+    return ChartView(span, series, step_s, ranges, list(bands.values()))
 
 
 def live_points(latest: LatestReport | None) -> list[ScorePoint]:
