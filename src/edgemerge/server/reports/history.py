@@ -513,7 +513,7 @@ class History:
         return sorted(newer, key=lambda one: one.seq)
 
     def minutes(
-        self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT
+        self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT, step: int = 1
     ) -> list[MinuteSummary]:
         """Return the minutes of a device, oldest first; those of some days ago in quarters.
 
@@ -524,6 +524,7 @@ class History:
             device: The device.
             since: From the minute of this time on, in Unix seconds, as far as it is kept.
             until: Those that begin before this time.
+            step: How many minutes are joined to one.
         """
         where, now = (fleet, device), self._clock()
         first = max(minute_of(since), first_kept(now, self.kept_days))
@@ -531,13 +532,15 @@ class History:
 
         def read(tx: Transaction) -> tuple[dict[int, MinuteSummary], dict[int, MinuteSummary]]:
             begin = first // QUARTER_MINUTES * QUARTER_MINUTES
-            older = storage.read_minutes(tx, where, begin, end, table="quarters")
-            return older, storage.read_minutes(tx, where, first, end)
+            older = storage.read_minutes(tx, where, begin, end, table="quarters", step=step)
+            return older, storage.read_minutes(tx, where, first, end, step=step)
 
         older, stored = self._stored(read) or ({}, {})
         for fresh in self._unwritten(fleet, device):
-            stored = merge_minutes(stored, fresh.minutes.items())
-        found = [stored[minute] for minute in sorted(stored) if first <= minute < end]
+            some = {minute: one for minute, one in fresh.minutes.items() if first <= minute < end}
+            joined = join_summaries((some[minute] for minute in sorted(some)), step * MINUTE_S)
+            stored = merge_minutes(stored, ((minute_of(one.at), one) for one in joined))
+        found = [stored[minute] for minute in sorted(stored)]
         return list(heapq.merge(older.values(), found, key=lambda one: one.at))
 
     def scores(
@@ -558,7 +561,8 @@ class History:
         step_s = chart_step_s(max(until - since, MINUTE_S), most - 1)  # the first may begin earlier
         if minute_of(since) < first_kept(now, min(MINUTE_DAYS, self.kept_days)):
             step_s = max(step_s, QUARTER_MINUTES * MINUTE_S)
-        found = self.minutes(fleet, device, since=since // step_s * step_s, until=until)
+        begin, step = since // step_s * step_s, round(step_s / MINUTE_S)
+        found = self.minutes(fleet, device, since=begin, until=until, step=step)
         return step_s, join_summaries(found, step_s)
 
     def recent_scores(self, fleet: str, device: str, since: float) -> PointTable:
