@@ -28,7 +28,12 @@ PAGES = {
     "fleet": f"/ui/fleets/{FLEET}",
     "fleet without devices": "/ui/fleets/empty",
     "device": f"/ui/fleets/{FLEET}/devices/pump-1",
+    "device with values": f"/ui/fleets/{FLEET}/devices/pump-2",
     "device to review": f"/ui/fleets/{FLEET}/devices/pump-3",
+    "device, a month": f"/ui/fleets/{FLEET}/devices/pump-1?range=month",
+    "compare": f"/ui/fleets/{FLEET}/compare?device=pump-1&device=pump-2",
+    "compare nothing": f"/ui/fleets/{FLEET}/compare",
+    "add a device": f"/ui/fleets/{FLEET}/add",
     "relearn": f"/ui/fleets/{FLEET}/devices/pump-3/relearn",
     "device that never reported": f"/ui/fleets/{FLEET}/devices/pump-4",
     "merge": f"/ui/fleets/{FLEET}/merge",
@@ -54,7 +59,13 @@ def peopled(tmp_path_factory):
             shop.add(f"pump-{number}", kind)
         patterns = [{"pattern": "normal", "own": 900.0, "told": 90.0, "used": 70}]
         shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
-        shop.report("pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns})
+        values = [{"name": "n" * 200, "value": -1234.5, "unit": "°C"}]
+        more = {"values": values, "settings": {"version": 1, "refused": "r" * 300}}
+        shop.report(
+            "pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns, **more}
+        )
+        shop.here.operator.change_settings(FLEET, "pump-1", label="l" * 100, limit=5.0)
+        shop.here.operator.change_settings(FLEET, "pump-3", false_alarms="1 per week")
         shop.report("pump-3", 1.0, status={"monitor": to_review(), "reviews": {"done": 0}})
         for number, name in ((1, "bearing"), (2, "Lager"), (3, "f" * 200)):
             shop.name_fault(f"pump-{number}", name)

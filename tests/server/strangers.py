@@ -49,6 +49,11 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
         b'"watching", "ready": true, "episodes": [{"number": 1, "began": 4}]}}}',
     ),
     "GET /fleets/{fleet}/devices/{device}": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}/scores": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}/scores.csv": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}/settings": Route(("operator",)),
+    "PUT /fleets/{fleet}/devices/{device}/settings": Route(("operator",), b'{"limit": 5}'),
+    "DELETE /fleets/{fleet}/devices/{device}/settings/{version}": Route(("operator",)),
     "GET /fleets/{fleet}/devices/{device}/reviews": Route(("operator",)),
     "POST /fleets/{fleet}/devices/{device}/reviews": Route(
         ("operator",), b'{"decision": "approve", "pattern": "odd-1"}'

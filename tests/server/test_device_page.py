@@ -5,12 +5,14 @@ import re
 
 import pytest
 
+from edgemerge.server.dashboard.chart import offered_ranges
 from edgemerge.server.dashboard.device import describe_provenance, source_devices
 from edgemerge.server.main import create_app
 from edgemerge.server.schemas import ReportedMerge
-from tests.server.reporting import alarm_of, merge_of, point, report
+from tests.server.reporting import alarm_of, merge_of, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
+from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World, generator, note
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,12 @@ def operator(world):
     made = Visitor(create_app(world.service))
     assert made.sign_in(world.operator_token).status_code == 303
     return made
+
+
+def later(world, operator, now):
+    """Let time pass, and sign in again."""
+    world.now = now
+    operator.sign_in(world.operator_token)
 
 
 def take(world, **words):
@@ -73,8 +81,8 @@ def test_a_device_that_never_reported_says_how_to_turn_that_on(operator):
 def test_the_points_are_there_for_the_chart(world, operator):
     old = [point(300.0, 9.0, 4.0)]
     take(world, points=[*old, point(998.5, 1.25), point(999.5, 8.0, 4.0, True)])
-    text = Page(operator.get(PAGE).text).text("script", id="points")
-    assert json.loads(text) == [[998.5, 999.5], [1.25, 8.0], [None, 4.0], [None, 8.0]]
+    text = Page(operator.get(PAGE).text).text("script", id="chart-data")
+    assert json.loads(text)["columns"] == [[998.5, 999.5], [1.25, 8.0], [None, 4.0], [None, 8.0]]
 
 
 def test_the_chart_is_told_in_words(world, operator):
@@ -217,21 +225,93 @@ def test_another_device_s_contributions_are_not_its_own(world, operator):
     assert "has no contribution" in parts(operator)["shared"]
 
 
-def test_the_day_is_given_in_minutes(world, operator):
-    take(world, points=[point(900.0, 1.0, 4.0), point(901.0, 5.0, 4.0, True)])
-    found = operator.get(f"{PAGE}/minutes", accept="application/json").json()
-    assert found == {
-        "at": [900.0],
-        "highest": [5.0],
-        "threshold": [4.0],
-        "alarms": [1],
-        "mean": [3.0],
-    }
+def test_a_range_is_given_in_steps_with_its_words_and_episodes(world, operator):
+    later(world, operator, 100_000.0)
+    episodes = {"monitor": monitor(), "reviews": {"done": 0}}
+    points = [point(99_000.0, 1.0, 4.0), point(99_001.0, 5.0, 4.0, True), point(99_900.0, 1.0, 4.0)]
+    take(world, points=points, **episodes)
+    found = operator.get(f"{PAGE}/scores?range=day", accept="application/json").json()
+    assert (found.get("range"), found.get("step_s")) == ("day", 120.0), found
+    assert found["columns"] == [
+        [99_000.0, 99_420.0, 99_840.0],
+        [5.0, None, 1.0],
+        [4.0, None, 4.0],
+        [5.0, None, None],
+        [3.0, None, 1.0],
+    ]
+    assert found["episodes"] == [[2, 950.0, None]]  # open since; the other ended before
+    world.service.episodes.take(FLEET, world.service.history.latest(FLEET, "pump-1"))
+    take(world)  # a device forgets episodes that were acknowledged, the server does not
+    until(lambda: operator.get(f"{PAGE}/scores?range=day").json()["episodes"])
+    stored = operator.get(f"{PAGE}/scores?range=day", accept="application/json").json()
+    assert stored["episodes"] == [[2, 950.0, None]]
+    assert (
+        found["words"]
+        == "Each point is the highest score of 2 min. The highest is 5; 1 point in alarm."
+    )
+    hour = operator.get(f"{PAGE}/scores?range=hour", accept="application/json").json()
+    assert (hour["step_s"], hour["columns"][0][0]) == (60.0, 99_000.0)
+    zoomed = operator.get(f"{PAGE}/scores?since=98999&until=99100", accept="application/json")
+    assert zoomed.json()["columns"][1] == [5.0]
+    assert zoomed.json()["earlier"] == "since=98898&until=98999"
 
 
-def test_strangers_get_no_minutes(world):
+def test_every_range_works_without_scripts(world, operator):
+    later(world, operator, 9_000_000.0)
+    take(world, points=[point(8_999_000.0 + i, 1.0 + i, 4.0, i > 5) for i in range(9)])
+    for name in offered_ranges(90.0):
+        answer = operator.get(f"{PAGE}?range={name}")
+        page = Page(answer.text)
+        (current,) = [a for a, _ in page.all("a") if a.get("aria-current") == "true"]
+        assert current["data-range"] == name
+        assert '<path class="curve curve-1" d="M' in answer.text
+        assert '<path class="limit" d="M' in answer.text
+    assert "year" not in offered_ranges(90.0)
+    assert "year" in offered_ranges(120.0)
+    nothing = operator.get(f"{PAGE}?since=100&until=200").text
+    assert "No score has been reported in this time" in nothing
+    for wrong in ("since=-1", "since=nan", "until=1e12", "since=x"):
+        assert operator.get(f"{PAGE}?{wrong}").status_code == 422
+    assert operator.get(f"{PAGE}?range=ever").status_code == 200  # is the live one
+
+
+def test_scores_can_be_downloaded(world, operator):
+    later(world, operator, 100_000.0)
+    take(world, points=[point(99_001.0, 5.0, 4.0, True), point(99_900.0, 1.0)])
+    answer = operator.get(f"{PAGE}/scores.csv?range=day")
+    assert answer.headers["content-disposition"] == 'attachment; filename="pump-1-scores.csv"'
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.text.split("\r\n") == [
+        "device,time_utc,scores,mean,highest,limit,alarms",
+        "pump-1,1970-01-02 03:30:00,1,5,5,4,1",
+        "pump-1,1970-01-02 03:45:00,1,1,1,,0",
+        "",
+    ]
+    some = operator.get(f"{PAGE}/scores.csv?since=99500&until=99960").text
+    assert len(some.splitlines()) == 2
+    assert operator.get(f"/ui/fleets/{FLEET}/devices/nosuch/scores.csv").status_code == 404
+
+
+def test_strangers_get_no_scores(world):
     stranger = Visitor(create_app(world.service))
-    assert stranger.get(f"{PAGE}/minutes").status_code == 401
+    assert stranger.get(f"{PAGE}/scores").status_code == 401
+    assert stranger.get(f"{PAGE}/scores.csv").status_code == 303
+
+
+def test_operators_get_scores_by_their_token(world):
+    world.now = 100_000.0
+    take(world, points=[point(99_001.0, 5.0, 4.0, True), point(99_900.0, 1.0)])
+    client = Visitor(create_app(world.service))
+    path, token = f"/fleets/{FLEET}/devices/pump-1/scores", f"Bearer {world.operator_token}"
+    found = client.get(f"{path}?since=90000&points=2", authorization=token).json()
+    assert found["step_s"] == 10_800.0
+    assert [one["highest"] for one in found["scores"]] == [5.0]
+    assert len(client.get(f"{path}.csv", authorization=token).text.splitlines()) == 3
+    assert client.get(f"{path}?points=1", authorization=token).status_code == 422
+    device = f"Bearer {world.tokens['pump-1']}"
+    for form in ("", ".csv"):
+        assert client.get(path + form).status_code == 401
+        assert client.get(path + form, authorization=device).status_code == 403
 
 
 def test_hostile_text_is_text_everywhere(world, operator):

@@ -317,6 +317,7 @@ class SourceConfig:
     format: Literal["csv", "jsonl"] = "csv"
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
+    units: tuple[str, ...] = ()  # of the columns, in their order
     time: int | str | None = None
     device_column: int | str | None = None
     device_value: str | None = None
@@ -388,6 +389,14 @@ class MonitorConfig:
         """The settings of a `Monitor`."""
         return asdict(self) | {"votes": (self.votes[0], self.votes[1])}
 
+    def options_with(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return them with the limit that an operator set, or as they are if there is none.
+
+        >>> MonitorConfig(false_alarms="1 per day").options_with({"limit": 5.0})["false_alarms"]
+        """
+        limit = {name: settings.get(name) for name in ("limit", "false_alarms")}
+        return self.options | (limit if any(limit.values()) else {})
+
 
 @dataclass(frozen=True)
 class ThresholdConfig:
@@ -444,6 +453,7 @@ class ReportConfig:
 
     every_s: float = not_negative(1.0)
     follow: bool = True  # exchange when the operator has chosen
+    report_values: bool = False  # send the latest reading, too: else readings never leave
 
 
 @dataclass(frozen=True)
@@ -705,6 +715,7 @@ def _config(given: dict[str, Any], file: Path) -> Config:
             f'found sync.trust in {file} with exchange.kind = "http", expected none: the server '
             "applies the fleet's trust; change it with edgemerge fleet trust"
         )
+    _check_units(parts["source"], file)
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)
     _warn_of_bare_columns(parts["source"])
@@ -770,6 +781,14 @@ def _check_monitor(said: MonitorConfig, file: Path) -> None:
         Monitor(smallest, **said.options)
     except SettingError as error:
         raise SettingError(f"[monitor] in {file}: {error}") from error
+
+
+def _check_units(source: SourceConfig, file: Path) -> None:
+    if source.units and source.columns and len(source.units) != len(source.columns):
+        raise SettingError(
+            f"found {len(source.units)} source.units in {file}, expected {len(source.columns)}, "
+            'one for each of source.columns: "" where there is none'
+        )
 
 
 def _warn_of_bare_columns(source: SourceConfig) -> None:

@@ -41,6 +41,7 @@ class Judge:
         self._memory, self._features = memory, features
         self._names, self._clock = names, clock
         self._read: tuple[str, ...] | None = None
+        self._reading: Reading | None = None  # the last one
         self._found: dict[int, tuple[float, float]] = {}  # ranges of inputs that were far outside
         self._ahead_s = 0.0  # of the time of day: the time of samples
         self._has_one_pattern = isinstance(memory.learner, Detector)
@@ -53,7 +54,7 @@ class Judge:
             OutsideError: Of the first 100 samples, most were far outside the projection's range.
         """
         memory = self._memory
-        memory.position, self._read = reading.position, reading.names
+        memory.position, self._read, self._reading = reading.position, reading.names, reading
         now = self._clock()
         at = now if reading.at is None else reading.at
         outside = memory.monitor.outside
@@ -99,6 +100,11 @@ class Judge:
             self._log(each)
         self._last = found[-1] if found else self._last
         return found
+
+    @property
+    def reading(self) -> Reading | None:
+        """The last reading, also if it did not complete a sample."""
+        return self._reading
 
     def status(self) -> dict[str, Any]:
         """Return the monitor's status as plain JSON, with inputs by name, and recent events."""

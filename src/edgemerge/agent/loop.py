@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any
 
@@ -53,6 +53,8 @@ class Agent:
         found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
         found |= {"waiting": memory.learner.buffered, "saved": self.keeper.trouble or "ok"}
         found |= {"monitor": self._monitor_status(), "reviews": self.reviews.plain()}
+        if memory.settings.version:
+            found["settings"] = asdict(memory.settings)
         if memory.desired is not None:
             found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
 from edgemerge.agent.background import ReportOutcome, Worker
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.interfaces import Reading, Verdict
 from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, ReportSchedule, error_kind
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
@@ -120,6 +120,7 @@ MAX_ODD_PATTERNS = 48
 MAX_EPISODE_INPUTS, MAX_INPUT_CHARS = 3, 60
 MAX_LIKE_CHARS = 200
 MAX_ORIGINS = 2000
+MAX_VALUES, MAX_UNIT_CHARS = 64, 40
 MAX_NUMBER = 1e300
 MAX_TIMESTAMP = 1e11  # seconds since 1970
 STATUS_COUNTS = ("samples", "alarms", "skipped", "learning", "incarnation", "revision")
@@ -221,6 +222,29 @@ def describe_alarm(
     }
 
 
+def describe_values(
+    reading: Reading | None, names: Sequence[str], units: Sequence[str]
+) -> list[JsonObject]:
+    """Return the values of the last reading, each with its name and unit.
+
+    >>> import numpy as np
+    >>> describe_values(Reading(np.array([2.5, np.nan])), ["pressure"], ["bar"])
+    [{'name': 'pressure', 'value': 2.5, 'unit': 'bar'}, {'name': '2', 'value': None, 'unit': ''}]
+    """
+    values = [] if reading is None else reading.values[:MAX_VALUES].tolist()
+    called = list(reading.names if reading and reading.names else names)[: len(values)]
+    called += [str(i + 1) for i in range(len(called), len(values))]
+    known = [*units[: len(values)], *[""] * (len(values) - len(units))]
+    return [
+        {
+            "name": printable(str(name), MAX_NAME_CHARS) or str(i + 1),
+            "value": float(f"{value:.6g}") if isfinite(value) else None,
+            "unit": printable(unit, MAX_UNIT_CHARS),
+        }
+        for i, (name, value, unit) in enumerate(zip(called, values, known, strict=True))
+    ]
+
+
 def pattern_name(memory: AgentState, pattern: str | None) -> str | None:
     """Return the name under which a pattern is shown; a detector's is "normal"."""
     if pattern is None and isinstance(memory.learner, Detector):
@@ -274,8 +298,10 @@ class DeviceReporter:
         config: ReportConfig,
         *,
         clocks: Clocks,
+        values: Callable[[], list[JsonObject]] | None = None,
     ) -> None:
-        """Report through `worker`, as often as `config` says."""
+        """Report through `worker`, as often as `config` says; with `values` also the readings."""
+        self._values = values
         self._memory, self._syncing, self._worker = memory, syncing, worker
         self._config, self._clocks = config, clocks
         self._points, self._schedule = ReportBuffer(), ReportSchedule(config.every_s, memory.device)
@@ -286,6 +312,7 @@ class DeviceReporter:
         self._trouble: type[EdgemergeError] | None = None
         self._sends_desired = False  # whether the last answer named a desired state
         self._takes_monitor = _knows_reviews(memory.desired)  # whether the server does
+        self._takes_settings = False  # and settings and values
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def verdict(self, verdict: Verdict) -> None:
@@ -346,6 +373,12 @@ class DeviceReporter:
                 "monitor": describe_monitor(found["monitor"]),
                 "reviews": found["reviews"],
             }
+        if self._takes_settings:
+            settings = self._memory.settings
+            known = {"version": settings.version, "refused": settings.refused}
+            report["status"]["settings"] = known
+            if self._values is not None:
+                report["status"]["values"] = self._values()
         if not self._schedule.failures:  # after a failure try with a short report first
             report |= self._news(sent - now)
         self._worker.send(report | ({"leaving": True} if leaving else {}))
@@ -389,6 +422,7 @@ class DeviceReporter:
             logger.info("the server takes reports again")
         self._sends_desired = answer.desired is not None
         self._takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
+        self._takes_settings = answer.settings
         wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
@@ -396,7 +430,8 @@ class DeviceReporter:
     def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:
         if was_not_sent(error):
             self._points.requeue(taken)
-        self._sends_desired = self._takes_monitor = False  # it may be an older server now
+        # It may be an older server now.
+        self._sends_desired = self._takes_monitor = self._takes_settings = False
         now, kind = self._clocks.steady(), error_kind(error)
         if kind in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from edgemerge.agent.config import MonitorConfig
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, StateSaver
+from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, AppliedSettings, StateSaver
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.limit import seconds_of
 from edgemerge.core.monitor import DECISIONS
 
 MAX_REASON_CHARS = 300
+MAX_LABEL_CHARS = 100
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +37,13 @@ class Reviewer:
         *,
         clock: Callable[[], float],
         follow: bool = True,
+        monitor: MonitorConfig | None = None,
     ) -> None:
-        """Act on commands, and with `follow` on the reviews of the server."""
+        """Act on commands, and with `follow` on reviews and settings of the server.
+
+        `monitor` has the settings of the device's own file, which hold where the server has none.
+        """
+        self._monitor = monitor or MonitorConfig()
         self._memory, self._judge, self._keeper = memory, judge, keeper
         self._clock, self._follow = clock, follow
         self._looked_at: object = None  # the desired state that was acted upon
@@ -53,19 +61,38 @@ class Reviewer:
         return {"done": words}
 
     def tend(self) -> bool:
-        """Act on new reviews of the server, in order; return whether there were any."""
+        """Act on new settings and reviews of the server; return whether there were any."""
         desired = self._memory.desired
         if desired is self._looked_at or not self._follow:
             return False
         self._looked_at = desired
         entries = [] if desired is None else desired.get("reviews") or []
         new = [each for each in entries if each["number"] > self._memory.reviewed]
+        changed = self._follow_settings((desired or {}).get("settings"))
         for entry in sorted(new, key=lambda each: each["number"]):
             self._act(entry)
-        if new:
+        if new or changed:
             self._judge.news()
             self._keeper.save()
-        return bool(new)
+        return bool(new) or changed
+
+    def _follow_settings(self, wanted: dict[str, Any] | None) -> bool:
+        """Apply settings of another version, once; return whether there were any."""
+        memory = self._memory
+        if wanted is None or wanted["version"] == memory.settings.version:
+            return False
+        values = {"version": wanted["version"]}
+        try:
+            chosen = _known_settings(wanted)
+            memory.monitor.change(**self._monitor.options_with(chosen))
+            memory.settings = AppliedSettings(wanted["version"], **chosen)
+            logger.info("settings of the server were applied", extra={"values": values | chosen})
+        except (EdgemergeError, ArithmeticError, ValueError, TypeError) as error:
+            why = str(error)[:MAX_REASON_CHARS]
+            memory.settings = replace(memory.settings, version=wanted["version"], refused=why)
+            values["why"] = why
+            logger.warning("settings of the server were refused", extra={"values": values})
+        return True
 
     def plain(self) -> dict[str, Any]:
         """Return the last review that is done and saved, and the last ones that were refused."""
@@ -159,6 +186,25 @@ DECISION_HANDLERS: dict[str, Callable[[Reviewer, dict[str, Any]], str]] = {
     "relearn": Reviewer._relearn,
     "accept_drift": Reviewer._accept_drift,
 }
+
+
+SETTINGS = {"label": (str,), "limit": (int, float), "false_alarms": (int, float, str)}
+
+
+def _known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what may be set from elsewhere, or raise SettingError.
+
+    Paths, secrets, commands, the exchange, the release gate and whether values are reported are
+    the device's own matter.
+    """
+    for name, value in wanted.items():
+        if name != "version" and name not in SETTINGS:
+            raise SettingError(f"found the setting {name!r}, known are {', '.join(SETTINGS)}")
+        is_unset = value is None and name != "label"
+        if name in SETTINGS and not (is_unset or type(value) in SETTINGS[name]):
+            raise SettingError(f"found {name}={value!r}, expected a value of another type")
+    found = {name: wanted.get(name) for name in SETTINGS}
+    return found | {"label": wanted.get("label", "")[:MAX_LABEL_CHARS]}
 
 
 def parse_time(text: object, now: float) -> float | None:

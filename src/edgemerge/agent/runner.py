@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from threading import Event
@@ -35,7 +36,7 @@ from edgemerge.agent.features import (
 from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
-from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.reports import DeviceReporter, describe_values
 from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.rows import (
     Column,
@@ -50,7 +51,7 @@ from edgemerge.agent.rows import (
 from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
-from edgemerge.agent.state import AgentState, StateFolder, StateSaver
+from edgemerge.agent.state import AgentState, AppliedSettings, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
 from edgemerge.agent.trust import PeerDecisions
 from edgemerge.core.bank import Bank
@@ -428,7 +429,13 @@ def follow_settings(memory: AgentState, config: Config) -> None:
     """Let a restored monitor follow the configuration, and warn of settings that do harm."""
     given, monitor = config.monitor, memory.monitor
     before = monitor.options
-    monitor.change(**given.options)
+    try:
+        monitor.change(**given.options_with(asdict(memory.settings)))
+    except SettingError as error:  # what the server set does not fit the file any more
+        logger.warning("settings of the server were refused", extra={"values": {"why": error}})
+        kept = AppliedSettings(version=memory.settings.version, refused=str(error))
+        memory.settings = replace(kept, label=memory.settings.label)
+        monitor.change(**given.options)
     changed = [name for name, value in monitor.options.items() if value != before[name]]
     if changed:
         logger.info("settings of [monitor] have changed", extra={"values": {"changed": changed}})
@@ -562,7 +569,9 @@ def _build_agent(
     keeper = StateSaver(folder, memory, features, config.save, worker=worker, steady=clocks.steady)
     judge = Judge(memory, features, names, clocks.wall)
     follow = config.report.follow
-    reviews = Reviewer(memory, judge, keeper, clock=clocks.wall, follow=follow)
+    reviews = Reviewer(
+        memory, judge, keeper, clock=clocks.wall, follow=follow, monitor=config.monitor
+    )
     sinks = make_sinks(config)
     for sink in sinks:
         ends.callback(sink.close)
@@ -573,11 +582,20 @@ def _build_agent(
     reporting, reports = None, make_reports(config)
     if reports is not None:
         reporter = report_worker(reports, memory.desired and int(memory.desired["revision"]))
-        reporting = DeviceReporter(memory, syncing, reporter, config.report, clocks=clocks)
+        values = partial(_read_values, config, judge) if config.report.report_values else None
+        reporting = DeviceReporter(
+            memory, syncing, reporter, config.report, clocks=clocks, values=values
+        )
         ends.callback(reporting.close)
     inbox = ReadAhead(source, memory.position)
     ends.callback(inbox.close)
     return Agent(memory, inbox, judge, keeper, syncing, sinks, reviews, reporting)
+
+
+def _read_values(config: Config, judge: Judge) -> list[dict[str, Any]]:
+    """Return the last reading for a report, which the device's own file has asked for."""
+    columns = [str(each) for each in config.source.columns]
+    return describe_values(judge.reading, columns, config.source.units)
 
 
 def _build_sync(

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ PART_FIELDS = ("position", "features")
 # Missing in states of older versions.
 OPTIONAL_FIELDS = (
     *("desired", "followed", "reviewed", "refused_reviews", "provisional", "fault_revision"),
+    "settings",
 )
 
 
@@ -67,6 +68,25 @@ class SharedFault:
 
     data: bytes
     name: str
+
+
+@dataclass(frozen=True)
+class AppliedSettings:
+    """The settings of the server: the version seen last, why it was refused, and what holds.
+
+    Args:
+        version: The version of the last settings that were looked at.
+        refused: Why they were refused; empty if they were applied.
+        label: What people call the device.
+        limit: The limit that an operator set, or None.
+        false_alarms: The rate that an operator set, or None; without both the file's holds.
+    """
+
+    version: int = 0
+    refused: str = ""
+    label: str = ""
+    limit: float | None = None
+    false_alarms: float | str | None = None
 
 
 @dataclass
@@ -92,6 +112,7 @@ class AgentState:
     followed: int = 0  # the revision of it that was last acted upon
     reviewed: int = 0  # the number of the server's last review that was acted upon
     refused_reviews: list[tuple[int, str]] = field(default_factory=list)  # number and reason
+    settings: AppliedSettings = field(default_factory=AppliedSettings)  # of the server
     fault_gate: Gate = field(default_factory=Gate)  # its patterns are numbers of odd patterns
     fault_revision: int = 0  # of the last fault that was shared or withdrawn
     shared_faults: dict[int, SharedFault] = field(default_factory=dict)  # by number
@@ -168,6 +189,7 @@ def state_tensors(memory: AgentState) -> Tensors:
     plain = {
         name: getattr(memory, name) for name in (*PLAIN_FIELDS, *PART_FIELDS, *OPTIONAL_FIELDS)
     }
+    plain["settings"] = asdict(memory.settings)
     plain |= {"format": FORMAT, "gate": memory.gate.state(), "undo": memory.before is not None}
     plain["shunned"] = memory.rejected
     memory.fault_gate.look(fault_census(memory.monitor, memory.shared_faults))
@@ -216,6 +238,7 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     fields |= {name: plain[name] for name in OPTIONAL_FIELDS if name in plain}
     memory = AgentState(monitor=monitor, rejected=plain["shunned"], **fields)
     memory.refused_reviews = [(number, why) for number, why in memory.refused_reviews]
+    memory.settings = AppliedSettings(**plain.get("settings", {}))
     memory.gate = Gate.of(plain["gate"], census(memory.learner))
     memory.merged = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None

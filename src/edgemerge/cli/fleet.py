@@ -43,7 +43,11 @@ SECTIONS = {
     "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
+<<<<<<< HEAD
     "Reviews": dict.fromkeys(("alarms", "monitor", "review", "reviews"), "edgemerge.cli.fleet"),
+=======
+    "Reviews": dict.fromkeys(("monitor", "review", "reviews", "settings"), "edgemerge.cli.fleet"),
+>>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
     "Server": {"audit": __name__},
 }
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
@@ -895,6 +899,86 @@ def reviews(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     print_table(rows, REVIEW_COLUMNS)
     if not rows:
         remark(f"No reviews of {device} yet.")
+
+
+VERSION_COLUMNS = headings("version", "at", "by", "what", "comment")
+
+
+@click.command(
+    epilog=example(
+        "edgemerge fleet settings pumps pump-3 --label 'Pump of hall B' --limit 5",
+        "edgemerge fleet settings pumps pump-3 --undo 2",
+    )
+)
+@click.argument("fleet")
+@click.argument("device")
+@click.option("--label", help="What people call the device; '' for nothing but its name.")
+@click.option("--limit", type=float, help="Fixed limit of the alarm level.")
+@click.option("--false-alarms", metavar="RATE", help="Promised rate instead, such as '1 per week'.")
+@click.option("--own-limit", is_flag=True, help="The limit of the device's own file.")
+@click.option("--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back.")
+@click.option("--comment", default="", help="One line for those who read the log.")
+@server_options
+@json_option
+def settings(
+    fleet: str,
+    device: str,
+    *,
+    label: str | None,
+    limit: float | None,
+    false_alarms: str | None,
+    own_limit: bool,
+    undo: int | None,
+    comment: str,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show or change the label and limit of a device.
+
+    Without an option it shows them, and what became of them. What is not named stays as it is. Each
+    change is a version, which the device applies once, when it next reports; --undo goes back to
+    the one before the newest. The device's own file stays the default.
+    """
+    limits = [limit is not None, false_alarms is not None, own_limit]
+    changes = label is not None or any(limits)
+    if sum(limits) > 1 or (changes and undo is not None):
+        raise click.UsageError(
+            "expected one of --limit, --false-alarms and --own-limit, or --undo alone"
+        )
+    with operator_connection(**where) as client:
+        if undo is not None:
+            found = client.undo_settings(fleet, device, undo)
+        else:
+            found = client.settings(fleet, device)
+        if changes:
+            chosen = {name: found[name] for name in ("label", "limit", "false_alarms")}
+            chosen |= {} if label is None else {"label": label}
+            chosen |= {"limit": limit, "false_alarms": false_alarms} if any(limits) else {}
+            found = client.change_settings(fleet, device, **chosen, comment=comment)
+    _print_settings(found, as_json=as_json)
+    if found["state"] == "waiting":
+        remark("The device applies them when it next reports.")
+
+
+def _print_settings(found: Mapping[str, Any], *, as_json: bool) -> None:
+    versions = [with_dates(each) for each in found["versions"]]
+    if as_json:
+        print_json({**found, "versions": versions})
+        return
+    state = f"refused: {found['why']}" if found["state"] == "refused" else found["state"]
+    chosen = {name: found[name] for name in ("version", "label", "limit", "false_alarms")}
+    print_fields({**chosen, "state": state})
+    rows = [{**each, "what": describe_settings(each)} for each in versions]
+    if rows:
+        print_table(rows, VERSION_COLUMNS)
+
+
+def describe_settings(version: Mapping[str, Any]) -> str:
+    """Describe a version of a device's settings in words."""
+    names = ("label", "limit", "false_alarms")
+    words = [f"{name.replace('_', ' ')} {version[name]}" for name in names if version[name]]
+    said = ", ".join(words) or "as the device's own file says"
+    return said if version["undoes"] is None else f"{said} (undoes {version['undoes']})"
 
 
 def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float | None) -> None:

@@ -190,6 +190,27 @@ class ServerClient:
         query: Query = {"since": repr(since), "open": opened, "device": device, "limit": limit}
         return _dict(self._ask("GET", "fleets", fleet, "episodes", query=query))
 
+    def settings(self, fleet: str, device: str) -> dict[str, Any]:
+        """Return the settings of a device that operators changed, and what became of them."""
+        return _dict(self._ask("GET", "fleets", fleet, "devices", device, "settings"))
+
+    def change_settings(self, fleet: str, device: str, **chosen: Any) -> dict[str, Any]:
+        """Replace the settings of a device; it applies them once, when it next reports.
+
+        Args:
+            fleet: Name of the fleet.
+            device: Name of the device.
+            **chosen: `label`, and `limit` or `false_alarms`, and a `comment`; what is left out is
+                as the device's own file says.
+        """
+        body, path = json.dumps(chosen).encode(), ("fleets", fleet, "devices", device, "settings")
+        return _dict(self._ask("PUT", *path, body=body, headers=JSON_HEADERS))
+
+    def undo_settings(self, fleet: str, device: str, version: int) -> dict[str, Any]:
+        """Go back to the settings before a version, which must be the newest; twice is once."""
+        path = ("fleets", fleet, "devices", device, "settings", str(version))
+        return _dict(self._ask("DELETE", *path))
+
     def contributions(self, fleet: str) -> dict[str, Any]:
         """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))
@@ -321,13 +342,15 @@ class ReportAnswer(NamedTuple):
 
     `desired` is the revision of the device's desired state; older servers send only `choice`, the
     number of the operator's newest choice. `monitor` says that the server takes the status of the
-    monitor, which older ones refuse.
+    monitor, `settings` that it takes the version of settings and values of inputs; older ones
+    refuse them.
     """
 
     every_s: float | None = None
     choice: int | None = None
     desired: int | None = None
     monitor: bool = False
+    settings: bool = False
 
 
 class DesiredState(NamedTuple):
@@ -336,19 +359,22 @@ class DesiredState(NamedTuple):
     `devices` are those whose contributions to adopt, None for all. `excluded` are contributions to
     leave out, as (device, incarnation, pattern); only their number where devices read totals only.
     `reviews` are decisions about the device's patterns and episodes, each with a "number"; None if
-    the server knows none.
+    the server knows none. `settings` are those of the device that an operator changed, with a
+    "version"; None if the server knows none.
     """
 
     revision: int
     devices: tuple[str, ...] | None = None
     excluded: tuple[tuple[str, int, str], ...] | int = ()
     reviews: tuple[dict[str, Any], ...] | None = None
+    settings: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the document as plain JSON; `parse_desired` reads it back."""
         adopt = {"devices": self.devices, "excluded": self.excluded}
         found = {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
-        return found if self.reviews is None else found | {"reviews": list(self.reviews)}
+        found |= {} if self.reviews is None else {"reviews": list(self.reviews)}
+        return found | ({} if self.settings is None else {"settings": self.settings})
 
 
 def parse_desired(document: object) -> DesiredState:
@@ -358,7 +384,7 @@ def parse_desired(document: object) -> DesiredState:
         RejectedError: The document has another format or a value of the wrong type.
 
     >>> parse_desired({"format": 1, "revision": 7, "adopt": {"devices": ["pump-1"], "excluded": 2}})
-    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None)
+    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None, settings=None)
     """
     if not isinstance(document, dict) or document.get("format") != DESIRED_FORMAT:
         raise RejectedError(f"found no desired state of format {DESIRED_FORMAT}: update the agent")
@@ -373,7 +399,9 @@ def parse_desired(document: object) -> DesiredState:
     elif _number(excluded) is None:
         raise RejectedError("found adopt.excluded in a desired state, expected a list of keys")
     names = None if devices is None else tuple(devices)
-    return DesiredState(revision, names, excluded, _reviews(document.get("reviews")))
+    reviews, settings = _reviews(document.get("reviews")), document.get("settings")
+    has_version = isinstance(settings, dict) and _number(settings.get("version")) is not None
+    return DesiredState(revision, names, excluded, reviews, settings if has_version else None)
 
 
 def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
@@ -439,8 +467,8 @@ class ReportClient:
         )
         answer = _dict(reply.must_be(200))
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
-        takes_monitor = answer.get("monitor") is True
-        return ReportAnswer(_interval(answer.get("every_s")), choice, desired, takes_monitor)
+        takes = (answer.get(name) is True for name in ("monitor", "settings"))
+        return ReportAnswer(_interval(answer.get("every_s")), choice, desired, *takes)
 
     def desired(self, known: int | None = None) -> DesiredState | None:
         """Fetch the desired state of this device; None if its revision is still `known`.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from edgemerge import __version__
@@ -58,11 +58,13 @@ from edgemerge.server.http import (
     load_of,
     problem_responses,
     run_in_thread,
+    scores_csv,
     validation_message,
 )
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
+    MAX_MOMENT,
     MAX_REPORT_BYTES,
     TRUST_PATTERN,
     AdoptRequest,
@@ -77,6 +79,7 @@ from edgemerge.server.schemas import (
     DesiredAdoption,
     DesiredResponse,
     DesiredReview,
+    DesiredSettings,
     DeviceResponse,
     Dropped,
     Enrolment,
@@ -97,12 +100,18 @@ from edgemerge.server.schemas import (
     ReportResponse,
     ReviewRequest,
     ReviewResponse,
+    ScoreResponse,
+    ScoresResponse,
+    SettingsRequest,
+    SettingsResponse,
+    SettingsVersion,
     SimilarityResponse,
     Status,
     TrustRequest,
     WaitingResponse,
 )
 from edgemerge.server.service import FleetCounts, Service
+from edgemerge.server.settings import DeviceSettings, settings_state
 from edgemerge.server.trust import WaitingContribution
 
 router = APIRouter()
@@ -291,7 +300,7 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
     answer = {"every_s": service.history.every_s(now), "choice": revision, "desired": revision}
-    return JSONResponse({**answer, "monitor": True})
+    return JSONResponse({**answer, "monitor": True, "settings": True})
 
 
 async def _reporting_device(service: Service, token: str, fleet: str, device: str) -> Caller:
@@ -367,7 +376,10 @@ def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
     forms += [(number, [each.model_copy(update={"comment": ""})]) for each in reviews[:1]]
     for excluded, some in forms:
         adopt = DesiredAdoption(devices=devices, excluded=excluded)
-        document = DesiredResponse(format=1, revision=found.revision, adopt=adopt, reviews=some)
+        settings = DesiredSettings(**found.settings)
+        document = DesiredResponse(
+            format=1, revision=found.revision, adopt=adopt, reviews=some, settings=settings
+        )
         data = document.model_dump_json().encode()
         if len(data) <= MAX_DESIRED_BYTES:
             return data
@@ -665,6 +677,47 @@ def get_device(fleet: Name, device: Name, _caller: Operator, service: ServiceDep
     )
 
 
+SCORES_PATH = "/fleets/{fleet}/devices/{device}/scores"
+Since = Annotated[float, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
+Until = Annotated[float | None, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
+
+
+@router.get(SCORES_PATH, responses=problem_responses(401, 403, 404, 422))
+def get_scores(
+    fleet: Name,
+    device: Name,
+    _caller: Operator,
+    service: ServiceDep,
+    since: Since = 0.0,
+    until: Until = None,
+    points: Annotated[int, Query(ge=2, le=5000)] = 750,
+) -> ScoresResponse:
+    """Return the scores of a time, joined to at most so many points; peaks stay peaks."""
+    service.device(fleet, device)
+    end = service.clock() + 1.0 if until is None else until
+    look = service.history.scores
+    step_s, found = look(fleet, device, since=since, until=end, most=points)
+    return ScoresResponse(step_s=step_s, scores=[ScoreResponse(**one._asdict()) for one in found])
+
+
+@router.get(
+    f"{SCORES_PATH}.csv",
+    responses={200: {"content": {"text/csv": {}}}, **problem_responses(401, 403, 404, 422)},
+    response_class=StreamingResponse,
+)
+def download_scores(
+    fleet: Name,
+    device: Name,
+    _caller: Operator,
+    service: ServiceDep,
+    since: Since = 0.0,
+    until: Until = None,
+) -> Response:
+    """Return the scores of a time by minute, those of some days ago by quarter of an hour."""
+    end = service.clock() + 1.0 if until is None else until
+    return scores_csv(service, fleet, device, since=since, until=end)
+
+
 REVIEWS_PATH = "/fleets/{fleet}/devices/{device}/reviews"
 
 
@@ -745,6 +798,57 @@ async def comment_on_episode(
     act, words = service.episodes, body.comment
     found = await run_in_thread(lambda: act.comment(fleet, number, words, caller))
     return EpisodeResponse.model_validate(found)
+
+
+SETTINGS_PATH = "/fleets/{fleet}/devices/{device}/settings"
+
+
+@router.get(SETTINGS_PATH, responses=problem_responses(401, 403, 404, 422))
+def get_settings(
+    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+) -> SettingsResponse:
+    """Return the settings of a device that operators changed, and what became of them."""
+    return _settings_json(service, fleet, device)
+
+
+@router.put(
+    SETTINGS_PATH,
+    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    openapi_extra=json_body_schema(SettingsRequest),
+)
+async def change_settings(
+    fleet: Name,
+    device: Name,
+    caller: Operator,
+    service: ServiceDep,
+    body: Annotated[SettingsRequest, Depends(json_request(SettingsRequest))],
+) -> SettingsResponse:
+    """Replace the settings of a device; it applies them once, when it next hears of them."""
+    await run_in_thread(lambda: service.settings.change(fleet, device, body, caller))
+    return await run_in_thread(lambda: _settings_json(service, fleet, device))
+
+
+@router.delete(
+    SETTINGS_PATH + "/{version}", responses=problem_responses(401, 403, 404, 409, 422, 503, 507)
+)
+def undo_settings(
+    fleet: Name, device: Name, version: Number, caller: Operator, service: ServiceDep
+) -> SettingsResponse:
+    """Go back to the settings before a version, which must be the newest; twice is once."""
+    service.settings.undo(fleet, device, version, caller)
+    return _settings_json(service, fleet, device)
+
+
+def _settings_json(service: Service, fleet: str, device: str) -> SettingsResponse:
+    versions = service.settings.versions(fleet, device)
+    latest = service.history.latest(fleet, device)
+    state, why = settings_state(versions, latest.status.settings if latest else None)
+    now = versions[0] if versions else DeviceSettings()
+    listed = [
+        SettingsVersion(**{k: v for k, v in asdict(each).items() if k != "epoch"})
+        for each in versions
+    ]
+    return SettingsResponse(**now.plain, state=state, why=why, versions=listed)
 
 
 @router.delete(

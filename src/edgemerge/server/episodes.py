@@ -520,6 +520,17 @@ def list_section(
     return [_from_row(row) for row in rows]
 
 
+def list_between(
+    tx: Transaction, fleet: str, device: str, since: float, until: float
+) -> list[StoredEpisode]:
+    """Return the episodes of a device that lie between two times, at least in part."""
+    sql = f"select {COLUMN_SQL} from episodes where fleet = ? and device = ? and began < ?"
+    rows = tx.rows(
+        f"{sql} and (ended is null or ended > ?) order by began", fleet, device, until, since
+    )
+    return [_from_row(row) for row in rows]
+
+
 def _only(device: str | None) -> tuple[str, tuple[str, ...]]:
     return ("", ()) if device is None else (" and device = ?", (device,))
 

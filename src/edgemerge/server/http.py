@@ -13,7 +13,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
@@ -363,3 +363,13 @@ async def heavy_limiter(request: Request) -> CapacityLimiter:
 
 
 HeavyLimiter = Annotated[CapacityLimiter, Depends(heavy_limiter)]
+
+
+def scores_csv(
+    service: Service, fleet: str, device: str, *, since: float, until: float
+) -> StreamingResponse:
+    """Return the scores of a device, which must have enrolled, as a file for spreadsheets."""
+    service.device(fleet, device)
+    lines = service.history.csv(fleet, device, since=since, until=until)
+    headers = {"Content-Disposition": f'attachment; filename="{device}-scores.csv"'}
+    return StreamingResponse(lines, media_type="text/csv; charset=utf-8", headers=headers)

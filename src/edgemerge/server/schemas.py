@@ -365,6 +365,7 @@ MAX_MONITOR_EPISODES = 64  # the newest are kept
 MAX_MONITOR_PATTERNS = 64
 MAX_MONITOR_INPUTS = 8  # of an episode or a pattern, the first
 MAX_REFUSED_REVIEWS = 64
+MAX_VALUES = 64  # of inputs, the first
 MAX_REVIEW_NUMBER = 2**53
 MAX_MOMENT = 1e11  # seconds
 
@@ -500,6 +501,21 @@ class ReportedReviews(LenientReport):
     ] = Field(default_factory=list)
 
 
+class ReportedSettings(LenientReport):
+    """The version of its settings that the device knows, and why it refused it, if it did."""
+
+    version: Annotated[int, Field(ge=0, le=MAX_REVIEW_NUMBER)] = 0
+    refused: LongText = ""
+
+
+class ReportedValue(LenientReport):
+    """The latest value of an input, which a device reports only if its own file says so."""
+
+    name: ShortText
+    value: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    unit: Annotated[str, StringConstraints(max_length=40)] = ""
+
+
 class ReportedStatus(StrictRequest):
     """How the device is doing; without `monitor` it is an agent that has none."""
 
@@ -519,6 +535,8 @@ class ReportedStatus(StrictRequest):
     desired: Count | None = None  # the revision of the desired state that it follows
     monitor: ReportedMonitor | None = None
     reviews: ReportedReviews | None = None
+    settings: ReportedSettings | None = None
+    values: Annotated[list[ReportedValue] | None, _first(MAX_VALUES)] = None
 
 
 class ReportRequest(BaseModel):
@@ -537,13 +555,15 @@ class ReportRequest(BaseModel):
 class ReportResponse(BaseModel):
     """When to report again, and the revision of the desired state; `choice` is its old name.
 
-    `monitor` says that this server takes `monitor` and `reviews` in a status; older ones do not.
+    `monitor` says that this server takes `monitor` and `reviews` in a status, `settings` that it
+    takes `settings` and `values`; older ones do not.
     """
 
     every_s: float
     choice: int
     desired: int
     monitor: bool
+    settings: bool
 
 
 class DesiredAdoption(BaseModel):
@@ -676,14 +696,81 @@ class CommentRequest(StrictRequest):
     ]
 
 
+class ScoreResponse(BaseModel):
+    """What was scored within a step; `at` is its beginning, `highest` the highest score."""
+
+    at: float
+    scores: int
+    mean: float
+    highest: float
+    threshold: float | None
+    alarms: int
+
+
+class ScoresResponse(BaseModel):
+    """Scores in steps of `step_s` seconds, oldest first; steps without a score are left out."""
+
+    step_s: float
+    scores: list[ScoreResponse]
+
+
+class SettingsRequest(StrictRequest):
+    """All settings of a device that an operator may change; what is left out is as its file says.
+
+    `label` is what people call it. `limit` is a fixed limit of the alarm level, `false_alarms` a
+    promised rate instead, such as "1 per week": at most one of both.
+    """
+
+    label: Annotated[str, StringConstraints(max_length=100, strip_whitespace=True)] = ""
+    limit: Annotated[float, Field(gt=0.0, le=1e9, allow_inf_nan=False)] | None = None
+    false_alarms: (
+        Annotated[str, StringConstraints(min_length=1, max_length=100)]
+        | Annotated[float, Field(gt=0.0, lt=1.0, allow_inf_nan=False)]
+        | None
+    ) = None
+    comment: LongText = ""
+
+
+class DesiredSettings(BaseModel):
+    """The settings that a device applies once; version 0: nothing was ever set."""
+
+    version: int
+    label: str
+    limit: float | None
+    false_alarms: float | str | None
+
+
+class SettingsVersion(DesiredSettings):
+    """A version of a device's settings: when, by whom, and which version it took back."""
+
+    at: float
+    by: str
+    comment: str
+    undoes: int | None
+
+
+class SettingsResponse(DesiredSettings):
+    """The settings of a device that are in force, and what became of them.
+
+    `state` is "none" if nothing was ever set, "waiting" until the device has reported that it knows
+    them, then "applied" or "refused", with the reason in `why`. `versions` are all, newest first.
+    """
+
+    state: Literal["none", "waiting", "applied", "refused"]
+    why: str
+    versions: list[SettingsVersion]
+
+
 class DesiredResponse(BaseModel):
     """What a device should do; readers ignore keys that they do not know.
 
     Each review is acted upon once, in the order of their numbers, and stays until the device has
-    reported that; of many, the first are here.
+    reported that; of many, the first are here. Settings are applied once, when their version is
+    another one.
     """
 
     format: Literal[1]
     revision: int
     adopt: DesiredAdoption
     reviews: list[DesiredReview]
+    settings: DesiredSettings

@@ -27,6 +27,7 @@ from edgemerge.server.reports.history import History
 from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
+from edgemerge.server.settings import SettingsService
 from edgemerge.server.totals import PullResult, PullService
 from edgemerge.server.trust import Waiting
 
@@ -93,6 +94,13 @@ class Service:
             clock=clock,
             scores=self.history.recent_scores,
             keep_days=episode_days,
+        )
+        self.settings = SettingsService(
+            database,
+            self.writer,
+            clock=clock,
+            latest=self.history.latest,
+            changed=self.choices.refresh,
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf

@@ -46,6 +46,7 @@ from edgemerge.server.profiles import profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS
+from edgemerge.server.settings import settings_of
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 from edgemerge.server.trust import Waiting, WaitingContribution
 
@@ -102,7 +103,9 @@ class ChoiceService:
             agreed = fleets.get(tx, fleet)
             must_be_devices(tx, fleet, (device,))
             found = self._pull_service.rules_cache.rules(tx, fleet).desired(device)
-            return agreed, replace(found, reviews=waiting_reviews(tx, fleet, device))
+            settings = settings_of(tx, fleet, device).plain
+            reviews = waiting_reviews(tx, fleet, device)
+            return agreed, replace(found, reviews=reviews, settings=settings)
 
     def desired_revision(self, fleet: str, device: str) -> int:
         """Return the revision of a device's desired state, 0 as long as nothing was decided.

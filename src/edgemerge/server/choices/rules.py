@@ -103,12 +103,14 @@ class Desired:
         devices: The other devices whose contributions it adopts; None: those of all.
         excluded: Keys of contributions that no device adopts, also not those of its own past.
         reviews: Reviews that the device has not acted upon, in the order of their numbers.
+        settings: The device's settings, as the document has them.
     """
 
     revision: int
     devices: tuple[str, ...] | None
     excluded: tuple[Key, ...]
     reviews: tuple[Review, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Rules:
     newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
     stamp: int = 0
     reviews: Mapping[str, WaitingReviews] = field(default_factory=dict)
+    settings: Mapping[str, int] = field(default_factory=dict)  # epochs of their newest versions
     approved: Mapping[Key, Choice] = field(default_factory=dict)
     dismissed: frozenset[Key] = frozenset()
 
@@ -151,7 +154,8 @@ class Rules:
     def desired_revision(self, device: str) -> int:
         """Return a number that rises with every choice and review, made or ended, about it."""
         reviewed = self.reviews[device].epoch if device in self.reviews else 0
-        return max(self.newest.get(device, 0), self.newest.get(None, 0), reviewed)
+        changed = max(reviewed, self.settings.get(device, 0))
+        return max(self.newest.get(device, 0), self.newest.get(None, 0), changed)
 
     def first_waiting(self, device: str) -> int | None:
         """Return the number of the review that has waited longest for a device."""
@@ -211,7 +215,9 @@ class RulesCache:
         """Return the rules of a fleet as this transaction sees them."""
         row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
         changed = fleets.trust_epoch(tx, fleet)
-        stamp = max(int(row[0]) if row else 0, newest_epoch(tx, fleet), changed)
+        settings = settings_epochs(tx, fleet)
+        chosen = max([int(row[0]) if row else 0, *settings.values()])
+        stamp = max(chosen, newest_epoch(tx, fleet), changed)
         if not stamp:
             return Rules()
         with self._lock:
@@ -223,6 +229,7 @@ class RulesCache:
                 newest={**found.newest, None: max(found.newest.get(None, 0), changed)},
                 stamp=stamp,
                 reviews=waiting_by_device(tx, fleet),
+                settings=settings,
             )
             with self._lock:
                 self._known[fleet] = found
@@ -230,6 +237,12 @@ class RulesCache:
                 while len(self._known) > MAX_CACHED_FLEETS:
                     self._known.popitem(last=False)
         return found
+
+
+def settings_epochs(tx: Transaction, fleet: str) -> dict[str, int]:
+    """Return the epoch of the newest settings of each device that ever had some."""
+    sql = "select device, max(epoch) from settings where fleet = ? group by device"
+    return dict(tx.rows(sql, fleet))
 
 
 def choices_of(tx: Transaction, fleet: str) -> list[Choice]:

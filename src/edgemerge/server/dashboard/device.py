@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
@@ -16,19 +16,31 @@ from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key
 from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
+from edgemerge.server.dashboard.chart import (
+    LIVE,
+    Band,
+    SpanDep,
+    TimeSpan,
+    device_chart,
+    live_bands,
+    live_points,
+    read_span,
+)
 from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
-from edgemerge.server.dashboard.formatting import counted, digits, share, times
+from edgemerge.server.dashboard.formatting import counted, share, times
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.review import ReviewView, read_review
+from edgemerge.server.dashboard.review import ReviewView, read_review, whole_number
+from edgemerge.server.dashboard.settings import SettingsView, read_settings
 from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
-from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread
+from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread, scores_csv
 from edgemerge.server.level_checks import Refusals
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedOrigin
 from edgemerge.server.service import Service
+from edgemerge.server.settings import DeviceSettings, versions_of
 
 NEWEST, OLDER, EXCLUDED, DROPPED = "newest", "older", "excluded", "dropped"
 
@@ -98,7 +110,6 @@ def _held_contribution(
 
 
 SHOWN_ALARMS, SHOWN_MERGES = 100, 10  # that the page shows
-CHART_S = 600.0  # of the chart
 
 
 class Bar(NamedTuple):
@@ -119,8 +130,8 @@ class PatternView(NamedTuple):
     current: bool
 
 
-class ChartView(NamedTuple):
-    """The chart in words."""
+class RecentScores(NamedTuple):
+    """The last ten minutes in words."""
 
     latest: ScorePoint | None
     highest: ScorePoint | None
@@ -141,6 +152,7 @@ class DeviceView:
     excluded: frozenset[Key]
     desired: int
     reviews: list[Review]
+    versions: list[DeviceSettings]
     left_out: Refusals
     left_out_by: Mapping[str, Refusals]
     now: float
@@ -150,6 +162,11 @@ class DeviceView:
         """What a person should look at."""
         monitor = self.latest.status.monitor if self.latest else None
         return ReviewView(monitor, self.reviews, self.now)
+
+    @property
+    def settings(self) -> SettingsView:
+        """What operators set."""
+        return SettingsView(self.versions, self.latest.status.settings if self.latest else None)
 
     @property
     def reasons(self) -> list[Bar]:
@@ -198,15 +215,19 @@ class DeviceView:
     @property
     def points(self) -> list[ScorePoint]:
         """The scores of the last ten minutes before the newest."""
-        points = list(self.latest.points) if self.latest else []
-        return [point for point in points if point.at >= points[-1].at - CHART_S]
+        return live_points(self.latest)
 
     @property
-    def chart(self) -> ChartView:
-        """The chart in words, for those who cannot see it."""
+    def bands(self) -> list[Band]:
+        """The episodes of the last ten minutes."""
+        return live_bands(self.latest)
+
+    @property
+    def lately(self) -> RecentScores:
+        """The last ten minutes in words."""
         points = self.points
         highest = max(points, key=lambda point: point.score, default=None)
-        return ChartView(points[-1] if points else None, highest, sum(p.alarm for p in points))
+        return RecentScores(points[-1] if points else None, highest, sum(p.alarm for p in points))
 
 
 def device_view(service: Service, tables: FleetTables, fleet: str, device: str) -> DeviceView:
@@ -218,6 +239,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
     with service.database.reading() as tx:
         contributions = list_stored(tx, fleet)
         reviews = reviews_of(tx, fleet, device)
+        versions = versions_of(tx, fleet, device)
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
     revisions = {stored.key: stored.revision for stored in contributions}
@@ -233,20 +255,11 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         excluded=excluded,
         desired=service.choices.desired_revision(fleet, device),
         reviews=reviews,
+        versions=versions,
         left_out=service.pull_service.checks.refusals_for(fleet, device),
         left_out_by=service.pull_service.checks.refusals_of(fleet, device),
         now=service.clock(),
     )
-
-
-def chart_series(points: Sequence[ScorePoint]) -> list[list[float | None]]:
-    """Return the columns of the chart: times, scores, thresholds, and the scores of alarms."""
-    return [
-        [round(point.at, 3) for point in points],
-        [float(digits(point.score, 6)) for point in points],
-        [point.threshold for point in points],
-        [float(digits(point.score, 6)) if point.alarm else None for point in points],
-    ]
 
 
 def _width(part: float, whole: float) -> str:
@@ -259,7 +272,6 @@ def event_id(points: list[ScorePoint], run: str) -> str:
 
 
 router = APIRouter(include_in_schema=False)
-CHART_DAY_S = 86_400.0
 
 
 @router.get("/fleets/{fleet}/devices/{device}")
@@ -270,21 +282,27 @@ def show_device(
     session: PageSession,
     service: ServiceDep,
     viewers: ViewersDep,
+    span: SpanDep,
 ) -> Response:
     """Show a device: its scores, alarms, patterns, contributions and merges."""
-    view = device_view(service, viewers.tables, fleet, device)
-    return _render_device(request, view, session, viewers)
+    return _render_device(request, service, viewers, session, (fleet, device), span=span)
 
 
 def _render_device(
     request: Request,
-    view: DeviceView,
-    session: Session,
+    service: Service,
     viewers: Viewers,
+    session: Session,
+    where: tuple[str, str],
+    *,
+    span: TimeSpan | None = None,
     problem: EdgemergeError | None = None,
 ) -> Response:
+    view = device_view(service, viewers.tables, *where)
+    time = span or read_span(LIVE, None, None, now=view.now)
     values: dict[str, Any] = {"fleet": view.fleet, "view": view, "here": server_url(request)}
-    values |= {"points": chart_series(view.points), "tab": "", "csrf": session.csrf}
+    values |= {"chart": device_chart(service, *where, time, view.latest)}
+    values |= {"tab": "", "csrf": session.csrf}
     values |= {"event_id": event_id(view.points, viewers.run)}
     values["problem"] = "" if problem is None else str(problem)
     status = 200 if problem is None else error_answer(problem).status
@@ -322,19 +340,88 @@ async def add_review(
             asked = read_review(form, service.clock())
             service.reviews.add(fleet, device, asked, session.caller)
         except EdgemergeError as problem:
-            view = device_view(service, viewers.tables, fleet, device)
-            return _render_device(request, view, session, viewers, problem)
+            where = (fleet, device)
+            return _render_device(request, service, viewers, session, where, problem=problem)
         return RedirectResponse(f"/ui/fleets/{fleet}/devices/{device}#review", 303)
 
     return await run_in_thread(work)
 
 
-@router.get("/fleets/{fleet}/devices/{device}/minutes")
-def get_minutes(
-    fleet: Name, device: Name, _session: DataSession, service: ServiceDep
+@router.post("/fleets/{fleet}/devices/{device}/settings")
+async def change_settings(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Store other settings, and show the page again; or show there why not."""
+
+    def change() -> None:
+        service.settings.change(fleet, device, read_settings(form), session.caller)
+
+    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+
+
+@router.post("/fleets/{fleet}/devices/{device}/settings/undo")
+async def undo_settings(
+    request: Request,
+    fleet: Name,
+    device: Name,
+    session: FormSession,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Go back to the settings before, and show the page again; or show there why not."""
+
+    def change() -> None:
+        version = whole_number("version", form.one("version"))
+        service.settings.undo(fleet, device, version, session.caller)
+
+    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+
+
+async def _settings_page(
+    request: Request,
+    service: Service,
+    viewers: Viewers,
+    session: Session,
+    where: tuple[str, str],
+    change: Callable[[], None],
+) -> Response:
+    def work() -> Response:
+        try:
+            change()
+        except EdgemergeError as problem:
+            return _render_device(request, service, viewers, session, where, problem=problem)
+        return RedirectResponse(f"/ui/fleets/{where[0]}/devices/{where[1]}#settings", 303)
+
+    return await run_in_thread(work)
+
+
+@router.get("/fleets/{fleet}/devices/{device}/scores")
+def get_scores(
+    fleet: Name,
+    device: Name,
+    _session: DataSession,
+    service: ServiceDep,
+    span: SpanDep,
 ) -> dict[str, Any]:
-    """Return the minutes of the last day: times, highest scores, thresholds, alarms, means."""
-    since = service.clock() - CHART_DAY_S
-    found = service.history.minutes(fleet, device, since=since)
-    columns = ("at", "highest", "threshold", "alarms", "mean")
-    return {column: [getattr(minute, column) for minute in found] for column in columns}
+    """Return what the chart shows of a time."""
+    latest = service.history.latest(fleet, device)
+    return device_chart(service, fleet, device, span, latest).data
+
+
+@router.get("/fleets/{fleet}/devices/{device}/scores.csv")
+def download_scores(
+    fleet: Name,
+    device: Name,
+    _session: PageSession,
+    service: ServiceDep,
+    span: SpanDep,
+) -> Response:
+    """Return the scores of a time as a file for spreadsheets."""
+    return scores_csv(service, fleet, device, since=span.since, until=span.until)

@@ -65,6 +65,15 @@ def score(value: float | None) -> str:
     return NOTHING if value is None else digits(value)
 
 
+def reading(value: float | None) -> str:
+    """Return a value of a sensor.
+
+    >>> reading(2.5), reading(-1234.56789), reading(0.00001234), reading(None)
+    ('2.5', '−1234.57', '1.234e-5', '–')
+    """
+    return NOTHING if value is None else digits(value, 6).replace("-", "−", value < 0)
+
+
 def times(value: float | None, keep: int = 2) -> str:
     """Return a factor; of large ones every whole digit of three.
 

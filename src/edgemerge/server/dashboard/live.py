@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from edgemerge.server.dashboard import formatting
+<<<<<<< HEAD
 from edgemerge.server.dashboard.device import DeviceView, chart_series, device_view
 from edgemerge.server.dashboard.episodes import (
     Wanted,
@@ -17,6 +18,10 @@ from edgemerge.server.dashboard.episodes import (
     episodes_view,
     render_cards,
 )
+=======
+from edgemerge.server.dashboard.chart import point_series
+from edgemerge.server.dashboard.device import DeviceView, device_view
+>>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 from edgemerge.server.dashboard.fleet_table import FleetTables
 from edgemerge.server.dashboard.pages import TEMPLATES
 from edgemerge.server.dashboard.sign_in import DataSession, cookie_of
@@ -36,8 +41,10 @@ from edgemerge.server.service import Service
 PAGE_PARTS = [
     "head",
     "words",
+    "values",
     "reasons",
     "review",
+    "settings",
     "patterns",
     "status",
     "sources",
@@ -71,6 +78,7 @@ class DeviceEvents:
         self._last = _last_point_at(last_id, viewers.run)
         self._seq, self._polled = -1, -inf
         self._parts: dict[str, str] = {}
+        self._bands: list[list[float | None]] = []
         self._alarmed: float | None = None
 
     def poll(self) -> Event | None:
@@ -82,6 +90,7 @@ class DeviceEvents:
         first, self._seq, self._polled = self._seq == -1, seq, now
         view = device_view(self._service, self._viewers.tables, self._fleet, self._device)
         data = self._points(view) | self._changed(view) | self._alarm(view, first=first)
+        data |= self._episodes(view)
         return Event(f"{self._viewers.run}-{self._last}", data) if data else None
 
     def _points(self, view: DeviceView) -> dict[str, Any]:
@@ -91,7 +100,15 @@ class DeviceEvents:
             return {}
         name = "all" if self._last == -inf else "points"
         self._last = new[-1].at
-        return {name: chart_series(new)}
+        return {name: point_series(new).columns}
+
+    def _episodes(self, view: DeviceView) -> dict[str, Any]:
+        """Return the episodes that the chart marks, when they have changed."""
+        bands = [list(band) for band in view.bands]
+        if bands == self._bands:
+            return {}
+        self._bands = bands
+        return {"episodes": bands}
 
     def _changed(self, view: DeviceView) -> dict[str, Any]:
         made = render_parts(view, self._csrf)

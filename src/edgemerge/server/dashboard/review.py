@@ -172,9 +172,9 @@ def read_review(form: Form, now: float) -> ReviewRequest:
     if decision == "fault":
         asked["name"] = form.one("name")
     if decision == "acknowledge" and form.one("episode"):
-        asked["episode"] = _whole_number("episode", form.one("episode"))
+        asked["episode"] = whole_number("episode", form.one("episode"))
     if decision == "snooze" and form.one("hours"):
-        asked["until"] = now + HOUR_S * _whole_number("hours", form.one("hours"))
+        asked["until"] = now + HOUR_S * whole_number("hours", form.one("hours"))
     try:
         return ReviewRequest(**asked)
     except ValidationError as error:
@@ -182,7 +182,8 @@ def read_review(form: Form, now: float) -> ReviewRequest:
         raise SettingError(validation_message(found)) from error
 
 
-def _whole_number(word: str, text: str) -> int:
+def whole_number(word: str, text: str) -> int:
+    """Read a whole number from a field of a form."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise SettingError(f"found {word} {text[:20]!r}, expected a whole number")
     return int(text)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import inf
 from threading import Event, Lock, Thread
-from time import monotonic
+from time import gmtime, monotonic, strftime
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -57,7 +57,7 @@ from edgemerge.server.schemas import (
 
 MAX_RECORDS = 10_000  # devices
 TARGET_REPORTS_PER_S = 50.0  # reports of all devices together
-MAX_CHART_POINTS = 600  # of one device in a chart
+MAX_CHART_POINTS = 750  # of one device in a chart
 RATE_MAX_AGE_S = 1.0  # for which a count of those that report holds
 
 
@@ -423,6 +423,24 @@ class HistoryWriter:
         return found
 
 
+CSV_COLUMNS = ("device", "time_utc", "scores", "mean", "highest", "limit", "alarms")
+
+
+def csv_line(device: str, one: MinuteSummary) -> str:
+    r"""Return a line for spreadsheets: no cell can be taken for a formula.
+
+    >>> csv_line("pump-1", MinuteSummary(0.0, 60, 1.0, 4.5, None, 2))
+    'pump-1,1970-01-01 00:00:00,60,1,4.5,,2\r\n'
+    >>> csv_line("=1+1", MinuteSummary(0.0, 1, 1.0, 1e300, 4.0, 0)).partition(",")[0]
+    "'=1+1"
+    """
+    name = device if device[:1].isalnum() else f"'{device}"
+    at = strftime("%Y-%m-%d %H:%M:%S", gmtime(one.at))
+    limit = "" if one.threshold is None else f"{one.threshold:.6g}"
+    figures = f"{one.scores},{one.mean:.6g},{one.highest:.6g},{limit},{one.alarms}"
+    return f"{name},{at},{figures}\r\n"
+
+
 def first_kept(now: float, days: float) -> int:
     """Return the first minute of the last so many days, at the beginning of a quarter."""
     return minute_of(now - 86_400.0 * days) // QUARTER_MINUTES * QUARTER_MINUTES
@@ -495,7 +513,7 @@ class History:
         return sorted(newer, key=lambda one: one.seq)
 
     def minutes(
-        self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT
+        self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT, step: int = 1
     ) -> list[MinuteSummary]:
         """Return the minutes of a device, oldest first; those of some days ago in quarters.
 
@@ -506,6 +524,7 @@ class History:
             device: The device.
             since: From the minute of this time on, in Unix seconds, as far as it is kept.
             until: Those that begin before this time.
+            step: How many minutes are joined to one.
         """
         where, now = (fleet, device), self._clock()
         first = max(minute_of(since), first_kept(now, self.kept_days))
@@ -513,13 +532,15 @@ class History:
 
         def read(tx: Transaction) -> tuple[dict[int, MinuteSummary], dict[int, MinuteSummary]]:
             begin = first // QUARTER_MINUTES * QUARTER_MINUTES
-            older = storage.read_minutes(tx, where, begin, end, table="quarters")
-            return older, storage.read_minutes(tx, where, first, end)
+            older = storage.read_minutes(tx, where, begin, end, table="quarters", step=step)
+            return older, storage.read_minutes(tx, where, first, end, step=step)
 
         older, stored = self._stored(read) or ({}, {})
         for fresh in self._unwritten(fleet, device):
-            stored = merge_minutes(stored, fresh.minutes.items())
-        found = [stored[minute] for minute in sorted(stored) if first <= minute < end]
+            some = {minute: one for minute, one in fresh.minutes.items() if first <= minute < end}
+            joined = join_summaries((some[minute] for minute in sorted(some)), step * MINUTE_S)
+            stored = merge_minutes(stored, ((minute_of(one.at), one) for one in joined))
+        found = [stored[minute] for minute in sorted(stored)]
         return list(heapq.merge(older.values(), found, key=lambda one: one.at))
 
     def scores(
@@ -540,7 +561,8 @@ class History:
         step_s = chart_step_s(max(until - since, MINUTE_S), most - 1)  # the first may begin earlier
         if minute_of(since) < first_kept(now, min(MINUTE_DAYS, self.kept_days)):
             step_s = max(step_s, QUARTER_MINUTES * MINUTE_S)
-        found = self.minutes(fleet, device, since=since // step_s * step_s, until=until)
+        begin, step = since // step_s * step_s, round(step_s / MINUTE_S)
+        found = self.minutes(fleet, device, since=begin, until=until, step=step)
         return step_s, join_summaries(found, step_s)
 
     def recent_scores(self, fleet: str, device: str, since: float) -> PointTable:
@@ -553,6 +575,27 @@ class History:
             if one.at + MINUTE_S <= first
         ]
         return np.concatenate([np.array(rows, np.float64).reshape(-1, 4), points])
+
+    def csv(self, fleet: str, device: str, *, since: float, until: float) -> Iterator[str]:
+        """Return the minutes of a device as lines of CSV, a day at a time; nothing is held open.
+
+        Args:
+            fleet: The fleet.
+            device: The device.
+            since: The beginning, in Unix seconds; what is no longer kept is left out.
+            until: The end.
+        """
+        yield f"{','.join(CSV_COLUMNS)}\r\n"
+        now = self._clock()
+        begin, end = first_kept(now, self.kept_days) * MINUTE_S, min(until, now + MINUTE_S)
+        begin = max(begin, since // MINUTE_S * MINUTE_S)
+        while begin < end:
+            after = min(begin + 86_400.0, end)
+            found = self.minutes(fleet, device, since=begin, until=after)
+            # A quarter that began before is of the day before.
+            kept = [one for one in found if one.at >= begin]
+            yield "".join(csv_line(device, one) for one in kept)
+            begin = after
 
     def alarms(
         self, fleet: str, device: str, *, limit: int = MAX_STORED_ALARMS

@@ -224,8 +224,8 @@ KEPT_DAYS = 90.0  # of history, unless the server is told otherwise
 MINUTE_DAYS = 7.0  # for which there are minutes; what is older is kept in quarters of an hour
 # The lengths of time over which scores are joined for a chart, in seconds.
 CHART_STEPS_S = (
-    *(60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0),
-    *(86_400.0, 172_800.0, 604_800.0),
+    *(60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0),
+    *(43_200.0, 86_400.0, 172_800.0, 604_800.0),
 )
 
 
@@ -292,8 +292,8 @@ def join_summaries(found: Iterable[MinuteSummary], step_s: float) -> list[Minute
         step_s: The step in seconds, not shorter than what a summary is of.
     """
     joined: list[MinuteSummary] = []
-    for one in found:
-        one = one._replace(at=one.at // step_s * step_s)
+    for each in found:
+        one = each._replace(at=each.at // step_s * step_s)
         if joined and joined[-1].at == one.at:
             joined[-1] = add_summaries(joined[-1], one)
         else:

@@ -35,6 +35,10 @@ MAX_TAIL_POINTS = 120  # points in the small row
 MAX_OLD_MERGE_CHARS = 4096  # characters of a merge that are kept when there is a newer one
 WHERE_DEVICE = "where fleet = ? and device = ?"
 SUMMARY_COLUMNS = "scores, mean, highest, threshold, alarms"
+JOINED_COLUMNS = (
+    "minute / {step} * {step}, cast(sum(scores) as bigint), sum(mean * scores) / sum(scores),"
+    " max(highest), max(threshold), cast(sum(alarms) as bigint)"
+)
 NO_LIMIT = 2**31 - 1  # rows
 MAX_ROLLED_UP = 2880  # minutes of a device at a time
 TRAFFIC_COLUMNS = "pushes, pushed_bytes, pulls, pulled_bytes, last, grouped"
@@ -214,9 +218,10 @@ def read_minutes(
     until: int,
     *,
     table: str = "minutes",
+    step: int = 1,
     limit: int = NO_LIMIT,
 ) -> dict[int, MinuteSummary]:
-    """Return the minutes of a device, in order.
+    """Return the minutes of a device, in order, by their numbers.
 
     Args:
         tx: A transaction.
@@ -224,11 +229,14 @@ def read_minutes(
         since: The first minute.
         until: The minute after the last.
         table: "minutes", or "quarters" of an hour: these have the number of their first minute.
+        step: How many minutes are joined to one, which has the number of the first; the threshold
+            is the highest then.
         limit: The most that are returned, the oldest.
     """
+    columns = f"minute, {SUMMARY_COLUMNS}" if step == 1 else JOINED_COLUMNS.format(step=step)
     rows = tx.rows(
-        f"select minute, {SUMMARY_COLUMNS} from {table} {WHERE_DEVICE}"
-        " and minute >= ? and minute < ? order by minute limit ?",
+        f"select {columns} from {table} {WHERE_DEVICE} and minute >= ? and minute < ?"
+        f"{'' if step == 1 else ' group by 1'} order by 1 limit ?",
         *(*where, since, until, limit),
     )
     return {row[0]: MinuteSummary(row[0] * model.MINUTE_S, *row[1:]) for row in rows}

@@ -1,27 +1,34 @@
 // The page of a device: its chart, and parts of the page that follow the stream.
+<<<<<<< HEAD
 import { Chart } from "./chart.js";
 import { isEdited, showTimes } from "./page.js";
+=======
+import { RangedChart } from "./chart.js";
+import { showTimes } from "./page.js";
+>>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 import { follow } from "./stream.js";
 
-const SPAN_S = 600;
-const DAY_MS = 60000; // the day is asked for again after a minute
+const LIVE_S = 600;
+const RENEW_MS = 60000; // longer ranges are asked for again after a minute
 
 const page = document.getElementById("device");
-const block = document.getElementById("points");
-const state = { columns: block ? JSON.parse(block.textContent) : null, span: "minutes", chart: null, timer: 0 };
+const block = document.getElementById("chart-data");
 const waiting = new Map(); // parts that are new, by name
+const first = block ? JSON.parse(block.textContent) : null;
+const state = { chart: null, live: first?.range === "live" ? first : null };
 
 // Joins points and lets go of those that are older than ten minutes.
 function joined(old, added) {
   const all = old.map((column, i) => column.concat(added[i]));
-  const first = all[0].findIndex((at) => at >= all[0].at(-1) - SPAN_S);
-  return first > 0 ? all.map((column) => column.slice(first)) : all;
+  const newest = all[0].findIndex((at) => at >= all[0].at(-1) - LIVE_S);
+  return newest > 0 ? all.map((column) => column.slice(newest)) : all;
 }
 
-function showMinutes() {
-  if (state.chart && state.span === "minutes") state.chart.show(state.columns, ["Score"]);
+function showLive() {
+  if (state.chart?.range === "live" && state.live) state.chart.set(state.live);
 }
 
+<<<<<<< HEAD
 async function showDay() {
   const answer = await fetch(page.dataset.minutes, { headers: { Accept: "application/json" } });
   if (!answer.ok || state.span !== "day") return;
@@ -41,6 +48,9 @@ function choose(span) {
   showDay();
   state.timer = setInterval(showDay, DAY_MS);
 }
+=======
+const isEdited = (place) => [...place.querySelectorAll("input, select, textarea")].some((field) => field.type !== "hidden" && (field.value !== (field.defaultValue ?? field.value) || (field.defaultChecked ?? false) !== (field.checked ?? false)));
+>>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 
 // Replaces a part of the page by what the server's template made of it; all in it is escaped there.
 function replace(name, text) {
@@ -62,24 +72,31 @@ function replaceWaiting() {
   texts.forEach(([name, text]) => replace(name, text));
 }
 
-function take({ points, all, parts, alarm }) {
-  if (!state.columns && (all || points)) {
+function take({ points, all, episodes, parts, alarm }) {
+  if (!block && (all || points)) {
     location.reload(); // its first report: now there is a chart to show
     return;
   }
-  if (all) state.columns = all;
-  if (points) state.columns = joined(state.columns, points);
-  if (all || points) requestAnimationFrame(showMinutes);
+  if (state.live) {
+    const columns = all ?? (points ? joined(state.live.columns, points) : state.live.columns);
+    state.live = { ...state.live, columns, episodes: episodes ?? state.live.episodes };
+    if (all || points || episodes) requestAnimationFrame(showLive);
+  }
   Object.entries(parts ?? {}).forEach(([name, text]) => replace(name, text));
   if (alarm) document.getElementById("announced").textContent = alarm;
 }
 
+// Says what the chart shows, and lets the links beside it lead to the same time.
+function shown(data) {
+  if (data.range === "live") state.live = data;
+  document.getElementById("chart-words").textContent = data.words;
+  document.querySelectorAll("a[data-query]").forEach((a) => { a.search = data[a.dataset.query]; });
+}
+
 document.addEventListener("focusout", () => setTimeout(replaceWaiting));
 if (block) {
-  state.chart = new Chart(document.getElementById("chart"), state.columns);
-  document.getElementById("spans").addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button) choose(button.dataset.span);
-  });
+  const [place, links, reset] = ["chart", "spans", "reset"].map((id) => document.getElementById(id));
+  state.chart = new RangedChart({ place, links, reset, first, shown });
+  setInterval(() => { if (state.chart.range !== "live") state.chart.renew(); }, RENEW_MS);
 }
 follow(page.dataset.live, page.dataset.since, take);
