@@ -43,11 +43,9 @@ SECTIONS = {
     "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
-<<<<<<< HEAD
-    "Reviews": dict.fromkeys(("alarms", "monitor", "review", "reviews"), "edgemerge.cli.fleet"),
-=======
-    "Reviews": dict.fromkeys(("monitor", "review", "reviews", "settings"), "edgemerge.cli.fleet"),
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
+    "Reviews": dict.fromkeys(
+        ("alarms", "monitor", "review", "reviews", "settings"), "edgemerge.cli.fleet"
+    ),
     "Server": {"audit": __name__},
 }
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")

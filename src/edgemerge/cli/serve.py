@@ -82,10 +82,7 @@ def serve(
     log_level: str,
     *,
     history_days: int,
-<<<<<<< HEAD
     episode_days: int,
-=======
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
     log_json: bool,
 ) -> None:
     """Run the server until a signal stops it.

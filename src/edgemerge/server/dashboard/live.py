@@ -10,18 +10,14 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from edgemerge.server.dashboard import formatting
-<<<<<<< HEAD
-from edgemerge.server.dashboard.device import DeviceView, chart_series, device_view
+from edgemerge.server.dashboard.chart import point_series
+from edgemerge.server.dashboard.device import DeviceView, device_view
 from edgemerge.server.dashboard.episodes import (
     Wanted,
     cards_digest,
     episodes_view,
     render_cards,
 )
-=======
-from edgemerge.server.dashboard.chart import point_series
-from edgemerge.server.dashboard.device import DeviceView, device_view
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 from edgemerge.server.dashboard.fleet_table import FleetTables
 from edgemerge.server.dashboard.pages import TEMPLATES
 from edgemerge.server.dashboard.sign_in import DataSession, cookie_of

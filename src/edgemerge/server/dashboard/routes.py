@@ -6,13 +6,11 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 
 from edgemerge.core.errors import UnknownError
-<<<<<<< HEAD
-from edgemerge.server.dashboard import device, episodes, fleet, live, log, merge, pages, sign_in
-=======
 from edgemerge.server.dashboard import (
     add_device,
     compare,
     device,
+    episodes,
     fleet,
     live,
     log,
@@ -20,7 +18,6 @@ from edgemerge.server.dashboard import (
     pages,
     sign_in,
 )
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 from edgemerge.server.dashboard.pages import SecurityHeaders, error_page, security_headers
 from edgemerge.server.dashboard.sign_in import HOME_PATH, PageSession
 from edgemerge.server.http import add_error_handlers
@@ -49,11 +46,7 @@ def mount_dashboard(app: FastAPI) -> None:
 
 def create_dashboard(app: FastAPI) -> FastAPI:
     """Return the app of the pages; it shares the state of the app it is mounted in."""
-<<<<<<< HEAD
-    parts = (pages, sign_in, fleet, episodes, device, live, merge, log)
-=======
-    parts = (pages, sign_in, fleet, add_device, compare, device, live, merge, log)
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
+    parts = (pages, sign_in, fleet, add_device, episodes, compare, device, live, merge, log)
     dashboard = FastAPI(
         openapi_url=None,
         docs_url=None,

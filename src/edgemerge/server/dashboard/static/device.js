@@ -1,11 +1,6 @@
 // The page of a device: its chart, and parts of the page that follow the stream.
-<<<<<<< HEAD
-import { Chart } from "./chart.js";
-import { isEdited, showTimes } from "./page.js";
-=======
 import { RangedChart } from "./chart.js";
-import { showTimes } from "./page.js";
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
+import { isEdited, showTimes } from "./page.js";
 import { follow } from "./stream.js";
 
 const LIVE_S = 600;
@@ -28,29 +23,6 @@ function showLive() {
   if (state.chart?.range === "live" && state.live) state.chart.set(state.live);
 }
 
-<<<<<<< HEAD
-async function showDay() {
-  const answer = await fetch(page.dataset.minutes, { headers: { Accept: "application/json" } });
-  if (!answer.ok || state.span !== "day") return;
-  const day = await answer.json();
-  const alarms = day.highest.map((highest, i) => (day.alarms[i] ? highest : null));
-  state.chart.show([day.at, day.highest, day.threshold, alarms, day.mean], ["Highest of the minute", "Mean"]);
-}
-
-function choose(span) {
-  state.span = span;
-  clearInterval(state.timer);
-  document.querySelectorAll("#spans button").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.span === span)));
-  if (span === "minutes") {
-    showMinutes();
-    return;
-  }
-  showDay();
-  state.timer = setInterval(showDay, DAY_MS);
-}
-=======
-const isEdited = (place) => [...place.querySelectorAll("input, select, textarea")].some((field) => field.type !== "hidden" && (field.value !== (field.defaultValue ?? field.value) || (field.defaultChecked ?? false) !== (field.checked ?? false)));
->>>>>>> a2732fbb7a11e1bf8c6fb1be81f7773bda30b054
 
 // Replaces a part of the page by what the server's template made of it; all in it is escaped there.
 function replace(name, text) {

@@ -31,7 +31,7 @@ export function showTime(element, skew = 0) {
 export const showTimes = (root = document) => root.querySelectorAll("time[data-at]").forEach((e) => showTime(e));
 
 // Whether somebody has typed something here that was not sent.
-export const isEdited = (place) => [...place.querySelectorAll('input[type="text"]')].some((field) => field.value !== field.defaultValue);
+export const isEdited = (place) => [...place.querySelectorAll("input, select, textarea")].some((field) => field.type !== "hidden" && (field.value !== (field.defaultValue ?? field.value) || (field.defaultChecked ?? false) !== (field.checked ?? false)));
 
 function zone() {
   const found = document.getElementById("zone");
