@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Monitor
+from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import MonitorConfig, read_config
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import describe_values
@@ -14,7 +15,7 @@ from edgemerge.agent.runner import follow_settings
 from edgemerge.agent.state import AgentState, AppliedSettings, state_from_bytes, state_to_bytes
 from edgemerge.core.errors import SettingError
 from edgemerge.exchange.client import DesiredState, ReportAnswer, parse_desired
-from tests.agent.reporting_desk import OK, Desk, P, ReportOutcome
+from tests.agent.reporting_desk import OK, Desk, P
 
 OWN = MonitorConfig(false_alarms="1 per day", votes=(2, 3))
 FILE = """
@@ -51,23 +52,26 @@ def memory():
 
 
 @pytest.fixture
-def reviewer(memory):
-    made = Reviewer(memory, Quiet(), Saver(), clock=lambda: 0.0, monitor=OWN)
-    made.saver = made._keeper
-    return made
+def saver():
+    return Saver()
+
+
+@pytest.fixture
+def reviewer(memory, saver):
+    return Reviewer(memory, Quiet(), saver, clock=lambda: 0.0, monitor=OWN)
 
 
 def desired(memory, **settings):
     memory.desired = DesiredState(7, reviews=(), settings=settings).plain()
 
 
-def test_a_limit_is_applied_once_and_saved(memory, reviewer):
+def test_a_limit_is_applied_once_and_saved(memory, reviewer, saver):
     desired(memory, version=3, label="Pump of hall B", limit=5.5, false_alarms=None)
     assert reviewer.tend()
     assert memory.settings == AppliedSettings(3, label="Pump of hall B", limit=5.5)
     assert memory.monitor.limit.value == 5.5
     assert memory.monitor.options == OWN.options | {"limit": 5.5, "false_alarms": None}
-    assert reviewer.saver.saved == 1
+    assert saver.saved == 1
     memory.monitor.change(**OWN.options | {"limit": 9.0, "false_alarms": None})
     desired(memory, version=3, label="Pump of hall B", limit=5.5, false_alarms=None)
     assert not reviewer.tend()
