@@ -168,13 +168,14 @@ def test_problems_with_the_data_are_counted_by_name(tmp_path):
     problem = {"since": 1.0, "words": ""}
     with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
         here.operator.create_fleet("mine", SHARED)
+        here.service.writer.write(
+            lambda tx: [
+                tx.run("insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}")
+                for i in range(3)
+            ]
+        )
         now = here.service.clock()
         for i, names in enumerate((["no data"], ["no data", "gap"], ["new kind"])):
-            here.service.writer.write(
-                lambda tx, i=i: tx.run(
-                    "insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}"
-                )
-            )
             told = report(now, problems=[problem | {"name": name} for name in names])
             here.service.history.take("mine", f"d{i}", told, now)
         found = values(here, "edgemerge_problems")
