@@ -199,12 +199,12 @@ def test_a_device_whose_data_are_wrong_shows_the_problem_and_not_online(world, o
     take(world, "pump-3")
     page = operator.get(PAGE).text
     shown = [cells(page, f"pump-{i}")["state"] for i in (1, 2, 3)]
-    assert shown == ["no data, stuck sensor", "no sample yet", "online"]
-    assert '<span class="state" data-state="problem">no data, stuck sensor</span>' in page
+    assert shown == ["no data +1", "no sample yet", "online"]
+    assert '<span class="state" data-state="problem">no data +1</span>' in page
     assert "1 online, 2 problem" in page
     assert "pump-1" in operator.get(f"{PAGE}?q=stuck").text
     device = operator.get(f"{PAGE}/devices/pump-1").text
-    assert '<span class="state" data-state="problem">no data, stuck sensor</span>' in device
+    assert '<span class="state" data-state="problem">no data +1</span>' in device
     assert "no usable row for 31 s: check the cable" in device
     world.now += 60.0
     assert cells(operator.get(PAGE).text, "pump-1")["state"] == "quiet"

@@ -145,8 +145,11 @@ class DeviceRow(NamedTuple):
 
     @property
     def state_words(self) -> str:
-        """What the cell of the state shows: the name of a problem instead of "problem"."""
-        return self.problem if self.state == "problem" else self.state
+        """What the cell of the state shows: the first problem, and how many more there are."""
+        if self.state != "problem":
+            return self.state
+        first, *more = self.problem.split(", ")
+        return f"{first} +{len(more)}" if more else first
 
     @property
     def needs(self) -> list[tuple[str, str]]:
@@ -287,7 +290,7 @@ def matches(row: DeviceRow, words: str) -> bool:
     """Return whether all words are in the name, state, pattern or needs of a device."""
     needs = " ".join(words for words, _ in row.needs)
     alarm = " alarm" if row.alarm else ""
-    state = row.state if row.state == row.state_words else f"{row.state} {row.state_words}"
+    state = f"{row.state} {row.problem}" if row.state == "problem" else row.state
     text = f"{row.device} {state} {row.pattern or ''}{alarm} {needs}".lower()
     return all(word in text for word in words.lower().split())
 
