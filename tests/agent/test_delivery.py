@@ -21,6 +21,7 @@ from aiosmtpd.smtp import AuthResult
 
 from edgemerge import delivery
 from edgemerge.agent.config import read_config
+from edgemerge.agent.quality import Problem, ProblemEvent
 from edgemerge.agent.runner import make_sinks
 from edgemerge.agent.sinks import DeliverySink
 from edgemerge.core.errors import SettingError
@@ -209,6 +210,22 @@ def test_a_restart_within_an_episode_tells_nothing_again_and_its_end_is_told(tmp
         until(lambda: len(server.got) == 2, "the end")
         sink.close()
         assert [each["event"] for each in server.bodies] == ["alarm", "all clear"]
+
+
+def test_problems_with_the_data_are_told_when_they_begin_and_when_they_end(tmp_path):
+    problem = Problem("stuck sensor", 1_794_000_000.0, "flow has not changed. Check it.", ("flow",))
+    with receiver() as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "spool")
+        sink.problem("pump-3", ProblemEvent(problem))
+        sink.problem("pump-3", ProblemEvent(problem, ended=1_794_000_600.0))
+        until(lambda: len(server.got) == 2, "both")
+        sink.close()
+    began, ended = server.bodies
+    assert (began["event"], began["at"], began["inputs"]) == ("problem", problem.since, ["flow"])
+    assert "has a problem with its data since 2026-11-06" in began["text"]
+    assert "Stuck sensor: flow has not changed. Check it." in began["text"]
+    assert (ended["event"], ended["at"]) == ("problem over", 1_794_000_600.0)
+    assert "pump-3" in ended["title"]
 
 
 def test_another_episode_after_a_restart_is_told(tmp_path):

@@ -285,3 +285,18 @@ def test_a_report_that_hangs_delays_the_end_by_less_than_a_second(desk):
     assert desk.now == pytest.approx(FINAL_REPORT_TIMEOUT_S)
     assert len(desk.reports) == 1
     assert FINAL_REPORT_TIMEOUT_S < 1.0
+
+
+def test_problems_with_the_data_go_only_to_a_server_that_takes_them(desk):
+    found = {"name": "no data", "since": NOON, "words": "no usable row\x1b for 31 s" + "." * 600}
+    desk.words |= {"problems": [found | {"inputs": []}] * 20}
+    assert desk.told_by(OK).status.problems == []
+    takes = ReportOutcome(ReportAnswer(1.0, 0, problems=True))
+    assert desk.told_by(takes).status.problems == []
+    problems = desk.told_by(takes).status.problems
+    assert len(problems) == 16
+    assert (problems[0].name, problems[0].since) == ("no data", NOON)
+    assert problems[0].words.startswith("no usable row for 31 s..")
+    desk.told_by(AWAY)
+    desk.tick(60.0)
+    assert desk.reports[-1].status.problems == []  # it may be an older server now

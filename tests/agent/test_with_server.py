@@ -77,6 +77,33 @@ def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
 
 
 @pytest.mark.slow
+def test_the_server_shows_a_problem_with_the_data_while_it_lasts(hub, tmp_path):
+    config = enrolled(hub, tmp_path, "quality.no_data_s=1", "report.every_s=0.05")
+    operator, grown = hub.operator, 0
+
+    def state():
+        return operator.device("pumps", "pump-1")
+
+    def grows():
+        nonlocal grown
+        grown += 1
+        write_rows(tmp_path / "rows.csv", stream(1, grown), "a")
+
+    with Running(config) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        wait_until(lambda: state()["state"] == "problem")
+        (problem,) = state()["status"]["problems"]
+        assert problem["name"] == "no data"
+        assert "nothing is added to" in problem["words"]
+        found = send_command(config.state, "status", ASK_S)["problems"]
+        assert [each["name"] for each in found] == ["no data"]
+        wait_until(lambda: grows() or state()["state"] == "online")
+        assert state()["status"]["problems"] == []
+        assert len(agent.listener.verdicts) >= 41  # detection went on
+    operator.close()
+
+
+@pytest.mark.slow
 def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub:
         config = enrolled(hub, tmp_path, "source.kind=csv")

@@ -28,7 +28,7 @@ PAGES = {
     "fleet": f"/ui/fleets/{FLEET}",
     "fleet without devices": "/ui/fleets/empty",
     "device": f"/ui/fleets/{FLEET}/devices/pump-1",
-    "device with values": f"/ui/fleets/{FLEET}/devices/pump-2",
+    "device with values and problems": f"/ui/fleets/{FLEET}/devices/pump-2",
     "device to review": f"/ui/fleets/{FLEET}/devices/pump-3",
     "device, a month": f"/ui/fleets/{FLEET}/devices/pump-1?range=month",
     "compare": f"/ui/fleets/{FLEET}/compare?device=pump-1&device=pump-2",
@@ -61,6 +61,8 @@ def peopled(tmp_path_factory):
         shop.report("pump-1", 1.0, 1.1, 9.0, alarms=[alarm(9.0, flow=12.0, temperature=3.0)])
         values = [{"name": "n" * 200, "value": -1234.5, "unit": "°C"}]
         more = {"values": values, "settings": {"version": 1, "refused": "r" * 300}}
+        about = {"since": 1e9, "words": "no row could be read. " + "w" * 400}
+        more["problems"] = [about | {"name": name} for name in ("unreadable rows", "stuck sensor")]
         shop.report(
             "pump-2", 1.0, 1.1, 0.9, status={"pattern": "normal", "patterns": patterns, **more}
         )

@@ -73,3 +73,26 @@ def test_a_page_comes_back_by_itself_when_the_server_does(shop, visit):
     expect(row).to_contain_text("6.25")
     expect(visitor.page).to_have_url(re.compile(f"/ui/fleets/{FLEET}$"))  # still signed in
     visitor.must_be_quiet("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_EMPTY", "503", "RESET")
+
+
+def test_a_problem_with_the_data_is_amber_on_both_pages_until_it_is_over(shop, visit):
+    shop.add("pump-1", "idle")
+    shop.report("pump-1", 1.0)
+    visitor = visit()
+    visitor.sign_in(shop.here.token, f"/ui/fleets/{FLEET}")
+    state = visitor.page.locator(".c-state .state")
+    expect(state).to_have_text("online")
+    words = "no usable row for 31 s. Check what writes the data."
+    problem = {"name": "no data", "since": time.time(), "words": words}
+    shop.report("pump-1", 1.0, status={"problems": [problem]})
+    expect(state).to_have_text("no data", timeout=SOON_MS)
+    expect(state).to_have_attribute("data-state", "problem")
+    online = "rgb(21, 115, 71)"
+    assert state.evaluate("e => getComputedStyle(e, '::before').backgroundColor") != online
+    expect(visitor.page.locator('[data-total="states"]')).to_contain_text("1 problem")
+    visitor.page.goto(f"{shop.here.url}/ui/fleets/{FLEET}/devices/pump-1")
+    expect(visitor.page.locator("#part-head")).to_contain_text(words)
+    shop.report("pump-1", 1.0)
+    expect(visitor.page.locator("#part-head .state")).to_have_text("online", timeout=SOON_MS)
+    expect(visitor.page.locator("#part-head")).not_to_contain_text(words)
+    visitor.must_be_quiet()

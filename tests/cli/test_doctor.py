@@ -104,6 +104,75 @@ path = "in.csv"
         assert "set low and high in [projection]" in told.advice
 
 
+ROWS = "flow,heat\n" + "1.5,2.5\n" * 150
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "level", "words"),
+    [
+        (ROWS, "", "ok", "100 of the first 100 rows can be read"),
+        (ROWS.replace(",", ";"), "", "fail", 'set source.delimiter = ";"'),
+        (ROWS.replace(",", ";").replace(".", ","), 'delimiter = ";"', "fail", "the last: '1,5' is"),
+        (
+            "flow,heat\n" + "1,x\n1,2\n" * 60,
+            "",
+            "warn",
+            "50 of the first 100 rows can be read, the",
+        ),
+        ("flow,heat\n", "", "warn", "there is no row yet"),
+        ("flows,heat\n1,2\n", "", "fail", 'did you mean "flows"?'),
+    ],
+)
+def test_the_first_hundred_rows_are_read_as_by_the_agent(tmp_path, text, more, level, words):
+    (tmp_path / "in.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "pump.toml").write_text(
+        f"""
+device = "pump-1"
+state = "state"
+[projection]
+names = ["flow", "heat"]
+low = 0.0
+high = 10.0
+[source]
+kind = "csv"
+path = "in.csv"
+{more}
+""",
+        encoding="utf-8",
+    )
+    result = call("doctor", tmp_path / "pump.toml", "--json")
+    told = found(result.stdout)["rows"]
+    assert told["level"] == level
+    assert words in told["words"]
+    assert result.exit_code == (1 if level == "fail" or "no row" in words else 0)
+
+
+def test_times_at_another_rate_are_a_warning_and_a_pipe_is_not_read(tmp_path):
+    lines = "".join(f"{i * 0.02:.2f},1.5\n" for i in range(100))
+    (tmp_path / "in.csv").write_text("t,flow\n" + lines, encoding="utf-8")
+    text = """
+device = "pump-1"
+state = "state"
+[projection]
+names = ["flow"]
+[source]
+kind = "tail"
+path = "in.csv"
+time = "t"
+[quality]
+rate_hz = 100.0
+"""
+    (tmp_path / "pump.toml").write_text(text, encoding="utf-8")
+    told = {each.about: each for each in doctor.check_config(tmp_path / "pump.toml")}
+    assert told["wrong rate"].level == "warn"
+    assert "50 rows a second, expected 100" in told["wrong rate"].words
+    (tmp_path / "in.csv").unlink()
+    os.mkfifo(tmp_path / "in.csv")
+    told = {each.about: each for each in doctor.check_config(tmp_path / "pump.toml")}
+    assert "is a pipe" in told["source"].words
+    assert "rows" not in told
+
+
 @pytest.mark.slow
 def test_this_installation_is_sound():
     done = program("doctor", "--json")

@@ -35,6 +35,25 @@ def test_a_new_detector_learns_what_the_library_would_have_learnt(tmp_path, idle
     assert load(tmp_path / "pump").own == Stats.of(SHARED, IDLE)
 
 
+def test_bad_rows_are_an_error_or_skipped_and_counted(tmp_path, idle):
+    lines = idle.read_text().splitlines()
+    lines[5] = lines[5].replace(lines[5].split(",")[0], "broken", 1)
+    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
+    new = ("learn", tmp_path / "pump", tmp_path / "bad.csv", "--new", "detector", *AGREE)
+    assert "found 'broken', expected a number" in failure(call(*new))
+    result = call(*new, "--skip-bad-rows", "--json")
+    told = json.loads(result.stdout)
+    assert (told["learnt"], told["skipped"]) == (399, 1)
+    assert "1 rows were skipped, the last: line 6: found 'broken'" in result.stderr
+    scored = call("score", tmp_path / "pump", tmp_path / "bad.csv", "--skip-bad-rows")
+    assert "1 rows were skipped" in scored.stderr
+    assert "399 samples" in scored.stderr
+    (tmp_path / "bad.csv").write_text("1;2;3\n4;5;6\n")
+    nothing = call("score", tmp_path / "pump", tmp_path / "bad.csv", "--skip-bad-rows")
+    assert nothing.exit_code == 5
+    assert "none of 1 rows could be read, the last: line 2: found '4;5;6'" in nothing.stderr
+
+
 def test_a_learner_goes_on_where_it_stopped(tmp_path, idle):
     pump = saved(detector(FAST), tmp_path / "pump")
     result = call("learn", pump, idle)

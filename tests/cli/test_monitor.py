@@ -43,6 +43,21 @@ def test_episodes_and_patterns_are_shown(config):
     assert found["episodes"][0]["inputs"][0][0] == "4"
 
 
+def test_problems_with_the_data_are_shown_with_what_to_do(tmp_path):
+    write_rows(tmp_path / "pump-1.csv", stream(50))
+    said = configured(
+        tmp_path, "source.kind=tail", "sync.every_s=0", "quality.no_data_s=0.2", "learner.kind=bank"
+    )
+    with Running(said) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 50)
+        config = tmp_path / "pump-1.toml"
+        wait_until(lambda: shown(config)["problems"])
+        text = call("monitor", "show", config).stdout
+        assert "data               no data\n" in text
+        assert "nothing is added to" in text
+        assert "Check what writes the data, and [source]." in text
+
+
 def test_what_was_decided_is_told_and_done(config):
     done = call("monitor", "review", config, "odd-1", "fault", "bearing")
     assert done.stdout == "odd-1 (56 samples) is the fault bearing\n"

@@ -94,6 +94,17 @@ def test_what_is_not_a_sample_is_refused_with_its_line(text, words):
         numbers(text)
 
 
+def test_what_is_not_a_sample_can_be_skipped_and_is_counted_with_its_reason():
+    text = "a,b\n1,2\n1,x\n,2\na,b\n3,nan\n1,2,3\n5\n7,8\n"
+    rows = CsvReader(BytesIO(text.encode()), skip_bad_rows=True)
+    assert [row for X in rows for row in X.tolist()] == [[1.0, 2.0], [7.0, 8.0]]
+    assert (rows.skipped, rows.why) == (5, "line 8: found 1 columns, expected 2 as before")
+
+
+def test_a_header_that_comes_again_is_no_sample():
+    assert numbers("a,b\n1,2\na,b\n3,4\n") == [[1.0, 2.0], [3.0, 4.0]]
+
+
 def test_an_unknown_column_is_told_with_those_that_are_there():
     with pytest.raises(SampleError, match="found no column 'c', expected one of: a, b"):
         numbers("a,b\n1,2\n", columns=["c"])

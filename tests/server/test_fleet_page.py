@@ -188,6 +188,39 @@ def test_states_change_by_time_alone(world, operator):
     assert seen == ["online", "quiet", "offline", "revoked"]
 
 
+PROBLEM = {"name": "no data", "since": 990.0, "words": "no usable row for 31 s: check the cable"}
+
+
+def test_a_device_whose_data_are_wrong_shows_the_problem_and_not_online(world, operator):
+    for name in ("pump-1", "pump-2", "pump-3"):
+        let_in(world, name)
+    take(world, "pump-1", problems=[PROBLEM, PROBLEM | {"name": "stuck sensor"}])
+    take(world, "pump-2", samples=0)
+    take(world, "pump-3")
+    page = operator.get(PAGE).text
+    shown = [cells(page, f"pump-{i}")["state"] for i in (1, 2, 3)]
+    assert shown == ["no data +1", "no sample yet", "online"]
+    assert '<span class="state" data-state="problem">no data +1</span>' in page
+    assert "1 online, 2 problem" in page
+    assert "pump-1" in operator.get(f"{PAGE}?q=stuck").text
+    device = operator.get(f"{PAGE}/devices/pump-1").text
+    assert '<span class="state" data-state="problem">no data +1</span>' in device
+    assert "no usable row for 31 s: check the cable" in device
+    world.now += 60.0
+    assert cells(operator.get(PAGE).text, "pump-1")["state"] == "quiet"
+    assert "check the cable" not in operator.get(f"{PAGE}/devices/pump-1").text
+
+
+def test_a_report_keeps_a_bounded_number_of_problems_by_the_servers_clock(world):
+    let_in(world, "pump-1")
+    told = report(900.0, problems=[PROBLEM | {"more": 1}] * 100)
+    world.service.history.take(FLEET, "pump-1", told, 1000.0)
+    found = world.service.history.latest(FLEET, "pump-1").status.problems
+    assert len(found) == 16
+    assert found[0].since == 1090.0
+    assert report(900.0).status.problems == []
+
+
 def test_a_device_that_pulls_is_not_offline(world, operator):
     let_in(world, "pump-1")
     world.service.history.pulled(FLEET, "pump-1", 10, grouped=False)

@@ -75,6 +75,7 @@ def value(here, name):
 def test_devices_are_counted_by_state(here):
     assert values(here, "edgemerge_device_states") == {
         ("online",): 1.0,
+        ("problem",): 0.0,
         ("quiet",): 2.0,  # one has shared, one has pulled; neither has ever reported
         ("offline",): 2.0,  # one has left, one was never heard of
         ("revoked",): 1.0,
@@ -161,6 +162,26 @@ def test_pages_and_routes_of_the_api_are_counted_by_their_full_path(here):
         "/healthz",
     ):
         assert f'edgemerge_requests_total{{method="GET",route="{path}"' in told
+
+
+def test_problems_with_the_data_are_counted_by_name(tmp_path):
+    problem = {"since": 1.0, "words": ""}
+    with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
+        here.operator.create_fleet("mine", SHARED)
+        here.service.writer.write(
+            lambda tx: [
+                tx.run("insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}")
+                for i in range(3)
+            ]
+        )
+        now = here.service.clock()
+        for i, names in enumerate((["no data"], ["no data", "gap"], ["new kind"])):
+            told = report(now, problems=[problem | {"name": name} for name in names])
+            here.service.history.take("mine", f"d{i}", told, now)
+        found = values(here, "edgemerge_problems")
+        assert found[("no data",)] == 2.0
+        assert (found[("gap",)], found[("other",)], found[("stuck sensor",)]) == (1.0, 1.0, 0.0)
+        assert values(here, "edgemerge_device_states")[("problem",)] == 3.0
 
 
 def test_no_name_of_a_fleet_or_device_is_told(here):

@@ -69,6 +69,16 @@ class ReadAhead:
         """The number of readings that the source could not parse."""
         return int(getattr(self._source, "skipped", 0))
 
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return str(getattr(self._source, "why_skipped", ""))
+
+    @property
+    def waiting(self) -> str:
+        """What the source waits for, in words."""
+        return str(getattr(self._source, "waiting", ""))
+
     def close(self) -> None:
         """Stop reading; a source that hangs is left behind."""
         self._stop.set()

@@ -399,6 +399,15 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
+class QualityConfig:
+    """[quality]: when something is wrong with the data; detection goes on in any case."""
+
+    no_data_s: float | None = not_negative(None)  # 0: never
+    stuck_rows: int = not_negative(300)  # 0: never
+    rate_hz: float | None = positive(None)  # of the rows; None: that of [features]
+
+
+@dataclass(frozen=True)
 class ThresholdConfig:
     """[threshold]: the former name of [monitor], with its former keys."""
 
@@ -514,6 +523,7 @@ class Config:
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    quality: QualityConfig = field(default_factory=QualityConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -550,6 +560,7 @@ TABLES: dict[str, type[Any]] = {
     "features": FeaturesConfig,
     "learner": LearnerConfig,
     "monitor": MonitorConfig,
+    "quality": QualityConfig,
     "exchange": ExchangeConfig,
     "sync": SyncConfig,
     "report": ReportConfig,

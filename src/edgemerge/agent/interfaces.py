@@ -18,13 +18,15 @@ class Reading:
     """What the sensors measured at one time, (k,); `position` is where to resume after it.
 
     The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
-    names are those of the values, where the source knows them.
+    names are those of the values, where the source knows them. `skipped` counts the rows before it
+    that the source could not read.
     """
 
     values: Array
     at: float | None = None
     position: Any = None
     names: tuple[str, ...] | None = None
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ class Verdict:
 
 
 class Source(Protocol):
-    """Where readings come from."""
+    """Where readings come from.
+
+    A source may have `skipped` (rows that it could not read), `why_skipped` (of the last one) and
+    `waiting` (what it waits for, in words).
+    """
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return readings from a position on, until there are no more or `stop` is set.

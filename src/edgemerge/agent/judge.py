@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.agent.interfaces import Features, Reading, Verdict
+from edgemerge.agent.quality import DataQuality
 from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.detector import Detector
@@ -36,8 +37,11 @@ class Judge:
         features: Features,
         names: Callable[[tuple[str, ...] | None], Sequence[str]],
         clock: Callable[[], float],
+        quality: DataQuality | None = None,
     ) -> None:
         """Judge samples; `names` returns the names of inputs for the names that a source read."""
+        self._quality = quality
+        self._counted = 0  # rows skipped by the source, up to the last reading
         self._memory, self._features = memory, features
         self._names, self._clock = names, clock
         self._read: tuple[str, ...] | None = None
@@ -55,6 +59,10 @@ class Judge:
         """
         memory = self._memory
         memory.position, self._read, self._reading = reading.position, reading.names, reading
+        memory.skipped += reading.skipped - self._counted
+        self._counted = reading.skipped
+        if self._quality is not None:
+            self._quality.row(reading)
         now = self._clock()
         at = now if reading.at is None else reading.at
         outside = memory.monitor.outside
@@ -69,11 +77,23 @@ class Judge:
         self._ahead_s = at - now
         verdict = self._verdict(result)
         memory.index += 1
-        if memory.monitor.outside != outside:
+        is_outside = memory.monitor.outside != outside
+        if self._quality is not None:
+            self._quality.sample(outside=is_outside)
+        if is_outside:
             self._count_outside(sample)
         if memory.index == RANGE_CHECK_SAMPLES and 2 * memory.monitor.outside > memory.index:
             raise OutsideError(self._outside_words())
         return verdict
+
+    def count_skipped(self, skipped: int) -> None:
+        """Count the rows that the source skipped since the last reading; `skipped` are all."""
+        self._memory.skipped_ahead = skipped - self._counted
+
+    def range_words(self) -> tuple[str, tuple[str, ...]]:
+        """Return what lies far outside the range, in words, and the names of these inputs."""
+        names = self._names(self._read)
+        return self._range_words(), tuple(names[i] for i in sorted(self._found))
 
     def scores(self, rows: Sequence[Sequence[float]]) -> list[float | None]:
         """Score samples without learning them; None while too little is known."""
@@ -179,7 +199,7 @@ class Judge:
         names, (low, high) = self._names(self._read), self._range()
         some = [
             f"{names[i]} from {a:.6g} to {b:.6g}, expected {low[i]:.6g} to {high[i]:.6g}"
-            for i, (a, b) in list(self._found.items())[:NAMED_INPUTS]
+            for i, (a, b) in sorted(self._found.items())[:NAMED_INPUTS]
         ]
         rest = len(self._found) - len(some)
         return "; ".join(some) + (f"; and {rest} more" if rest else "")

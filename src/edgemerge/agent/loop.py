@@ -12,10 +12,11 @@ from edgemerge.agent.background import ReadAhead
 from edgemerge.agent.control import ControlSocket, Request
 from edgemerge.agent.interfaces import Reading, Sink
 from edgemerge.agent.judge import Judge
+from edgemerge.agent.quality import DataQuality, ProblemEvent
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.reviewer import DECISION_HANDLERS, Reviewer
 from edgemerge.agent.state import AgentState, StateSaver
-from edgemerge.agent.sync import AnswerCallback, Synchronizer
+from edgemerge.agent.sync import AnswerCallback, Synchronizer, iso_time
 from edgemerge.core.errors import EdgemergeError
 
 MAX_SCORED_ROWS = 1000  # scored for one command: detection waits meanwhile
@@ -35,6 +36,7 @@ class Agent:
     sinks: list[Sink]
     reviews: Reviewer
     reporting: DeviceReporter | None = None
+    quality: DataQuality | None = None
 
     def tend(self, requests: Iterable[Request]) -> None:
         """Run the commands that have arrived by the control socket or a sink."""
@@ -50,7 +52,8 @@ class Agent:
         memory = self.memory
         found = {name: getattr(memory, name) for name in ("device", "incarnation", "revision")}
         found |= {"samples": memory.index, "alarms": memory.alarms, "learning": memory.learning}
-        found |= {"skipped": memory.skipped + self.inbox.skipped, "patterns": _patterns(memory)}
+        found |= {"skipped": memory.skipped + memory.skipped_ahead, "patterns": _patterns(memory)}
+        found["problems"] = [each.plain() for each in self.quality.problems] if self.quality else []
         found |= {"waiting": memory.learner.buffered, "saved": self.keeper.trouble or "ok"}
         found |= {"monitor": self._monitor_status(), "reviews": self.reviews.plain()}
         if memory.settings.version:
@@ -154,6 +157,15 @@ def _log_answer(found: dict[str, Any]) -> None:
     logger.info("a command was run", extra={"values": found})
 
 
+def _log_problem(event: ProblemEvent) -> None:
+    problem = event.problem
+    values = {"problem": problem.name, "since": iso_time(problem.since), "words": problem.words}
+    if event.ended is None:
+        logger.warning("a problem with the data began", extra={"values": values})
+    else:
+        logger.info("a problem with the data has ended", extra={"values": values})
+
+
 POLL_S = 0.1  # longest wait for a reading before the loop does other work
 SAVING_POLL_S = 0.005  # likewise, while something waits for the state to be saved
 STATUS_INTERVAL_S = 10.0  # between two reports to the sinks
@@ -179,6 +191,7 @@ class Loop:
             if reading is not None:
                 self.process_reading(reading)
             self.tend()
+        self._tend_quality()
         if sync_at_end and not stop.is_set():
             self.sync(stop)
         self._agent.keeper.save()
@@ -209,8 +222,29 @@ class Loop:
         if any(not each.kind.startswith("episode") for each in news):
             self._agent.keeper.begin()
 
+    def _tend_quality(self) -> None:
+        """Log and deliver problems of the data that begin or end."""
+        inbox, quality = self._agent.inbox, self._agent.quality
+        self._agent.judge.count_skipped(inbox.skipped)
+        if quality is None:
+            return
+        events = quality.tend(
+            skipped=inbox.skipped, why=inbox.why_skipped, waiting=lambda: inbox.waiting
+        )
+        for event in events:
+            _log_problem(event)
+            for sink in self._agent.sinks:
+                deliver = getattr(sink, "problem", None)
+                if deliver is not None:
+                    deliver(self._agent.memory.device, event)
+        if events:
+            self._report_due = min(self._report_due, self._reported + NEWS_INTERVAL_S)
+            if self._agent.reporting is not None:
+                self._agent.reporting.hurry()
+
     def tend(self) -> None:
         """Run commands; sync, save and report if due. Nothing here waits."""
+        self._tend_quality()
         self._agent.tend(self._control.requests())
         if self._agent.syncing is not None:
             self._agent.syncing.tend()

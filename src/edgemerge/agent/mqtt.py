@@ -143,15 +143,29 @@ class MqttSource:
         self._reader = RowReader(form)
         self._waiting: Queue[bytes | None] = Queue(room)
         self.dropped = 0
+        self._link: BrokerConnection | None = None
 
     @property
     def skipped(self) -> int:
         """The number of messages that could not be parsed."""
         return self._reader.skipped
 
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return self._reader.why_skipped
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for."""
+        place = f"{self._broker.host}:{self._broker.port}"
+        if self._link is None or not self._link.connected:
+            return f"the broker {place} cannot be reached, or denies access"
+        return f"no message comes on {self._topic} of the broker {place}"
+
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
         """Return readings until `stop` is set."""
-        link = BrokerConnection(
+        self._link = link = BrokerConnection(
             self._broker,
             on_connect=lambda client: client.subscribe(self._topic, self._qos),
             on_message=self._enqueue,
@@ -164,7 +178,7 @@ class MqttSource:
                 except Empty:
                     continue
                 if row is not None:
-                    yield Reading(row.values, row.at, names=row.names)
+                    yield Reading(row.values, row.at, names=row.names, skipped=self.skipped)
         finally:
             link.close()
 

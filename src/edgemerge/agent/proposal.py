@@ -29,7 +29,14 @@ from edgemerge.agent.config import (
     SinkConfig,
     SourceConfig,
 )
-from edgemerge.agent.rows import TIME_UNITS, BadRow, TimeFormat, with_decimal_point
+from edgemerge.agent.rows import (
+    TIME_UNITS,
+    UTF16_WORDS,
+    BadRow,
+    TimeFormat,
+    is_utf16,
+    with_decimal_point,
+)
 from edgemerge.agent.runner import make_features
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
@@ -257,10 +264,8 @@ def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
 
 
 def _decoded(data: bytes) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data[:1000].count(0) > len(data[:1000]) // 4:
-        raise SampleError(
-            "found UTF-16, expected UTF-8: convert it, as with `iconv -f UTF-16 -t UTF-8`"
-        )
+    if is_utf16(data):
+        raise SampleError(UTF16_WORDS)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

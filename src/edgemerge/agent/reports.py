@@ -114,6 +114,7 @@ def _put_in_slot(
 
 MAX_TEXT_CHARS = 500
 MAX_PATTERNS = 64
+MAX_PROBLEMS = 16
 MAX_REASONS = 8
 MAX_EPISODES = 32  # of the monitor's status, the newest
 MAX_ODD_PATTERNS = 48
@@ -153,6 +154,18 @@ def describe_status(
     }
     found["synced"] = None if synced is None else timestamp(synced)
     return found | {"saved": printable(str(status["saved"]), MAX_TEXT_CHARS)}
+
+
+def describe_problems(problems: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+    """Return the problems with the data, so that they fit."""
+    return [
+        {
+            "name": printable(each["name"], MAX_NAME_CHARS),
+            "since": timestamp(each["since"]),
+            "words": printable(each["words"], MAX_TEXT_CHARS),
+        }
+        for each in problems[:MAX_PROBLEMS]
+    ]
 
 
 def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
@@ -313,6 +326,7 @@ class DeviceReporter:
         self._sends_desired = False  # whether the last answer named a desired state
         self._takes_monitor = _knows_reviews(memory.desired)  # whether the server does
         self._takes_settings = False  # and settings and values
+        self._takes_problems = False
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def verdict(self, verdict: Verdict) -> None:
@@ -368,6 +382,8 @@ class DeviceReporter:
         # Older servers refuse unknown keys.
         if self._sends_desired:
             report["status"]["desired"] = self._memory.followed
+        if self._takes_problems:
+            report["status"]["problems"] = describe_problems(found["problems"])
         if self._takes_monitor:
             report["status"] |= {
                 "monitor": describe_monitor(found["monitor"]),
@@ -423,6 +439,9 @@ class DeviceReporter:
         self._sends_desired = answer.desired is not None
         self._takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
         self._takes_settings = answer.settings
+        if answer.problems and not self._takes_problems:
+            self.hurry()  # it may not know that there are any
+        self._takes_problems = answer.problems
         wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
@@ -431,7 +450,8 @@ class DeviceReporter:
         if was_not_sent(error):
             self._points.requeue(taken)
         # It may be an older server now.
-        self._sends_desired = self._takes_monitor = self._takes_settings = False
+        self._sends_desired = self._takes_monitor = False
+        self._takes_settings = self._takes_problems = False
         now, kind = self._clocks.steady(), error_kind(error)
         if kind in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])

@@ -92,11 +92,18 @@ class TimeFormat:
     pattern: str | None = None
     zone: str | None = None
 
-    def parse(self, found: Any) -> float:
+    def parse(self, found: Any, after: float | None = None) -> float:
         """Return the time in Unix seconds.
+
+        When clocks are set back in autumn, an hour of local times comes twice: it is the second
+        time where the first would be before `after`, the time of the row before.
 
         >>> [TimeFormat().parse(t) for t in ("1970-01-01T00:01Z", "60", "1970-01-01 01:01+01:00")]
         [60.0, 60.0, 60.0]
+        >>> times = TimeFormat(zone="Europe/Berlin")
+        >>> first = times.parse("2026-10-25 02:59")
+        >>> times.parse("2026-10-25 02:00", after=first) - first
+        60.0
         """
         value = _number_or_none(found)
         if value is not None and isfinite(value) and (self.pattern in (None, *TIME_UNITS)):
@@ -107,7 +114,11 @@ class TimeFormat:
                 moment = datetime.fromisoformat(text)
             else:
                 moment = datetime.strptime(text, self.pattern)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=self._zone)).timestamp()
+            local = moment if moment.tzinfo else moment.replace(tzinfo=self._zone)
+            at = local.timestamp()
+            if after is not None and at < after and not moment.tzinfo:
+                at = max(at, local.replace(fold=1).timestamp())
+            return at
         except (ValueError, OverflowError) as error:
             expected = f", expected {self.pattern}" if self.pattern else ""
             raise BadRow(f"{text[:40]!r} is no time{expected}") from error
@@ -128,14 +139,14 @@ def time_zone(name: str) -> tzinfo:
         ) from error
 
 
-THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")  # with a decimal comma
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # with a decimal comma
 
 
 def with_decimal_point(text: str) -> str:
     """Return a number with a decimal comma as one with a decimal point.
 
-    >>> with_decimal_point("-1.234,5"), with_decimal_point("0,5"), with_decimal_point("0.5")
-    ('-1234.5', '0.5', '0.5 with a decimal point')
+    >>> with_decimal_point("-1.234,5"), with_decimal_point("0,5"), with_decimal_point("0.125")
+    ('-1234.5', '0.5', '0.125 with a decimal point')
     """
     if THOUSANDS.fullmatch(text):
         text = text.replace(".", "")
@@ -168,6 +179,7 @@ class CsvRows:
         self._delimiter, self._width = delimiter, width
         self._decimal, self._skip_lines, self._time_format = decimal, skip_lines, time_format
         self._first, self._skipped_lines, self._has_read = True, 0, False
+        self._last: float | None = None  # the time of the row before
 
     def begin(self) -> None:
         """Expect the first line of a file."""
@@ -202,22 +214,38 @@ class CsvRows:
         return row
 
     def _must_have_columns(self) -> None:
-        names = [("source.columns", each) for each in self._columns] + [("source.time", self._time)]
-        for key, name in names:
-            if isinstance(name, str) and column_number(name) is None:
-                must_have_column(name, self.header or (), key, self._delimiter)
+        for key, name in self._names():
+            must_have_column(name, self.header or (), key, self._delimiter)
+
+    def _names(self) -> list[tuple[str, str]]:
+        """Return the columns that were chosen by name, each with its setting."""
+        chosen = [("source.columns", each) for each in self._columns]
+        return [
+            (key, name)
+            for key, name in [*chosen, ("source.time", self._time)]
+            if isinstance(name, str) and column_number(name) is None
+        ]
 
     def _is_header(self, found: list[str]) -> bool:
         if self._has_header is not None:
             return self._has_header
         if self.header is not None and tuple(found) == self.header:
             return True
-        numbers = [column_number(each) for each in self._columns]
+        if self.header is None and self._names():
+            return True
+        numbers = [self._index(each, len(found)) for each in self._columns]
         chosen = [each for each in numbers if each is not None]
-        time = None if self._time is None else column_number(self._time)
+        time = None if self._time is None else self._index(self._time, len(found))
         chosen = chosen or [i for i in range(len(found)) if i != time]
         looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
         return any(self._number(field) is None for field in looked)
+
+    def _index(self, column: Column, count: int) -> int | None:
+        """Return where a column is, by the header of the file before if it has as many."""
+        header = self.header or ()
+        if len(header) == count and column in header:
+            return header.index(str(column))
+        return column_number(column)
 
     def _number(self, text: str) -> float | None:
         return _number_or_none(with_decimal_point(text) if self._decimal == "," else text)
@@ -225,6 +253,11 @@ class CsvRows:
     def _read(self, found: list[str]) -> Row:
         if self.header is not None and len(found) != len(self.header):
             raise BadRow(f"{len(found)} fields instead of {len(self.header)}")
+        width = len(self._columns) or self._width
+        if len(found) == 1 and width != 1 and (marks := _other_delimiters(found[0])):
+            raise BadRow(
+                f'the row has one field, {found[0][:40]!r}: set source.delimiter = "{marks[0]}"'
+            )
         time = None if self._time is None else self._at(self._time, len(found))
         at = None if time is None else self._parse_time(found[time])
         columns = [self._at(each, len(found)) for each in self._columns]
@@ -232,11 +265,12 @@ class CsvRows:
         names = None if self.header is None else tuple(self.header[i] for i in columns)
         chosen = [found[i] for i in columns]
         chosen = [with_decimal_point(each) for each in chosen] if self._decimal == "," else chosen
-        return Row(_parse_values(chosen, len(self._columns) or self._width), at, names)
+        return Row(_parse_values(chosen, width, names), at, names)
 
     def _parse_time(self, text: str) -> float:
         value = self._number(text) if self._decimal == "," else None
-        return self._time_format.parse(text if value is None else value)
+        self._last = self._time_format.parse(text if value is None else value, self._last)
+        return self._last
 
     def _at(self, column: Column, count: int) -> int:
         if self.header is not None and column in self.header:
@@ -255,11 +289,24 @@ def must_have_column(name: str, header: Sequence[str], key: str, delimiter: str 
         return
     near = get_close_matches(name, header, n=1)
     advice = f'did you mean "{near[0]}"?' if near else f"name one of them in {key}"
-    if len(header) == 1 and any(mark in header[0] for mark in ";\t|,"):
-        advice = f"the line has one field only, so source.delimiter is not {delimiter!r}"
+    if len(header) == 1 and (marks := _other_delimiters(header[0])):
+        advice = (
+            f"the line has one field only, so the delimiter is not {delimiter!r}: "
+            f'set source.delimiter = "{marks[0]}"'
+        )
+    elif 2 * sum(_number_or_none(each) is not None for each in header) >= len(header):
+        advice = (
+            "the first line has numbers, so the file has no header: set source.header = false, "
+            'and columns by number, as in ["1", "2"]'
+        )
     raise SettingError(
         f'found no column "{name}" ({key}) in the header {", ".join(header)[:400]}: {advice}'
     )
+
+
+def _other_delimiters(field: str) -> list[str]:
+    """Return delimiters that are within a field, the likeliest first."""
+    return [mark.replace("\t", "\\t") for mark in ";\t|," if mark in field]
 
 
 class JsonRows:
@@ -277,6 +324,7 @@ class JsonRows:
         self.header: tuple[str, ...] | None = None
         self._columns, self._time, self._width = tuple(columns), time, width
         self._time_format = time_format
+        self._last: float | None = None  # the time of the row before
 
     def begin(self) -> None:
         """Do nothing: the first line is like any other."""
@@ -295,11 +343,13 @@ class JsonRows:
             raise BadRow(f"not JSON: {error}") from error
         if not isinstance(found, dict | list):
             raise BadRow(f"{type(found).__name__} instead of an object or array")
-        at = None if self._time is None else self._time_format.parse(_field(found, self._time))
+        at = None
+        if self._time is not None:
+            at = self._last = self._time_format.parse(_field(found, self._time), self._last)
         chosen = self._chosen(found)
         values = [_field(found, each) for each in chosen]
         names = tuple(map(str, chosen)) if isinstance(found, dict) else None
-        row = Row(_parse_values(values, len(self._columns) or self._width), at, names)
+        row = Row(_parse_values(values, len(self._columns) or self._width, names), at, names)
         if isinstance(found, dict) and self.header is None and not self._columns:
             self.header = tuple(found)  # only from a valid row
         return row
@@ -411,19 +461,40 @@ def _field(found: Any, column: Column) -> Any:
         raise BadRow(f"there is no column {column!r}") from error
 
 
-def _parse_values(found: Sequence[Any], width: int | None) -> Array:
+def _parse_values(
+    found: Sequence[Any], width: int | None, names: Sequence[str] | None = None
+) -> Array:
     if width is not None and len(found) != width:
         raise BadRow(f"{len(found)} values instead of {width}")
     if not found:
         raise BadRow("no values")
-    return np.array([_parse_number(each) for each in found], dtype=np.float64)
+    return np.array([_parse_number(each, i, names) for i, each in enumerate(found)], np.float64)
 
 
-def _parse_number(found: Any) -> float:
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+
+def _parse_number(found: Any, i: int, names: Sequence[str] | None) -> float:
     value = _number_or_none(found)
-    if value is None or not isfinite(value):
-        raise BadRow(f"{str(found)[:40]!r} is no finite number")
-    return value
+    if value is not None and isfinite(value):
+        return value
+    text, name = str(found)[:40], names[i] if names else i + 1
+    words = f"{text!r} is no finite number (column {name})"
+    if not text:
+        words = f"{words}: the cell is empty"
+    elif DECIMAL_COMMA.fullmatch(text):
+        words = f'{words}: set source.decimal = ","'
+    elif _is_iso_time(text):
+        words = f"{words}: it is a time, so set source.time to that column"
+    raise BadRow(words)
+
+
+def _is_iso_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number_or_none(found: Any) -> float | None:
@@ -446,6 +517,21 @@ class Line(NamedTuple):
 
     text: bytes | None
     end: int
+
+
+UTF16_WORDS = "found UTF-16, expected UTF-8: convert it, as with `iconv -f UTF-16 -t UTF-8`"
+
+
+def is_utf16(data: bytes) -> bool:
+    """Return whether bytes look like UTF-16: its mark comes first, or zeros between letters.
+
+    >>> is_utf16("a,b".encode("utf-16")), is_utf16("a,b".encode("utf-16-le")), is_utf16(bytes(99))
+    (True, True, False)
+    """
+    head = data[:1000]
+    return head[:2] in (b"\xff\xfe", b"\xfe\xff") or (
+        len(head) // 4 < head.count(0) < len(head) * 3 // 4
+    )
 
 
 class LineSplitter:
@@ -489,7 +575,8 @@ class RowReader:
     def __init__(self, form: RowFormat, clock: Callable[[], float] = monotonic) -> None:
         """Read lines of this form."""
         self.form = form
-        self.skipped = 0
+        self.skipped, self.why_skipped = 0, ""
+        self._has_read = False
         self._clock, self._quiet_until = clock, -1e300
 
     def row(self, line: bytes | None) -> Row | None:
@@ -497,15 +584,22 @@ class RowReader:
         try:
             if line is None:
                 raise BadRow("the line is too long")
-            return self.form.row(line.decode())
+            if is_utf16(line):
+                if not self._has_read:  # a later file must not end the agent
+                    raise SettingError(UTF16_WORDS)
+                raise BadRow(UTF16_WORDS)
+            row = self.form.row(line.decode())
+            self._has_read = self._has_read or row is not None
+            return row
         except BadRow as error:
             self.skip(str(error))
         except UnicodeDecodeError:
-            self.skip("not UTF-8")
+            self.skip("bytes that are not UTF-8: convert it, as with `iconv -f LATIN1 -t UTF-8`")
         return None
 
     def skip(self, why: str) -> None:
         """Count a line that is no row; log it unless one was logged within the last minute."""
+        self.why_skipped = why
         self.skipped += 1
         now = self._clock()
         if now >= self._quiet_until:

@@ -36,6 +36,7 @@ from edgemerge.agent.features import (
 from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
+from edgemerge.agent.quality import DataQuality
 from edgemerge.agent.reports import DeviceReporter, describe_values
 from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.rows import (
@@ -206,6 +207,17 @@ def make_learner(config: Config, projection: Projection) -> Detector | Bank:
     if settings.kind == "detector":
         return Detector(projection, **options)
     return Bank(projection, max_patterns=settings.max_patterns, **options)
+
+
+def make_quality(config: Config, clocks: Clocks) -> DataQuality:
+    """Make what notices problems with the data."""
+    settings, source = config.quality, config.source
+    settings = replace(settings, rate_hz=settings.rate_hz or config.features.rate_hz)
+    columns = tuple(map(str, source.columns))
+    if not columns and config.features.kind == "raw" and config.projection is not None:
+        columns = tuple(config.projection.names or ())
+    live = source.kind in ("tail", "stdin", "mqtt") and source.rate_hz is None
+    return DataQuality(settings, clocks=clocks, live=live, columns=columns)
 
 
 def make_monitor(config: Config, projection: Projection) -> Monitor:
@@ -567,7 +579,10 @@ def _build_agent(
     worker = save_worker(folder)
     ends.callback(worker.close, SAVE_TIMEOUT_S)
     keeper = StateSaver(folder, memory, features, config.save, worker=worker, steady=clocks.steady)
-    judge = Judge(memory, features, names, clocks.wall)
+    quality = make_quality(config, clocks)
+    judge = Judge(memory, features, names, clocks.wall, quality)
+    quality.range_words = judge.range_words
+    memory.skipped_ahead = 0
     follow = config.report.follow
     reviews = Reviewer(
         memory, judge, keeper, clock=clocks.wall, follow=follow, monitor=config.monitor
@@ -589,7 +604,7 @@ def _build_agent(
         ends.callback(reporting.close)
     inbox = ReadAhead(source, memory.position)
     ends.callback(inbox.close)
-    return Agent(memory, inbox, judge, keeper, syncing, sinks, reviews, reporting)
+    return Agent(memory, inbox, judge, keeper, syncing, sinks, reviews, reporting, quality)
 
 
 def _read_values(config: Config, judge: Judge) -> list[dict[str, Any]]:
@@ -652,10 +667,12 @@ def _ending(agent: Agent) -> Ending:
         logger.error("the source failed", extra={"values": {"why": inbox.error}})
         code = WRONG_SETTING if isinstance(inbox.error, SettingError) else 1
         return Ending(code, f"the source failed: {inbox.error}")
-    if inbox.ended and not inbox.taken and (inbox.skipped or agent.memory.position is None):
+    nothing_yet = not agent.memory.index and bool(inbox.skipped or inbox.ended)
+    if not inbox.taken and (nothing_yet or (inbox.ended and inbox.skipped)):
         values = {
             "skipped": inbox.skipped,
-            "advice": "`edgemerge doctor --config` says what to set",
+            **({"last": inbox.why_skipped} if inbox.why_skipped else {}),
+            "advice": "`edgemerge doctor CONFIG.toml` says what to set",
         }
         logger.error("no row could be read", extra={"values": values})
         return Ending(NO_USABLE_DATA, f"no row could be read, {inbox.skipped:,} were skipped")

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TextIO
 
 from edgemerge import files
 from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.quality import ProblemEvent
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import Channel, Message, Outbox, to_json_line
 
@@ -306,7 +307,7 @@ class RotatingFileSink:
 
 
 class DeliverySink:
-    """Sends a message when an episode begins and when it ends.
+    """Sends a message when an episode, or a problem with the data, begins and when it ends.
 
     Args:
         channel: The way to people.
@@ -341,8 +342,17 @@ class DeliverySink:
         with suppress(OSError):  # then a restart within the episode tells it again
             files.write_atomically(json.dumps(now).encode(), self._last_file)
 
+    def problem(self, device: str, event: ProblemEvent) -> None:
+        """Queue a message about the data; it is on disk when this returns."""
+        problem = event.problem
+        kind, at, words = "problem", problem.since, f"{problem.name}: {problem.words}"
+        if event.ended is not None:
+            kind, at, words = "problem over", event.ended, problem.name
+        about: dict[str, Any] = {"inputs": problem.inputs, "words": words, "link": self._link}
+        self.outbox.add(Message(kind, device, at, **about))
+
     def status(self, status: dict[str, Any]) -> None:
-        """Do nothing: people are told about episodes."""
+        """Do nothing: people are told about episodes and problems."""
 
     def close(self) -> None:
         """Try once more to send what waits, for a second or two; the rest waits on disk."""

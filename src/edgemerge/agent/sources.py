@@ -143,8 +143,21 @@ class FileSource:
         """The number of lines that could not be parsed."""
         return self._reader.skipped
 
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return self._reader.why_skipped
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for."""
+        return _waiting_words(self._path)
+
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return readings; a file that is not the one of the position is read from its start."""
+        if self._path.is_fifo():
+            yield from _read_pipe(self._path, self._reader, stop, self._longest)
+            return
         try:
             file = TrackedFile(self._path, self._longest)
         except OSError as error:
@@ -174,10 +187,24 @@ class TailSource:
         """The number of lines that could not be parsed."""
         return self._reader.skipped
 
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return self._reader.why_skipped
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for."""
+        return _waiting_words(self._path)
+
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return readings until `stop` is set, waiting for the file and for its lines."""
         at_end = self._at_end and position is None
         while not stop.is_set():
+            if self._path.is_fifo():
+                yield from _read_pipe(self._path, self._reader, stop, self._longest)
+                self._reader.form.begin()
+                continue
             file = self._open(position)
             if file is None:
                 at_end = False  # a file that appears later is new
@@ -246,9 +273,43 @@ def _readings(
         row = reader.row(line.text)
         if row is not None:
             position = file.position(line.end, reader.form.header)
-            yield Reading(row.values, row.at, position, row.names)
+            yield Reading(row.values, row.at, position, row.names, reader.skipped)
         if stop.is_set():
             return
+
+
+def _waiting_words(path: Path) -> str:
+    if path.is_fifo():
+        return f"no program writes to the pipe {path}"
+    return f"nothing is added to {path}" if path.exists() else f"{path} does not exist"
+
+
+def _read_pipe(path: Path, reader: RowReader, stop: Event, longest: int) -> Iterator[Reading]:
+    """Yield the rows of a named pipe until its writer closes it, waiting for the first."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise SettingError(f"source.path {path}: {error.strerror}") from error
+    splitter, begun = LineSplitter(longest=longest), False
+    try:
+        while not stop.is_set():
+            try:
+                chunk = os.read(handle, CHUNK_BYTES)
+            except BlockingIOError:  # the writer is slow
+                select.select([handle], [], [], POLL_S)
+                continue
+            if not chunk and not begun:
+                stop.wait(POLL_S)
+                continue
+            begun = True
+            for line in splitter.feed(chunk) if chunk else [splitter.rest()]:
+                row = reader.row(line.text)
+                if row is not None:
+                    yield Reading(row.values, row.at, names=row.names, skipped=reader.skipped)
+            if not chunk:
+                return
+    finally:
+        os.close(handle)
 
 
 class StdinSource:
@@ -267,6 +328,16 @@ class StdinSource:
         """The number of lines that could not be parsed."""
         return self._reader.skipped
 
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return self._reader.why_skipped
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for."""
+        return "nothing comes on standard input"
+
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:  # noqa: ARG002 - there is no going back
         """Return readings until the input ends or `stop` is set."""
         handle = sys.stdin.fileno() if self._handle is None else self._handle
@@ -279,7 +350,7 @@ class StdinSource:
             for line in lines:
                 row = self._reader.row(line.text)
                 if row is not None:
-                    yield Reading(row.values, row.at, names=row.names)
+                    yield Reading(row.values, row.at, names=row.names, skipped=self.skipped)
             if not chunk:
                 return
 
@@ -304,6 +375,16 @@ class RateLimitedSource:
     def skipped(self) -> int:
         """The rows that the source has skipped."""
         return int(getattr(self._source, "skipped", 0))
+
+    @property
+    def why_skipped(self) -> str:
+        """Why the last of them could not be parsed."""
+        return str(getattr(self._source, "why_skipped", ""))
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for."""
+        return str(getattr(self._source, "waiting", ""))
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return its readings, each not before its time."""

@@ -55,6 +55,7 @@ PART_FIELDS = ("position", "features")
 OPTIONAL_FIELDS = (
     *("desired", "followed", "reviewed", "refused_reviews", "provisional", "fault_revision"),
     "settings",
+    "skipped_ahead",
 )
 
 
@@ -99,7 +100,8 @@ class AgentState:
     revision: int = 0  # of the last release
     index: int = 0  # samples judged
     alarms: int = 0
-    skipped: int = 0
+    skipped: int = 0  # rows and samples up to `position`
+    skipped_ahead: int = 0  # rows behind it, which are read again after a restart
     position: Any = None  # of the source, behind the last reading
     features: Any = None
     gate: Gate = field(default_factory=Gate)

@@ -362,7 +362,7 @@ def monitor() -> None:
 @device_option
 @json_option
 def show(place: Path, *, device: str | None, as_json: bool) -> None:
-    """Show episodes, patterns, limit and drift.
+    """Show problems with the data, episodes, patterns, limit and drift.
 
     Episodes are shown until they are acknowledged. Of several devices behind one agent, one line
     for each is shown, unless --device chooses one.
@@ -372,10 +372,9 @@ def show(place: Path, *, device: str | None, as_json: bool) -> None:
     if "devices" in found:
         rows = [_device_row(each) for each in found["devices"]]
         print_json(rows) if as_json else print_table(rows, DEVICE_COLUMNS)
-    elif as_json:
-        print_json(found["monitor"])
-    else:
-        print_monitor(found["monitor"])
+        return
+    shown = found["monitor"] | {"problems": found.get("problems", [])}
+    print_json(shown) if as_json else print_monitor(shown)
 
 
 def _gateway_folder(place: Path) -> Path:
@@ -406,6 +405,9 @@ def _device_row(device: dict[str, Any]) -> dict[str, Any]:
 def print_monitor(status: Mapping[str, Any], **fields: Any) -> None:
     """Print a monitor's status: a summary that begins with `fields`, episodes and patterns."""
     print_fields(fields | _summary(status))
+    for problem in status.get("problems", []):
+        since = format_time(problem["since"])
+        click.secho(f"\n{problem['name']} since {since}: {problem['words']}", fg="yellow")
     for title, rows, columns in (
         ("Episodes", status["episodes"], EPISODE_COLUMNS),
         ("Patterns", status["patterns"], PATTERN_COLUMNS),
@@ -435,6 +437,7 @@ def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
         phase = f"commissioning: {done['samples']:g}{of} samples"
     missing = f", {limit['missing']:g} samples missing" if limit["missing"] else ""
     return {
+        "data": ", ".join(each["name"] for each in status.get("problems", [])) or "ok",
         "phase": phase,
         "ready": status["ready"],
         "learn": status["learn"],

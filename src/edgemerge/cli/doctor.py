@@ -14,6 +14,7 @@ from dataclasses import replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from time import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from edgemerge.cli.output import json_option, print_json, progress
 from edgemerge.core.errors import EdgemergeError
 
 MAX_CHECKED_SAMPLES = 10_000  # of a source's file
+CHECKED_ROWS = 100
 MIN_FREE_BYTES = 2**28  # below it a state folder or database may soon be full
 EARLIEST_TIME = 1735689600  # 2025-01-01: an earlier clock was never set
 DAY_S = 86400.0
@@ -216,20 +218,29 @@ SERVER_TIMEOUT_S = 3.0
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command(epilog=example("edgemerge doctor --config pump-3.toml"))
+@click.command(epilog=example("edgemerge doctor pump-3.toml"))
+@click.argument("file", type=FILE, required=False, metavar="[CONFIG.toml]")
 @click.option("--server", metavar="URL", envvar="EDGEMERGE_SERVER", help="Check this server too.")
-@click.option("--config", type=FILE, help="Check this agent configuration too.")
+@click.option("--config", type=FILE, help="The same as CONFIG.toml.")
 @ca_option
 @json_option
-def doctor(server: str | None, config: Path | None, ca_file: Path | None, *, as_json: bool) -> None:
+def doctor(
+    file: Path | None,
+    server: str | None,
+    config: Path | None,
+    ca_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Check the installation, a configuration and a server.
 
-    Checks versions, threads, clock, disk, port, server and configuration, and whether the samples
-    in the source's file lie in the projection's range. Every line says ok, warn
-    or fail, and what to do. The exit code is 1 if a check fails.
+    Checks versions, threads, clock, disk, port, server and the configuration of an agent, whether
+    the first 100 rows of the source's file can be read, and whether its samples lie in the
+    projection's range. Every line says ok, warn or fail, and what to do. The exit code is 1 if a
+    check fails.
     """
     with progress("checking"):
-        found = list(_run_checks(server, config, ca_file))
+        found = list(_run_checks(server, file or config, ca_file))
     if as_json:
         print_json([finding._asdict() for finding in found])
     else:
@@ -285,9 +296,13 @@ def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
     source = config.source
     if source.path is not None and not source.path.exists():
         yield Finding("warn", "source", f"{source.path} does not exist yet", "see [source] path")
+    elif source.path is not None and source.path.is_fifo():
+        words = f"{source.path} is a pipe, which is not read here"
+        yield Finding("ok", "source", words)
     elif source.path is not None:
         yield Finding("ok", "source", f"{source.path} exists")
         yield from check_table(config)
+        yield from check_rows(config)
         yield from check_range(config)
     exchange = config.exchange
     if exchange.token_file is not None:
@@ -338,6 +353,51 @@ def check_table(config: Any) -> Iterator[Finding]:
         yield Finding("ok" if not report.skipped else "warn", "table", words, "see its log")
 
 
+def check_rows(config: Any) -> Iterator[Finding]:
+    """Check whether the first rows of the source's file can be read as the agent does."""
+    from edgemerge.agent.runner import make_quality
+    from edgemerge.agent.sync import Clocks
+
+    if config.source.kind not in ("csv", "jsonl", "tail"):
+        return
+    # Of the rows themselves; time stands still here.
+    quality = make_quality(config, Clocks(wall=lambda: 0.0, steady=lambda: 0.0))
+    source, read = _file_source(config), 0
+    enough = _Enough(lambda: read + source.skipped)
+    try:
+        for reading in source.read(enough):
+            read += 1
+            quality.row(reading)
+    except (EdgemergeError, OSError) as error:
+        yield Finding("fail", "rows", one_line(error), "see [source]")
+        return
+    yield _rows_finding(read, source.skipped, source.why_skipped)
+    quality.tend(skipped=0, why="", waiting=str)
+    yield from (Finding("warn", each.name, each.words) for each in quality.problems)
+
+
+class _Enough(Event):
+    """Stops a source after some rows, whether they can be read or not."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        super().__init__()
+        self._count = count
+
+    def is_set(self) -> bool:
+        return self._count() >= CHECKED_ROWS
+
+
+def _rows_finding(read: int, skipped: int, why: str) -> Finding:
+    if not read and not skipped:
+        return Finding("warn", "rows", "there is no row yet", "see [source] path")
+    words, level = f"{read:,} of the first {read + skipped:,} rows can be read", "ok"
+    if not read:
+        words, level = f"none of the first {skipped:,} rows can be read, the last: {why}", "fail"
+    elif skipped:
+        words, level = f"{words}, the last that cannot: {why}", "warn"
+    return Finding(level, "rows", words, "see [source]")
+
+
 def check_range(config: Any) -> Iterator[Finding]:
     """Check whether the samples of the source's file lie in the projection's range."""
     import numpy as np
@@ -366,16 +426,19 @@ def check_range(config: Any) -> Iterator[Finding]:
     yield Finding(level, about, words, advice)
 
 
-def _samples_of(config: Any) -> Iterator[Any]:
-    from threading import Event
-
-    from edgemerge.agent.runner import make_features, make_source
+def _file_source(config: Any) -> Any:
+    from edgemerge.agent.runner import make_source
 
     kind = config.source.format if config.source.kind == "tail" else config.source.kind
     # a file that grows is read up to its end, and as fast as possible
-    config = replace(config, source=replace(config.source, kind=kind, rate_hz=None))
+    return make_source(replace(config, source=replace(config.source, kind=kind, rate_hz=None)))
+
+
+def _samples_of(config: Any) -> Iterator[Any]:
+    from edgemerge.agent.runner import make_features
+
     features = make_features(config)
-    for reading in make_source(config).read(Event()):
+    for reading in _file_source(config).read(Event()):
         sample = features.push(reading.values)
         if sample is not None:
             yield sample

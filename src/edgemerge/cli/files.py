@@ -28,7 +28,7 @@ from edgemerge.cli.output import (
     progress,
     remark,
 )
-from edgemerge.cli.samples import CSV_PATH, columns_option, open_csv
+from edgemerge.cli.samples import CSV_PATH, CsvReader, columns_option, open_csv, skip_option
 
 
 def load_learner(path: Path) -> Any:
@@ -74,6 +74,7 @@ def sample_counts(learner: Any) -> dict[str, float]:
     "--reject-above", type=float, help="With --new: do not learn samples with a higher score."
 )
 @click.option("--max-patterns", type=int, help="With --new bank: maximum number of own patterns.")
+@skip_option
 @json_option
 def learn(
     learner_file: Path,
@@ -81,6 +82,7 @@ def learn(
     columns: list[str],
     new: str | None,
     *,
+    skip_bad_rows: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -97,16 +99,29 @@ def learn(
     learner = _load_or_create(learner_file, new, columns, settings)
     rejected, learnt = learner.rejected, 0
     names = learner.projection.names or ()
-    with open_csv(samples, "learning", columns=columns, expected=names) as rows:
+    chosen: dict[str, Any] = {"columns": columns, "expected": names, "skip_bad_rows": skip_bad_rows}
+    with open_csv(samples, "learning", **chosen) as rows:
         for X in rows:
             learner.learn(X)
             learnt += len(X)
+    _remark_skipped(rows, learnt)
     save(learner, learner_file)
     result = {"learner": str(learner_file), "learnt": learnt - (learner.rejected - rejected)}
     result |= {"rejected": learner.rejected - rejected} | sample_counts(learner)
+    result |= {"skipped": rows.skipped} if skip_bad_rows else {}
     print_json(result) if as_json else print_fields(result)
     if not learnt:
         remark("Found no sample to learn.")
+
+
+def _remark_skipped(rows: CsvReader, read: int) -> None:
+    """Say how many rows were no samples; if all of them were, that is an error."""
+    if rows.skipped and not read:
+        raise CommandError(
+            f"none of {rows.skipped:,} rows could be read, the last: {rows.why}", ExitCode.NO_DATA
+        )
+    if rows.skipped:
+        remark(f"{rows.skipped:,} rows were skipped, the last: {rows.why}")
 
 
 def _load_or_create(
@@ -293,6 +308,7 @@ MAX_EXPLAINED = 3  # inputs named for an alarm
     help="Scores above it are alarms.",
 )
 @click.option("--explain", is_flag=True, help="Name the inputs that cause an alarm.")
+@skip_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def score(
     learner_file: Path,
@@ -301,6 +317,7 @@ def score(
     threshold: float,
     *,
     explain: bool,
+    skip_bad_rows: bool,
     as_json: bool,
 ) -> None:
     """Score samples with the learner in a file.
@@ -315,7 +332,8 @@ def score(
     write = partial(json.dumps, ensure_ascii=False) if as_json else _csv_writer(explain=explain)
     names = learner.projection.names or ()
     words = None if sys.stdout.isatty() else "scoring"  # a bar would mix with the results
-    with open_csv(samples, words, columns=columns, expected=names) as rows:
+    chosen: dict[str, Any] = {"columns": columns, "expected": names, "skip_bad_rows": skip_bad_rows}
+    with open_csv(samples, words, **chosen) as rows:
         for X in rows:
             results = list(_results(learner, X, total, threshold))
             for result, x in zip(results, X, strict=True):
@@ -323,6 +341,7 @@ def score(
                     result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
             click.echo("\n".join(map(write, results)))
             total, alarms = total + len(X), alarms + sum(v["alarm"] for v in results)
+    _remark_skipped(rows, total)
     remark(f"{total:,} samples, {alarms:,} above {threshold:g}")
 
 

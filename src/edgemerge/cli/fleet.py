@@ -807,7 +807,7 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
         print_json(found)
         return
     print_monitor(
-        status,
+        status | {"problems": found["status"].get("problems", [])},
         state=found["state"],
         heard=format_time(found["heard"]),
         **{"reviews waiting": found["waiting"]},

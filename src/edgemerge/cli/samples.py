@@ -35,23 +35,39 @@ columns_option = click.option(
 )
 
 
+skip_option = click.option(
+    "--skip-bad-rows",
+    is_flag=True,
+    help="Skip and count rows that are no samples, as an agent does. Default: they are an error.",
+)
+
+
 class CsvReader:
     """Read a CSV stream once, in batches (k, n) of numbers.
 
-    A first line without a single number is the header. `names` are the names of the used columns.
+    A first line without a single number is the header; where it comes again, it is no row. `names`
+    are the names of the used columns. `skipped` rows were no samples, the last because of `why`.
 
     Args:
         stream: Bytes in UTF-8.
         columns: The columns to use, by name or number from 1. Default: see `expected`.
         expected: The names of the projection's inputs; used if the header has all of them.
             Otherwise all columns are used.
+        skip_bad_rows: Whether to skip rows that are no samples. Default: they raise SampleError.
     """
 
     def __init__(
-        self, stream: IO[bytes], *, columns: Sequence[str] = (), expected: Sequence[str] = ()
+        self,
+        stream: IO[bytes],
+        *,
+        columns: Sequence[str] = (),
+        expected: Sequence[str] = (),
+        skip_bad_rows: bool = False,
     ) -> None:
         """Start at the current position of the stream."""
         self._stream, self._columns, self._expected = stream, columns, expected
+        self._skips, self.skipped, self.why = skip_bad_rows, 0, ""
+        self._header: list[str] = []
         self._used: list[int] | None = None
         self._line = 0
         self.names: list[str] = []
@@ -72,6 +88,17 @@ class CsvReader:
             return []
         if self._used is None and self._begin(cells):
             return []
+        if cells == self._header:
+            return []
+        try:
+            return self._sample(cells)
+        except SampleError as error:
+            if not self._skips:
+                raise
+            self.skipped, self.why = self.skipped + 1, str(error)
+            return []
+
+    def _sample(self, cells: list[str]) -> list[float]:
         if len(cells) != self._width:
             raise SampleError(
                 f"line {self._line}: found {len(cells)} columns, expected {self._width} as before"
@@ -82,7 +109,7 @@ class CsvReader:
         """Choose the columns by the first line; return whether it is a header."""
         from edgemerge.bulk.chunk import column_indices, is_header
 
-        header = cells if is_header(cells) else []
+        self._header = header = cells if is_header(cells) else []
         self._used = column_indices(header, len(cells), self._columns, self._expected)
         self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
         self._width = len(cells)

@@ -131,6 +131,7 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
     words = ("device", "incarnation", "revision", "alarms", "skipped")
     merged = memory.decode_merged(memory.merged)
     found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
+    found["skipped"] += memory.skipped_ahead
     found |= {"scored": memory.index, "pending": len(memory.pending)}
     found["received_from"] = sorted({origin.device for origin in merged.origins})
     learner = describe(memory.learner)

@@ -342,8 +342,8 @@ class ReportAnswer(NamedTuple):
 
     `desired` is the revision of the device's desired state; older servers send only `choice`, the
     number of the operator's newest choice. `monitor` says that the server takes the status of the
-    monitor, `settings` that it takes the version of settings and values of inputs; older ones
-    refuse them.
+    monitor, `settings` that it takes the version of settings and values of inputs, `problems` that
+    it takes problems with the data; older ones refuse them.
     """
 
     every_s: float | None = None
@@ -351,6 +351,7 @@ class ReportAnswer(NamedTuple):
     desired: int | None = None
     monitor: bool = False
     settings: bool = False
+    problems: bool = False
 
 
 class DesiredState(NamedTuple):
@@ -467,7 +468,7 @@ class ReportClient:
         )
         answer = _dict(reply.must_be(200))
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
-        takes = (answer.get(name) is True for name in ("monitor", "settings"))
+        takes = (answer.get(name) is True for name in ("monitor", "settings", "problems"))
         return ReportAnswer(_interval(answer.get("every_s")), choice, desired, *takes)
 
     def desired(self, known: int | None = None) -> DesiredState | None:

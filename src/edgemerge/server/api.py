@@ -300,7 +300,7 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
     answer = {"every_s": service.history.every_s(now), "choice": revision, "desired": revision}
-    return JSONResponse({**answer, "monitor": True, "settings": True})
+    return JSONResponse({**answer, "monitor": True, "settings": True, "problems": True})
 
 
 async def _reporting_device(service: Service, token: str, fleet: str, device: str) -> Caller:

@@ -13,7 +13,7 @@ from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.auth import TooManyReportsError
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.db.writer import Writer
-from edgemerge.server.reports.history import History, count_device_states, reported_monitors
+from edgemerge.server.reports.history import History, count_device_states, reported_statuses
 from edgemerge.server.reports.model import DEVICE_STATES
 from edgemerge.server.schemas import ReportedMonitor, ReportRequest
 
@@ -65,6 +65,14 @@ MONITOR_GAUGES = {  # of devices that were not revoked and reported a monitor
     "edgemerge_highest_drift": "The highest drift of a device; 1 is none, 0 if no device reports.",
     "edgemerge_outside_samples": "Samples far outside the range of the projection, so far.",
 }
+PROBLEM_NAMES = (  # as agents report them; any other counts as "other"
+    "no data",
+    "unreadable rows",
+    "stuck sensor",
+    "gap",
+    "wrong rate",
+    "outside range",
+)
 MONITOR_STATES = ("commissioning", "not ready", "ready")
 
 
@@ -108,6 +116,9 @@ class Metrics:
             "Devices with a monitor by its state; alarms come from those that are ready.",
             "state",
         )
+        self._problems = self._gauge(
+            "edgemerge_problems", "Problems with the data of devices by name.", "name"
+        )
         self._unwritten = self._gauge(
             "edgemerge_history_unwritten_seconds",
             "Age of the oldest report that is not in the database; up to 125 is usual.",
@@ -141,7 +152,12 @@ class Metrics:
         found = count_device_states(tx, history, now)
         for state in DEVICE_STATES:
             self._states.labels(state).set(found[state])
-        self._set_monitors(reported_monitors(tx, history))
+        reported = reported_statuses(tx, history)
+        self._set_monitors([one.monitor for one in reported if one.monitor is not None])
+        problems = Counted(each.name for one in reported for each in one.problems)
+        for name in PROBLEM_NAMES:
+            self._problems.labels(name).set(problems.pop(name, 0))
+        self._problems.labels("other").set(problems.total())
         self._unwritten.set(history.oldest_unwritten_s())
         return generate_latest(self.registry)
 

@@ -366,6 +366,7 @@ MAX_MONITOR_PATTERNS = 64
 MAX_MONITOR_INPUTS = 8  # of an episode or a pattern, the first
 MAX_REFUSED_REVIEWS = 64
 MAX_VALUES = 64  # of inputs, the first
+MAX_PROBLEMS = 16
 MAX_REVIEW_NUMBER = 2**53
 MAX_MOMENT = 1e11  # seconds
 
@@ -516,6 +517,14 @@ class ReportedValue(LenientReport):
     unit: Annotated[str, StringConstraints(max_length=40)] = ""
 
 
+class ReportedProblem(LenientReport):
+    """A problem with the data of a device: its name, since when, and what to do."""
+
+    name: ShortText
+    since: Moment
+    words: LongText = ""
+
+
 class ReportedStatus(StrictRequest):
     """How the device is doing; without `monitor` it is an agent that has none."""
 
@@ -537,6 +546,7 @@ class ReportedStatus(StrictRequest):
     reviews: ReportedReviews | None = None
     settings: ReportedSettings | None = None
     values: Annotated[list[ReportedValue] | None, _first(MAX_VALUES)] = None
+    problems: Annotated[list[ReportedProblem], _first(MAX_PROBLEMS)] = Field(default_factory=list)
 
 
 class ReportRequest(BaseModel):
@@ -556,7 +566,7 @@ class ReportResponse(BaseModel):
     """When to report again, and the revision of the desired state; `choice` is its old name.
 
     `monitor` says that this server takes `monitor` and `reviews` in a status, `settings` that it
-    takes `settings` and `values`; older ones do not.
+    takes `settings` and `values`, `problems` that it takes these; older ones do not.
     """
 
     every_s: float
@@ -564,6 +574,7 @@ class ReportResponse(BaseModel):
     desired: int
     monitor: bool
     settings: bool
+    problems: bool
 
 
 class DesiredAdoption(BaseModel):
@@ -633,7 +644,8 @@ class ReviewResponse(DesiredReview):
 class DeviceResponse(BaseModel):
     """A device, and the status that it reported last; null if it never did.
 
-    `state` is "online", "quiet", "offline" or "revoked", `heard` when the last report came,
+    `state` is "online", "problem" (online, but with a problem of its data or without any data),
+    "quiet", "offline" or "revoked", `heard` when the last report came,
     `waiting` how many reviews it has not acted upon yet.
     """
 

@@ -26,6 +26,7 @@ from edgemerge.server.reports.model import (
     ScorePoint,
     Traffic,
     device_state,
+    problem_words,
 )
 
 WIDTH, HEIGHT = 120, 28
@@ -140,6 +141,15 @@ class DeviceRow(NamedTuple):
     stopped: bool = False  # learning, because of drift
     fault: str | None = None  # the known fault that its open episode is most like
     peak: float | None = None  # of its alarm, while it is in alarm
+    problem: str = ""  # names of what is wrong with its data
+
+    @property
+    def state_words(self) -> str:
+        """What the cell of the state shows: the first problem, and how many more there are."""
+        if self.state != "problem":
+            return self.state
+        first, *more = self.problem.split(", ")
+        return f"{first} +{len(more)}" if more else first
 
     @property
     def needs(self) -> list[tuple[str, str]]:
@@ -183,7 +193,7 @@ class DeviceRow(NamedTuple):
             *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
             *(count(self.learnt), self.learnt),
             *(self.score_words, self.shown_score, score(self.threshold), int(self.is_marked)),
-            *(*self.spark, self.unreviewed, self.needs),
+            *(*self.spark, self.unreviewed, self.needs, self.state_words),
         ]
 
 
@@ -220,6 +230,7 @@ def make_row(
         stopped=monitor.learning_stopped if monitor else False,
         fault=monitor.open_fault if monitor else None,
         peak=alarm_peak(latest) if alarm else None,
+        problem=problem_words(latest),
     )
 
 
@@ -279,7 +290,8 @@ def matches(row: DeviceRow, words: str) -> bool:
     """Return whether all words are in the name, state, pattern or needs of a device."""
     needs = " ".join(words for words, _ in row.needs)
     alarm = " alarm" if row.alarm else ""
-    text = f"{row.device} {row.state} {row.pattern or ''}{alarm} {needs}".lower()
+    state = f"{row.state} {row.problem}" if row.state == "problem" else row.state
+    text = f"{row.device} {state} {row.pattern or ''}{alarm} {needs}".lower()
     return all(word in text for word in words.lower().split())
 
 

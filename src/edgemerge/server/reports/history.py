@@ -51,7 +51,7 @@ from edgemerge.server.schemas import (
     MAX_MOMENT,
     ReportedAlarm,
     ReportedMerge,
-    ReportedMonitor,
+    ReportedStatus,
     ReportRequest,
 )
 
@@ -685,9 +685,9 @@ def count_device_states(tx: Transaction, history: History, now: float) -> Counte
     return found
 
 
-def reported_monitors(tx: Transaction, history: History) -> list[ReportedMonitor]:
-    """Return what the monitors of all devices said last, those that were revoked left out."""
+def reported_statuses(tx: Transaction, history: History) -> list[ReportedStatus]:
+    """Return the last status of all devices, those that were revoked or have left left out."""
     enrolled = set(tx.rows("select fleet, device from devices where revoked is null"))
     records = history.all_records().items()
     latest = (one.latest for name, one in records if tuple(name) in enrolled)
-    return [one.status.monitor for one in latest if one is not None and one.status.monitor]
+    return [one.status for one in latest if one is not None]

@@ -31,7 +31,7 @@ ONLINE_S = 30.0  # after the last report, or three times as long as its reportin
 QUIET_S = 300.0  # after it was last heard of, if it has ever reported
 # Likewise, of a device that does not report: it shares now and then.
 QUIET_WITHOUT_REPORTS_S = 7_200.0
-DEVICE_STATES = ("online", "quiet", "offline", "revoked")
+DEVICE_STATES = ("online", "problem", "quiet", "offline", "revoked")
 
 
 class ScorePoint(NamedTuple):
@@ -98,7 +98,7 @@ class LatestReport:
 def device_state(
     now: float, *, latest: LatestReport | None, seen: float | None, revoked: float | None
 ) -> str:
-    """Describe how a device is: "online", "quiet", "offline" or "revoked"."""
+    """Describe how a device is: one of `DEVICE_STATES`."""
     if revoked is not None:
         return "revoked"
     if latest is None:
@@ -106,8 +106,17 @@ def device_state(
     if latest.left:
         return "offline"
     if now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s):
-        return "online"
+        return "problem" if problem_words(latest) else "online"
     return "quiet" if now - max(latest.heard, seen or 0.0) <= QUIET_S else "offline"
+
+
+def problem_words(latest: LatestReport) -> str:
+    """Return the names of the problems with a device's data; none if there are none."""
+    status = latest.status
+    names = [each.name for each in status.problems]
+    if not names and not status.samples:
+        names = ["no sample yet"]
+    return ", ".join(names)
 
 
 MAX_POINTS = 600
@@ -326,6 +335,9 @@ def to_server_clock(report: ReportRequest, now: float) -> ReceivedReport:
         changed["synced"] = at(status.synced)
     if status.monitor is not None:
         changed["monitor"] = _monitor_to_server_clock(status.monitor, shift)
+    if status.problems:
+        steady = CLOCK_STEP_S * round(shift / CLOCK_STEP_S)
+        changed["problems"] = [_moved(each, steady, "since") for each in status.problems]
     if changed:
         status = status.model_copy(update=changed)
     return ReceivedReport(
@@ -348,19 +360,23 @@ def _monitor_to_server_clock(monitor: ReportedMonitor, shift: float) -> Reported
         return monitor
 
     def moved(part: ModelT, *names: str) -> ModelT:
-        times = {name: getattr(part, name) for name in names}
-        return part.model_copy(
-            update={
-                name: min(max(at + steady, -MAX_MOMENT), MAX_MOMENT)
-                for name, at in times.items()
-                if at is not None
-            }
-        )
+        return _moved(part, steady, *names)
 
     return moved(monitor, "snoozed_until").model_copy(
         update={
             "episodes": [moved(each, "began", "ended") for each in monitor.episodes],
             "patterns": [moved(each, "first", "last") for each in monitor.patterns],
+        }
+    )
+
+
+def _moved(part: ModelT, shift: float, *names: str) -> ModelT:
+    times = {name: getattr(part, name) for name in names}
+    return part.model_copy(
+        update={
+            name: min(max(at + shift, -MAX_MOMENT), MAX_MOMENT)
+            for name, at in times.items()
+            if at is not None
         }
     )
 

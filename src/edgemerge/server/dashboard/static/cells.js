@@ -8,7 +8,8 @@ const STEP = 2;
 
 // The order in which the stream sends a row.
 export const FIELDS = ["device", "state", "alarm", "alarmed", "pattern", "learntText", "learnt",
-  "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms", "review", "needs"];
+  "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms", "review", "needs",
+  "stateText"];
 
 export const named = (values) => Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
 
@@ -47,11 +48,10 @@ function moment(cell, at) {
   }
 }
 
-function state(cell, value) {
+function state(cell, value, words) {
   const span = cell.firstElementChild;
-  if (span.dataset.state === value) return;
-  span.dataset.state = value;
-  span.textContent = value;
+  if (span.dataset.state !== value) span.dataset.state = value;
+  setText(span, words);
 }
 
 function alarm(cell, now, at) {
@@ -102,7 +102,7 @@ function spark(cell, { heights, threshold, alarms }) {
 export function paint(row, update) {
   const [, stateCell, alarmCell, reviewCell, patternCell, learnt, scoreCell, sparkCell] = row.cells;
   row.classList.toggle("alarmed", update.alarm === 1);
-  state(stateCell, update.state);
+  state(stateCell, update.state, update.stateText);
   alarm(alarmCell, update.alarm === 1, update.alarmed);
   needs(reviewCell, update);
   pattern(patternCell, update.pattern);

@@ -1,5 +1,5 @@
 // The table of a fleet: one entry for each row, found by its name, filtered and put in order.
-const STATES = ["online", "quiet", "offline", "revoked"];
+const STATES = ["online", "problem", "quiet", "offline", "revoked"];
 
 const number = (text) => (text === "" || text === undefined || text === "–" ? null : Number(text));
 const when = (cell) => number(cell.querySelector("time")?.dataset.at);
@@ -10,7 +10,8 @@ function read(row) {
   return {
     row,
     device: device.textContent,
-    state: state.textContent,
+    state: state.firstElementChild.dataset.state,
+    stateText: state.textContent,
     alarm: row.classList.contains("alarmed") ? 1 : 0,
     alarmed: when(alarm),
     review: number(review.dataset.key),
@@ -40,7 +41,7 @@ export function order(sort) {
 
 export function matches(entry, words) {
   const needs = (entry.needs ?? []).map(([name]) => name).join(" ");
-  const text = `${entry.device} ${entry.state} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""} ${needs}`.toLowerCase();
+  const text = `${entry.device} ${entry.state} ${entry.stateText ?? ""} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""} ${needs}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
