@@ -61,6 +61,9 @@ def test_a_data_frame_keeps_the_time_of_the_last_reading_of_each_window():
     found = features.fit_transform(frame)
     assert list(found.index) == [times[3], times[6], times[9]]
     assert list(found["flow last"]) == [3.0, 6.0, 9.0]
+    plain = WindowFeatures(length=4, step=3, statistics=("last",)).fit_transform(frame)
+    assert type(plain) is np.ndarray  # unless asked for
+    assert np.array_equal(plain, found)
 
 
 @pytest.mark.slow

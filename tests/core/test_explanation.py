@@ -70,6 +70,24 @@ def test_shares_are_squared_distances_from_what_the_other_inputs_say(activation,
     assert learner.explain_together(rows) == pytest.approx(expected, rel=CLOSE)
 
 
+def test_at_most_half_of_the_inputs_are_left_out_of_what_the_others_say():
+    rng = np.random.default_rng(0)
+    learnt = rng.normal(0.0, 0.1, (1000, 1)) + rng.normal(0.0, 0.05, (1000, 3))
+    shared = Projection(n_inputs=3, n_hidden=12, activation="identity", seed=7)
+    known = Covariance.of(Stats.of(shared, learnt))
+    rows = shared.to_rows([[0.9, -0.9, 0.0]])
+    expected = slow_shares(known.mean, dense(known), rows)
+    assert (expected > MOVED).sum() >= 2  # so a second one would be left out if it might
+    assert known.shares(rows) == pytest.approx(expected, rel=CLOSE)
+
+
+def test_with_few_samples_more_of_the_variance_is_taken_to_be_left():
+    learnt = sensors(45, 0, n=100)
+    learner = Detector(Projection.of_data(learnt, activation="identity", n_hidden=32, seed=7))
+    learner.learn(learnt)
+    assert learner.explain(sensors(300, 2, n=100)).mean() < 1.0
+
+
 @pytest.mark.parametrize("n_hidden", [12, 24])
 def test_with_enough_linear_features_the_sums_hold_the_covariance_of_the_samples(n_hidden):
     learnt = sensors(2000, 0)
@@ -105,6 +123,26 @@ def test_the_input_that_moved_is_named_first_and_its_neighbours_stay_usual(activ
         assert (found.argmax(1) == j).mean() >= 0.95
         assert np.median(np.delete(found, j, axis=1)) < 1.5
         assert np.median(found[:, j]) > MOVED
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_means_that_are_large_against_the_spreads_hide_nothing(activation):
+    rng, n = np.random.default_rng(3), 200
+    spread = np.exp(rng.uniform(np.log(0.01), np.log(0.3), n))
+    offset = np.where(spread < 0.1, -0.97, 0.0) + rng.uniform(0.0, 0.03, n)
+    mixing = rng.normal(0.0, 0.4, (6, n))
+
+    def drawn(rows, seed):
+        own = np.random.default_rng(seed)
+        return offset + spread * (
+            own.normal(size=(rows, 6)) @ mixing + 0.5 * own.normal(size=(rows, n))
+        )
+
+    learner = Detector(Projection(n_inputs=n, n_hidden=32, activation=activation, seed=7))
+    learner.learn(drawn(400, 0))
+    rows, which = drawn(50, 1), rng.integers(0, n, 50)
+    rows[np.arange(50), which] += 4.0 * spread[which]
+    assert (learner.explain(rows).argmax(1) == which).mean() >= 0.95
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -1,7 +1,7 @@
 """Explanation: which inputs of samples moved, judged by what the other inputs say.
 
 Sums do not hold XᵀX, but nearly: what the readout rebuilds of it, VᵀPV, and its diagonal S. So the
-covariance of the inputs is about LLᵀ + D, with factors L (n, N), and what is left of the
+covariance of the inputs is about LLᵀ + D, with factors L (n, r), r ≤ N + 1, and what is left of the
 variance of each input, D (n,). The share of an input is its squared distance from the best estimate
 that the other inputs give, in units of what is usual for it. As an input that moved spoils the
 estimates of its neighbours, those that moved are found one after the other and left out.
@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import eigh, lapack, qr
 
 from edgemerge.core.readout import inverse_factor
 from edgemerge.core.stats import Stats
@@ -31,7 +31,7 @@ MAX_MOVED = 8  # inputs that are left out of estimates at most, and never more t
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """The inputs' mean, variance and D, (n,), and precision diag(1/D) − YYᵀ, with Y (n, N)."""
+    """The inputs' mean, variance and D, (n,), and precision diag(1/D) − YYᵀ, with Y (n, r)."""
 
     mean: Array
     variance: Array
@@ -98,22 +98,20 @@ class Covariance:
 
 
 def _factors(stats: Stats) -> tuple[Array, float]:
-    """Return L with LLᵀ = VᵀPV/c − μμᵀ, (n, N), and the share of the samples left, 1 − f/c.
+    """Return L with LLᵀ = VᵀPV/c − μμᵀ, (n, r), and the share of the samples left, 1 − f/c.
 
-    VᵀPV/c = FFᵀ, and if μ = Fa then FFᵀ − μμᵀ = F(I − aaᵀ)Fᵀ, where |a| is 1 at most.
+    Where the difference is below 0 it counts as 0.
     """
-    N, c, mean = len(stats.U), stats.count, stats.C / stats.count
+    N, c = len(stats.U), stats.count
     least = N * stats.projection.quantum
     R, ridge = inverse_factor(stats.U, max(RIDGE * float(np.trace(stats.U)) / N, least))
-    F = (R @ stats.V).T / sqrt(c)
-    gram = F.T @ F
-    inverse, _ = inverse_factor(gram, RIDGE * float(np.trace(gram)) / N + least)
-    a = inverse.T @ (inverse @ (F.T @ mean))
-    a /= max(1.0, sqrt(float(a @ a)))
-    squares = float(a @ a)
-    step = (1.0 - sqrt(max(1.0 - squares, 0.0))) / max(squares, least)  # (I − step·aaᵀ)² = I − aaᵀ
+    rebuilt = stats.V.T @ R.T / sqrt(c)
+    Q, T = qr(np.column_stack([rebuilt, stats.C / c]), mode="economic")
+    signs = np.ones(T.shape[1])
+    signs[-1] = -1.0
+    values, W = eigh((T * signs) @ T.T)
     freedom = N - ridge * float(np.vdot(R, R))
-    return F - np.outer(F @ a, step * a), max(1.0 - freedom / c, MIN_SPARE)
+    return (Q @ W) * np.sqrt(np.maximum(values, 0.0)), max(1.0 - freedom / c, MIN_SPARE)
 
 
 def largest_by_name(
