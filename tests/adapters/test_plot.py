@@ -8,12 +8,14 @@ from zoneinfo import ZoneInfo
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 
 from edgemerge import plot
 from edgemerge.core.errors import SampleError
 from edgemerge.core.monitor import Episode
 
+BERLIN = ZoneInfo("Europe/Berlin")
 SCORES = np.array([1.0, 0.8, 1.2, 9.0, 90.0, 1.1])
 EPISODES = [Episode(1, began=2.5, ended=4.0), Episode(2, began=4.5)]
 
@@ -39,11 +41,13 @@ def test_scores_show_the_limit_and_every_episode_once_in_the_legend():
 
 def test_scores_have_times_as_dates_in_a_zone():
     at = 1_794_000_000.0 + 3600.0 * np.arange(6)
-    axes = plot.scores(SCORES, at=at, limit=np.full(6, 5.0), zone=ZoneInfo("Europe/Berlin"))
+    axes = plot.scores(SCORES, at=at, limit=np.full(6, 5.0), zone=BERLIN)
     axes.figure.canvas.draw()
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert "23:00" in labels  # 22:00 in UTC
     assert plot.scores(SCORES, at=at).get_xlabel() == "seconds"
+    days = plot.scores(SCORES, at=1_794_000_000.0 + 86_400.0 * np.arange(6), zone=BERLIN)
+    assert {tick.hour for tick in num2date(days.get_xticks(), tz=BERLIN)} == {0}  # midnight there
 
 
 def test_scores_that_are_not_known_yet_leave_a_gap():
