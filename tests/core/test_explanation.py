@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgemerge import Bank, Detector, Projection, Stats
+from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core.explanation import MAX_MOVED, MOVED, Covariance
 
 ACTIVATIONS = ("identity", "tanh", "sigmoid", "relu", "cosine")
@@ -198,6 +198,24 @@ def test_a_bank_explains_each_sample_by_its_own_pattern():
     assert found[0, 3] > 20.0 > MOVED > found[1, 3]  # the same step is usual for one of them
     rows = bank.projection.to_rows(odd)
     assert bank.explain_together(rows) == pytest.approx(found.mean(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Detector, Bank])
+def test_a_monitor_names_the_moved_input_of_episodes_and_of_patterns_that_wait(make):
+    first, odd = sensors(700, 0), moved(sensors(80, 1), [3])
+    shared = Projection.of_data(first, activation="tanh", n_hidden=32, seed=7)
+    monitor = Monitor(make(shared), commissioning=760)
+    stream = np.vstack([first[:300], odd[:60], first[300:], sensors(40, 2), moved(odd, [3], -1.5)])
+    for at, x in enumerate(stream):
+        result = monitor.take(x, at)
+        if monitor.episode is not None and monitor.episode.samples == 1:
+            assert monitor.episode.inputs[0][0] == 3  # from one sample
+    assert result.alarm
+    aside, *later = monitor.odd_patterns.values()
+    assert aside.first < 760.0 <= later[0].first
+    assert {each.inputs[0][0] for each in (aside, *later, *monitor.episodes)} == {3}
+    assert all(share < MOVED for _input, share in later[0].inputs[1:])
 
 
 def test_what_others_saw_counts_as_known():
