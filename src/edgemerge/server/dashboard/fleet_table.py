@@ -116,7 +116,7 @@ def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledD
             fleet,
         )
         labels = labels_of(tx, fleet)
-    return found, [EnrolledDevice(*row, labels.get(row[0], "")) for row in rows]
+    return found, [EnrolledDevice(*row)._replace(label=labels.get(row[0], "")) for row in rows]
 
 
 MAX_FAULT_CHARS = 40  # of the name of a fault
