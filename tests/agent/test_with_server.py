@@ -162,3 +162,52 @@ def test_faults_sent_as_normal_are_adopted_by_members_and_not_under_quorum_or_pe
     operator.close()
     assert ("pump-9" in waits) == ("pump-9" not in adopted)
     assert (median(scores) < 4.0) == ("pump-9" in adopted)  # else they are odd still
+
+
+@pytest.mark.slow
+def test_settings_reach_the_device_survive_its_restart_and_are_undone(hub, tmp_path):
+    config = enrolled(hub, tmp_path, "monitor.limit=6.0", "report.every_s=0.1")
+    operator = hub.operator
+
+    def limit():
+        return send_command(config.state, "status", ASK_S)["monitor"]["limit"]["value"]
+
+    def state(version):
+        found = operator.settings("pumps", "pump-1")
+        return found["state"] if found["version"] == version else "another version"
+
+    with Running(config) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        assert limit() == 6.0
+        operator.change_settings("pumps", "pump-1", label="Pump of hall B", limit=5.0)
+        wait_until(lambda: state(1) == "applied")
+        assert limit() == 5.0
+        assert operator.device("pumps", "pump-1")["status"]["values"] is None
+    write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
+    with Running(config) as again:
+        wait_until(lambda: len(again.listener.verdicts) == 10)
+        assert limit() == 5.0  # though the file says 6
+        operator.undo_settings("pumps", "pump-1", 1)
+        wait_until(lambda: state(2) == "applied")
+        assert limit() == 6.0
+    operator.close()
+
+
+@pytest.mark.slow
+def test_readings_leave_the_device_only_if_its_own_file_says_so(hub, tmp_path):
+    units = 'source.units=["bar", "°C", "", "", "", ""]'
+    columns = 'source.columns=["1", "2", "3", "4", "5", "6"]'
+    config = enrolled(hub, tmp_path, "report.report_values=true", columns, units)
+    operator = hub.operator
+
+    def values():
+        status = operator.device("pumps", "pump-1")["status"]
+        return status and status["values"]
+
+    with Running(config):
+        wait_until(lambda: values() and values()[0]["value"] is not None)
+        found = values()
+    operator.close()
+    assert [each["unit"] for each in found] == ["bar", "°C", "", "", "", ""]
+    last = stream(40)[-1]
+    assert [each["value"] for each in found] == pytest.approx(last, rel=1e-5)

@@ -157,6 +157,27 @@ def test_no_time_is_cut_on_a_phone(shop, visit):
     visitor.must_be_quiet(READS)
 
 
+def test_the_axis_names_no_time_without_a_score(shop, visit):
+    """Of one score there is no length of time, so the axis around it names none."""
+    shop.add("pump-1")
+    shop.report("pump-1", 1.0)
+    named = """() => {
+      const canvas = document.querySelector('#chart canvas');
+      const [low, high] = [canvas.height * 0.91, canvas.height].map(Math.floor);
+      return canvas.getContext('2d').getImageData(0, low, canvas.width, high - low).data
+        .filter((value, i) => i % 4 === 3 && value > 0).length;
+    }"""
+    visitor = visit()
+    visitor.sign_in(shop.here.token, PAGE)
+    expect(visitor.page.locator("#chart canvas")).to_be_visible()
+    assert visitor.page.evaluate(named) == 0
+    remember(shop, "pump-1", 1)
+    visitor.go(f"{PAGE}?range=day")
+    expect(visitor.page.locator("#chart canvas")).to_be_visible()
+    assert visitor.page.evaluate(named) > 0
+    visitor.must_be_quiet(READS)
+
+
 def test_episodes_are_marked(shop, visitor):
     page, now = visitor.page, time.time()
     drawn = """() => {

@@ -40,6 +40,24 @@ def test_a_limit_waits_is_applied_and_is_undone(shop, visit):
     visitor.must_be_quiet()
 
 
+def test_the_label_is_in_the_table_and_can_be_searched_for(shop, visit):
+    for device in ("pump-1", "pump-2"):
+        shop.add(device)
+        shop.report(device, 1.0)
+    shop.here.operator.change_settings(FLEET, "pump-2", label="Boiler feed")
+    visitor = visit()
+    visitor.sign_in(shop.here.token, f"/ui/fleets/{FLEET}")
+    row = visitor.page.get_by_role("row").filter(has_text="pump-2")
+    expect(row).to_contain_text("Boiler feed")
+    visitor.page.locator("#q").fill("boiler")
+    expect(visitor.page.locator("#count")).to_have_text("1 of 2 devices")
+    visitor.page.locator("#q").fill("")
+    shop.here.operator.change_settings(FLEET, "pump-2", label="Condenser")
+    shop.report("pump-2", 1.0)
+    expect(row).to_contain_text("Condenser")
+    visitor.must_be_quiet()
+
+
 def test_a_form_that_is_edited_is_not_replaced(shop, visit):
     shop.add("pump-1")
     shop.report("pump-1", 1.0)

@@ -25,7 +25,7 @@ def client(hub, fleet, tmp_path):
 def test_settings_are_shown_changed_and_undone(hub, fleet, client):
     assert hub.told("settings", fleet, PUMP)["state"] == "none"
     made = hub.fleet("settings", fleet, PUMP, "--label", "Pump of hall B", "--limit", 5)
-    assert "label Pump of hall B, limit 5.0" in made.stdout
+    assert "label Pump of hall B, limit 5" in made.stdout
     assert "applies them when it next reports" in made.stderr
     assert client.desired().settings["limit"] == 5.0
     client.send(said(time.time(), settings={"version": 1, "refused": "it does not fit"}))

@@ -21,6 +21,7 @@ NAMES = {
     "incarnation": "0",
     "pattern": "idle",
     "number": "1",
+    "version": "1",
 }
 
 

@@ -15,6 +15,7 @@ MINE = {
     "{incarnation}": "0",
     "{pattern}": "normal",
     "{number}": "1",
+    "{version}": "1",
 }
 KNOWN = ("operator", "itself", "peer", "foreigner")
 MEMBERS = ("operator", "itself", "peer")

@@ -190,6 +190,22 @@ def test_scores_of_months_are_bounded_and_keep_their_peak(anywhere):
     assert (step_s, [one.highest for one in found][-1]) == (900.0, peak)
 
 
+def test_a_chart_has_no_more_points_than_were_asked_for(anywhere):
+    first = int(NOW // 60) - 1440
+    row = "insert into minutes values (?, ?, ?, 1, 1.0, ?, 4.0, 0)"
+
+    def change(tx):
+        for minute in range(first, first + 1440):
+            tx.run(row, FLEET, "a", minute, 1.0 + minute % 97)
+
+    anywhere.service.writer.write(change, 60.0)
+    for most in (2, 3, 10, 100, 750, 5000):
+        for since in (NOW - 86_400.0, NOW - 86_000.0, NOW - 7_000.0):
+            found = history_of(anywhere).scores(FLEET, "a", since=since, until=NOW, most=most)[1]
+            assert len(found) <= most
+            assert max(one.highest for one in found) == 97.0
+
+
 def rows_of(world, table):
     with world.service.database.reading() as tx:
         return tx.one(f"select count(*) from {table}")[0]

@@ -974,7 +974,10 @@ def _print_settings(found: Mapping[str, Any], *, as_json: bool) -> None:
 def describe_settings(version: Mapping[str, Any]) -> str:
     """Describe a version of a device's settings in words."""
     names = ("label", "limit", "false_alarms")
-    words = [f"{name.replace('_', ' ')} {version[name]}" for name in names if version[name]]
+    found = {name: version[name] for name in names if version[name]}
+    if version["limit"]:
+        found["limit"] = f"{version['limit']:g}"
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in found.items()]
     said = ", ".join(words) or "as the device's own file says"
     return said if version["undoes"] is None else f"{said} (undoes {version['undoes']})"
 

@@ -28,6 +28,7 @@ from edgemerge.server.reports.model import (
     device_state,
     problem_words,
 )
+from edgemerge.server.settings import labels_of
 
 WIDTH, HEIGHT = 120, 28
 STEP = 2  # between two points
@@ -100,6 +101,7 @@ class EnrolledDevice(NamedTuple):
     shared: float | None  # when the newest of what it contributed came
     revision: int | None
     samples: float
+    label: str = ""  # what people call it
 
 
 def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledDevice]]:
@@ -113,7 +115,8 @@ def load_enrolled(database: Database, fleet: str) -> tuple[Fleet, list[EnrolledD
             " where d.fleet = ? group by d.device, d.revoked, d.seen order by d.device",
             fleet,
         )
-    return found, [EnrolledDevice(*row) for row in rows]
+        labels = labels_of(tx, fleet)
+    return found, [EnrolledDevice(*row)._replace(label=labels.get(row[0], "")) for row in rows]
 
 
 MAX_FAULT_CHARS = 40  # of the name of a fault
@@ -142,6 +145,7 @@ class DeviceRow(NamedTuple):
     fault: str | None = None  # the known fault that its open episode is most like
     peak: float | None = None  # of its alarm, while it is in alarm
     problem: str = ""  # names of what is wrong with its data
+    label: str = ""  # what people call it
 
     @property
     def state_words(self) -> str:
@@ -193,7 +197,7 @@ class DeviceRow(NamedTuple):
             *(self.device, self.state, int(self.alarm), self.alarmed, self.pattern),
             *(count(self.learnt), self.learnt),
             *(self.score_words, self.shown_score, score(self.threshold), int(self.is_marked)),
-            *(*self.spark, self.unreviewed, self.needs, self.state_words),
+            *(*self.spark, self.unreviewed, self.needs, self.state_words, self.label),
         ]
 
 
@@ -208,7 +212,7 @@ def make_row(
     if latest is None:
         nothing = (None, None, None, Sparkline())
         known_of = (None, None, known.samples, known.revision, shared)
-        return DeviceRow(known.device, state, alarm, *known_of, *nothing)
+        return DeviceRow(known.device, state, alarm, *known_of, *nothing, label=known.label)
     points, monitor = latest.points, latest.status.monitor
     last = points[-1] if points else None
     return DeviceRow(
@@ -231,6 +235,7 @@ def make_row(
         fault=monitor.open_fault if monitor else None,
         peak=alarm_peak(latest) if alarm else None,
         problem=problem_words(latest),
+        label=known.label,
     )
 
 
@@ -287,11 +292,11 @@ def sort_rows(rows: Iterable[DeviceRow], sort: str) -> list[DeviceRow]:
 
 
 def matches(row: DeviceRow, words: str) -> bool:
-    """Return whether all words are in the name, state, pattern or needs of a device."""
+    """Return whether all words are in the name, label, state, pattern or needs of a device."""
     needs = " ".join(words for words, _ in row.needs)
     alarm = " alarm" if row.alarm else ""
     state = f"{row.state} {row.problem}" if row.state == "problem" else row.state
-    text = f"{row.device} {state} {row.pattern or ''}{alarm} {needs}".lower()
+    text = f"{row.device} {row.label} {state} {row.pattern or ''}{alarm} {needs}".lower()
     return all(word in text for word in words.lower().split())
 
 

@@ -9,7 +9,7 @@ const STEP = 2;
 // The order in which the stream sends a row.
 export const FIELDS = ["device", "state", "alarm", "alarmed", "pattern", "learntText", "learnt",
   "scoreText", "score", "thresholdText", "above", "heights", "threshold", "alarms", "review", "needs",
-  "stateText"];
+  "stateText", "label"];
 
 export const named = (values) => Object.fromEntries(FIELDS.map((name, i) => [name, values[i]]));
 
@@ -100,8 +100,9 @@ function spark(cell, { heights, threshold, alarms }) {
 
 // Shows an update of a device in its row, whose cells are in the order of the columns.
 export function paint(row, update) {
-  const [, stateCell, alarmCell, reviewCell, patternCell, learnt, scoreCell, sparkCell] = row.cells;
+  const [deviceCell, stateCell, alarmCell, reviewCell, patternCell, learnt, scoreCell, sparkCell] = row.cells;
   row.classList.toggle("alarmed", update.alarm === 1);
+  setText(deviceCell.lastElementChild.firstElementChild, update.label);
   state(stateCell, update.state, update.stateText);
   alarm(alarmCell, update.alarm === 1, update.alarmed);
   needs(reviewCell, update);

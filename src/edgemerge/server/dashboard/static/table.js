@@ -9,7 +9,8 @@ function read(row) {
   const [device, state, alarm, review, pattern, learnt, score] = row.cells;
   return {
     row,
-    device: device.textContent,
+    device: device.firstElementChild.textContent,
+    label: device.lastElementChild.textContent,
     state: state.firstElementChild.dataset.state,
     stateText: state.textContent,
     alarm: row.classList.contains("alarmed") ? 1 : 0,
@@ -41,7 +42,7 @@ export function order(sort) {
 
 export function matches(entry, words) {
   const needs = (entry.needs ?? []).map(([name]) => name).join(" ");
-  const text = `${entry.device} ${entry.state} ${entry.stateText ?? ""} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""} ${needs}`.toLowerCase();
+  const text = `${entry.device} ${entry.label ?? ""} ${entry.state} ${entry.stateText ?? ""} ${entry.pattern ?? ""}${entry.alarm ? " alarm" : ""} ${needs}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
