@@ -16,6 +16,8 @@ from tests.server.test_episodes import episode, settle, stored
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, World
 
+pytestmark = pytest.mark.slow
+
 PAGE = f"/ui/fleets/{FLEET}/episodes"
 BAD = "<script>alert(1)</script>\"'"
 

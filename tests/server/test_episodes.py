@@ -201,6 +201,14 @@ def test_a_new_incarnation_with_the_old_episodes_goes_on_with_their_rows(world):
     assert rows[1].acknowledged is None  # the new incarnation does not know it
 
 
+def test_an_episode_stays_the_same_when_the_clock_of_its_device_is_set_right(world):
+    tell(world, episode(1, began=5.0))
+    world.now += GROWTH_S
+    tell(world, episode(1, began=995.0, samples=99))
+    (row,) = stored(world)
+    assert (row.began, row.ended) == (995.0, None)
+
+
 def test_a_number_that_is_used_again_is_another_episode(world):
     tell(world, episode(4, began=500.0, ended=520.0))
     world.now = 2000.0

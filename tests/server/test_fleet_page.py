@@ -245,16 +245,16 @@ def test_a_device_in_alarm_shows_no_harmless_number(world, operator):
     let_in(world, "a", "b")
     quiet = [point(999.0, 1.1, 4.0)]
     opened = monitor()["episodes"][1]
-    take(world, "a", points=quiet, monitor=monitor(episodes=[opened]))
-    take(world, "b", points=quiet, alarms=[alarm_of(990.0, score=5.0)])
+    take(world, "b", points=quiet, monitor=monitor(episodes=[opened]))
+    take(world, "a", points=quiet, alarms=[alarm_of(990.0, score=5.0)])
     text = operator.get(PAGE).text
-    assert cells(text, "a")["score"] == "peak 33 / 4"
-    assert cells(text, "b")["score"] == "peak 5 / 4"
+    assert cells(text, "b")["score"] == "peak 33 / 4"
+    assert cells(text, "a")["score"] == "peak 5 / 4"
     assert text.count('<span class="above">peak') == 2
     world.now = 1061.0
-    assert cells(operator.get(PAGE).text, "b")["score"] == "1.1 / 4"
+    assert cells(operator.get(PAGE).text, "a")["score"] == "1.1 / 4"
     rows = FleetTable(FLEET, world.service.database, world.service.history).look(world.now).rows
-    assert [row.device for row in sort_rows(rows, "-score")] == ["a", "b"]
+    assert [row.device for row in sort_rows(rows, "-score")] == ["b", "a"]
 
 
 def test_an_alarm_of_a_device_that_reports_seldom_lasts_for_two_reports(world):
