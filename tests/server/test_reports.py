@@ -41,6 +41,9 @@ def send(here, token, given=GOOD, **more):
     return ask(here, "POST", more.pop("address", ADDRESS), token=token, body=body, **more)
 
 
+TAKES = {"monitor": True, "settings": True, "problems": True}
+
+
 def counted(here, outcome):
     return here.service.metrics.reports.labels(outcome)._value.get()
 
@@ -48,7 +51,7 @@ def counted(here, outcome):
 def test_a_device_reports_and_is_told_when_to_report_again(here, token):
     answered = send(here, token)
     assert answered.status == 200, answered.body
-    told = {"every_s": 1.0, "choice": 0, "desired": 0, "monitor": True, "problems": True}
+    told = {"every_s": 1.0, "choice": 0, "desired": 0, **TAKES}
     assert json.loads(answered.body) == told
     glimpse = here.service.history.latest("mine", "a")
     assert here.service.clock() - glimpse.heard < 60.0
@@ -59,7 +62,7 @@ def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
     monkeypatch.setattr(
         here.service.choices, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
     )
-    told = {"every_s": 1.0, "choice": 7, "desired": 7, "monitor": True, "problems": True}
+    told = {"every_s": 1.0, "choice": 7, "desired": 7, **TAKES}
     assert json.loads(send(here, token).body) == told
 
 

@@ -334,7 +334,8 @@ PATTERN_COLUMNS = headings(
     "name", "status", "first", "last", "samples", "peak", "inputs", "nearest", name="PATTERN"
 )
 DEVICE_COLUMNS = headings(
-    "device", "state", "phase", "samples", "skipped", "episodes", "why", episodes="OPEN EPISODES"
+    *("device", "state", "data", "phase", "samples", "skipped", "episodes", "why"),
+    episodes="OPEN EPISODES",
 )
 SHOWN_INPUTS = 3
 TIMEOUT_S = 60.0
@@ -389,7 +390,7 @@ def _device_row(device: dict[str, Any]) -> dict[str, Any]:
     from edgemerge.agent.control import send_command
     from edgemerge.core.errors import EdgemergeError
 
-    empty = dict.fromkeys(("samples", "phase", "episodes", "skipped"))
+    empty = dict.fromkeys(("samples", "phase", "episodes", "skipped", "data"))
     row = {name: device[name] for name in ("device", "state", "why")} | empty
     if device["state"] != "running":
         return row
@@ -399,6 +400,7 @@ def _device_row(device: dict[str, Any]) -> dict[str, Any]:
         return row | {"why": str(error)}
     monitor = found["monitor"]
     row |= {"samples": found["samples"], "skipped": found["skipped"], "phase": monitor["phase"]}
+    row["data"] = _data_words(found)
     return row | {"episodes": sum(each["ended"] is None for each in monitor["episodes"])}
 
 
@@ -430,6 +432,10 @@ def _fault_rows(status: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {"Patterns beside known faults": words, "Faults of this device": own}
 
 
+def _data_words(status: Mapping[str, Any]) -> str:
+    return ", ".join(each["name"] for each in status.get("problems", [])) or "ok"
+
+
 def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
     done, limit, phase = status["commissioning"], status["limit"], status["phase"]
     of = "" if done["of"] is None else f" of {done['of']:g}"
@@ -437,7 +443,7 @@ def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
         phase = f"commissioning: {done['samples']:g}{of} samples"
     missing = f", {limit['missing']:g} samples missing" if limit["missing"] else ""
     return {
-        "data": ", ".join(each["name"] for each in status.get("problems", [])) or "ok",
+        "data": _data_words(status),
         "phase": phase,
         "ready": status["ready"],
         "learn": status["learn"],
