@@ -490,6 +490,7 @@ def _learner_options(learner: Detector | Bank) -> dict[str, object]:
 
 
 WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
+EXCHANGE_REFUSED, EXCHANGE_UNREACHABLE = 3, 4  # if the last exchange failed
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
 READY, STOPPING = "READY=1", "STOPPING=1"  # what systemd is told
@@ -657,11 +658,22 @@ def _run(
         logger.error("the agent stops", extra={"values": {"why": error}})
         return Ending(NO_USABLE_DATA, str(error))
     tell(STOPPING)
-    return _ending(agent)
+    ending = _ending(agent)
+    return ending if ending.code or not at_end or stop.is_set() else _exchange_ending(agent)
+
+
+def _exchange_ending(agent: Agent) -> Ending:
+    """Return how the last exchange ended, after the source had; nothing is lost if it failed."""
+    state = "ok" if agent.syncing is None else agent.syncing.state
+    if state.startswith(("denied", "refused")):
+        return Ending(EXCHANGE_REFUSED, f"the exchange failed: {state}")
+    if state.startswith("away"):
+        return Ending(EXCHANGE_UNREACHABLE, f"the exchange failed: {state}")
+    return Ending(0)
 
 
 def _ending(agent: Agent) -> Ending:
-    """Return how the run ended, and log what went wrong."""
+    """Return how reading ended, and log what went wrong."""
     inbox = agent.inbox
     if inbox.error is not None:
         logger.error("the source failed", extra={"values": {"why": inbox.error}})

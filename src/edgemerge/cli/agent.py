@@ -21,7 +21,12 @@ from edgemerge.cli.group import (
     option,
     options,
 )
-from edgemerge.cli.options import ca_option, read_own_token, server_connection
+from edgemerge.cli.options import (
+    ca_option,
+    check_device_name,
+    read_own_token,
+    server_connection,
+)
 from edgemerge.cli.output import (
     confirm,
     format_time,
@@ -288,6 +293,7 @@ def enrol(
     """
     from edgemerge.files import write_atomically
 
+    check_device_name(device)
     _check_writable(token_file, force=force)
     with server_connection(url, _read_invitation(invitation_file), ca_file) as client:
         found = client.enrol(fleet, device)

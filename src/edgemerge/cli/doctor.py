@@ -323,7 +323,7 @@ def check_table(config: Any) -> Iterator[Finding]:
         return
     try:
         report = inspect_file(source.path)
-    except SampleError as error:
+    except (SampleError, OSError) as error:
         yield Finding("fail", "table", one_line(error), "see [source]")
         return
     form = source.format if source.kind == "tail" else source.kind

@@ -20,6 +20,7 @@ from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, opti
 from edgemerge.cli.options import (
     FILE,
     build_projection,
+    check_device_name,
     operator_connection,
     projection_options,
     server_options,
@@ -210,6 +211,8 @@ def invite(
 
     It works once, for DEVICE, or for any device if none is given.
     """
+    if device is not None:
+        check_device_name(device)
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
     if out:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs
-from edgemerge.cli.options import FILE, ca_option, read_own_token, server_connection
+from edgemerge.cli.options import (
+    FILE,
+    ca_option,
+    check_device_name,
+    read_own_token,
+    server_connection,
+)
 from edgemerge.cli.output import headings, json_option, print_json, print_table, remark
 from edgemerge.cli.samples import split_commas
 
@@ -115,7 +121,7 @@ def init(
     name = device or found.name
     if asks and device is None and (found.of_one or not found.members):
         name = click.prompt("Name of the device", default=name, err=True)
-    _check_name(name)
+    check_device_name(name)
     target = output or Path(f"{name}.toml")
     plan = _plan_files(found, name, target)
     names = [] if access is None else plan.device_names(name, of_one=found.of_one)
@@ -297,17 +303,6 @@ def _check_same_inputs(fleet: str, shared: Any, proposed: Any) -> None:
             f"the fleet {fleet} has the inputs {names[0]}, and this file gives {names[1]}: choose "
             "--columns and --features as for its other devices, or another --fleet",
             ExitCode.REFUSED,
-        )
-
-
-def _check_name(name: str) -> None:
-    from edgemerge.agent.config import NAME_PATTERN
-    from edgemerge.agent.proposal import device_names
-
-    if not NAME_PATTERN.fullmatch(name):
-        raise CommandError(
-            f"found the device name {name!r}, expected letters, digits, '.', '_' and '-', at most "
-            f"100: such as {device_names([name])[0]}"
         )
 
 

@@ -172,6 +172,18 @@ def _rows_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> 
         raise SampleError(f"{like}: {error}") from error
 
 
+def check_device_name(name: str) -> None:
+    """Refuse a name that no device can have, with one that it can."""
+    from edgemerge.agent.config import NAME_PATTERN
+    from edgemerge.agent.proposal import device_names
+
+    if not NAME_PATTERN.fullmatch(name):
+        raise CommandError(
+            f"found the device name {name!r}, expected letters, digits, '.', '_' and '-', at most "
+            f"100: such as {device_names([name])[0]}"
+        )
+
+
 ca_option = click.option(
     "--ca-file",
     type=FILE,

@@ -14,7 +14,14 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from ipaddress import ip_address
 from socket import socket
 from threading import Lock
@@ -229,7 +236,8 @@ class Connection:
                 reply = self._send(request, limit)
             except (OSError, HTTPException, UnicodeError) as error:
                 self._close()
-                raise UnavailableError(f"{self.url} cannot be reached: {_reason(error)}") from error
+                why = _reason(error, tls=self._context is not None)
+                raise UnavailableError(f"{self.url} cannot be reached: {why}") from error
             except BaseException:
                 self._close()
                 raise
@@ -373,14 +381,23 @@ def _blocks(body: bytes, timing: Deadline) -> Iterator[bytes]:
         yield body[start : start + BLOCK_BYTES]
 
 
-def _reason(error: Exception) -> str:
+# Of the reply of a server that does not speak TLS.
+NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+
+
+def _reason(error: Exception, *, tls: bool = True) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         advice = "give its certificate with --ca-file, or ca_file in a configuration"
         return f"its certificate is not trusted ({error.verify_message}): {advice}"
+    if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+        return "it does not speak TLS: write http:// instead of https://, or start it with TLS"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, IncompleteRead):
         return "the reply was cut short"
+    words = f"what came back is not HTTP ({type(error).__name__})"
     if isinstance(error, OSError):
-        return error.strerror or "the connection was closed"
-    return f"what came back is not HTTP ({type(error).__name__})"
+        words = error.strerror or "the connection was closed"
+    if isinstance(error, ConnectionResetError | BadStatusLine) and not tls:
+        words += "; if it has TLS, write https:// instead of http://"
+    return words

@@ -322,7 +322,10 @@ async def _reporting_device(service: Service, token: str, fleet: str, device: st
             raise UnauthenticatedError(str(error)) from error
         limiter.remember(token, caller, generation)
     if (caller.fleet, caller.name) != (fleet, device):
-        raise DeniedError(f"only {device} itself, in its fleet, may report")
+        raise DeniedError(
+            f"only {device} itself, in its fleet, may report: this token is of another device or "
+            "fleet"
+        )
     return caller
 
 

@@ -296,7 +296,10 @@ def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tupl
         except DeniedError as error:
             raise UnauthenticatedError(str(error)) from error
         if (caller.fleet, caller.name) != (fleet, device):
-            raise DeniedError(f"only {device} itself, in its fleet, may say what it saw")
+            raise DeniedError(
+                f"only {device} itself, in its fleet, may say what it saw: this token is of "
+                "another device or fleet"
+            )
         return caller, fleets.get(tx, fleet)
 
 
