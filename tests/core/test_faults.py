@@ -11,6 +11,7 @@ from edgemerge.core.errors import MismatchError, RejectedError, SettingError
 from edgemerge.core.faults import Faults, Likeness
 from edgemerge.core.ledger import MergedPart, Selection
 from edgemerge.core.projection import Projection
+from edgemerge.core.similarity import Profile, centroid_shift
 from edgemerge.wire.admission import admit
 from tests.watched import SHARED, Watched
 
@@ -61,6 +62,77 @@ def test_what_no_fault_explains_gets_no_name():
 )
 def test_the_nearest_must_be_near_and_clearly_nearer_than_another_name(ratios, name):
     assert rules._name([Likeness(n, "pump-1", None, r) for n, r in ratios]) == name
+
+
+NEAR = rules.MAX_RATIO, rules.MAX_SHIFT
+SAME = rules.SAME_RATIO, rules.SAME_MAX_SHIFT
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shift", "near"),
+    [
+        (*NEAR, True),
+        (NEAR[0] + 0.01, 0.0, False),
+        (NEAR[0], NEAR[1] + 0.01, False),
+        (*SAME, True),
+        (SAME[0], SAME[1] + 0.01, False),
+        (SAME[0] + 0.01, SAME[1], False),
+    ],
+)
+def test_a_larger_shift_is_accepted_only_where_the_ratio_says_the_same(ratio, shift, near):
+    found = Likeness("a", "pump-1", None, ratio, shift)
+    assert found.is_near is near
+    assert rules._name([found]) == ("a" if near else None)
+    moved = not near and ratio <= rules.MAX_RATIO
+    assert found.words == f"a of pump-1, {ratio:.3g}" + moved * f" with means {shift:.2g} apart"
+
+
+WIDE = Projection(n_inputs=40, n_hidden=8, seed=7)
+
+
+def spread(moved=0.0, count=400, seed=0):
+    """Samples with a little in common, of which one input is elsewhere."""
+    rng = np.random.default_rng(seed)
+    X = 0.1 * rng.normal(size=(count, 1)) + 0.2 * rng.normal(size=(count, 40))
+    X[:, :2] += moved
+    return Stats.of(WIDE, X)
+
+
+def test_a_pattern_whose_mean_is_elsewhere_gets_no_name_even_if_the_ratio_is_small():
+    known = Faults.of([Contribution("pump-3", spread(), 1, "bearing", kind="fault")], WIDE)
+    same, other = known.compare(spread(seed=1)), known.compare(spread(0.3, seed=1))
+    assert same.name == "bearing"
+    assert other.ranked[0].ratio < rules.MAX_RATIO
+    assert other.name is None
+    assert "nearest: bearing of pump-3, " in other.words
+    assert other.words.endswith("apart")
+
+
+def test_the_shift_counts_less_where_the_readout_explains_more():
+    known = Faults.of([Contribution("pump-3", spread(), 1, "bearing", kind="fault")], WIDE)
+    [fault] = known
+    [found] = known.compare(spread(0.3, seed=1)).ranked
+    share = np.sqrt(min(fault.profile.unexplained, 1.0))
+    expected = share * centroid_shift(fault.profile, spread(0.3, seed=1))
+    assert 0.0 < share < 1.0
+    assert found.shift == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_nothing_explains_is_not_compared(monkeypatch):
+    known = Faults.of([Contribution("pump-3", spread(), 1, "bearing", kind="fault")], WIDE)
+    unexplained = Profile.of(spread(seed=1)).unexplained
+    monkeypatch.setattr(rules, "MAX_UNEXPLAINED", unexplained)
+    assert known.compare(spread(seed=1)).name == "bearing"
+    monkeypatch.setattr(rules, "MAX_UNEXPLAINED", 0.999 * unexplained)
+    assert known.compare(spread(seed=1)).name is None
+
+
+def test_a_name_that_was_saved_before_there_were_shifts_is_read():
+    plain = KNOWN.compare(sums(0.6, seed=1)).plain()
+    assert rules.FaultName.from_plain(plain).plain() == plain
+    for each in plain["ranked"]:
+        del each["shift"]
+    assert [each.shift for each in rules.FaultName.from_plain(plain).ranked] == [0.0, 0.0]
 
 
 def test_alike_faults_are_one_with_the_most_frequent_name_first():
@@ -169,6 +241,22 @@ def test_new_faults_name_what_is_open_and_withdrawn_ones_take_their_name_along()
     assert watched.monitor.status()["episodes"][0]["like"]["known"] == 1
     watched.monitor.know_faults(Faults(SHARED))
     assert watched.monitor.status()["episodes"][0]["like"] is None
+
+
+@pytest.mark.parametrize("decision", ["approve", "dismiss"])
+def test_an_open_episode_loses_its_name_when_a_person_decides_that_it_is_no_fault(decision):
+    watched = Watched().commissioned()
+    watched.monitor.know_faults(KNOWN)
+    watched.fault(60)
+    [episode] = watched.monitor.episodes
+    assert (episode.ended, watched.monitor.fault_of(episode)) == (None, "bearing")
+    watched.monitor.review("odd-1", decision)
+    assert watched.monitor.fault_of(episode) is None
+    assert watched.monitor.status()["episodes"][0]["like"] is None
+    watched.monitor.review("odd-1", "undo")
+    assert watched.monitor.fault_of(episode) == "bearing"
+    watched.monitor.review("odd-1", "fault", name="Lager")
+    assert watched.monitor.fault_of(episode) == "bearing"
 
 
 def test_names_that_were_found_elsewhere_are_taken_over():

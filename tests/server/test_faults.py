@@ -180,6 +180,8 @@ def test_the_pages_show_names_and_what_stays_on_a_device(shop):
         assert words in page
     assert "stays on this device: 84 of 128 samples" in page
     assert "like bearing" in operator.get(f"/ui/fleets/{FLEET}").text
+    shop.now += 1e5  # it went silent: nobody knows whether the episode is still open
+    assert "like bearing" not in operator.get(f"/ui/fleets/{FLEET}").text
 
 
 @pytest.mark.slow

@@ -6,9 +6,12 @@ faults returns. A device holds them beside its learner, and compares its unrevie
 them: `Faults.compare`. Nothing here is ever added to what is normal.
 
 The ratio between a pattern and a known fault is `loss_ratio`: the mean loss of the pattern's data
-under the fault's readout, as a multiple of what is usual for these data (M10); 1 is the same. A
-pattern gets the name of the nearest fault only if it has 2N samples, the ratio is at most 1.2, and
-that of the next fault of another name is clearly larger: a wrong name is worse than none.
+under the fault's readout, as a multiple of what is usual for these data (M10); 1 is the same. The
+shift is `centroid_shift`: how far their means are apart, times the root of what the readout leaves
+unexplained, since a ratio sees the less of a shift the more is unexplained anyway. A pattern gets
+the name of the nearest fault only if it has 2N samples that can be explained at all, ratio and
+shift are small, and the ratio of the next fault of another name is clearly larger: a wrong name is
+worse than none.
 """
 
 from __future__ import annotations
@@ -17,20 +20,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 from edgemerge.core.ledger import Contribution, Key, Selection, must_be_of_kind
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import SAME_FACTOR, Profile, group, loss_ratio
+from edgemerge.core.similarity import SAME_FACTOR, Profile, centroid_shift, group, loss_ratio
 from edgemerge.core.stats import Stats
 
 MAX_PER_DEVICE = 16  # faults of one device
 MAX_GROUPED = 256  # contributions that are compared with each other
 MAX_FAULTS = 64  # known faults in one answer to a pull: each pattern is compared with all of them
 MAX_RANKED = 3  # of the nearest faults that are told
-# With these at most 1.2 % of the known faults of a trial got a wrong name: decision 0031.
-MAX_RATIO = 1.2  # of a pattern to the fault that names it
+# Chosen so that hardly any fault of another kind gets a name: decision 0035.
+MAX_RATIO = 2.5  # of a pattern to the fault that names it
+MAX_SHIFT = 0.4  # between their means
+SAME_RATIO, SAME_MAX_SHIFT = 1.1, 1.2  # likewise; up to this ratio a larger shift is accepted
+MAX_UNEXPLAINED = 2.0  # of a pattern's variance, by its own readout
 MIN_MARGIN = 1.1  # between the ratios of the nearest fault and of the next that has another name
 NAMING_SAMPLES_PER_HIDDEN = 2.0  # samples of a pattern from which it is compared
 
@@ -132,12 +139,27 @@ class Likeness(NamedTuple):
         first: When, in Unix seconds, or None.
         ratio: The mean loss of the pattern's data under the fault's readout, as a multiple of what
             is usual for these data; 1 is the same.
+        shift: How far their means are apart, where the ratio does not show it; 0 is the same.
     """
 
     name: str
     device: str
     first: float | None
     ratio: float
+    shift: float = 0.0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the pattern may have the name of the fault."""
+        most = SAME_MAX_SHIFT if self.ratio <= SAME_RATIO else MAX_SHIFT
+        return self.ratio <= MAX_RATIO and self.shift <= most
+
+    @property
+    def words(self) -> str:
+        """The fault with the ratio, and with the shift if that is what is too large."""
+        found = f"{self.name} of {self.device}, {self.ratio:.3g}"
+        moved = self.ratio <= MAX_RATIO and not self.is_near
+        return f"{found} with means {self.shift:.2g} apart" if moved else found
 
 
 @dataclass(frozen=True)
@@ -164,7 +186,7 @@ class FaultName:
         >>> FaultName(None, ranked[1:], 1).words
         'like none of the 1 known faults; nearest: leak of pump-1, 8.2'
         """
-        ranked = [f"{each.name} of {each.device}, {each.ratio:.3g}" for each in self.ranked]
+        ranked = [each.words for each in self.ranked]
         if self.name is None:
             words = f"like none of the {self.known} known faults"
             return "; ".join([words, *([f"nearest: {ranked[0]}"] if ranked else [])])
@@ -299,7 +321,8 @@ class Faults:
         one = Profile.of(data)
         found = [_likeness(fault, one) for fault in self.known]
         ranked = sorted(found, key=lambda each: (each.ratio, each.name))
-        return FaultName(_name(ranked), tuple(ranked[:MAX_RANKED]), len(ranked))
+        name = _name(ranked) if one.unexplained <= MAX_UNEXPLAINED else None
+        return FaultName(name, tuple(ranked[:MAX_RANKED]), len(ranked))
 
     def solve(self, checkpoint: Callable[[], object] = bool) -> Self:
         """Solve the readouts now, such as in a background thread; return itself.
@@ -377,13 +400,15 @@ def can_compare(samples: float, projection: Projection) -> bool:
 
 
 def _likeness(fault: KnownFault, one: Profile) -> Likeness:
-    first, ratio = fault.earliest, loss_ratio(fault.profile, one)  # M10
-    return Likeness(fault.name, first.device, first.first, float(f"{ratio:.6g}"))
+    first, other = fault.earliest, fault.profile
+    hidden = sqrt(min(other.unexplained, 1.0))  # the part of a shift that the ratio does not show
+    measures = loss_ratio(other, one), hidden * centroid_shift(other, one)  # M10
+    return Likeness(fault.name, first.device, first.first, *(float(f"{m:.6g}") for m in measures))
 
 
 def _name(ranked: list[Likeness]) -> str | None:
     """Return the name of the nearest, unless it is too far or another one is nearly as near."""
-    if not ranked or ranked[0].ratio > MAX_RATIO:
+    if not ranked or not ranked[0].is_near:
         return None
     best = ranked[0]
     others = [each.ratio for each in ranked if each.name != best.name]

@@ -759,7 +759,9 @@ class Monitor:
 
     def _like(self, episode: Episode) -> FaultName | None:
         pattern = self.odd_patterns.get(episode.pattern or "")
-        return pattern.like if pattern else None
+        if pattern is None or pattern.status in ("normal", "dismissed"):
+            return None  # a person has decided that it is no fault
+        return pattern.like
 
     def _plain_like(self, episode: Episode) -> dict[str, Any] | None:
         like = self._like(episode)

@@ -215,6 +215,7 @@ def make_row(
         return DeviceRow(known.device, state, alarm, *known_of, *nothing, label=known.label)
     points, monitor = latest.points, latest.status.monitor
     last = points[-1] if points else None
+    silent = state in ("offline", "revoked")  # its episode may have ended, the name be withdrawn
     return DeviceRow(
         device=known.device,
         state=state,
@@ -232,7 +233,7 @@ def make_row(
         ready=monitor.ready if monitor else None,
         drift=monitor.drift if monitor else None,
         stopped=monitor.learning_stopped if monitor else False,
-        fault=monitor.open_fault if monitor else None,
+        fault=monitor.open_fault if monitor and not silent else None,
         peak=alarm_peak(latest) if alarm else None,
         problem=problem_words(latest),
         label=known.label,
