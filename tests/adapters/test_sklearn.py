@@ -286,20 +286,24 @@ def test_the_range_comes_from_the_rows_that_are_kept():
     assert max(every.high) == 1e4
 
 
-def in_pieces(seed):
+ACTIVATIONS = pytest.mark.parametrize("activation", ["cosine", "tanh"])
+
+
+def in_pieces(seed, activation):
     """Return a detector that got three causes of nine inputs in ten pieces, and fresh rows."""
     rng = np.random.default_rng(seed)
     mixing = np.random.default_rng(99).normal(size=(3, 9))
     rows = rng.normal(size=(1200, 3)) @ mixing + 0.2 * rng.normal(size=(1200, 9))
-    detector = OSELMDetector(false_alarms=0.05, activation="tanh")
+    detector = OSELMDetector(false_alarms=0.05, activation=activation)
     for part in np.split(rows[:600], 10):
         detector.partial_fit(part)
     return detector, rows[600:]
 
 
 @pytest.mark.slow
-def test_partial_fit_keeps_its_promise_and_does_not_cut_off_the_tail():
-    found = [in_pieces(seed) for seed in range(6)]
+@ACTIVATIONS
+def test_partial_fit_keeps_its_promise_and_does_not_cut_off_the_tail(activation):
+    found = [in_pieces(seed, activation) for seed in range(6)]
     rates = [(detector.predict(fresh) == -1).mean() for detector, fresh in found]
     assert 0.04 < np.mean(rates) < 0.065
     learnt = [detector.stats_.count / 600 for detector, _ in found]
@@ -307,11 +311,12 @@ def test_partial_fit_keeps_its_promise_and_does_not_cut_off_the_tail():
 
 
 @pytest.mark.slow
-def test_earlier_counts_fall_with_the_scores_of_new_rows(monkeypatch):
-    followed = in_pieces(0)[0].offset_
+@ACTIVATIONS
+def test_earlier_counts_fall_with_the_scores_of_new_rows(activation, monkeypatch):
+    followed = in_pieces(1, activation)[0].offset_
     factors = []
     monkeypatch.setattr(Calibration, "rescale", lambda _, factor: factors.append(factor))
-    assert -in_pieces(0)[0].offset_ > -followed
+    assert -in_pieces(1, activation)[0].offset_ > -followed
     assert np.prod(factors) < 0.9
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgemerge import Bank, Detector, Monitor, Stats
+from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core.errors import FormatError
 from edgemerge.wire import codec
 from edgemerge.wire.state import from_bytes, to_bytes
@@ -93,6 +93,21 @@ def test_a_bank_remembers_after_a_restart_what_may_not_be_joined():
         assert instances["odd-1"].pinned
         assert not instances[into].pinned
         assert instances[into].held == 1
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.999])
+@pytest.mark.parametrize("small", [True, False])
+def test_a_restart_keeps_the_ridge_that_commissioning_chose(forgetting, small):
+    shared = Projection(n_inputs=4, n_hidden=8, seed=7, activation="cosine")
+    watched = Watched(monitor=Monitor(Detector(shared, forgetting=forgetting))).commissioned()
+    watched.monitor.learner.small_ridge = watched.monitor.snapshot.small_ridge = small
+    watched.ordinary(150)  # not solved afresh just now
+    again = Watched(monitor=from_bytes(to_bytes(watched.monitor)))
+    again.at = watched.at
+    rows = watched.rows(400, 0.05)
+    assert again.take(rows) == watched.take(rows)
+    assert again.monitor.drift == watched.monitor.drift != 1.0
+    assert again.monitor.learner.small_ridge == small
 
 
 def test_commissioning_goes_on_after_a_restart():

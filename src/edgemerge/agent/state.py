@@ -580,7 +580,9 @@ def start_new_incarnation(monitor: Monitor, merged: Merged) -> None:
 def _owning_nothing(learner: Detector | Bank, merged: Merged) -> Detector | Bank:
     if isinstance(learner, Detector):
         known, nothing = learner.own + learner.others, Stats.empty(learner.projection)
-        return Detector.resume(nothing, known, rejected=learner.rejected, **learner.options)
+        found = Detector.resume(nothing, known, rejected=learner.rejected, **learner.options)
+        found.small_ridge = learner.small_ridge
+        return found
     kept = [
         Contribution("here", stats, revision=0, pattern=name)
         for name, stats in own_stats(learner).items()

@@ -58,6 +58,7 @@ class Model:
     """Sums and their cached solution; `fade` is an old sample's weight after each new one."""
 
     ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
+    small_ridge = False  # the default one would hide fine structure
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
@@ -194,8 +195,14 @@ class Model:
     def ridge(self, more: float) -> float:
         """Return the ridge for what sets the scale, or for a U with a trace larger by `more`."""
         if self._ridge is None:
-            return ridge_for(self.projection, self._trace + more)
+            return ridge_for(self.projection, self._trace + more, small=self.small_ridge)
         return self._ridge
+
+    def take_small_ridge(self, *, on: bool) -> None:
+        """Take the small ridge from now on, or the default one of the activation."""
+        before, self.small_ridge = self.ridge(0.0), on
+        if self.ridge(0.0) != before:
+            self.invalidate()
 
     def fit(self) -> Fit | OwnFit:
         """Return how well everything known is fitted, or own samples if they set the scale."""
@@ -695,6 +702,15 @@ class Detector:
         return detector
 
     @property
+    def small_ridge(self) -> bool:
+        """Whether the ridge is small, as a monitor may choose; it has no effect on a given one."""
+        return self.known.small_ridge
+
+    @small_ridge.setter
+    def small_ridge(self, on: bool) -> None:
+        self.known.take_small_ridge(on=on)
+
+    @property
     def own(self) -> Stats:
         """What this device saw itself. Reading it changes no later score."""
         return self.known.snapshot(self._waiting.rows)
@@ -974,6 +990,7 @@ class Detector:
         settings = {"rejected": self.rejected, **self.options}
         found = Detector.resume(own, self.others, **settings)
         found.supervised, found.known.ceiling = self.supervised, self.known.ceiling
+        found.small_ridge = self.small_ridge
         return found
 
     def without(self, stats: Stats) -> Detector:
@@ -1054,10 +1071,10 @@ class Detector:
         if self.ridge is not None:
             return self.ridge
         scale = own if self._sets_scale(own) else own + self.others
-        return ridge_for(self.projection, float(np.trace(scale.U)))
+        return ridge_for(self.projection, float(np.trace(scale.U)), small=self.small_ridge)
 
     def _level(self, own: Stats) -> Level:
         """Return the usual loss; of a copy where learning `own` so far would change something."""
         if self.known.frame == 1.0 and not self._waiting:
             return self.known.level()
-        return self.resume(own, self.others, **self.options).known.level()
+        return self.with_own(own).known.level()

@@ -60,6 +60,7 @@ BLOCK_SHARE = 0.25  # of commissioning: a pattern met only within such a block w
 MAX_LOOKS = 4  # for blocks of commissioning that are unlike the rest
 MAX_TAIL = 4.0  # outlyingness up to which samples of commissioning may be the tail of normal
 RUN_SHARE = 0.03  # of the rows of commissioning: shorter runs of outliers are no block
+MAX_RIDGE_COST = 2.0  # times the usual loss of a small ridge that the default one may have
 DRIFT_ROWS, DRIFT_BLOCKS = 32, 16  # calm samples scored at once, and such blocks in the mean
 MIN_DRIFT_BLOCKS = 8  # before which nothing is concluded
 DRIFT_CALM = 2  # blocks below the first limit, after which learning goes on
@@ -306,6 +307,7 @@ class Monitor:
         self.drifts: deque[float] = deque(maxlen=DRIFT_BLOCKS)
         learner.supervised = learn != "always"
         if learner_ready(learner) or learn != "normal":
+            self._choose_ridge(_joined(learner))
             self._begin_watching()
 
     @property
@@ -353,6 +355,7 @@ class Monitor:
     def _change_learn(self, learn: Learn) -> None:
         self.learn = learn
         self.learner.supervised = learn != "always"
+        self._choose_ridge(_joined(self.learner))
         self.pending = []
         if learn != "normal" and self.phase == "commissioning":
             self._learn_first(self.last_at or 0.0)
@@ -558,6 +561,31 @@ class Monitor:
         self.learner.learn_rows(rows[~kept & (far <= MAX_TAIL) & calm])
         self._set_runs_aside(rows, aside, at)
 
+    def _choose_ridge(self, whole: Detector) -> Detector:
+        """Take a small ridge where the default one has more than twice its usual loss.
+
+        A large ridge, as that of cosine, guards against anomalies among the samples, and lets
+        unseen variants of normal score less. But where inputs depend closely on each other it
+        fits their coarse shape only, and a fault that breaks these relations scores too little.
+        A bank splits such samples instead, and keeps the default.
+
+        Args:
+            whole: What is known, as one detector.
+
+        Returns:
+            The same with the ridge that was chosen.
+        """
+        found = whole.with_own(whole.own)
+        found.small_ridge = False
+        if isinstance(self.learner, Detector):
+            if self.learn != "always" and whole.ready:
+                default = found.known.level().usual_loss
+                found.small_ridge = True
+                small = found.known.level().usual_loss
+                found.small_ridge = default > MAX_RIDGE_COST * small
+            self.learner.small_ridge = found.small_ridge
+        return found
+
     def _sift(self, rows: Array) -> tuple[Array, list[Places]]:
         """Return how far out each row is, and the blocks for a review, whose rows are at inf."""
         far = np.zeros(len(rows))
@@ -574,12 +602,13 @@ class Monitor:
         """Return how far out each row is, and the runs that wait for a review, which are at inf.
 
         A run is a block of time most of whose rows are outliers. It waits if the rest does not
-        explain it.
+        explain it. The rows that are no outliers tell which ridge to take, here and later.
         """
         whole, projection = _joined(self.learner), self.learner.projection
         far = outlyingness(rows)
         kept = far <= 1.0
         total = whole.own + Stats.of_rows(projection, rows[kept])
+        whole = self._choose_ridge(whole.with_own(total))
         unlike: list[Places] = []
         for run in _long_runs(~kept):
             rest = whole.with_own(total - Stats.of_rows(projection, rows[run[kept[run]]]))  # M7
@@ -959,6 +988,11 @@ def is_provisional(learner: Detector | Bank) -> bool:
     return adopted and not can_check(own, learner.projection)
 
 
+def has_small_ridge(learner: Detector | Bank) -> bool:
+    """Return whether commissioning chose a small ridge; a bank has the default one."""
+    return isinstance(learner, Detector) and learner.small_ridge
+
+
 def known(learner: Detector | Bank) -> float:
     """Return the samples that a learner knows, own and others'."""
     return sum(each.count for each in learner.detectors.values())
@@ -993,7 +1027,9 @@ def _joined(learner: Detector | Bank) -> Detector:
     parts, nothing = learner.detectors.values(), Stats.empty(learner.projection)
     own = reduce(_added, (each.own for each in parts), nothing)
     others = reduce(_added, (each.others for each in parts), nothing)
-    return Detector.resume(own, others, ridge=learner.ridge)
+    found = Detector.resume(own, others, ridge=learner.ridge)
+    found.small_ridge = has_small_ridge(learner)
+    return found
 
 
 def _long_runs(outlier: Marks) -> list[Places]:

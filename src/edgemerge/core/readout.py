@@ -24,16 +24,19 @@ from edgemerge.core.projection import Projection
 Array = NDArray[np.float64]
 
 MAX_RIDGE_TRIES = 4  # each ridge is ten times the last
+SMALL_RIDGE = 1e-2  # of the mean of diag(U), where a larger one would hide fine structure
 
 
-def ridge_for(projection: Projection, trace: float) -> float:
+def ridge_for(projection: Projection, trace: float, *, small: bool = False) -> float:
     """Choose ρ for sums whose U has this trace: small against U, in steps of powers of two.
 
     The steps make ρ a function of what was seen, not of the way there: it changes a few dozen
-    times in a detector's life, and in between one-sample updates are exact.
+    times in a detector's life, and in between one-sample updates are exact. `small` limits it to
+    a hundredth of the mean of diag(U), whatever the activation.
     """
-    N = projection.n_hidden
-    relative = projection.rule.ridge * 2.0 ** ceil(log2(trace / N)) if trace > 0.0 else 0.0
+    N, share = projection.n_hidden, projection.rule.ridge
+    share = min(share, SMALL_RIDGE) if small else share
+    relative = share * 2.0 ** ceil(log2(trace / N)) if trace > 0.0 else 0.0
     return max(relative, N * projection.quantum)
 
 

@@ -27,6 +27,7 @@ from edgemerge.core.monitor import (
     MonitorEvent,
     OddPattern,
     Thinned,
+    has_small_ridge,
 )
 from edgemerge.core.patterns import Event, Pattern, RingBuffer
 from edgemerge.core.projection import Projection
@@ -183,6 +184,7 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
     return {
         "options": monitor.options,
         **{name: getattr(monitor, name) for name in MONITOR_FIELDS},
+        "small_ridge": has_small_ridge(monitor.learner),
         "limit": monitor.limit.state(),
         "level": monitor.level.state(),
         "episodes": [asdict(episode) for episode in monitor.episodes],
@@ -214,16 +216,19 @@ def _read_monitor(metadata: Metadata, tensors: Tensors, limit: int) -> Monitor:
 
 def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monitor:
     learner = _learner_of(tensors["learner"], plain["pinned"], limit)
-    if isinstance(learner, Detector):
-        learner.restore(tensors["progress"].astype(np.float64))
     options = plain["options"] | {"votes": tuple(plain["options"]["votes"])}
     monitor = Monitor(learner, **options)
+    if isinstance(learner, Detector):
+        learner.small_ridge = plain.get("small_ridge", False)  # states of version 0.1 have none
+        learner.restore(tensors["progress"].astype(np.float64))  # now: a new ridge would drop it
     n = learner.projection.n_inputs
     for name in MONITOR_FIELDS:
         setattr(monitor, name, plain[name])
     monitor.snapshot = None
     if len(tensors["snapshot"]):
         monitor.snapshot = _learner_of(tensors["snapshot"], plain["pinned_then"], limit)
+        if isinstance(monitor.snapshot, Detector):
+            monitor.snapshot.small_ridge = has_small_ridge(learner)
     monitor.limit.resume(plain["limit"])
     monitor.level.resume(plain["level"])
     monitor.episodes = [_episode(each) for each in plain["episodes"]]
