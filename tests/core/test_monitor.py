@@ -1366,19 +1366,20 @@ def test_a_small_ridge_changes_nothing_for_tanh_or_where_a_ridge_is_given():
         assert ridges(default) == ridges(small)
 
 
-def test_explanations_take_the_ridge_that_scores_do():
+def test_residuals_take_the_ridge_that_scores_do():
     rows = related(200)
     watched, alone = Detector(cosine_of(rows)), Detector(cosine_of(rows))
     watched.small_ridge = True
     for row in rows:  # they are buffered, so that a copy tells the level
         watched.learn(row)
         alone.learn(row)
-    found = watched.explain(rows[0])
+    first = watched.projection.to_rows(rows[:1]), watched.projection.hidden(rows[:1])
+    found = watched.residuals(*first)
     assert watched.buffered
     given = Detector(watched.projection, ridge=watched.readout.ridge)
     given.learn(rows)
-    assert found == pytest.approx(given.explain(rows[0]), rel=1e-9)
-    assert found != pytest.approx(alone.explain(rows[0]), rel=0.1)
+    assert found == pytest.approx(given.residuals(*first), rel=1e-9)
+    assert found != pytest.approx(alone.residuals(*first), rel=0.1)
 
 
 def test_a_supervised_bank_founds_no_pattern_and_joins_none_that_was_approved():
