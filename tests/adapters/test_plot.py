@@ -79,6 +79,7 @@ def test_before_and_after_show_medians_of_each_kind():
     assert legend(axes) == ["before", "after", "limit"]
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_into_the_axes_that_are_given_and_no_style_changes():
     settings = dict(mpl.rcParams)
     axes = Figure().subplots(3)

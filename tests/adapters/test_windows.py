@@ -21,6 +21,7 @@ def pushed(window, readings):
     return np.array([sample for sample in samples if sample is not None])
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     channels=st.integers(1, 3),
@@ -28,7 +29,7 @@ def pushed(window, readings):
     share=st.floats(0.05, 1.0) | st.none(),
     fortran=st.booleans(),
 )
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_rows_are_the_samples_that_an_agent_makes(seed, channels, length, share, fortran):
     readings = np.random.default_rng(seed).normal(5.0, 3.0, (3 * length + seed % 7, channels))
     given_rows = np.asfortranarray(readings) if fortran else readings
