@@ -125,6 +125,15 @@ def test_slow_rows_are_not_missed():
     assert world.log[log:] == ["+no data"]
 
 
+def test_times_say_how_often_rows_come_before_they_do():
+    world = World()
+    world.timed(100, 1e9, 60.0)  # what waited, read at once
+    for i in range(5):
+        world.wait(60.0)
+        world.row(at=1e9 + 60.0 * (100 + i))
+    assert world.log == []
+
+
 @pytest.mark.parametrize("pause_s", [60.0, 86_400.0])
 def test_bursts_become_usual_after_two_of_them(pause_s):
     world = World()
@@ -371,6 +380,15 @@ def test_rows_in_bursts_have_the_right_rate():
         for _ in range(100):
             world.row()
     assert world.log == []
+
+
+def test_rows_that_cannot_be_read_are_no_wrong_rate():
+    world = World(rate_hz=10.0)
+    for i in range(300):
+        world.now += 0.2
+        world.skip(1)
+        world.row(at=1e9 + 0.2 * i)
+    assert world.log == ["+unreadable rows"]
 
 
 def test_a_pause_is_no_wrong_rate():

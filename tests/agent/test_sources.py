@@ -257,3 +257,13 @@ def test_readings_come_at_the_given_speed(gaps, at):
     clock = Clock()
     paced = RateLimitedSource(Given(clock, gaps), 2.0, clock=clock)
     assert [clock.now for _ in paced.read(clock)] == at
+
+
+def test_utf_16_is_an_error_at_the_start_and_a_bad_row_in_a_later_file():
+    line = "1,2".encode("utf-16")
+    with pytest.raises(SettingError, match="found UTF-16, expected UTF-8"):
+        RowReader(CsvRows(header=False)).row(line)
+    reader = RowReader(CsvRows(header=False))
+    assert reader.row(b"1,2") is not None
+    assert reader.row(line) is None
+    assert (reader.skipped, reader.why_skipped[:12]) == (1, "found UTF-16")

@@ -583,7 +583,6 @@ def _build_agent(
     quality = make_quality(config, clocks)
     judge = Judge(memory, features, names, clocks.wall, quality)
     quality.range_words = judge.range_words
-    memory.skipped_ahead = 0
     follow = config.report.follow
     reviews = Reviewer(
         memory, judge, keeper, clock=clocks.wall, follow=follow, monitor=config.monitor
