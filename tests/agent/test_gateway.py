@@ -404,7 +404,8 @@ def test_commands_reach_each_device_by_its_name(tmp_path):
     feed(tmp_path)
     config = TAIL + '[exchange]\nkind = "folder"\npath = "exchange"\n[sync]\nevery_s = 0\n'
     (tmp_path / "exchange").mkdir()
-    path = written(tmp_path, config + entries(*PUMPS))
+    own = entries(*PUMPS).replace('"pump-2"\n', '"pump-2"\nquality.no_data_s = 1.0\n')
+    path = written(tmp_path, config + own)
     with Gateway(read_configuration(path, environment={})) as running:
         running.until(pump_1="running", pump_2="running", pump_3="running")
         for name in PUMPS:
@@ -414,9 +415,17 @@ def test_commands_reach_each_device_by_its_name(tmp_path):
         assert [row["device"] for row in rows] == list(PUMPS)
         assert [row["samples"] for row in rows] == [300, 300, 300]
         assert [row["episodes"] for row in rows] == [1, 1, 1]
+        with (tmp_path / "pump-2.csv").open("a") as file:
+            file.writelines("text,instead,of,numbers,here,again\n" for _ in range(200))
+        wait_until(
+            lambda: send_command(tmp_path / "state/pump-2", "status", PATIENCE_S)["problems"]
+        )
+        rows = json.loads(call("monitor", "show", path, "--json").stdout)
+        assert [row["state"] for row in rows] == ["running", "running", "running"]
+        assert [row["data"] for row in rows] == ["ok", "no data", "ok"]
         table = call("monitor", "show", path).stdout
         assert "OPEN EPISODES" in table
-        assert len(table.splitlines()) == 4
+        assert [line[:6] for line in table.splitlines() if line[:4] == "pump"] == list(PUMPS)
         assert json.loads(call("monitor", "show", path, "--device", "pump-2", "--json").stdout)[
             "episodes"
         ]
