@@ -61,6 +61,7 @@ naming: .venv/ready-dev  ## how often a fault that other devices know gets its n
 
 honest: .venv/ready-dev  ## what honest fleets lose by the checks
 	@$(BIN)/python -m benchmarks.honest
+
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
 
