@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting naming attack hostile paper docs \
+	lasting naming attack honest hostile paper docs \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -58,6 +58,9 @@ lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; pro
 
 naming: .venv/ready-dev  ## how often a fault that other devices know gets its name
 	@$(BIN)/python -m benchmarks.naming
+
+honest: .venv/ready-dev  ## what honest fleets lose by the checks
+	@$(BIN)/python -m benchmarks.honest
 
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile

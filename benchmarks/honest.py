@@ -157,6 +157,20 @@ def rows() -> Iterator[Row]:
             yield classes("MNIST pairs", digits.X, digits.y, shared)
 
 
+def table(found: list[Row]) -> str:
+    """Return the table of the page."""
+    lines = [
+        "| fleet | activation | N | refused | of | without checks | with checks |",
+        "|---|---|---:|---|---:|---:|---:|",
+    ]
+    for row in found:
+        refused = f"{row['refused_bank']} / {row['refused_detector']}"
+        cells = [row["fleet"], row["activation"], row["n_hidden"], refused, row["checked"]]
+        cells += [f"{float(row[name]):.4f}" for name in ("unchecked", "checked_auc")]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure, print and write."""
     found = []

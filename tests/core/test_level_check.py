@@ -14,6 +14,7 @@ from edgemerge.core.similarity import (
     LEVEL_RATIOS,
     MAX_NOISE_TIMES_N,
     MAX_OWN_SHARE,
+    MIN_NOISE_HIDDEN,
     NOISE_SHARE,
     OWN_NOISE_FACTOR,
     SMALL_LEVEL_FACTOR,
@@ -228,47 +229,59 @@ def test_it_is_a_rule_of_a_selection_and_names_what_it_refuses():
     assert check.refused == {}
 
 
-def spoilt(part, rows=2000, seed=1):
-    """Return honest samples with a part of noise over the whole range."""
-    X = np.random.default_rng(seed).uniform(-1.0, 1.0, (int(part * rows), 64))
-    return causes(0.2, 0.08, rows, seed) + Stats.of(WIDE, X)
+BROAD = Projection(n_inputs=128, n_hidden=32, seed=7, activation="identity")
+
+
+def spoilt(part, seed=1, noise=0.08, shared=BROAD):
+    """Return samples with a few causes and a little noise, and a part of noise everywhere."""
+    rng, n = np.random.default_rng(seed), shared.n_inputs
+    mixing = np.random.default_rng(8).normal(0.0, 0.2, (4, n))
+    X = rng.normal(size=(2000, 4)) @ mixing + noise * rng.normal(size=(2000, n))
+    return Stats.of(shared, np.vstack([X, rng.uniform(-1.0, 1.0, (int(2000 * part), n))]))
 
 
 @pytest.mark.parametrize("part", [0.05, 0.1, 0.3])
 def test_the_share_of_noise_is_about_what_was_mixed_in(part):
-    found, noise = spoilt(part), noise_profile(WIDE).stats
+    found, noise = spoilt(part), noise_profile(BROAD).stats
     share = noise_share(found)
     assert 0.4 * part < share < 1.1 * part
     least = eigh(found.U / found.count, noise.U / noise.count, eigvals_only=True)[0]
-    assert share == pytest.approx(least, rel=1e-3)  # the ridge of the noise
-    assert noise_share(noise) == pytest.approx(1.0, rel=1e-3)
-    assert noise_share(causes(0.2, 0.02)) < 1e-3
+    assert share == pytest.approx(least, rel=5e-3)  # the ridge of the noise
+    assert noise_share(noise) == pytest.approx(1.0, rel=5e-3)
+    assert noise_share(spoilt(0.0, noise=0.02)) < 1e-3
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_honest_samples_that_are_mixed_with_noise_are_refused(apart):
-    own, mixed = causes(0.2, 0.08), spoilt(0.15)
-    most = MAX_NOISE_TIMES_N / WIDE.n_hidden
+    own, mixed = spoilt(0.0, seed=2), spoilt(0.1)
+    most = max(MAX_NOISE_TIMES_N / BROAD.n_hidden, OWN_NOISE_FACTOR * noise_share(own))
     check = LevelCheck({"normal": own}, apart=apart)
     reason = check.reason(mixed)
     assert reason.startswith(f"found in every direction what {noise_share(mixed):.1%} of noise")
     assert f"expected {most:.1%} at most: these sums look mixed with noise" in reason
-    assert noise_share(spoilt(0.02)) < most
-    assert "mixed" not in check.reason(spoilt(0.02))
-    assert not check.reason(causes(0.2, 0.08, seed=3))
+    assert noise_share(spoilt(0.01)) < most
+    assert "mixed" not in check.reason(spoilt(0.01))
+    assert not check.reason(spoilt(0.0, seed=3))
 
 
 def test_where_own_samples_are_mixed_so_may_others_be():
     own = {"normal": spoilt(0.1)}
     most = OWN_NOISE_FACTOR * noise_share(own["normal"])
-    assert noise_share(spoilt(0.25, seed=2)) < most < noise_share(spoilt(0.45, seed=2))
+    assert noise_share(spoilt(0.25, seed=2)) < most < noise_share(spoilt(0.42, seed=2))
     check = LevelCheck(own, apart=False)
     assert "mixed" not in check.reason(spoilt(0.25, seed=2))
-    assert "mixed" in check.reason(spoilt(0.45, seed=2))
+    assert "mixed" in check.reason(spoilt(0.42, seed=2))
 
 
 def test_what_is_mixed_and_calls_nothing_more_usual_than_own_samples_passes():
-    own = {"normal": causes(0.2, 0.08), "rough": causes(0.2, 0.5)}
-    mixed = spoilt(0.15)
+    own = {"normal": spoilt(0.0, seed=2), "rough": spoilt(0.0, noise=0.5)}
+    mixed = spoilt(0.1)
     assert Profile.of(mixed).usual_loss < max(Profile.of(each).usual_loss for each in own.values())
     assert LevelCheck(own, apart=True).reason(mixed) == ""
+
+
+def test_with_few_hidden_values_honest_samples_may_fill_every_direction():
+    narrow = replace(BROAD, n_hidden=MIN_NOISE_HIDDEN - 1)
+    own = {"normal": spoilt(0.0, seed=2, shared=narrow)}
+    assert noise_share(spoilt(0.1, shared=narrow)) > MAX_NOISE_TIMES_N / narrow.n_hidden
+    assert "mixed" not in LevelCheck(own, apart=True).reason(spoilt(0.1, shared=narrow))

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.attack import markdown
+from benchmarks.honest import table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "how-to" / "what-a-bad-device-can-do.md"
@@ -25,16 +26,36 @@ def test_every_attack_but_true_faults_leaves_a_device_as_it_was():
     others = (
         *("none", "honest", "342 rows of faults", "honest, quorum:2"),
         "honest rows with 10 % of faults, quorum:2",  # as the page says, like the next
-        "honest rows with 10 % of noise",
+        "honest rows with 5 % of noise",
     )
     attacks = [row for row in found if row["attack"] not in others]
-    assert len(attacks) == 20
+    assert len(attacks) == 22
     for row in attacks:
         assert float(row["false"]) <= 0.01, row
         for name in ("sitting", "lying"):
             assert abs(float(row[name]) - float(calm[row["learner"]][name])) <= 0.05, row
         assert row["refused"], row
     assert not any(row["refused"] for row in found if row["attack"] in others)
+
+
+def test_a_little_noise_among_honest_rows_does_little():
+    found = {(row["learner"], row["attack"]): row for row in rows("attack.csv")}
+    for learner, alike, most in (("bank", "none", 0.05), ("detector", "honest", 0.05)):
+        spoilt = found[learner, "honest rows with 5 % of noise"]
+        assert float(spoilt["false"]) == 0.0
+        for name in ("sitting", "lying"):
+            assert float(spoilt[name]) >= float(found[learner, alike][name]) - most
+
+
+def test_honest_fleets_lose_nothing():
+    found = rows("honest.csv")
+    assert table(found) in PAGE.read_text(encoding="utf-8")
+    for row in found:
+        assert (
+            float(row["checked_auc"]) >= float(row["unchecked"]) - 0.002 or row["n_hidden"] == "16"
+        )
+        if row["fleet"] != "MNIST pairs":
+            assert row["refused_bank"] == row["refused_detector"] == "0"
 
 
 def test_faults_sent_as_normal_are_adopted_by_members_and_wait_under_quorum_and_person():

@@ -44,6 +44,7 @@ STRUCTURED_SHARE = 0.5  # of what noise leaves unexplained
 MIN_NOISE = 0.5  # what noise must leave unexplained at least, for structure to mean anything
 MAX_NOISE_TIMES_N = 0.8  # share of noise in a contribution, times N: decision 0036
 OWN_NOISE_FACTOR = 3.0  # or that in own patterns, times this
+MIN_NOISE_HIDDEN = 32  # hidden values; honest samples may fill every direction of fewer
 NOISE_SHARE = 0.9  # likewise; honest patterns of 561 and 784 inputs have 0.04 to 0.79
 MAX_OWN_SHARE = 0.8  # own patterns above it cannot be told from noise
 NOISE_ROWS_PER_HIDDEN = 16  # that tell what noise leaves unexplained
@@ -654,8 +655,8 @@ class LevelCheck:
             )
         most = self._factor(profile, noise) * own_loss
         if loss <= most or (not self._apart and self._fits_together(theirs)):
-            structured = loss > own_loss and can_tell and noise >= MIN_NOISE
-            return self._mixed(theirs) if structured else ""
+            wide = noise >= MIN_NOISE and theirs.projection.n_hidden >= MIN_NOISE_HIDDEN
+            return self._mixed(theirs) if wide and can_tell and loss > own_loss else ""
         return (
             f"found a usual loss of {loss:.3g}, expected {most:.3g} at most by what this device "
             "sees: such samples were not seen, or not so many of them"

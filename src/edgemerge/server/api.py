@@ -9,7 +9,7 @@ import logging
 from asyncio import wrap_future
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -135,53 +135,66 @@ def _valid_pattern(value: str) -> str:
 PatternName = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(_valid_pattern)]
 
 
-@router.put(
-    CONTRIBUTION_PATH,
-    status_code=201,
-    response_model=PutResponse,
-    responses=PUT_RESPONSES,
-    openapi_extra=bytes_body_schema("A contribution whose origin is the address."),
-)
-async def put_contribution(
+class Push(NamedTuple):
+    """What a device sends under its own name."""
+
+    sender: tuple[Caller, Fleet]
+    key: Key
+    service: Service
+    load: InFlight
+    request: Request
+
+    async def keep(self, kind: Kind) -> Response:
+        """Read, check and store it, and say what became of it."""
+        (caller, agreed), service, request = self.sender, self.service, self.request
+        store = put if kind == "normal" else put_fault
+        async with self.load.body(request, agreed.max_contribution_bytes) as data:
+            service.metrics.received.inc(len(data))
+            limiter = request.app.state.check_limiter
+            try:
+                received = await _decode_and_check(data, agreed, self.key, limiter, kind)
+                now = service.clock()
+                submitted = service.writer.submit(
+                    lambda tx: store(tx, agreed, received, caller, now)
+                )
+                result = await wrap_future(submitted)
+            except EdgemergeError:
+                service.metrics.contributions.labels("refused").inc()
+                raise
+        outcome = result.problem or ("new" if result.new else "same")
+        service.metrics.contributions.labels(outcome).inc()
+        if result.new:
+            service.history.pushed(agreed.name, caller.name, len(data))
+        return _put_response(result)
+
+
+async def _push(
     sender: Sender,
     incarnation: Number,
     pattern: PatternName,
     service: ServiceDep,
     load: InFlightDep,
     request: Request,
-) -> Response:
+) -> Push:
+    return Push(sender, (sender[0].name, incarnation, pattern), service, load, request)
+
+
+PushDep = Annotated[Push, Depends(_push)]
+PUT_OPTIONS: dict[str, Any] = {
+    "status_code": 201,
+    "response_model": PutResponse,
+    "responses": PUT_RESPONSES,
+}
+
+
+@router.put(
+    CONTRIBUTION_PATH,
+    openapi_extra=bytes_body_schema("A contribution whose origin is the address."),
+    **PUT_OPTIONS,
+)
+async def put_contribution(push: PushDep) -> Response:
     """Keep a device's own contribution; once answered it is on disk, and repeats do no harm."""
-    key = (sender[0].name, incarnation, pattern)
-    return await _keep(sender, key, service, load, request, "normal")
-
-
-async def _keep(
-    sender: tuple[Caller, Fleet],
-    key: Key,
-    service: Service,
-    load: InFlight,
-    request: Request,
-    kind: Kind,
-) -> Response:
-    """Read, check and store what a device sent, and say what became of it."""
-    caller, agreed = sender
-    store = put if kind == "normal" else put_fault
-    async with load.body(request, agreed.max_contribution_bytes) as data:
-        service.metrics.received.inc(len(data))
-        limiter = request.app.state.check_limiter
-        try:
-            received = await _decode_and_check(data, agreed, key, limiter, kind)
-            now = service.clock()
-            submitted = service.writer.submit(lambda tx: store(tx, agreed, received, caller, now))
-            result = await wrap_future(submitted)
-        except EdgemergeError:
-            service.metrics.contributions.labels("refused").inc()
-            raise
-    outcome = result.problem or ("new" if result.new else "same")
-    service.metrics.contributions.labels(outcome).inc()
-    if result.new:
-        service.history.pushed(agreed.name, caller.name, len(data))
-    return _put_response(result)
+    return await push.keep("normal")
 
 
 async def _decode_and_check(
@@ -451,22 +464,12 @@ FAULT_PATH = "/fleets/{fleet}/faults/{device}/{incarnation}/{pattern}"
 
 @router.put(
     FAULT_PATH,
-    status_code=201,
-    response_model=PutResponse,
-    responses=PUT_RESPONSES,
     openapi_extra=bytes_body_schema("A fault whose origin is the address; empty, it is withdrawn."),
+    **PUT_OPTIONS,
 )
-async def put_named_fault(
-    sender: Sender,
-    incarnation: Number,
-    pattern: PatternName,
-    service: ServiceDep,
-    load: InFlightDep,
-    request: Request,
-) -> Response:
+async def put_named_fault(push: PushDep) -> Response:
     """Keep a fault that a person named on this device, apart from what is normal."""
-    key = (sender[0].name, incarnation, pattern)
-    return await _keep(sender, key, service, load, request, "fault")
+    return await push.keep("fault")
 
 
 @router.get(

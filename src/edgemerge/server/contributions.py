@@ -341,11 +341,23 @@ def put(
         store(tx, name, received, now=now, epoch=epoch)
         record_put(tx, "contribute", name, received, caller, now)
         return PutResult(new=True, revision=new.revision, epoch=epoch)
-    problem = PROBLEMS[freshness]
-    if problem == "stale":
+    if freshness == "stale":
         read_contribution(tx, known, fleet.projection)  # or it is damaged
-    elif problem:
-        record_put(tx, problem, name, received, caller, now)
+    return refuse_put(tx, fleet, received, known, caller, now)
+
+
+def refuse_put(
+    tx: Transaction,
+    fleet: Fleet,
+    received: ReceivedContribution,
+    known: StoredContribution,
+    caller: Caller,
+    now: float,
+) -> PutResult:
+    """Return what to answer to a contribution that is not newer; note one that contradicts."""
+    problem = PROBLEMS[Ledger.check(received, known)]
+    if problem == "equivocation":
+        record_put(tx, problem, fleet.name, received, caller, now)
     return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
 
 

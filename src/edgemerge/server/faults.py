@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
 from typing import Any
@@ -22,58 +21,34 @@ from edgemerge.server import fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import Rules, RulesCache
 from edgemerge.server.contributions import (
-    PROBLEMS,
+    WHERE_KEY,
     PutResult,
     ReceivedContribution,
+    StoredContribution,
     lock_fleet,
     record_put,
+    refuse_put,
 )
 from edgemerge.server.db.base import Database, Transaction, ValueDamagedError
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import PullResult
 from edgemerge.wire.codec import decode, encode
 
-FAULT_COLUMNS = "device, incarnation, pattern, revision, samples, bytes, digest, received, first"
-WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
+STORED_COLUMNS = "device, incarnation, pattern, revision, samples, bytes, digest, 'exact', received"
 MAX_ROWS_PER_DEVICE = 256  # with those that were withdrawn
 MAX_CACHED = 16  # fleets, and answers, that are remembered
 
 
-@dataclass(frozen=True)
-class StoredFault:
-    """A row of the table of faults: everything but the numbers."""
-
-    device: str
-    incarnation: int
-    pattern: str
-    revision: int
-    samples: float
-    bytes: int
-    digest: str
-    received: float
-    first: float | None
-
-    @property
-    def key(self) -> Key:
-        """Device, incarnation and name."""
-        return self.device, self.incarnation, self.pattern
-
-    @property
-    def content(self) -> str:
-        """What `Ledger.check` compares: the digest of the bytes."""
-        return self.digest
-
-
-def list_faults(tx: Transaction, fleet: str, device: str | None = None) -> list[StoredFault]:
+def list_faults(tx: Transaction, fleet: str, device: str | None = None) -> list[StoredContribution]:
     """Return all faults, or those of one device, in the order of their keys."""
     only, values = ("", ()) if device is None else (" and device = ?", (device,))
-    sql = f"select {FAULT_COLUMNS} from faults where fleet = ?{only}"
+    sql = f"select {STORED_COLUMNS} from faults where fleet = ?{only}"
     rows = tx.rows(sql, fleet, *values)
-    return sorted((StoredFault(*row) for row in rows), key=lambda stored: stored.key)
+    return sorted((StoredContribution(*row) for row in rows), key=lambda stored: stored.key)
 
 
 def read_fault(
-    tx: Transaction, fleet: str, stored: StoredFault, shared: Projection
+    tx: Transaction, fleet: str, stored: StoredContribution, shared: Projection
 ) -> Contribution:
     """Return a stored fault, whose bytes must be those that came."""
     row = tx.one(f"select data from faults where {WHERE_KEY}", fleet, *stored.key)
@@ -107,14 +82,11 @@ def put_fault(
     known = mine.get(new.key)
     freshness = Ledger.check(received, known)
     if known is not None and freshness != "newer":
-        problem = PROBLEMS[freshness]
-        if problem == "equivocation":
-            record_put(tx, problem, name, received, caller, now)
-        return PutResult(new=False, revision=known.revision, epoch=fleet.epoch, problem=problem)
+        return refuse_put(tx, fleet, received, known, caller, now)
     _must_have_a_place(new, list(mine.values()), known)
     tx.run(
-        f"insert into faults (fleet, {FAULT_COLUMNS}, data)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "insert into faults (fleet, device, incarnation, pattern, revision, samples, bytes, digest,"
+        " received, first, data) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " on conflict (fleet, device, incarnation, pattern) do update set"
         " revision = excluded.revision, samples = excluded.samples, bytes = excluded.bytes,"
         " digest = excluded.digest, received = excluded.received, first = excluded.first,"
@@ -128,7 +100,7 @@ def put_fault(
 
 
 def _must_have_a_place(
-    new: Contribution, mine: list[StoredFault], known: StoredFault | None
+    new: Contribution, mine: list[StoredContribution], known: StoredContribution | None
 ) -> None:
     """Refuse one fault too many; withdrawn ones take no place."""
     if known is None and len(mine) >= MAX_ROWS_PER_DEVICE:
@@ -152,7 +124,9 @@ def drop_faults(tx: Transaction, fleet: str, device: str, incarnation: int | Non
     )
 
 
-def allowed(stored: Collection[StoredFault], receiver: str | None, rules: Rules) -> list[Key]:
+def allowed(
+    stored: Collection[StoredContribution], receiver: str | None, rules: Rules
+) -> list[Key]:
     """Return the faults that a receiver may know, by operators' choices.
 
     A device of which an operator excluded a contribution is not believed when it names faults.
@@ -222,7 +196,7 @@ class FaultService:
         return fleet, list(Faults.of_groups(some, fleet.projection))
 
     def _grouped(
-        self, tx: Transaction, fleet: Fleet, stored: list[StoredFault]
+        self, tx: Transaction, fleet: Fleet, stored: list[StoredContribution]
     ) -> list[list[Contribution]]:
         digest = f"{fleet.projection.fingerprint} {_digest(stored)}"
         with self._lock:
@@ -245,6 +219,5 @@ class FaultService:
                 cache.popitem(last=False)
 
 
-def _digest(stored: Collection[StoredFault]) -> str:
-    words = (f"{each.key}/{each.revision}/{each.digest}" for each in stored)
-    return sha256("\n".join(words).encode()).hexdigest()
+def _digest(stored: Collection[StoredContribution]) -> str:
+    return sha256("\n".join(each.identity for each in stored).encode()).hexdigest()
