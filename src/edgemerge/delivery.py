@@ -47,14 +47,15 @@ SMTP_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 MAX_NAMED = 5  # devices named, or messages told in full, in a summary
 EVENTS = {  # what is said of a device, and how
     "alarm": "behaves unusually",
+    "recognized": "behaves unusually",
     "all clear": "behaves as usual again",
     "problem": "has a problem with its data",
     "problem over": "has no such problem with its data any more",
     "offline": "has not been heard of",
     "online": "is heard of again",
     "merge refused": "refused what other devices saw",
-    "test": "sends a test message",
 }
+ALARMS = ("alarm", "recognized")
 PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not help
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
@@ -80,7 +81,8 @@ class Message:
     """What people are told of a device: an episode began ("alarm") or ended ("all clear"), or else.
 
     Args:
-        event: "alarm" or "all clear"; of a server also one of the other `EVENTS`.
+        event: "alarm" or "all clear"; "recognized" when it is known later which fault the alarm is
+            like; of a server also one of the other `EVENTS`.
         device: The device.
         at: The time of the sample, in Unix seconds.
         episode: The number of the episode.
@@ -114,8 +116,9 @@ class Message:
     @property
     def title(self) -> str:
         """A few words, for the title of a notification."""
-        named = f", most like {self.fault}" if self.fault and self.event == "alarm" else ""
-        return _printable(f"{self.device}: {self.event}{named}")
+        event = "alarm" if self.event in ALARMS else self.event
+        named = f", most like {self.fault}" if self.fault and self.event in ALARMS else ""
+        return _printable(f"{self.device}: {event}{named}")
 
     @property
     def text(self) -> str:
@@ -128,14 +131,15 @@ class Message:
         return asdict(self) | {"title": self.title, "text": self.text}
 
     def _sentences(self) -> Iterator[str]:
-        yield f"{self.device} {EVENTS[self.event]} since {self._moment}."
-        if self.score is not None and self.event == "alarm":
+        if self.event in EVENTS:
+            yield f"{self.device} {EVENTS[self.event]} since {self._moment}."
+        if self.score is not None and self.event in ALARMS:
             limit = "" if self.limit is None else f", limit {self.limit:.3g}"
             yield f"Score {self.score:.3g}{limit}."
         if self.like:
             first = self.like.partition(";")[0]
             yield f"{first[:1].upper()}{first[1:]}."
-        if self.event == "alarm" and (self.reasons or self.inputs):
+        if self.event in ALARMS and (self.reasons or self.inputs):
             yield f"Most unusual: {', '.join(self._explained())}."
         if self.words:
             yield f"{self.words[:1].upper()}{self.words[1:].rstrip('.')}."
@@ -426,7 +430,7 @@ class WebhookChannel:
         return json.dumps(self._preset_body(message), ensure_ascii=False).encode()
 
     def _preset_body(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        alarm = message["event"] == "alarm"
+        alarm = message["event"] in ALARMS
         if self._preset == "ntfy":
             about = {"topic": self._topic, "title": message["title"], "message": message["text"]}
             about |= {"priority": 4 if alarm else 3, "tags": ["warning" if alarm else "ok"]}
@@ -621,7 +625,7 @@ class SyslogChannel:
     @staticmethod
     def line(message: Mapping[str, Any]) -> bytes:
         """Return the line of a message."""
-        severity = SYSLOG_WARNING if message["event"] == "alarm" else SYSLOG_NOTICE
+        severity = SYSLOG_WARNING if message["event"] in ALARMS else SYSLOG_NOTICE
         priority = 8 * SYSLOG_FACILITY + severity
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         host = socket.gethostname() or "-"

@@ -8,11 +8,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import cycle
-from threading import Event, Thread
+from threading import Thread
 from time import monotonic
 
 import pytest
@@ -36,57 +34,10 @@ from edgemerge.delivery import (
     summarize,
 )
 from tests.agent.listening import said, until
+from tests.services.receivers import dripping, receiver
 
 ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
 CLEAR = Message("all clear", "pump-3", 1_794_000_600.0, 7, 1.1, 4.0)
-
-
-class Receiver(ThreadingHTTPServer):
-    """A web server that keeps what it is sent and answers with the next of its codes."""
-
-    def __init__(self, *codes):
-        self.codes, self.got = list(codes), []
-
-        class Handler(BaseHTTPRequestHandler):
-            server: Receiver
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                self.server.got.append((self.path, dict(self.headers), body))
-                self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
-                self.send_header("Location", "/elsewhere")
-                self.end_headers()
-
-            def do_GET(self):
-                self.server.got.append((self.path, {}, b'"redirected"'))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    @property
-    def bodies(self):
-        return [json.loads(body) for _, _, body in self.got]
-
-
-@contextmanager
-def receiver(*codes):
-    server = Receiver(*codes)
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def free_port():
@@ -165,6 +116,30 @@ def test_a_sink_passes_on_what_the_agent_knows_of_an_alarm(tmp_path):
     assert alarm["reasons"] == [["x", 9.0], ["y", 2.5]]
     assert alarm["link"] == clear["link"] == "https://hub/pump-3"
     assert (clear["event"], clear["limit"], clear["fault"]) == ("all clear", None, None)
+
+
+def test_a_fault_that_is_recognized_within_an_episode_is_told_once(tmp_path):
+    with receiver() as server:
+        alarm = replace(said(0, alarm=True, score=12.5), episode=1)
+        named = replace(alarm, fault="bearing", like="most like bearing, first seen on pump-1")
+        for verdicts in ((alarm, named, named), (named, said(1))):  # and a restart
+            sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+            for verdict in verdicts:
+                sink.verdict(verdict)
+            drained(sink)
+        assert [each["event"] for each in server.bodies] == ["alarm", "recognized", "all clear"]
+        assert server.bodies[1]["title"].endswith(": alarm, most like bearing")
+        assert "Most like bearing, first seen on pump-1." in server.bodies[1]["text"]
+
+
+def test_what_an_earlier_version_wrote_of_an_episode_is_understood(tmp_path):
+    (tmp_path / "m.last").write_text("1")
+    with receiver() as server:
+        sink = DeliverySink(WebhookChannel(server.url), tmp_path / "m.jsonl")
+        sink.verdict(replace(said(0, alarm=True, score=12.5), episode=1))
+        sink.verdict(said(1))
+        drained(sink)
+        assert [each["event"] for each in server.bodies] == ["all clear"]
 
 
 def test_a_summary_counts_and_names_the_first_few():
@@ -253,39 +228,17 @@ def test_what_a_receiver_does_not_take_is_sent_again_in_order(tmp_path, caplog):
     assert "delivered again" in caplog.text
 
 
-@contextmanager
-def dripping(*pieces, every_s=0.02):
-    """A server that takes a connection and then sends these pieces, slowly, again and again."""
-    listening, stop = socket.create_server(("127.0.0.1", 0)), Event()
-
-    def work():
-        link, _ = listening.accept()
-        with link, suppress(OSError):
-            for piece in cycle(pieces or [b""]):
-                if stop.wait(every_s):
-                    return
-                link.sendall(piece)
-
-    thread = Thread(target=work)
-    thread.start()
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        stop.set()
-        thread.join()
-        listening.close()
-
-
 @pytest.mark.parametrize("pieces", [(), (b"H",)], ids=["never", "slowly"])
 @pytest.mark.parametrize("kind", ["webhook", "email"])
 def test_a_receiver_that_answers_never_or_slowly_is_left_in_time(monkeypatch, kind, pieces):
     monkeypatch.setattr(delivery, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(delivery, "DEADLINE_S", 0.3)
     with dripping(*pieces) as port:
-        channel: WebhookChannel | EmailChannel = WebhookChannel(f"http://127.0.0.1:{port}")
+        channel: delivery.Channel = WebhookChannel(f"http://127.0.0.1:{port}")
         if kind == "email":
-            people = {"sender": "a@b", "recipients": ["c@d"]}
-            channel = EmailChannel("127.0.0.1", port, **people, security="none")
+            channel = EmailChannel(
+                "127.0.0.1", port, sender="a@b", recipients=["c@d"], security="none"
+            )
         begun = monotonic()
         with pytest.raises(UndeliveredError) as failed:
             channel.send(ALARM.plain())

@@ -44,6 +44,8 @@ PAGES = {
     "exchange": f"/ui/fleets/{FLEET}/exchange",
     "no exchange": "/ui/fleets/empty/exchange",
     "no faults": "/ui/fleets/empty/faults",
+    "notify": f"/ui/fleets/{FLEET}/notify",
+    "nobody to notify": "/ui/fleets/empty/notify",
     "log": f"/ui/fleets/{FLEET}/log",
     "no such page": "/ui/fleets/nosuch",
 }
@@ -55,6 +57,8 @@ def peopled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
     with workshop(f"sqlite:///{folder / 'fleets.db'}") as shop:
         shop.here.operator.create_fleet("empty", SHARED)
+        hook = {"kind": "slack", "url": "http://127.0.0.1:9/hook", "secret": "s3cret"}
+        shop.here.operator.set_receiver(FLEET, "shift", **hook)
         for number, kind in enumerate(("idle", "idle", "fast", None), 1):
             shop.add(f"pump-{number}", kind)
         patterns = [{"pattern": "normal", "own": 900.0, "told": 90.0, "used": 70}]

@@ -63,7 +63,7 @@ def test_all_commands_are_there():
             "completion",
         ),
     }
-    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 23
+    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 30
     assert len([words for words in COMMANDS if words[:1] == ("monitor",)]) == 8
 
 

@@ -22,6 +22,7 @@ NAMES = {
     "pattern": "idle",
     "number": "1",
     "version": "1",
+    "receiver": "phone",
 }
 
 

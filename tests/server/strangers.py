@@ -16,6 +16,7 @@ MINE = {
     "{pattern}": "normal",
     "{number}": "1",
     "{version}": "1",
+    "{receiver}": "chat",
 }
 KNOWN = ("operator", "itself", "peer", "foreigner")
 MEMBERS = ("operator", "itself", "peer")
@@ -77,6 +78,12 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "POST /sign-in-links": Route(("operator",)),
     "GET /fleets/{fleet}/choices": Route(("operator",)),
     "GET /fleets/{fleet}/waiting": Route(("operator",)),
+    "PUT /fleets/{fleet}/receivers/{receiver}": Route(
+        ("operator",), b'{"kind": "slack", "url": "http://127.0.0.1:9/hook", "secret": "s3cret"}'
+    ),
+    "GET /fleets/{fleet}/receivers": Route(("operator",)),
+    "POST /fleets/{fleet}/receivers/{receiver}/test": Route(("operator",)),
+    "DELETE /fleets/{fleet}/receivers/{receiver}": Route(("operator",)),
     "PUT /fleets/{fleet}/trust": Route(("operator",), body=b'{"trust": "quorum:2"}'),
     "POST /fleets/{fleet}/preview": Route(
         ("operator",), b'{"sources": ["peer"], "targets": ["itself"]}'

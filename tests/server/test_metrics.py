@@ -11,8 +11,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edgemerge import encode
+from edgemerge.server.auth import Caller
+from edgemerge.server.db.connect import connect
+from edgemerge.server.fleets import Fleet
 from edgemerge.server.main import RequestMiddleware
-from tests.server.reporting import alarm_of, merge_of, report, said
+from edgemerge.server.service import Service
+from tests.server.reporting import alarm_of, merge_of, monitor, report, said
 from tests.server.wire import SHARED, ask, note, push
 from tests.services.hub import running
 from tests.services.prometheus import checked
@@ -298,3 +303,95 @@ def test_prometheus_takes_the_rules_of_the_page(tmp_path):
     (rules,) = re.findall(r"```yaml\n(groups:.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "rules.yml").write_text(rules, encoding="utf-8")
     assert "8 rules found" in checked("rules", str(tmp_path / "rules.yml"))
+
+
+@pytest.fixture
+def named_devices(tmp_path):
+    """A server that shows metrics of up to three devices, and has five, the fourth in alarm."""
+    service = Service(connect(f"sqlite:///{tmp_path / 'fleets.db'}"), device_metrics=3)
+    root = Caller("root")
+    fleet = Fleet("mine", encode(SHARED), "totals", 1, growing_only=False, epoch=0, created=0.0)
+    service.create(fleet, root)
+    for name in "abcde":
+        token, _ = service.invite("mine", name, 60.0, root)
+        service.enrol(token, "mine", name)
+    now = service.clock()
+    quiet = monitor(episodes=[])
+    for name, status in {"a": quiet, "b": quiet, "d": monitor()}.items():
+        service.take_report("mine", name, report(now, monitor=status), now)
+    yield service
+    service.close()
+
+
+def device_series(service):
+    with service.database.reading() as tx:
+        text = service.metrics.text(tx, service.history, service.clock()).decode()
+    return text, {
+        (sample.name, *map(sample.labels.get, sorted(sample.labels, reverse=True))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(("edgemerge_device_", "edgemerge_devices_without"))
+        and "state" not in sample.labels
+    }
+
+
+def test_devices_have_metrics_of_their_own_up_to_a_limit_and_those_in_alarm_come_first(
+    named_devices,
+):
+    text, found = device_series(named_devices)
+    checked("metrics", text=text)
+    alarms = {key[2]: value for key, value in found.items() if key[0] == "edgemerge_device_alarm"}
+    assert alarms == {"d": 1.0, "a": 0.0, "b": 0.0}
+    assert found["edgemerge_device_online", "mine", "a"] == 1.0
+    assert found["edgemerge_device_problems", "mine", "d"] == 0.0
+    assert found["edgemerge_devices_without_metrics",] == 2.0
+    named_devices.revoke("mine", "d", Caller("root"))
+    _, found = device_series(named_devices)
+    assert {key[2] for key in found if len(key) == 3} == {"a", "b", "c"}
+    assert found["edgemerge_device_online", "mine", "c"] == 0.0
+
+
+def test_names_are_in_no_metric_unless_that_is_switched_on(here):
+    assert 'device="' not in scraped(here)
+    assert "edgemerge_devices_without_metrics" not in scraped(here)
+
+
+RULES = DEPLOY / "prometheus.rules.yml"
+
+
+def test_the_rule_for_machine_alarms_fires_for_the_device_that_a_server_says_is_in_alarm(
+    named_devices, tmp_path
+):
+    text, _ = device_series(named_devices)
+    lines = [line for line in text.splitlines() if line.startswith("edgemerge_device_alarm{")]
+    series = [
+        # Two servers on one database say the same: it is one alarm.
+        {"series": f'{name[:-1]},instance="{instance}"}}', "values": f"0x4 {float(value):g}x10"}
+        for name, value in (line.rsplit(" ", 1) for line in lines)
+        for instance in ("one", "two")
+    ]
+    assert len(series) == 6
+    labels = {"severity": "page", "fleet": "mine", "device": "d"}
+    summary = {"summary": "d in mine behaves unusually"}
+    fired = [{"exp_labels": labels, "exp_annotations": summary}]
+    about = {"alertname": "MachineAlarm"}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": series,
+            "alert_rule_test": [
+                {"eval_time": "4m", **about, "exp_alerts": []},
+                {"eval_time": "6m", **about, "exp_alerts": fired},
+            ],
+        }
+    ]
+    file = tmp_path / "test.json"  # JSON is YAML
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": tests}), encoding="utf-8")
+    assert "SUCCESS" in checked("rules", str(file), how="test")
+
+
+def test_prometheus_takes_the_rules_and_a_server_has_what_they_ask_for(named_devices):
+    assert "5 rules found" in checked("rules", str(RULES))
+    text, _ = device_series(named_devices)
+    for name in set(re.findall(r"\bedgemerge_\w+", RULES.read_text(encoding="utf-8"))):
+        assert f"\n{name}" in text

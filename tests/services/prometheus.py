@@ -8,13 +8,13 @@ import subprocess
 from tests.services.missing import SERVICES, left_out
 
 
-def checked(what: str, *files: str, text: str | None = None) -> str:
-    """Let promtool check something; give its words, or fail with them."""
+def checked(what: str, *files: str, text: str | None = None, how: str = "check") -> str:
+    """Let promtool check something, or test it; give its words, or fail with them."""
     tool = shutil.which("promtool")
     if tool is None:
         left_out("promtool", SERVICES)
     done = subprocess.run(
-        [tool, "check", what, *files],
+        [tool, how, what, *files],
         input=text,
         capture_output=True,
         text=True,

@@ -309,6 +309,8 @@ class RotatingFileSink:
 class DeliverySink:
     """Sends a message when an episode, or a problem with the data, begins and when it ends.
 
+    Another one follows when it is known later in an episode which fault it is like.
+
     Args:
         channel: The way to people.
         spool: The file in which messages wait; beside it lies what was told last.
@@ -327,20 +329,24 @@ class DeliverySink:
         """Begin with what waits from before."""
         self._link = link
         self._last_file = spool.with_suffix(".last")
-        self._open = _read_open_episode(self._last_file)
+        self._told = _read_told(self._last_file)
         self.outbox = Outbox(channel, spool, backoff=backoff)
 
     def verdict(self, verdict: Verdict) -> None:
-        """Queue a message if an episode begins or ends; it is on disk when this returns."""
-        now = (verdict.episode or 0) if verdict.alarm else None
-        if now == self._open:
-            return
+        """Queue a message if there is news; it is on disk when this returns."""
+        (before, fault), now = self._told, (verdict.episode or 0) if verdict.alarm else None
+        if now == before:
+            if now is None or verdict.fault in (None, fault):
+                return
+            event = "recognized"
+        else:
+            event = "all clear" if now is None else "alarm"
         # One that ended while another began, in an agent that was down, is not told.
-        episode = self._open if now is None else now
-        self.outbox.add(_message(verdict, episode=episode or None, link=self._link))
-        self._open = now
+        episode = before if now is None else now
+        self.outbox.add(_message(event, verdict, episode=episode or None, link=self._link))
+        self._told = now, verdict.fault if verdict.alarm else None
         with suppress(OSError):  # then a restart within the episode tells it again
-            files.write_atomically(json.dumps(now).encode(), self._last_file)
+            files.write_atomically(json.dumps(self._told).encode(), self._last_file)
 
     def problem(self, device: str, event: ProblemEvent) -> None:
         """Queue a message about the data; it is on disk when this returns."""
@@ -359,10 +365,10 @@ class DeliverySink:
         self.outbox.close()
 
 
-def _message(verdict: Verdict, *, episode: int | None, link: str | None) -> Message:
-    """Return the message about the verdict at which an episode began or ended."""
+def _message(event: str, verdict: Verdict, *, episode: int | None, link: str | None) -> Message:
+    """Return the message about the verdict at which something happened."""
     found = Message(
-        "all clear",
+        event,
         verdict.device,
         verdict.at,
         episode,
@@ -375,7 +381,6 @@ def _message(verdict: Verdict, *, episode: int | None, link: str | None) -> Mess
     reasons = tuple((name, _rounded(factor) or 0.0) for name, factor in verdict.carried)
     return replace(
         found,
-        event="alarm",
         inputs=verdict.why,
         pattern=verdict.pattern,
         reasons=reasons,
@@ -384,13 +389,20 @@ def _message(verdict: Verdict, *, episode: int | None, link: str | None) -> Mess
     )
 
 
-def _read_open_episode(path: Path) -> int | None:
-    """Return the episode that was told last, if its end was not."""
+def _read_told(path: Path) -> tuple[int | None, str | None]:
+    """Return the episode that was told last, if its end was not, and the fault that it was like.
+
+    Earlier versions wrote the episode alone.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, int) else None
+        return None, None
+    episode, fault = found if isinstance(found, list) and len(found) == 2 else (found, None)
+    return (
+        episode if isinstance(episode, int) else None,
+        fault if isinstance(fault, str) else None,
+    )
 
 
 def _warn(message: str, path: Path, error: OSError) -> None:

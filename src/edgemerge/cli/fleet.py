@@ -1,4 +1,4 @@
-"""Commands of the operator: fleets, devices, contributions, choices, trust, reviews, audit log."""
+"""Commands of the operator: fleets, devices, choices, trust, reviews, receivers, audit log."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ SECTIONS = {
     "Reviews": dict.fromkeys(
         ("alarms", "monitor", "review", "reviews", "settings"), "edgemerge.cli.fleet"
     ),
+    "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
@@ -1023,3 +1024,163 @@ def _state(review: Mapping[str, Any]) -> str:
 
 def _dated(review: Mapping[str, Any]) -> dict[str, Any]:
     return with_dates(review) | {"until": format_time(review["until"])}
+
+
+RECEIVER_COLUMNS = headings(
+    "receiver", "kind", "address", "events", "every_s", "delivered", "waiting", "trouble"
+)
+EVENTS = ("alarm", "all clear", "problem", "offline", "merge refused")
+SECONDS_PER_MINUTE = 60.0
+NOTIFY_SECTIONS = {
+    "Receivers": {
+        "list": f"{__name__}:list_receivers",
+        "add": f"{__name__}:add_receiver",
+        "remove": f"{__name__}:remove_receiver",
+        "test": f"{__name__}:test_receiver",
+    }
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    sections=NOTIFY_SECTIONS,
+    epilog=example("edgemerge fleet notify list pumps"),
+)
+def notify() -> None:
+    """Choose who gets messages about alarms and problems.
+
+    The server sends them: by webhook, to ntfy, to a chat like Slack, or by e-mail.
+    """
+
+
+@click.command("list", epilog=example("edgemerge fleet notify list pumps"))
+@click.argument("fleet")
+@server_options
+@json_option
+def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
+    """List the receivers of a fleet, without their secrets."""
+    with operator_connection(**where) as client:
+        found = [with_dates(each) for each in client.receivers(fleet)]
+    print_json(found) if as_json else print_table(
+        [{**each, "events": join_names(each["events"])} for each in found], RECEIVER_COLUMNS
+    )
+    if not found:
+        remark(f"{fleet} has no receivers: `edgemerge fleet notify add` adds one.")
+
+
+@click.command(
+    "add",
+    epilog=example(
+        "edgemerge fleet notify add pumps phone --kind ntfy \\\n"
+        "--url https://ntfy.example.org/pumps-7f3a",
+        "edgemerge fleet notify add pumps shift --kind email --host localhost \\\n"
+        "--security none --sender hub@example.org --to shift@example.org",
+    ),
+)
+@click.argument("fleet")
+@click.argument("receiver")
+@click.option(
+    "--kind",
+    type=click.Choice(["webhook", "ntfy", "slack", "email"]),
+    default="webhook",
+    show_default=True,
+    help="What it is.",
+)
+@click.option("--url", help="Where to send, http or https; for ntfy it ends with the topic.")
+@click.option("--host", help="Mail server.")
+@click.option(
+    "--smtp-port",
+    "port",
+    type=click.IntRange(1, 65535),
+    help="Port of the mail server.  [default: 587, 465 or 25, by --security]",
+)
+@click.option(
+    "--security",
+    type=click.Choice(["starttls", "tls", "none"]),
+    help="Encryption to the mail server.  [default: starttls]",
+)
+@click.option("--sender", help="Address that mails come from.")
+@click.option("--to", multiple=True, help="Address that mails go to; may be repeated.")
+@click.option("--username", help="Name to log in to the mail server with.")
+@click.option(
+    "--secret-from",
+    type=FILE,
+    help="File here with the token or password; the server stores it and never shows it again.",
+)
+@click.option("--secret-file", metavar="NAME", help="Or its name in the server's --secrets-folder.")
+@click.option(
+    "--event",
+    "events",
+    type=click.Choice(EVENTS),
+    multiple=True,
+    help="What to send; may be repeated.  [default: alarm, all clear]",
+)
+@click.option(
+    "--every",
+    "minutes",
+    type=click.FloatRange(0.0, 7 * 24 * 60.0),
+    default=1.0,
+    show_default=True,
+    help="Send at most one message in so many minutes; the rest is summed up.",
+)
+@server_options
+@json_option
+def add_receiver(
+    fleet: str,
+    receiver: str,
+    *,
+    kind: str,
+    secret_from: Path | None,
+    minutes: float,
+    as_json: bool,
+    server: str,
+    token_file: Path,
+    ca_file: Path | None,
+    **settings: Any,
+) -> None:
+    """Send messages to a receiver; one of that name is replaced.
+
+    The server calls the address that is given here, from its own network.
+    """
+    from edgemerge.files import read_secret
+
+    asked = {name: value for name, value in settings.items() if value}
+    asked |= {name: list(asked[name]) for name in ("to", "events") if name in asked}
+    if secret_from is not None:
+        asked["secret"] = read_secret(secret_from, strip="\r\n")
+    asked |= {"kind": kind, "every_s": minutes * SECONDS_PER_MINUTE}
+    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
+        made = with_dates(client.set_receiver(fleet, receiver, **asked))
+    print_json(made) if as_json else print_fields(made)
+    remark(f"`edgemerge fleet notify test {fleet} {receiver}` sends a test message.")
+
+
+@click.command("remove", epilog=example("edgemerge fleet notify remove pumps phone"))
+@click.argument("fleet")
+@click.argument("receiver")
+@server_options
+@json_option
+def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
+    """Send nothing more to a receiver."""
+    with operator_connection(**where) as client:
+        client.remove_receiver(fleet, receiver)
+    print_json({"removed": receiver}) if as_json else click.echo(f"Removed {receiver}.")
+
+
+@click.command("test", epilog=example("edgemerge fleet notify test pumps phone"))
+@click.argument("fleet")
+@click.argument("receiver")
+@server_options
+@json_option
+def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
+    """Send a test message, and say whether it was taken."""
+    with operator_connection(**where) as client:
+        found = client.test_receiver(fleet, receiver)
+    if as_json:
+        print_json(found)
+    if not found["delivered"]:
+        raise CommandError(
+            f"{receiver} did not take the message: {found['trouble']}", ExitCode.FAILED
+        )
+    if not as_json:
+        click.echo(f"{receiver} took the message.")

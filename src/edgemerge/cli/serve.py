@@ -64,6 +64,23 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     help="Days for which alarm episodes are kept.",
 )
 @serve_option(
+    "--public-url",
+    metavar="URL",
+    help="Address of this server for people, for links in messages to receivers.",
+)
+@serve_option(
+    "--secrets-folder",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder of files with secrets of receivers, which they name as --secret-file.",
+)
+@serve_option(
+    "--device-metrics",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    show_default=True,
+    help="Show metrics of up to so many single devices, with their names.",
+)
+@serve_option(
     "--log-level",
     type=LOG_LEVELS,
     default="info",
@@ -75,15 +92,13 @@ def serve(
     database: str,
     host: str,
     port: int,
-    operator_token_file: Path | None,
-    port_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    public_url: str | None,
     log_level: str,
     *,
-    history_days: int,
-    episode_days: int,
     log_json: bool,
+    **settings: Any,
 ) -> None:
     """Run the server until a signal stops it.
 
@@ -95,6 +110,8 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise CommandError("found one of --tls-cert and --tls-key, expected both or none")
+    if public_url is not None and not public_url.startswith(("http://", "https://")):
+        raise CommandError(f'found --public-url "{public_url}", expected http://… or https://…')
     if database.startswith(("postgres:", "postgresql:")):
         needs("postgres", "psycopg")
     running = needs("server", "edgemerge.server.main")
@@ -103,12 +120,10 @@ def serve(
         database=database,
         host=host,
         port=port,
-        operator_token_file=operator_token_file,
-        port_file=port_file,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        history_days=history_days,
-        episode_days=episode_days,
+        public_url=public_url,
+        **settings,
     )
 
 

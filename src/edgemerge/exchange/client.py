@@ -211,6 +211,32 @@ class ServerClient:
         path = ("fleets", fleet, "devices", device, "settings", str(version))
         return _dict(self._ask("DELETE", *path))
 
+    def receivers(self, fleet: str) -> list[dict[str, Any]]:
+        """Return who is told of what happens in a fleet, without secrets."""
+        return _list(self._ask("GET", "fleets", fleet, "receivers"))
+
+    def set_receiver(self, fleet: str, receiver: str, **settings: Any) -> dict[str, Any]:
+        """Tell a receiver what happens in a fleet; the server calls its address.
+
+        Args:
+            fleet: Name of the fleet.
+            receiver: Name of the receiver; one of that name is replaced.
+            **settings: `kind` ("webhook", "ntfy", "slack" or "email"), and as the kind needs them
+                `url`, or `host`, `port`, `security`, `sender`, `to` and `username`; `secret`, which
+                is never shown again, or `secret_file`; `events` and `every_s`.
+        """
+        body = json.dumps(settings).encode()
+        where = ("fleets", fleet, "receivers", receiver)
+        return _dict(self._ask("PUT", *where, body=body, headers=JSON_HEADERS))
+
+    def remove_receiver(self, fleet: str, receiver: str) -> None:
+        """Remove a receiver; what it has not been told is not sent any more."""
+        self._ask("DELETE", "fleets", fleet, "receivers", receiver)
+
+    def test_receiver(self, fleet: str, receiver: str) -> dict[str, Any]:
+        """Send a test message; return whether it was taken (`delivered`), and why not."""
+        return _dict(self._post({}, "fleets", fleet, "receivers", receiver, "test"))
+
     def contributions(self, fleet: str) -> dict[str, Any]:
         """Return the list of contributions, without their sums."""
         return _dict(self._ask("GET", "fleets", fleet, "contributions"))

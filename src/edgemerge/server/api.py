@@ -62,6 +62,7 @@ from edgemerge.server.http import (
     validation_message,
 )
 from edgemerge.server.metrics import CONTENT_TYPE
+from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
     MAX_MOMENT,
@@ -96,6 +97,8 @@ from edgemerge.server.schemas import (
     PreviewResponse,
     PutResponse,
     Reads,
+    ReceiverRequest,
+    ReceiverResponse,
     ReportRequest,
     ReportResponse,
     ReviewRequest,
@@ -107,6 +110,7 @@ from edgemerge.server.schemas import (
     SettingsVersion,
     SimilarityResponse,
     Status,
+    TestedReceiver,
     TrustRequest,
     WaitingResponse,
 )
@@ -1039,6 +1043,77 @@ def choice_json(choice: Choice) -> ChoiceResponse:
     fields = asdict(choice)
     fields["device"], fields["incarnation"], fields["pattern"] = choice.key or (None, None, None)
     return ChoiceResponse(**{name: fields[name] for name in ChoiceResponse.model_fields})
+
+
+RECEIVERS_PATH = "/fleets/{fleet}/receivers"
+
+
+@router.get(RECEIVERS_PATH, responses=problem_responses(401, 403, 404, 422))
+def list_receivers(fleet: Name, _caller: Operator, service: ServiceDep) -> list[ReceiverResponse]:
+    """Return who is told of what happens in a fleet, without secrets and paths of addresses."""
+    return [receiver_json(*each) for each in service.notifications.receivers(fleet)]
+
+
+@router.put(
+    RECEIVERS_PATH + "/{receiver}",
+    status_code=201,
+    responses={
+        200: {"model": ReceiverResponse, "description": "It replaced one of that name."},
+        **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    },
+    openapi_extra=json_body_schema(ReceiverRequest),
+)
+async def set_receiver(
+    fleet: Name,
+    receiver: Name,
+    caller: Operator,
+    service: ServiceDep,
+    response: Response,
+    body: Annotated[ReceiverRequest, Depends(json_request(ReceiverRequest))],
+) -> ReceiverResponse:
+    """Tell a receiver what happens in a fleet from now on; this server calls its address."""
+    act = service.notifications
+    new = await run_in_thread(lambda: act.put(fleet, receiver, body, caller))
+    response.status_code = 201 if new else 200
+    found = await run_in_thread(lambda: act.receivers(fleet))
+    return next(receiver_json(*each) for each in found if each[0].name == receiver)
+
+
+@router.delete(
+    RECEIVERS_PATH + "/{receiver}",
+    status_code=204,
+    responses=problem_responses(401, 403, 404, 422, 503, 507),
+)
+def remove_receiver(fleet: Name, receiver: Name, caller: Operator, service: ServiceDep) -> None:
+    """Remove a receiver; what it has not been told is not sent any more."""
+    service.notifications.remove(fleet, receiver, caller)
+
+
+@router.post(
+    RECEIVERS_PATH + "/{receiver}/test", responses=problem_responses(401, 403, 404, 422, 503, 507)
+)
+def test_receiver(
+    fleet: Name, receiver: Name, caller: Operator, service: ServiceDep
+) -> TestedReceiver:
+    """Send a test message now, and say whether it was taken."""
+    trouble = service.notifications.test(fleet, receiver, caller)
+    return TestedReceiver(delivered=not trouble, trouble=trouble)
+
+
+def receiver_json(receiver: Receiver, waiting: int) -> ReceiverResponse:
+    """Return a receiver as the API shows it."""
+    return ReceiverResponse(
+        receiver=receiver.name,
+        kind=receiver.settings.kind,
+        address=receiver.address,
+        events=receiver.settings.events,
+        every_s=receiver.settings.every_s,
+        secret=receiver.secret_kind,
+        created=receiver.created,
+        delivered=receiver.delivered,
+        waiting=waiting,
+        trouble=receiver.trouble,
+    )
 
 
 class SignInLink(BaseModel):

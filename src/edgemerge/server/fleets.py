@@ -46,7 +46,8 @@ FLEET_TABLES = (
         "merges",
         "minutes",
     ),
-    *("quarters", "reports", "reviews", "rings", "settings", "totals", "fleets"),
+    *("notices", "quarters", "receivers", "reports", "reviews", "rings", "settings", "told"),
+    *("totals", "fleets"),
 )
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
 

@@ -210,9 +210,19 @@ def serve(
     tls_key: Path | None = None,
     history_days: float = KEPT_DAYS,
     episode_days: float = KEEP_DAYS,
+    secrets_folder: Path | None = None,
+    public_url: str | None = None,
+    device_metrics: int = 0,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment."""
-    service = Service(connect(database), history_days=history_days, episode_days=episode_days)
+    service = Service(
+        connect(database),
+        history_days=history_days,
+        episode_days=episode_days,
+        secrets_folder=secrets_folder,
+        public_url=public_url,
+        device_metrics=device_metrics,
+    )
     try:
         load_operator_token(service, operator_token_file or default_token_file(database))
         listening = listen(host, port)

@@ -1,4 +1,4 @@
-"""Prometheus metrics; no fleet or device name is in them."""
+"""Prometheus metrics; names of fleets and devices are in them only if that is switched on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.auth import TooManyReportsError
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.db.writer import Writer
-from edgemerge.server.reports.history import History, count_device_states, reported_statuses
+from edgemerge.server.reports.history import (
+    DeviceCondition,
+    History,
+    count_device_states,
+    device_conditions,
+    reported_statuses,
+)
 from edgemerge.server.reports.model import DEVICE_STATES
 from edgemerge.server.schemas import ReportedMonitor, ReportRequest
 
@@ -56,6 +62,14 @@ GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index f
         "Reviews that devices refused, among those that are remembered.",
         "select count(*) from reviews where state = 'refused'",
     ),
+    "edgemerge_notices": (
+        "Events that some receiver of messages has not been told.",
+        "select count(*) from notices",
+    ),
+    "edgemerge_receivers_failing": (
+        "Receivers that did not take the last message; it is sent again.",
+        "select count(*) from receivers where failures > 0",
+    ),
 }
 MONITOR_GAUGES = {  # of devices that were not revoked and reported a monitor
     "edgemerge_open_episodes": "Episodes that are open: devices in alarm have one.",
@@ -73,15 +87,37 @@ PROBLEM_NAMES = (  # as agents report them; any other counts as "other"
     "wrong rate",
     "outside range",
 )
+DEVICE_GAUGES = {  # of devices that were not revoked, if switched on
+    "edgemerge_device_alarm": "1 if the device has an open episode, else 0.",
+    "edgemerge_device_online": "1 if the device reports, else 0.",
+    "edgemerge_device_problems": "Problems that the device has with its data.",
+}
 MONITOR_STATES = ("commissioning", "not ready", "ready")
 
 
 class Metrics:
     """What is counted while the server runs, and what is looked up for each scrape."""
 
-    def __init__(self, writer: Writer) -> None:
-        """Start at zero; each server has its own registry."""
+    def __init__(self, writer: Writer, *, max_devices: int = 0) -> None:
+        """Start at zero; each server has its own registry.
+
+        Args:
+            writer: Its waiting changes are counted.
+            max_devices: The most devices that have series of their own; 0, the default, is none.
+                Each has as many series as `DEVICE_GAUGES` has entries.
+        """
         self.registry = CollectorRegistry()
+        self._max_devices = max_devices
+        self._devices: dict[str, Gauge] = {}
+        if max_devices:
+            self._devices = {
+                name: self._gauge(name, words, "fleet", "device")
+                for name, words in DEVICE_GAUGES.items()
+            }
+            self._left_out = self._gauge(
+                "edgemerge_devices_without_metrics",
+                "Devices beyond the limit of --device-metrics; those in alarm come first.",
+            )
         self.requests = self._counter(
             "edgemerge_requests", "Requests answered.", "method", "route", "status"
         )
@@ -158,6 +194,8 @@ class Metrics:
         for name in PROBLEM_NAMES:
             self._problems.labels(name).set(problems.pop(name, 0))
         self._problems.labels("other").set(problems.total())
+        if self._max_devices:
+            self._set_devices(device_conditions(tx, history, now))
         self._unwritten.set(history.oldest_unwritten_s())
         return generate_latest(self.registry)
 
@@ -175,6 +213,16 @@ class Metrics:
         states = Counted(_monitor_state(one) for one in found)
         for state in MONITOR_STATES:
             self._monitor_states.labels(state).set(states[state])
+
+    def _set_devices(self, found: list[DeviceCondition]) -> None:
+        """Show each device, those in alarm first, then by name; a device that is gone leaves."""
+        found.sort(key=lambda one: (not one.alarm, one.fleet, one.device))
+        for gauge in self._devices.values():
+            gauge.clear()
+        for fleet, device, *values in found[: self._max_devices]:
+            for gauge, value in zip(self._devices.values(), values, strict=True):
+                gauge.labels(fleet, device).set(value)
+        self._left_out.set(max(0, len(found) - self._max_devices))
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(name, words, labels, registry=self.registry)

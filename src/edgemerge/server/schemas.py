@@ -76,6 +76,65 @@ class TrustRequest(StrictRequest):
     trust: TrustText
 
 
+NotificationEvent = Literal["alarm", "all clear", "problem", "offline", "merge refused"]
+USUAL_EVENTS: list[NotificationEvent] = ["alarm", "all clear"]
+
+
+class ReceiverRequest(StrictRequest):
+    """Who is told of what happens in a fleet; this server calls the address that is given here.
+
+    `url` is for all kinds but email, and the rest for email only. `secret` is the token of a
+    webhook or the password of a mailbox; it is never shown again. `secret_file` names a file in
+    the server's folder of secrets instead. At most one message is sent in `every_s` seconds; what
+    happens meanwhile is summed up in the next.
+    """
+
+    kind: Literal["webhook", "ntfy", "slack", "email"]
+    url: Annotated[str, StringConstraints(max_length=2000)] = ""
+    host: Annotated[str, StringConstraints(max_length=255, pattern=COMMENT_PATTERN)] = ""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    sender: Annotated[str, StringConstraints(max_length=320)] = ""
+    to: list[Annotated[str, StringConstraints(max_length=320)]] = Field(
+        default_factory=list, max_length=50
+    )
+    username: Annotated[str, StringConstraints(max_length=320, pattern=COMMENT_PATTERN)] = ""
+    secret: (
+        Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=COMMENT_PATTERN)]
+        | None
+    ) = None
+    secret_file: Annotated[str, StringConstraints(max_length=100)] = ""
+    events: list[NotificationEvent] = Field(
+        default_factory=lambda: list(USUAL_EVENTS), min_length=1, max_length=5
+    )
+    every_s: Annotated[float, Field(ge=0.0, le=7 * 86_400.0, allow_inf_nan=False)] = 60.0
+
+
+class ReceiverResponse(BaseModel):
+    """A receiver, without its secret and without the path of its address.
+
+    `waiting` is how many events it has not been told, `trouble` why the last message was not taken.
+    """
+
+    receiver: str
+    kind: str
+    address: str
+    events: list[NotificationEvent]
+    every_s: float
+    secret: str
+    created: float
+    delivered: int
+    waiting: int
+    trouble: str
+
+
+class TestedReceiver(BaseModel):
+    """Whether a test message was taken, and if not, why."""
+
+    delivered: bool
+    trouble: str
+
+
 class Invitation(BaseModel):
     """A token with which one device can enrol, once."""
 

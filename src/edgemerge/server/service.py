@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from time import monotonic, time
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from edgemerge.server.db.writer import Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
+from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History
 from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
@@ -57,6 +59,9 @@ class Service:
         clock: Callable[[], float] = time,
         history_days: float = KEPT_DAYS,
         episode_days: float = KEEP_DAYS,
+        secrets_folder: Path | None = None,
+        public_url: str | None = None,
+        device_metrics: int = 0,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -65,13 +70,24 @@ class Service:
             clock: The time, in Unix seconds.
             history_days: For how many days scores are kept.
             episode_days: For how many days episodes are kept.
+            secrets_folder: The folder of files with secrets of receivers; none by default.
+            public_url: The address of this server for people, for links in messages.
+            device_metrics: Of how many devices metrics name fleet and device; 0: of none.
         """
         self.database, self.clock = database, clock
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
-        self.metrics = Metrics(self.writer)
+        self.metrics = Metrics(self.writer, max_devices=device_metrics)
         self.history = History(database, self.writer, clock=clock, kept_days=history_days)
+        self.notifications = NotificationService(
+            database,
+            self.writer,
+            self.history,
+            clock=clock,
+            secrets_folder=secrets_folder,
+            public_url=public_url,
+        )
         self.report_limiter = ReportLimiter()
         self.choices = ChoiceService(
             database,
@@ -107,6 +123,7 @@ class Service:
 
     def close(self) -> None:
         """Write what waits, and let go of the database."""
+        self.notifications.close()
         self.history.close()
         self.writer.close()
         self.database.close()
@@ -152,6 +169,7 @@ class Service:
         self.report_limiter.forget(name)
         self.history.forget(name)
         self.episodes.forget(name)
+        self.notifications.forget(name)
 
     def fleet(self, name: str) -> Fleet:
         """Return a fleet that must be there."""
@@ -220,7 +238,9 @@ class Service:
     def take_report(self, fleet: str, device: str, report: ReportRequest, now: float) -> int:
         """Take a report in; return the revision of the device's desired state. It never waits."""
         self.history.take(fleet, device, report, now)
-        self.episodes.take(fleet, self.history.latest(fleet, device))
+        latest = self.history.latest(fleet, device)
+        self.episodes.take(fleet, latest)
+        self.notifications.take(fleet, latest)
         reviews, first = report.status.reviews, self.choices.first_waiting_review(fleet, device)
         if reviews is not None and first is not None and first <= reviews.done:
             self.reviews.settle(fleet, device, reviews)

@@ -15,6 +15,7 @@ from edgemerge.server.dashboard import (
     live,
     log,
     merge,
+    notify,
     pages,
     sign_in,
 )
@@ -46,7 +47,7 @@ def mount_dashboard(app: FastAPI) -> None:
 
 def create_dashboard(app: FastAPI) -> FastAPI:
     """Return the app of the pages; it shares the state of the app it is mounted in."""
-    parts = (pages, sign_in, fleet, add_device, episodes, compare, device, live, merge, log)
+    parts = (pages, sign_in, fleet, add_device, episodes, compare, device, live, merge, notify, log)
     dashboard = FastAPI(
         openapi_url=None,
         docs_url=None,

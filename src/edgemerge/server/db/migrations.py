@@ -209,6 +209,20 @@ MIGRATIONS = (
             "create index settings_by_epoch on settings (fleet, epoch)",
         ),
     ),
+    Migration(
+        10,
+        (
+            "create table receivers (fleet {text} not null, name {text} not null,"
+            " body {text} not null, secret {text}, created {real} not null,"
+            " sent {integer} not null, next_at {real} not null, claimed_until {real} not null,"
+            " failures {integer} not null, delivered {integer} not null, trouble {text} not null,"
+            " primary key (fleet, name)) {end}",
+            "create table notices (fleet {text} not null, number {integer} not null,"
+            " at {real} not null, body {text} not null, primary key (fleet, number)) {end}",
+            "create table told (fleet {text} not null, device {text} not null,"
+            " body {text} not null, primary key (fleet, device)) {end}",
+        ),
+    ),
 )
 
 

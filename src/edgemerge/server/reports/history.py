@@ -691,3 +691,35 @@ def reported_statuses(tx: Transaction, history: History) -> list[ReportedStatus]
     records = history.all_records().items()
     latest = (one.latest for name, one in records if tuple(name) in enrolled)
     return [one.status for one in latest if one is not None]
+
+
+class DeviceCondition(NamedTuple):
+    """How one device is, for metrics: whether it is in alarm, is online, and its problems."""
+
+    fleet: str
+    device: str
+    alarm: bool
+    online: bool
+    problems: int
+
+
+def device_conditions(tx: Transaction, history: History, now: float) -> list[DeviceCondition]:
+    """Return how each device is that was not revoked."""
+    records, unknown = history.all_records(), DeviceRecord()
+    sql = "select fleet, device from devices where revoked is null"
+    found = []
+    for fleet, device in tx.rows(sql):
+        latest = records.get(DeviceId(fleet, device), unknown).latest
+        status = latest.status if latest else None
+        monitor = status.monitor if status else None
+        online = device_state(now, latest=latest, seen=None, revoked=None) == "online"
+        found.append(
+            DeviceCondition(
+                fleet,
+                device,
+                alarm=bool(monitor and monitor.open_episodes),
+                online=online,
+                problems=len(status.problems) if status else 0,
+            )
+        )
+    return found
