@@ -49,6 +49,7 @@ def test_a_device_reports_and_is_told_when_to_report_again(here, token):
     answered = send(here, token)
     assert answered.status == 200, answered.body
     told = {"every_s": 1.0, "choice": 0, "desired": 0, "monitor": True, "problems": True}
+    told |= {"settings": True}
     assert json.loads(answered.body) == told
     glimpse = here.service.history.latest("mine", "a")
     assert here.service.clock() - glimpse.heard < 60.0
@@ -60,6 +61,7 @@ def test_a_choice_that_concerns_it_is_told(here, token, monkeypatch):
         here.service.choices, "desired_revision", lambda *name: {("mine", "a"): 7}[name]
     )
     told = {"every_s": 1.0, "choice": 7, "desired": 7, "monitor": True, "problems": True}
+    told |= {"settings": True}
     assert json.loads(send(here, token).body) == told
 
 
