@@ -162,9 +162,10 @@ class Synced(Desk):
 
     def __init__(self, disk, exchange):
         super().__init__(disk)
+        self.exchanging = exchange_worker(exchange)
         self.syncing = Synchronizer(
             SharingPolicy(self.memory, gate=2.0, max_shift=1e9),
-            exchange_worker(exchange),
+            self.exchanging,
             SyncSchedule(0.0, 0.0, "pump-1"),
             SyncConfig(every_s=0.0),
             save=self.keeper.begin,
@@ -247,6 +248,24 @@ def test_undo_while_the_merge_is_being_saved_comes_after_it(synced, disk):
     assert undone == [{"told": "the last merge was undone"}]
     assert synced.memory.learner.others == before
     assert disk.states[-1].learner.others == before
+
+
+def test_what_an_exchange_brings_waits_while_an_undo_is_being_saved(synced, exchange, disk):
+    synced.sync()
+    exchange.push(Contribution("pump-2", Stats.of(P, stream(300, 5)), 2))
+    synced.syncing.begin(synced.told.append)
+    synced.tend_until(lambda: synced.exchanging.busy)
+    disk.free.clear()
+    undone = []
+    synced.syncing.undo(undone.append)
+    synced.tend_until(lambda: synced.keeper.busy)
+    wait_until(synced.exchanging._results.full)  # it has ended
+    for _ in range(20):
+        synced.syncing.tend()
+        assert synced.syncing.plain()["told"] == "the last merge was undone"
+    disk.free.set()
+    synced.tend_until(lambda: undone and synced.told)
+    assert synced.told[0]["told"] == "adopted 300 samples of 1 devices"
 
 
 def test_an_exchange_that_is_asked_for_during_a_save_is_made_after_it(synced, exchange, disk):

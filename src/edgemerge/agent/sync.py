@@ -485,7 +485,7 @@ class Synchronizer:
         adoption = self._planner.outcome()
         if adoption is not None:
             self._handle_adoption(adoption)
-        outcome = None if self._planner.busy else self._worker.outcome()
+        outcome = None if self._planner.busy or self._saving else self._worker.outcome()
         if outcome is not None:
             self._handle_outcome(outcome)
         if not self.busy and (job := self._sharing.recheck()):
