@@ -141,7 +141,7 @@ def test_a_file_of_which_nothing_can_be_read_is_no_success(
     inits(tmp_path, monkeypatch, pump(tmp_path / "pump.csv"))
     config = read_config(tmp_path / "pump.toml", environment={}, overrides=[change])
     assert run(config, stop=Event()) == code
-    expected = "source.delimiter is not" if code == ExitCode.USAGE else "no row could be read"
+    expected = "so the delimiter is not" if code == ExitCode.USAGE else "no row could be read"
     assert expected in f"{caplog.text} {caplog.records[-1].values}"
 
 
