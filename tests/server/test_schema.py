@@ -19,10 +19,11 @@ NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
 # What fits the description may still be refused with 422 here: a schema cannot say which bytes are
 # those of `encode`, nor which of all characters are printable, as the name of a pattern must be,
 # nor that a whole number in a report is to be written without a point, nor which decision needs
-# a pattern.
+# a pattern, nor that a device has one limit, or a rate in words such as "1 per week".
 NOT_ALL = [
     "POST /fleets/{fleet}/devices/{device}/report",
     "POST /fleets/{fleet}/devices/{device}/reviews",
+    "PUT /fleets/{fleet}/devices/{device}/settings",
     "PUT /fleets/{fleet}",
     "PUT /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",
     "PUT /fleets/{fleet}/faults/{device}/{incarnation}/{pattern}",
