@@ -500,7 +500,7 @@ def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: Devic
 
 def _must_be_readable(sources: DeviceNames) -> None:
     """Refuse more names than fit into the document that a device reads, beside the rest of it."""
-    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - 1024
+    size, limit = len(json.dumps(sources)), MAX_DESIRED_BYTES - 2048
     if size > limit:
         raise SettingError(
             f"the names of {len(sources)} sources have {size} bytes, expected at most {limit}: "
