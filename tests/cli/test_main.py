@@ -46,6 +46,7 @@ def test_all_commands_are_there():
         "share",
         "merge",
         "show",
+        "export",
         "serve",
         "fleet",
         "enrol",
