@@ -83,11 +83,14 @@ class Fleet:
             each.known.ceiling = NO_CEILING
         refused = self.refused(name, apart=True)
         bound.adopt([note for note in notes if note.device not in refused])
-        first, second = (roc_auc(each.score(normal), each.score(odd)) for each in (free, bound))
+        first, second = (
+            roc_auc(*(np.asarray(each.score(rows)) for rows in (normal, odd)))
+            for each in (free, bound)
+        )
         return first, second
 
 
-def classes(title: str, X: Array, y: Array, projection: Projection) -> Row:
+def classes(title: str, X: Array, y: NDArray[Any], projection: Projection) -> Row:
     """Measure pairs of devices that each know one class."""
     rng, fleet, fresh = np.random.default_rng(SEED), Fleet(projection), {}
     for label in np.unique(y):
