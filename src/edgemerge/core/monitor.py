@@ -567,7 +567,7 @@ class Monitor:
         A large ridge, as that of cosine, guards against anomalies among the samples, and lets
         unseen variants of normal score less. But where inputs depend closely on each other it
         fits their coarse shape only, and a fault that breaks these relations scores too little.
-        A bank splits such samples instead, and keeps the default.
+        A bank splits such samples instead, and keeps the default for its patterns.
 
         Args:
             whole: What is known, as one detector.
@@ -577,12 +577,12 @@ class Monitor:
         """
         found = whole.with_own(whole.own)
         found.small_ridge = False
+        if self.learn != "always" and whole.ready:
+            default = found.known.level().usual_loss
+            found.small_ridge = True
+            small = found.known.level().usual_loss
+            found.small_ridge = default > MAX_RIDGE_COST * small
         if isinstance(self.learner, Detector):
-            if self.learn != "always" and whole.ready:
-                default = found.known.level().usual_loss
-                found.small_ridge = True
-                small = found.known.level().usual_loss
-                found.small_ridge = default > MAX_RIDGE_COST * small
             self.learner.small_ridge = found.small_ridge
         return found
 
