@@ -194,6 +194,14 @@ def test_starting_anew_goes_on_detecting_and_owns_nothing(kind):
     assert learner.score(np.full(6, 0.9)) > 0.4 * odd  # the scale is that of all samples now
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_starting_anew_keeps_the_ridge_that_commissioning_chose(small):
+    monitor = Monitor(Detector(P))
+    monitor.learner.small_ridge = small
+    start_new_incarnation(monitor, Merged(P))
+    assert monitor.learner.small_ridge == small
+
+
 def test_patterns_that_peers_told_travel_under_names_without_slashes():
     bank = Bank(P)
     peer = Contribution("pump-9", Stats.of(P, stream(200, 5, 0.8)), 1)

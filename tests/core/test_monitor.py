@@ -11,6 +11,7 @@ from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core import monitor as core
 from edgemerge.core import patterns
 from edgemerge.core.errors import CapacityError, KindError, SampleError, SettingError, UnknownError
+from edgemerge.core.limit import scores_without_blocks
 from edgemerge.core.monitor import (
     DRIFT_BLOCKS,
     DRIFT_CALM,
@@ -1323,11 +1324,10 @@ def test_the_limit_and_the_blocks_of_commissioning_are_told_with_the_ridge_that_
     monkeypatch,
 ):
     rows, taken = related(256), []
-    held_out = core.scores_without_blocks
 
     def record(detector, *rest):
         taken.append(detector.small_ridge)
-        return held_out(detector, *rest)
+        return scores_without_blocks(detector, *rest)
 
     monkeypatch.setattr(core, "scores_without_blocks", record)
     for learner in (Detector, Bank):

@@ -184,7 +184,7 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
     return {
         "options": monitor.options,
         **{name: getattr(monitor, name) for name in MONITOR_FIELDS},
-        "small_ridge": has_small_ridge(monitor.learner),
+        **({"small_ridge": True} if has_small_ridge(monitor.learner) else {}),
         "limit": monitor.limit.state(),
         "level": monitor.level.state(),
         "episodes": [asdict(episode) for episode in monitor.episodes],
@@ -219,7 +219,7 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
     options = plain["options"] | {"votes": tuple(plain["options"]["votes"])}
     monitor = Monitor(learner, **options)
     if isinstance(learner, Detector):
-        learner.small_ridge = plain.get("small_ridge", False)  # states of version 0.1 have none
+        learner.small_ridge = plain.get("small_ridge", False)
         learner.restore(tensors["progress"].astype(np.float64))  # now: a new ridge would drop it
     n = learner.projection.n_inputs
     for name in MONITOR_FIELDS:
