@@ -27,13 +27,13 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 P = shared()
 KILLS = int(os.environ.get("EDGEMERGE_KILLS", "8"))
-ROWS = np.vstack([stream(300), stream(150, 1, 0.8)])
+ROWS = np.vstack([stream(900), stream(450, 1, 0.8)])  # enough for several exchanges
 PEER = Contribution("pump-2", Stats.of(P, stream(90, 5)), 1)
 FAILPOINTS = (  # what is adopted and saved is not adopted again
     *("before-save:1", "after-save:1", "before-adopt:1", "after-adopt:1", "before-push:1"),
     *("after-push:1", "after-push:2", "before-push:2", "after-save:3", "before-save:4"),
 )
-MOST_TOLD = 150  # scores, before a kill
+MOST_TOLD = 300  # scores, before a kill
 SETTINGS = ("sync.gate=0", "sync.every_s=0.02", "sync.max_shift=1e9")
 
 

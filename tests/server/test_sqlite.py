@@ -248,12 +248,12 @@ def overlapping(database, done):
 @pytest.mark.slow
 def test_space_of_what_was_dropped_is_given_back_to_the_disk(path, monkeypatch):
     monkeypatch.setattr(sqlite, "SPARE_PAGES", 16)
-    filled(path, 200)
+    filled(path, 300)
     before = path.stat().st_size
     database = connect(path)
     with database.writing() as tx:
         tx.run("delete from bodies where id > 1")
-    for number in range(8):
+    for number in range(10):
         with database.writing() as tx:
             tx.run("insert into operators values (?, 'ops', 0.0)", str(number))
     database.close()
