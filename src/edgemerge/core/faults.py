@@ -184,11 +184,15 @@ class FaultName:
         >>> FaultName("bearing", ranked, 2).words
         'most like bearing, first seen on pump-3, ratio 1.04; then leak of pump-1, 8.2'
         >>> FaultName(None, ranked[1:], 1).words
-        'like none of the 1 known faults; nearest: leak of pump-1, 8.2'
+        'unlike the only known fault; nearest: leak of pump-1, 8.2'
         """
         ranked = [each.words for each in self.ranked]
         if self.name is None:
-            words = f"like none of the {self.known} known faults"
+            words = (
+                "unlike the only known fault"
+                if self.known == 1
+                else f"like none of the {self.known} known faults"
+            )
             return "; ".join([words, *([f"nearest: {ranked[0]}"] if ranked else [])])
         best = self.ranked[0]
         words = f"most like {self.name}, first seen on {best.device}, ratio {best.ratio:.3g}"
