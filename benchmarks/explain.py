@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean, median
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.machines import MACHINES, motion
+from benchmarks.machines import MACHINES, Machine, motion
 from benchmarks.results import RESULTS, Row, save
 from edgemerge import Bank, Detector, Projection
 
@@ -50,11 +51,15 @@ def bent_sensors(k: int, rng: np.random.Generator) -> Array:
     return np.array(values).T + 0.03 * rng.normal(size=(k, 8))
 
 
+def _healthy(machine: Machine, k: int, rng: np.random.Generator) -> Array:
+    return machine.draw(k, 0.0, rng)
+
+
 def streams() -> dict[str, Draw]:
     """Return what draws normal samples, by name; without HAR where it is not there."""
     found: dict[str, Draw] = {"sensors, linear": linear_sensors, "sensors, bent": bent_sensors}
     for machine in MACHINES:
-        found[machine.name] = lambda k, rng, machine=machine: machine.draw(k, 0.0, rng)
+        found[machine.name] = partial(_healthy, machine)
     people = motion()
     if people is not None:
         walking = people.rows[np.isin(people.activity, WALKING)]
