@@ -22,8 +22,8 @@ N_INPUTS, N_HIDDEN = 6, 12
 FLOAT_TOLERANCE = 2e-4  # of a score, with float32 and one refinement of B
 DOUBLE_TOLERANCE = 1e-6  # scores are float32 then, too
 NOT_FINITE, FULL, BAD_BYTES, OTHER_FLEET, CORRUPT, WRITE_FAILED = -2, -3, -4, -5, -6, -7
-FLAGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def projection(activation="tanh", **settings) -> Projection:
@@ -117,6 +117,14 @@ def compiled(tmp_path_factory):
         return Device(known[key])
 
     return build
+
+
+@pytest.mark.parametrize("level", ["-O1", "-O2", "-O3", "-Os"])
+def test_the_optimizer_finds_nothing_to_warn_of(compiled, level, tmp_path):
+    folder = compiled(projection()).program.parent
+    source = Path(__file__).with_name("harness.c")
+    words = [*FLAGS, level, "-I", folder, "-c", source, "-o", tmp_path / "harness.o"]
+    subprocess.run(["cc", *words], check=True, timeout=120)
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:

@@ -868,7 +868,7 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     if (!same.same) return EM_OTHER_FLEET;
     if (same.size) return EM_BAD_BYTES;
     const uint8_t *arrays = header + length;
-    int64_t largest = 0, found;
+    int64_t largest = 0, found = 0;
     for (size_t i = 0; i < sums; i++) {
         size_t C = sums - 2 * (size_t)p->n;
         if (em_quanta(arrays + 8 * i, i >= C && i < C + p->n ? p->grid_bits : bits, &found))
@@ -931,7 +931,10 @@ static inline int em_read_slot(const em_storage *storage, int slot, size_t words
         uint64_t word = em_read64(bytes);
         if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
         if (i == 1) *number = word;
-        if (i >= 2 && i < 10 && memcmp(bytes, fingerprint + 8 * (i - 2), 8)) return EM_OTHER_FLEET;
+        if (i >= 2 && i < 10) {
+            if (memcmp(bytes, fingerprint, 8)) return EM_OTHER_FLEET;
+            fingerprint += 8;
+        }
         if (i == words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
         em_put(&sum, bytes, 8);
     }
