@@ -282,6 +282,7 @@ def read_all(terminal):
             pass
 
 
+@pytest.mark.long
 def test_at_a_terminal_the_page_lives_until_ctrl_c(tmp_path):
     outer, inner = os.openpty()
     few = "from edgemerge.demo import datasets as d; d.TRAINING_SAMPLES, d.TEST_SAMPLES = 300, 30"

@@ -139,6 +139,7 @@ def test_contamination_is_the_share_of_outliers(share):
     assert (OSELMDetector(contamination=share).fit_predict(X) == -1).mean() == share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("rate", [0.02, 0.1])
 def test_without_contamination_the_rate_of_false_alarms_is_kept(rate, robust):

@@ -215,6 +215,7 @@ def test_an_episode_is_named_once_its_pattern_is_large_enough():
     assert status["patterns"][0]["like"]["ranked"][0]["device"] == "pump-3"
 
 
+@pytest.mark.slow
 def test_naming_takes_a_few_comparisons_however_long_a_fault_lasts(monkeypatch):
     watched = Watched().commissioned()
     watched.monitor.know_faults(KNOWN)

@@ -31,6 +31,8 @@ from edgemerge.core.similarity import (
 )
 from tests.cases import machine
 
+pytestmark = pytest.mark.slow
+
 SHARED = Projection(n_inputs=6, n_hidden=16, seed=7)
 ENOUGH = ceil(CHECK_SAMPLES_PER_HIDDEN * SHARED.n_hidden)
 
