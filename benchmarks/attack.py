@@ -38,7 +38,7 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.server import fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import decode_and_check, put
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.service import Service
 from edgemerge.wire.codec import decode, encode

@@ -25,10 +25,13 @@ from numpy.typing import NDArray  # noqa: E402
 
 from benchmarks.results import Row, save  # noqa: E402
 from edgemerge import Bank, Contribution, Monitor, Projection, Stats  # noqa: E402
-from edgemerge.agent.background import exchange_worker, save_worker  # noqa: E402
+from edgemerge.agent.background import (  # noqa: E402
+    SyncSchedule,
+    exchange_worker,
+    save_worker,
+)
 from edgemerge.agent.config import SaveConfig, SyncConfig  # noqa: E402
 from edgemerge.agent.features import Raw  # noqa: E402
-from edgemerge.agent.schedule import SyncSchedule  # noqa: E402
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver  # noqa: E402
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer  # noqa: E402
 from edgemerge.core.ledger import Selection  # noqa: E402

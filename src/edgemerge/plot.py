@@ -23,8 +23,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.errors import SampleError
-from edgemerge.core.explanation import MOVED
 from edgemerge.core.monitor import Episode
+from edgemerge.core.stats import MOVED
 
 Array = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import pytest
 
 from edgemerge import Bank, Detector, Stats
 from edgemerge.agent import reports
-from edgemerge.agent.background import ReportOutcome
+from edgemerge.agent.background import LASTING_ERROR_DELAYS_S, ReportOutcome
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.reports import (
@@ -14,7 +14,6 @@ from edgemerge.agent.reports import (
     MAX_ALARMS,
     MAX_POINTS,
 )
-from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S
 from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
 from edgemerge.core.patterns import Pattern
 from edgemerge.exchange.client import ReportAnswer

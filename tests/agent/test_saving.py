@@ -5,10 +5,9 @@ from threading import Event, current_thread
 import pytest
 
 from edgemerge import Contribution, Detector, MemoryExchange, Monitor, Stats
-from edgemerge.agent.background import exchange_worker, save_worker
+from edgemerge.agent.background import SyncSchedule, exchange_worker, save_worker
 from edgemerge.agent.config import SaveConfig, SyncConfig
 from edgemerge.agent.features import Raw
-from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver, seal_state, state_from_bytes
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.ledger import Merged, Selection

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.background import ExchangeJob, exchange_worker, run_exchange
+from edgemerge.agent.background import (
+    SYNC_MAX_DELAY_S,
+    ExchangeJob,
+    SyncSchedule,
+    exchange_worker,
+    run_exchange,
+)
 from edgemerge.agent.config import SyncConfig
-from edgemerge.agent.schedule import SYNC_MAX_DELAY_S, SyncSchedule
 from edgemerge.agent.state import AgentState, own_stats, state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import DeniedError, RejectedError, StaleError, UnavailableError

@@ -7,11 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent.background import exchange_worker
+from edgemerge.agent.background import SyncSchedule, exchange_worker
 from edgemerge.agent.config import SyncConfig, read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.runner import run
-from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.agent.trust import DECISIONS_FILE, PeerDecisions

@@ -4,7 +4,7 @@ from edgemerge import Contribution, Stats, decode, encode
 from edgemerge.core.ledger import Merged, Origin
 from edgemerge.exchange.connection import Connection, url_path
 from edgemerge.server import audit
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 
 REMEMBERED = 40  # revisions of one key whose sums are kept; a pull under way may tell of old ones
 ORPHANS = (

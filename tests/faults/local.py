@@ -8,7 +8,7 @@ import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.server.auth import new_token
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.main import create_app
 from edgemerge.server.service import Service
 from tests.cases import machine

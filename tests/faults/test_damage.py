@@ -12,7 +12,7 @@ from edgemerge import encode
 from edgemerge.core.errors import FormatError
 from edgemerge.server import audit
 from edgemerge.server.db.base import DatabaseDamagedError
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from tests.faults.acknowledged import ORPHANS
 from tests.faults.local import (
     FLEET,

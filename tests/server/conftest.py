@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from edgemerge.server.dashboard.chart import Band, Series, draw
-from edgemerge.server.dashboard.compare import MAX_COMPARED
+from edgemerge.server.dashboard.fleet import MAX_COMPARED
 from edgemerge.server.main import create_app
 from tests.server.reporting import point, report
 from tests.server.signing_in import Page

@@ -11,8 +11,7 @@ import pytest
 
 from edgemerge.core.errors import FormatError, SettingError, UnavailableError
 from edgemerge.server.db.base import DiskFullError
-from edgemerge.server.db.connect import connect
-from edgemerge.server.db.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, migrate
+from edgemerge.server.db.migrations import MIGRATIONS, POSTGRES, SQLITE, Migration, connect, migrate
 from edgemerge.server.db.postgres import PostgresDatabase
 
 KEEP = "insert into bodies (data) values (?) returning id"
@@ -21,7 +20,7 @@ KILLS = 15
 WRITER = """
 import os, sys
 from itertools import count
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 
 def write(number):
     data = b"%d " % number * 20_000

@@ -8,7 +8,7 @@ import pytest
 from edgemerge.core.errors import UnknownError
 from edgemerge.server import episodes
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.episodes import GROWTH_S, MAX_CURVE_POINTS, MAX_PER_DEVICE
 from edgemerge.server.reports.model import DAY_S, NO_POINTS
 from edgemerge.server.schemas import ReviewRequest

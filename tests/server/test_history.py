@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.reports.model import (
     KEPT_DAYS,
     MAX_POINTS,

@@ -15,7 +15,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.core.similarity import Profile, fresh_loss, loss_ratio
 from edgemerge.server import contributions, totals
 from edgemerge.server.choices import preview
-from edgemerge.server.profiles import ProfileCache, profile_bytes
+from edgemerge.server.contributions import ProfileCache, profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import ReportedPattern, ReportedStatus
 from tests.cases import machine
@@ -348,7 +348,7 @@ def test_of_many_patterns_the_largest_are_compared(detectors, monkeypatch):
     assert [e.pattern for e in found.patterns["a"]][:3] == ["normal", "p11", "p10"]
     assert len(found.patterns["a"]) == preview.MAX_PATTERNS
     assert found.samples["a"] == 60 + sum(range(10, 22))
-    monkeypatch.setattr(preview, "CACHE_BYTES", 8000)  # room for two of each device
+    monkeypatch.setattr(preview, "PROFILES_BYTES", 8000)  # room for two of each device
     assert len(preview.select_patterns(entries, None, size=1000).patterns["a"]) == 2
     assert len(preview.select_patterns(entries, None, size=9000).patterns["a"]) == 1
 

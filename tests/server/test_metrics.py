@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edgemerge import encode
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.main import RequestMiddleware
 from edgemerge.server.service import Service

@@ -13,7 +13,7 @@ from aiosmtpd.controller import Controller
 
 from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.server import notifications
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.notifications import GATHER_S, LEASE_S, MAX_NOTICES, STORM_S, Told, compare
 from edgemerge.server.reports.model import QUIET_S, LatestReport
 from edgemerge.server.schemas import ReceiverRequest

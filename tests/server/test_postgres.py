@@ -10,7 +10,7 @@ from threading import Barrier, Event
 import pytest
 
 from edgemerge.core.errors import SettingError, UnavailableError
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.db.postgres import PostgresDatabase
 from tests.server.test_database import KEEP, count_of, in_threads, written_until_full
 from tests.services.disk import MIB, small_disk

@@ -17,7 +17,7 @@ from edgemerge.exchange.client import (
 )
 from edgemerge.server import api
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.reviews import MAX_REVIEWS, MAX_WAITING
 from edgemerge.server.schemas import ReportRequest, ReviewRequest
 from edgemerge.server.service import Service

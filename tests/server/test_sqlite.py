@@ -12,8 +12,7 @@ import pytest
 from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.server.db import sqlite
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
-from edgemerge.server.db.connect import connect
-from edgemerge.server.db.migrations import SQLITE, migrate
+from edgemerge.server.db.migrations import SQLITE, connect, migrate
 from edgemerge.server.db.sqlite import SqliteDatabase
 from tests.server.test_database import KEEP, written_until_full
 from tests.services.disk import MIB, fill, small_disk

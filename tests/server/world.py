@@ -7,7 +7,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange.protocol import merge
 from edgemerge.server.auth import Caller, new_token
 from edgemerge.server.contributions import decode_and_check, put
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.service import Service
 from tests.cases import machine

@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 
 from edgemerge.core.errors import UnavailableError
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.db.postgres import SESSION_SETTINGS, PostgresDatabase
 from edgemerge.server.db.writer import Writer
 from tests.services.pgbouncer import pooled

@@ -3,8 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from edgemerge.server.db.connect import connect
-from edgemerge.server.db.migrations import MIGRATIONS
+from edgemerge.server.db.migrations import MIGRATIONS, connect
 from edgemerge.server.main import load_operator_token
 from edgemerge.server.service import Service
 

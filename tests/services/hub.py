@@ -15,7 +15,7 @@ from edgemerge import Projection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.server.auth import new_token
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.http import Limits
 from edgemerge.server.main import HeadTimeoutProtocol, create_app, listen
 from edgemerge.server.service import Service

@@ -13,10 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from edgemerge.agent.background import ReportOutcome, Worker
+from edgemerge.agent.background import (
+    LASTING_ERROR_DELAYS_S,
+    ReportOutcome,
+    ReportSchedule,
+    Worker,
+    error_kind,
+)
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.interfaces import Reading, Verdict
-from edgemerge.agent.schedule import LASTING_ERROR_DELAYS_S, ReportSchedule, error_kind
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
 from edgemerge.core.detector import NORMAL, Detector

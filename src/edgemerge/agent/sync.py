@@ -19,13 +19,13 @@ from edgemerge.agent.background import (
     ExchangeJob,
     ExchangeOutcome,
     OverBudgetError,
+    SyncSchedule,
     TimeBudget,
     Worker,
     is_permanent,
 )
 from edgemerge.agent.config import SyncConfig
 from edgemerge.agent.faults import FaultJob, FaultSharing
-from edgemerge.agent.schedule import SyncSchedule
 from edgemerge.agent.state import (
     REFUSED_PREFIX,
     AgentState,

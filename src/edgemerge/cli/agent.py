@@ -75,8 +75,7 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
     for each in settings.devices:
         if "mqtt" in (each.source.kind, each.exchange.kind, *(sink.kind for sink in each.sinks)):
             needs("mqtt", "paho.mqtt.client")
-    from edgemerge.agent.gateway import run_gateway
-    from edgemerge.agent.runner import run
+    from edgemerge.agent.runner import run, run_gateway
 
     log_to_stderr(
         settings.log.level, form=JsonFormatter if settings.log.format == "json" else TextFormatter

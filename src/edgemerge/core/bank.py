@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
-from edgemerge.core.explanation import largest_by_name
 from edgemerge.core.ledger import Contribution, Merged, must_be_name, must_be_of_kind
 from edgemerge.core.patterns import (
     AdoptionPlan,
@@ -27,7 +26,7 @@ from edgemerge.core.patterns import (
     plan_holds,
 )
 from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
-from edgemerge.core.stats import Stats
+from edgemerge.core.stats import Stats, largest_by_name
 
 Array = NDArray[np.float64]
 

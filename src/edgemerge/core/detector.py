@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from edgemerge.core.errors import FormatError, SettingError, must_be
-from edgemerge.core.explanation import Covariance, largest_by_name
 from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection, Samples, check_learning_settings
 from edgemerge.core.readout import (
@@ -35,7 +34,16 @@ from edgemerge.core.readout import (
     effective_count,
     ridge_for,
 )
-from edgemerge.core.stats import CHUNK_ROWS, Capacity, Stats, Sums, must_fit, sum_up
+from edgemerge.core.stats import (
+    CHUNK_ROWS,
+    Capacity,
+    Covariance,
+    Stats,
+    Sums,
+    largest_by_name,
+    must_fit,
+    sum_up,
+)
 
 Array = NDArray[np.float64]
 

@@ -4,12 +4,12 @@ U (N, N), V (N, m), C (m,), S (m,), count; H (k, N), T (k, m). All sums are mult
 2⁻²ᵍ and below 2⁵³ quanta, so float64 adds and subtracts them without rounding, in any order.
 `Stats` is the value, `Sums` the accumulator (which uses the lower triangle of U). `Capacity` bounds
 what samples will add before they are learnt. `elm` is the paper's batch training; it gives the same
-B.
+B. `Covariance` is what sums tell about the inputs among each other: which of them moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import sqrt
@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import blas, qr, solve_triangular
+from scipy.linalg import blas, eigh, lapack, qr, solve_triangular
 
 from edgemerge.core.errors import (
     CapacityError,
@@ -27,11 +27,14 @@ from edgemerge.core.errors import (
     SolveError,
 )
 from edgemerge.core.projection import Projection, Samples
-from edgemerge.core.readout import Readout, ridge_for
+from edgemerge.core.readout import Readout, inverse_factor, ridge_for
 
 Array = NDArray[np.float64]
-
 CHUNK_ROWS = 256  # rows per step: enough for BLAS-3, few enough for the cache
+COVARIANCE_RIDGE = 1e-6  # times the mean of diag(U): less than a readout's, so that more is rebuilt
+MIN_SPARE = 0.1  # keeps 1 − f/c above 0 while samples are few
+MOVED = 9.0  # least share of an input that has moved: three standard deviations
+MAX_MOVED = 8  # inputs that are left out of estimates at most, and never more than half of all
 
 
 def exact_limit(quantum: float) -> float:
@@ -513,3 +516,96 @@ def _solve_by_qr(H: Array, T: Array) -> Array:
             "found linearly dependent hidden values: give more samples, or use by='svd'"
         )
     return np.asarray(solve_triangular(R, Q.T @ T))
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """The inputs' mean, variance and D, (n,), and precision diag(1/D) − YYᵀ, with Y (n, r)."""
+
+    mean: Array
+    variance: Array
+    D: Array
+    Y: Array
+
+    @classmethod
+    def of(cls, stats: Stats) -> Self:
+        """Return that of the samples in sums, of which there must be at least one."""
+        mean, floor = stats.C / stats.count, stats.projection.rounding_loss
+        L, residual_share = _factors(stats)
+        variance, rebuilt = stats.S / stats.count - mean**2, np.einsum("ij,ij->i", L, L)
+        # the ridge takes from the mean, too, so that more than the variance may seem to be rebuilt
+        part = np.clip(variance / np.maximum(rebuilt, floor**2), 0.0, 1.0)
+        L, rebuilt = L * np.sqrt(part)[:, None], rebuilt * part
+        D = np.maximum((variance - rebuilt) / residual_share**2, floor)  # M12
+        scaled = L / D[:, None]
+        K = L.T @ scaled
+        K.flat[:: len(K) + 1] += 1.0
+        R, _ = lapack.dpotrf(K, lower=1, clean=1)
+        Y = lapack.dtrtrs(R, scaled.T, lower=1)[0].T  # Woodbury: K⁻¹ instead of (LLᵀ + D)⁻¹
+        return cls(mean, rebuilt + D, D, Y)
+
+    def shares(self, rows: Array) -> Array:
+        """Return the share of each input in samples that belong together, (n,); 1 or less is usual.
+
+        Args:
+            rows: The samples on the grid, (k, n).
+        """
+        away = rows - self.mean
+        first = away / self.D - away @ self.Y @ self.Y.T
+        distance, moved, lost = first.copy(), list[int](), np.empty((0, len(self.D)))
+        precision = self._bounded(1.0 / self.D - np.einsum("ij,ij->i", self.Y, self.Y))
+        shares = (distance**2).mean(0) / precision  # M12
+        for _ in range(min(MAX_MOVED, len(shares) // 2)):
+            shares[moved] = 0.0
+            j = int(shares.argmax())
+            if shares[j] < MOVED:
+                break
+            column = self._column(j) - lost[:, j] @ lost  # of the precision without those before
+            moved.append(j)
+            lost = np.vstack([lost, column / sqrt(precision[j])])
+            distance -= np.outer(distance[:, j] / precision[j], column)
+            precision = self._bounded(precision - lost[-1] ** 2)
+            shares = (distance**2).mean(0) / precision
+        shares[moved] = self._shares_given_the_rest(first[:, moved], moved)
+        return np.asarray(shares)
+
+    def _column(self, j: int) -> Array:
+        column = -self.Y @ self.Y[j]
+        column[j] += 1.0 / self.D[j]
+        return np.asarray(column)
+
+    def _bounded(self, precision: Array) -> Array:
+        """Return the precision, at least that of an input of which the others say nothing."""
+        return np.maximum(precision, 1.0 / self.variance)
+
+    def _shares_given_the_rest(self, distance: Array, moved: list[int]) -> Array:
+        """Return the shares of inputs if estimates come from all but them, (len(moved),)."""
+        Y = self.Y[moved]
+        spread = np.linalg.inv(np.diag(1.0 / self.D[moved]) - Y @ Y.T)
+        away = distance @ spread
+        return np.asarray((away**2).mean(0) / np.diag(spread))
+
+
+def _factors(stats: Stats) -> tuple[Array, float]:
+    """Return L with LLᵀ = VᵀPV/c − μμᵀ, (n, r), and the share of the samples left, 1 − f/c.
+
+    Where the difference is below 0 it counts as 0.
+    """
+    N, c = len(stats.U), stats.count
+    least = N * stats.projection.quantum
+    R, ridge = inverse_factor(stats.U, max(COVARIANCE_RIDGE * float(np.trace(stats.U)) / N, least))
+    rebuilt = stats.V.T @ R.T / sqrt(c)
+    Q, T = qr(np.column_stack([rebuilt, stats.C / c]), mode="economic")
+    signs = np.ones(T.shape[1])
+    signs[-1] = -1.0
+    values, W = eigh((T * signs) @ T.T)
+    freedom = N - ridge * float(np.vdot(R, R))
+    return (Q @ W) * np.sqrt(np.maximum(values, 0.0)), max(1.0 - freedom / c, MIN_SPARE)
+
+
+def largest_by_name(
+    shares: Array, names: Sequence[str] | None, most: int | None = None
+) -> dict[str, float]:
+    """Return the largest shares by the name of the input, or by its number; None means all."""
+    labels = names or [str(i) for i in range(len(shares))]
+    return {labels[i]: float(shares[i]) for i in np.argsort(-shares, kind="stable")[:most]}

@@ -2,7 +2,8 @@
 
 `body` is the newest, `counted` what the totals hold of this key, in their part `part`; where the
 two differ the totals are behind. A dropped contribution has no body; its row goes once the totals
-no longer hold it. Both have a digest, so that damage on disk is never added up.
+no longer hold it. Both have a digest, so that damage on disk is never added up. Profiles of stored
+contributions are solved once and kept while there is room.
 
 `load` is the largest sum of a contribution (see `Stats.load`) as a part of the fleet's capacity, up
 to which sums are exact. The loads of all contributions add up to at least that of their total. So
@@ -12,15 +13,18 @@ below 1 the total is exact, and so is every selection: squares only grow, and it
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from threading import Lock
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
 from edgemerge.core.ledger import MAX_PATTERNS, Contribution, Key, Kind, Ledger, Origin
 from edgemerge.core.projection import Projection
+from edgemerge.core.similarity import Profile
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.server import audit, fleets
@@ -37,6 +41,7 @@ CONTRIBUTION_COLUMNS = (
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
+PROFILES_BYTES = 256 * 2**20  # of solved profiles in memory
 CAPACITY_WARNING = 0.1  # of the capacity: warn when less is left
 
 log = logging.getLogger(__name__)
@@ -286,8 +291,6 @@ def _read_body(tx: Transaction, number: int | None, digest: str | None) -> bytes
 
 
 MAX_NOTED_CONTRADICTIONS = 100  # equivocations of one key that are written down
-
-
 PROBLEMS = {"same": "", "stale": "stale", "contradicting": "equivocation"}  # by freshness
 
 
@@ -452,3 +455,48 @@ def record_put(
         "digest": received.digest,
     }
     audit.append(tx, at=now, actor=caller.actor, **about, **detail)
+
+
+def profile_bytes(projection: Projection) -> int:
+    """Return the bytes that a profile takes: U, P, V, B and a little."""
+    N, n = projection.n_hidden, projection.n_inputs
+    return 8 * (2 * N * (N + n) + 2 * n)
+
+
+class ProfileCache:
+    """Profiles of contributions; those that were not asked for longest go first."""
+
+    def __init__(self, room: int = PROFILES_BYTES) -> None:
+        """Remember nothing yet."""
+        self._room, self._used = room, 0
+        self._known: OrderedDict[str, Profile] = OrderedDict()
+        self._lock = Lock()
+
+    def profile(
+        self, tx: Transaction, stored: StoredContribution, projection: Projection
+    ) -> Profile:
+        """Return the profile of a contribution."""
+        return self.find(stored.digest, lambda: read_stats(tx, stored, projection))
+
+    def find(self, digest: str, read: Callable[[], Stats]) -> Profile:
+        """Return the profile of sums with this digest; `read` gives them if they are not known."""
+        with self._lock:
+            found = self._known.get(digest)
+            if found is not None:
+                self._known.move_to_end(digest)
+                return found
+        made = Profile.of(read())
+        with self._lock:
+            if digest not in self._known:
+                self._used += profile_bytes(made.stats.projection)
+            self._known[digest] = made
+            while self._used > self._room:
+                _, gone = self._known.popitem(last=False)
+                self._used -= profile_bytes(gone.stats.projection)
+        return made
+
+    def stats(self, tx: Transaction, stored: StoredContribution, projection: Projection) -> Stats:
+        """Return the sums of a contribution, from memory if it is solved."""
+        with self._lock:
+            found = self._known.get(stored.digest)
+        return found.stats if found else read_stats(tx, stored, projection)

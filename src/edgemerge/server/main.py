@@ -34,7 +34,7 @@ from edgemerge.server import api
 from edgemerge.server.auth import TOKEN_PREFIXES, new_token
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
-from edgemerge.server.db.connect import connect
+from edgemerge.server.db.migrations import connect
 from edgemerge.server.episodes import KEEP_DAYS
 from edgemerge.server.http import (
     ErrorAnswer,

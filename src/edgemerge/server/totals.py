@@ -28,6 +28,7 @@ from edgemerge.failpoints import failpoint
 from edgemerge.server import audit, fleets
 from edgemerge.server.choices.rules import Rules, RulesCache
 from edgemerge.server.contributions import (
+    ProfileCache,
     StoredContribution,
     TotalsDamagedError,
     list_stored,
@@ -40,7 +41,6 @@ from edgemerge.server.db.base import Database, DiskFullError, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks, Refusals
-from edgemerge.server.profiles import ProfileCache
 from edgemerge.server.trust import TrustChecks, Waiting
 from edgemerge.wire.codec import decode, encode
 

@@ -18,10 +18,9 @@ from edgemerge.core.ledger import Key
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, alike
 from edgemerge.core.trust import DISMISSED, Trust, find_far_above, find_waiting, nearest
 from edgemerge.server.choices.rules import Choice, Rules, approved_stats
-from edgemerge.server.contributions import StoredContribution
+from edgemerge.server.contributions import ProfileCache, StoredContribution
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.profiles import ProfileCache
 
 MAX_REMEMBERED = 200_000  # pairs
 COMPARE_TIMEOUT_S = 5.0  # of one pull

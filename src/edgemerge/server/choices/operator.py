@@ -38,11 +38,10 @@ from edgemerge.server.choices.rules import (
     undo_change,
     unique_names,
 )
-from edgemerge.server.contributions import StoredContribution, list_stored
+from edgemerge.server.contributions import StoredContribution, list_stored, profile_bytes
 from edgemerge.server.db.base import Database, Transaction
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.profiles import profile_bytes
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS

@@ -31,6 +31,8 @@ from edgemerge.core.stats import Stats
 from edgemerge.server import totals
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import (
+    PROFILES_BYTES,
+    ProfileCache,
     StoredContribution,
     current_contributions,
     list_stored,
@@ -38,7 +40,6 @@ from edgemerge.server.contributions import (
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks
-from edgemerge.server.profiles import CACHE_BYTES, ProfileCache
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import (
     FleetSnapshot,
@@ -359,7 +360,7 @@ def select_patterns(
         else [device for device in order if device in names]
     )
     most = max(
-        1, min(MAX_PATTERNS, CACHE_BYTES // size // max(1, len(shown)))
+        1, min(MAX_PATTERNS, PROFILES_BYTES // size // max(1, len(shown)))
     )  # all find room at once
     patterns = {device: found[device][:most] for device in shown}
     return ComparedPatterns(patterns, samples, len(found) - len(shown))

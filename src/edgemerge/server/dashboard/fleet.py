@@ -1,12 +1,24 @@
-"""The pages of all fleets, of one fleet, of what its devices exchange, and of its known faults."""
+"""The pages of all fleets and of one: devices, adding and comparing them, exchange, faults."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
+from edgemerge.server.auth import Session
+from edgemerge.server.dashboard.chart import (
+    LIVE,
+    ChartView,
+    SpanDep,
+    TimeSpan,
+    joined_series,
+    offered_ranges,
+)
 from edgemerge.server.dashboard.fleet_table import (
     BLANK_ROW,
     SORT_KEYS,
@@ -16,10 +28,12 @@ from edgemerge.server.dashboard.fleet_table import (
 )
 from edgemerge.server.dashboard.merge_view import count_waiting
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import PageSession
+from edgemerge.server.dashboard.sign_in import DataSession, Form, FormDep, FormSession, PageSession
 from edgemerge.server.dashboard.stream import ViewersDep
-from edgemerge.server.http import Name, ServiceDep
+from edgemerge.server.fleets import NAME_PATTERN, must_be_plain_name
+from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread
 from edgemerge.server.reports.model import Traffic
+from edgemerge.server.service import Service
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,6 +47,11 @@ TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
     "score": "Score / threshold",
 }
 DESCENDING_FIRST = ("alarm", "review", "learnt", "score")  # the largest first
+HOUR_S = 3600.0
+VALID_HOURS = {"1": "1 hour", "24": "1 day", "168": "1 week"}
+MAX_COMPARED = 6  # devices in one chart
+COMPARED_S = 86_400.0
+Devices = Annotated[list[Annotated[str, Query(pattern=NAME_PATTERN)]], Query(default_factory=list)]
 SearchText = Annotated[str, Query(max_length=200)]
 
 
@@ -119,3 +138,113 @@ def show_faults(
         "least": agreed.min_devices,
     }
     return render_page(request, "faults.html", session, **values)
+
+
+@router.get("/fleets/{fleet}/add")
+def show_form(request: Request, fleet: Name, session: PageSession, service: ServiceDep) -> Response:
+    """Ask for the name of a device."""
+    service.fleet(fleet)
+    return _render_form(request, fleet, session)
+
+
+@router.post("/fleets/{fleet}/add")
+async def add_device(
+    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
+) -> Response:
+    """Make an invitation; its token is on this page, and nowhere else."""
+
+    def work() -> Response:
+        device = form.one("device")
+        try:
+            hours = _read_device(form)
+            token, expires = service.invite(fleet, device, HOUR_S * hours, session.caller)
+        except EdgemergeError as problem:
+            return _render_form(request, fleet, session, device=device, problem=problem)
+        made = {"token": token, "expires": expires}
+        return _render_form(request, fleet, session, device=device, made=made)
+
+    return await run_in_thread(work)
+
+
+def _read_device(form: Form) -> int:
+    """Check the name, and return for how many hours the invitation is valid."""
+    device, hours = form.one("device"), form.one("hours")
+    must_be_plain_name("device", device)
+    if hours not in VALID_HOURS:
+        raise SettingError(f"found hours {hours[:20]!r}, expected {', '.join(VALID_HOURS)}")
+    return int(hours)
+
+
+def _render_form(
+    request: Request,
+    fleet: str,
+    session: Session,
+    *,
+    device: str = "",
+    made: dict[str, Any] | None = None,
+    problem: EdgemergeError | None = None,
+) -> Response:
+    values: dict[str, Any] = {"fleet": fleet, "tab": "", "here": server_url(request)}
+    values |= {"device": device, "made": made, "hours": VALID_HOURS, "csrf": session.csrf}
+    values["problem"] = "" if problem is None else str(problem)
+    status = 200 if problem is None else error_answer(problem).status
+    return render_page(request, "add_device.html", session, status=status, **values)
+
+
+def compare_devices(
+    service: Service, fleet: str, devices: Sequence[str], span: TimeSpan
+) -> ChartView:
+    """Return one chart of several devices, all in the same steps."""
+    if span.name == LIVE:  # is what no range means; scores of moments have no steps in common
+        span = TimeSpan("day", span.until - COMPARED_S, span.until)
+    series, step_s = {}, 60.0
+    for device in devices:
+        step_s, found = service.history.scores(fleet, device, since=span.since, until=span.until)
+        series[device] = joined_series(found, step_s)
+    ranges = offered_ranges(service.history.kept_days, live=False)
+    return ChartView(span, series, step_s, ranges, compares=True)
+
+
+def _known_devices(
+    service: Service, fleet: str, asked: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return all devices, and those that are compared, each once."""
+    known = [each.device for each in service.devices(fleet)]
+    chosen = list(dict.fromkeys(asked))
+    if len(chosen) > MAX_COMPARED:
+        raise SettingError(f"found {len(chosen)} devices, expected at most {MAX_COMPARED}")
+    for device in chosen:
+        if device not in known:
+            raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
+    return known, chosen
+
+
+@router.get("/fleets/{fleet}/compare")
+def show_comparison(
+    request: Request,
+    fleet: Name,
+    session: PageSession,
+    service: ServiceDep,
+    span: SpanDep,
+    device: Devices,
+) -> Response:
+    """Show the scores of a few devices in one chart, and a form to choose others."""
+    known, chosen = _known_devices(service, fleet, device)
+    chart = compare_devices(service, fleet, chosen, span)
+    query = "".join(f"device={quote(each)}&" for each in chosen)
+    values: dict[str, Any] = {"fleet": fleet, "tab": "", "chart": chart, "query": query}
+    values |= {"known": known, "chosen": chosen, "most": MAX_COMPARED}
+    return render_page(request, "compare.html", session, **values)
+
+
+@router.get("/fleets/{fleet}/compare/scores")
+def get_comparison(
+    fleet: Name,
+    _session: DataSession,
+    service: ServiceDep,
+    span: SpanDep,
+    device: Devices,
+) -> dict[str, Any]:
+    """Return what the chart shows of a time."""
+    _, chosen = _known_devices(service, fleet, device)
+    return compare_devices(service, fleet, chosen, span).data

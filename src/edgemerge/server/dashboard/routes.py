@@ -7,8 +7,6 @@ from fastapi.responses import RedirectResponse, Response
 
 from edgemerge.core.errors import UnknownError
 from edgemerge.server.dashboard import (
-    add_device,
-    compare,
     device,
     episodes,
     fleet,
@@ -47,7 +45,7 @@ def mount_dashboard(app: FastAPI) -> None:
 
 def create_dashboard(app: FastAPI) -> FastAPI:
     """Return the app of the pages; it shares the state of the app it is mounted in."""
-    parts = (pages, sign_in, fleet, add_device, episodes, compare, device, live, merge, notify, log)
+    parts = (pages, sign_in, fleet, episodes, device, live, merge, notify, log)
     dashboard = FastAPI(
         openapi_url=None,
         docs_url=None,

@@ -1,17 +1,22 @@
-"""The tables, created and changed in numbered migrations, the same in both databases."""
+"""Open a database by its URL; its tables are made and changed in numbered migrations.
+
+The migrations are the same in both databases.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from edgemerge.core.errors import EdgemergeError, FormatError
+from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
-from edgemerge.server.db.base import Database, Transaction
+from edgemerge.server.db.base import Database, Transaction, redact_url
+from edgemerge.server.db.sqlite import SqliteDatabase
 from edgemerge.wire.codec import decode
 
 log = logging.getLogger(__name__)
@@ -260,3 +265,35 @@ def _apply(tx: Transaction, migration: Migration, dialect: Dialect) -> None:
         migration.fill(tx)
     tx.run("insert into migrations (number, at) values (?, ?)", migration.number, time.time())
     log.info("migrated the database", extra={"values": {"number": migration.number}})
+
+
+def connect(url: str | os.PathLike[str]) -> Database:
+    """Open postgresql://user:password@host/name, sqlite:///file, or a file by its name.
+
+    After sqlite:/// stands the name of the file: sqlite:///fleets.db lies in the folder where
+    the server was started, sqlite:////srv/fleets.db begins at the root.
+    """
+    database, dialect = _open(os.fspath(url))
+    try:
+        migrate(database, dialect)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _open(url: str) -> tuple[Database, Dialect]:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return SqliteDatabase(url), SQLITE
+    if scheme == "sqlite" and len(rest) > 1 and rest.startswith("/"):
+        return SqliteDatabase(rest[1:]), SQLITE
+    if scheme in ("postgresql", "postgres"):
+        from edgemerge.server.db.postgres import PostgresDatabase  # noqa: PLC0415 - an extra
+
+        return PostgresDatabase(url), POSTGRES
+    raise SettingError(
+        f"found the database address {redact_url(url)}, expected "
+        "postgresql://user:password@host/name, "
+        "sqlite:///file, or the name of a file"
+    )

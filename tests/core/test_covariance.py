@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, Monitor, Projection, Stats
-from edgemerge.core.explanation import MAX_MOVED, MOVED, Covariance
+from edgemerge.core.stats import MAX_MOVED, MOVED, Covariance
 
 ACTIVATIONS = ("identity", "tanh", "sigmoid", "relu", "cosine")
 CLOSE = 1e-6  # Woodbury against a dense inverse, at a condition of about 1e7
