@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 LOOKS = [
     pytest.param(("light", DESKTOP), id="light"),
-    pytest.param(("dark", PHONE), id="phone in the dark"),
+    pytest.param(("dark", PHONE), id="phone in the dark", marks=pytest.mark.long),
     pytest.param(("dark", DESKTOP), id="dark", marks=pytest.mark.long),
     pytest.param(("light", PHONE), id="phone", marks=pytest.mark.long),
 ]

@@ -97,7 +97,8 @@ def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     assert asked > 500
 
 
-@pytest.mark.parametrize("who", ["itself", pytest.param("operator", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["itself", "operator"])
 def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     alive = [{"include-name": LAST, "enabled": False}]
     # the names replace what was meant to be wrong in an address, which is then rightly accepted
