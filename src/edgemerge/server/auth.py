@@ -19,6 +19,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
+from edgemerge.certificates import split_token
 from edgemerge.core.errors import DeniedError, UnavailableError, UnknownError
 from edgemerge.server import audit
 from edgemerge.server.db.base import Database, Transaction
@@ -63,8 +64,8 @@ def new_token(kind: str) -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return what is stored of a token."""
-    return sha256(token.encode()).hexdigest()
+    """Return what is stored of a token: of its secret, not of a fingerprint after it."""
+    return sha256(split_token(token)[0].encode()).hexdigest()
 
 
 def find_caller(tx: Transaction, token: str) -> Caller:

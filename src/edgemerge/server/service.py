@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, TypeVar
 
+from edgemerge.certificates import ServerCertificate
 from edgemerge.core.errors import CapacityError, DeniedError, UnknownError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, totals
@@ -62,6 +63,7 @@ class Service:
         secrets_folder: Path | None = None,
         public_url: str | None = None,
         device_metrics: int = 0,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -73,8 +75,9 @@ class Service:
             secrets_folder: The folder of files with secrets of receivers; none by default.
             public_url: The address of this server for people, for links in messages.
             device_metrics: Of how many devices metrics name fleet and device; 0: of none.
+            certificate: What the server shows to those who connect; None without TLS.
         """
-        self.database, self.clock = database, clock
+        self.database, self.clock, self.certificate = database, clock, certificate
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
@@ -193,7 +196,7 @@ class Service:
             self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
-        return self.writer.write(change), expires
+        return self._with_fingerprint(self.writer.write(change)), expires
 
     def enrol(self, invitation: str, name: str, device: str) -> tuple[str, Fleet]:
         """Let a device in that has an invitation; give its token."""
@@ -201,11 +204,16 @@ class Service:
         def change(tx: Any) -> tuple[str, Fleet]:
             token = auth.enrol(tx, invitation, name, device, self.clock())
             self._audit(tx, Caller(device, name), "enrol", name, device)
-            return token, fleets.get(tx, name)
+            return self._with_fingerprint(token), fleets.get(tx, name)
 
         found = self.writer.write(change)
         self.report_limiter.forget(name)  # an earlier token of the device works no more
         return found
+
+    def _with_fingerprint(self, token: str) -> str:
+        """Add the fingerprint of a certificate that no authority vouches for."""
+        pin = self.certificate.pin if self.certificate else None
+        return token if pin is None else f"{token}.{pin}"
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
         """Revoke a device's token."""
