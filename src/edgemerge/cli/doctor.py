@@ -469,7 +469,7 @@ def check_server(
     url: str, ca_file: Path | None, pin: str | None = None, *, insecure: bool = False
 ) -> Iterator[Finding]:
     """Check that a server answers and is ready."""
-    from edgemerge.exchange.connection import Connection
+    from edgemerge.exchange.connection import Connection, is_loopback
 
     advice = "start it with `edgemerge serve`, or correct its address"
     try:
@@ -483,7 +483,11 @@ def check_server(
             yield Finding("ok", "server ready", "accepts contributions")
     except EdgemergeError as error:
         yield Finding("fail", "server", one_line(error), advice)
-    if insecure and urlsplit(url).scheme == "http":
+    if (
+        urlsplit(url).scheme == "http"
+        and insecure
+        and not is_loopback(urlsplit(url).hostname or "")
+    ):
         words = "tokens travel over plain http, readable on the way"
         yield Finding(
             "warn", "server", words, "use https: `edgemerge serve` has it beyond this machine"

@@ -106,6 +106,19 @@ def invite(tx: Transaction, fleet: str, device: str | None, expires: float) -> s
     return token
 
 
+NO_INVITATION = (
+    "this invitation is unknown, used, expired, or for another fleet or device: "
+    "ask an operator for a new one"
+)
+
+
+def check_invitation(tx: Transaction, invitation: str, fleet: str, now: float) -> None:
+    """Refuse an invitation that cannot be used, before anything else of a request is read."""
+    sql = "select 1 from invitations where token_hash = ? and fleet = ? and used is null"
+    if tx.one(f"{sql} and expires > ?", hash_token(invitation), fleet, now) is None:
+        raise DeniedError(NO_INVITATION)
+
+
 def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float) -> str:
     """Use an invitation up; give the device its token. An earlier token of it works no more."""
     used = tx.run(
@@ -114,10 +127,7 @@ def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float)
         *(now, hash_token(invitation), fleet, now, device),
     )
     if not used:
-        raise DeniedError(
-            "this invitation is unknown, used, expired, or for another fleet or device: "
-            "ask an operator for a new one"
-        )
+        raise DeniedError(NO_INVITATION)
     _must_not_take_over(tx, invitation, fleet, device)
     token = new_token("device")
     tx.run(

@@ -99,6 +99,8 @@ class HeadTimeoutProtocol(H11Protocol):
 MAX_CONCURRENT_CHECKS = 4  # contributions that are read and checked at the same time
 # Labels of metrics: a client must not be able to add one.
 COUNTED_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
+# However busy it is, those who watch the server get an answer.
+ALWAYS_ANSWERED = {"/healthz", "/readyz", "/metrics"}
 # The length of a stream says nothing about how fast requests are answered.
 STREAMING_ROUTES = {"/ui/fleets/{fleet}/live"}
 
@@ -171,16 +173,17 @@ class RequestMiddleware:
                     message["headers"].append(announced)
             await send(message)
 
-        self._load.requests += 1
+        is_counted = scope["path"] not in ALWAYS_ANSWERED
+        self._load.requests += is_counted
         try:
-            if self._load.requests > self._load.limits.max_requests_in_flight:
+            if is_counted and self._load.requests > self._load.limits.max_requests_in_flight:
                 busy = UnavailableError("too many requests are under way: try again", retry_s=2.0)
                 response = _error_response(Request(scope), error_answer(busy))
                 await response(scope, receive, send_with_header)
             else:
                 await self._app(scope, receive, send_with_header)
         finally:
-            self._load.requests -= 1
+            self._load.requests -= is_counted
             self._count(scope, status, perf_counter() - start)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:

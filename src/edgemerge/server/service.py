@@ -198,6 +198,11 @@ class Service:
 
         return self._with_fingerprint(self.writer.write(change)), expires
 
+    def check_invitation(self, invitation: str, name: str) -> None:
+        """Refuse an invitation that lets nobody in; a valid one is not used up."""
+        with self.database.reading() as tx:
+            auth.check_invitation(tx, invitation, name, self.clock())
+
     def enrol(self, invitation: str, name: str, device: str) -> tuple[str, Fleet]:
         """Let a device in that has an invitation; give its token."""
 
