@@ -1,8 +1,9 @@
 """A server with a certificate of its own, devices that pin it, and a change of certificate."""
 
 import json
+import sqlite3
 import ssl
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 
 import pytest
@@ -103,3 +104,18 @@ def test_a_database_on_a_server_needs_a_place_for_the_certificate():
     with pytest.raises(SettingError, match="give --tls-file"):
         default_tls_file("postgresql://hub/fleets")
     assert str(default_tls_file("sqlite:///fleets.db")) == "fleets.db.tls.pem"
+
+
+def test_an_emptied_audit_log_is_found_by_the_running_server(tmp_path):
+    with serving(tmp_path, "--tls-file", tmp_path / "hub.pem") as url:
+        operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.operator-token")
+        save(SHARED, tmp_path / "projection")
+        told("fleet", "create", "pumps", "--projection", tmp_path / "projection", *operator)
+        assert call("fleet", "audit", *operator).exit_code == 0
+        head = tmp_path / "hub.sqlite.audit-head"
+        until(lambda: head.read_text().startswith("1 "), "the head")
+        with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database, database:
+            database.execute("delete from audit")
+        until(lambda: "the audit log was cut" in (tmp_path / "hub.log").read_text(), "the log")
+        result = call("fleet", "audit", *operator)
+        assert "found 0 entries, expected 1 or more" in failure(result, ExitCode.REFUSED)

@@ -55,6 +55,11 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     help="File of the certificate that the server makes for itself, to serve https on this machine "
     "too.  [default: beyond this machine, beside the database]",
 )
+@serve_option(
+    "--audit-head-file",
+    type=NEW_FILE,
+    help="File of the audit log's head, best on another disk.  [default: beside the database]",
+)
 @serve_option("--insecure", is_flag=True, help="Serve plain http beyond this machine.")
 @serve_option(
     "--history-days",

@@ -938,7 +938,8 @@ def audit(
 ) -> AuditPage:
     """Return a stretch of the audit log, in order; `head` is the hash of the last entry given."""
     found = service.audit(fleet, after, limit)
-    return AuditPage(entries=found, head=found[-1].hash if found else FIRST_HASH)
+    head = found[-1].hash if found else FIRST_HASH
+    return AuditPage(entries=found, head=head, problem=service.audit_problem)
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from edgemerge import __version__
 from edgemerge.certificates import ServerCertificate, split_token
-from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
@@ -207,6 +207,7 @@ log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TOKEN_FILE_SUFFIX = ".operator-token"
 TLS_FILE_SUFFIX = ".tls.pem"
+AUDIT_HEAD_SUFFIX = ".audit-head"
 REFRESH_TICKS = 20  # of a tenth of a second each: how often the certificate's files are looked at
 MIN_TOKEN_CHARS = 20  # characters of a token
 TOKEN_WRITE_TIMEOUT_S = 2.0  # in which another server has written a token for sure
@@ -228,6 +229,7 @@ def serve(
     secrets_folder: Path | None = None,
     public_url: str | None = None,
     device_metrics: int = 0,
+    audit_head_file: Path | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment.
 
@@ -243,6 +245,7 @@ def serve(
     service = Service(
         connect(database),
         certificate=certificate,
+        audit_head_file=audit_head_file or beside_database(database, AUDIT_HEAD_SUFFIX),
         history_days=history_days,
         episode_days=episode_days,
         secrets_folder=secrets_folder,
@@ -296,6 +299,7 @@ class Server(uvicorn.Server):
         """Serve for this service; the operator's token in the file gets new fingerprints."""
         super().__init__(config)
         self._service, self._token_file = service, token_file
+        self._following: asyncio.Future[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -314,11 +318,21 @@ class Server(uvicorn.Server):
             self._service.certificate.follow(self.config.ssl)
         notify("READY=1")
 
+    def _follow_audit_head(self) -> None:
+        try:
+            self._service.follow_audit_head()
+        except (EdgemergeError, OSError) as error:
+            log.warning("could not look at the audit log", extra={"values": {"why": error}})
+
     async def on_tick(self, counter: int) -> bool:
-        """Look from time to time whether there is another certificate."""
-        certificate = self._service.certificate
-        if certificate is not None and counter % REFRESH_TICKS == 0 and certificate.refresh():
-            mark_token_file(self._service, self._token_file)
+        """Look from time to time for another certificate, and at the end of the audit log."""
+        if counter % REFRESH_TICKS == 0:
+            certificate = self._service.certificate
+            if certificate is not None and certificate.refresh():
+                mark_token_file(self._service, self._token_file)
+            if self._following is None or self._following.done():
+                loop = asyncio.get_running_loop()
+                self._following = loop.run_in_executor(None, self._follow_audit_head)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -368,20 +382,25 @@ def needs_own_certificate(host: str, *, insecure: bool) -> bool:
 
 def default_tls_file(database: str) -> Path:
     """Return the file of the server's own certificate: beside the database."""
-    file = default_token_file(database)
+    file = beside_database(database, TLS_FILE_SUFFIX)
     if file is None:
         raise SettingError(
             "beyond this machine the server needs TLS, and a database on a server has no folder "
             "for its certificate: give --tls-file, or --tls-cert and --tls-key, or --insecure"
         )
-    return file.with_name(file.name.removesuffix(TOKEN_FILE_SUFFIX) + TLS_FILE_SUFFIX)
+    return file
+
+
+def beside_database(database: str, suffix: str) -> Path | None:
+    """Return the file with this suffix beside a database; None if the database is not a file."""
+    if database.startswith(("postgres://", "postgresql://")):
+        return None
+    return Path(database.removeprefix("sqlite:///") + suffix)
 
 
 def default_token_file(database: str) -> Path | None:
-    """Return the token file beside the database; None if the database is not a file."""
-    if database.startswith(("postgres://", "postgresql://")):
-        return None
-    return Path(database.removeprefix("sqlite:///") + TOKEN_FILE_SUFFIX)
+    """Return the file of the operator's token: beside the database, if that is a file."""
+    return beside_database(database, TOKEN_FILE_SUFFIX)
 
 
 def load_operator_token(service: Service, file: Path | None) -> None:

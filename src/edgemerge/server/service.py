@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any, TypeVar
 
 from edgemerge.certificates import ServerCertificate
-from edgemerge.core.errors import CapacityError, DeniedError, UnknownError
+from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, totals
 from edgemerge.server.audit import Entry
@@ -64,6 +64,7 @@ class Service:
         public_url: str | None = None,
         device_metrics: int = 0,
         certificate: ServerCertificate | None = None,
+        audit_head_file: Path | None = None,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -76,6 +77,7 @@ class Service:
             public_url: The address of this server for people, for links in messages.
             device_metrics: Of how many devices metrics name fleet and device; 0: of none.
             certificate: What the server shows to those who connect; None without TLS.
+            audit_head_file: Where the head of the audit log is kept beside the database.
         """
         self.database, self.clock, self.certificate = database, clock, certificate
         self.writer = Writer(database)
@@ -123,12 +125,26 @@ class Service:
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
+        self._audit_head = audit.HeadFile(audit_head_file)
+        self.follow_audit_head()
+
+    def follow_audit_head(self) -> None:
+        """Compare the audit log with what is known of it outside of the database."""
+        with self.database.reading() as tx:
+            self._audit_head.follow(tx)
+
+    @property
+    def audit_problem(self) -> str | None:
+        """What is missing in the audit log; None if nothing is."""
+        return self._audit_head.problem
 
     def close(self) -> None:
         """Write what waits, and let go of the database."""
         self.notifications.close()
         self.history.close()
         self.writer.close()
+        with suppress(EdgemergeError, OSError):  # a database that is away must not keep us
+            self.follow_audit_head()
         self.database.close()
 
     def caller(self, token: str) -> Caller:
