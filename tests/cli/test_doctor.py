@@ -297,10 +297,13 @@ def test_no_server_is_a_failure_with_advice():
     assert result.stderr == ""
 
 
-def test_plain_http_to_another_machine_is_a_warning():
-    told = list(doctor.check_server("http://192.0.2.1.invalid:1", None))
-    assert told[-1].level == "warn"
-    assert "use https" in told[-1].advice
+def test_plain_http_to_another_machine_fails_or_is_a_warning_if_it_is_asked_for():
+    (told,) = doctor.check_server("http://192.0.2.1.invalid:1", None)
+    assert told.level == "fail"
+    assert "expected https:// to another machine" in told.words
+    *_, told = doctor.check_server("http://192.0.2.1.invalid:1", None, insecure=True)
+    assert told.level == "warn"
+    assert "use https" in told.advice
 
 
 def test_the_port_of_the_server_is_free_or_answers_or_is_taken():

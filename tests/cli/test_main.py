@@ -48,6 +48,7 @@ def test_all_commands_are_there():
         "show",
         "export",
         "serve",
+        "certificate",
         "fleet",
         "enrol",
     }

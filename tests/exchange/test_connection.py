@@ -244,13 +244,17 @@ def test_the_token_is_in_no_error_repr_or_log(caplog):
     assert SECRET not in caplog.text
 
 
-def test_a_token_over_plain_http_is_warned_of_unless_it_stays_on_this_machine(caplog):
+def test_plain_http_is_refused_unless_it_stays_on_this_machine_or_is_asked_for(caplog):
     for url in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://hub:1"):
         Connection(url, SECRET)
+    for token in (None, SECRET):
+        with pytest.raises(SettingError, match=r"found http://hub:1, expected https://") as refused:
+            Connection("http://hub:1", token)
+        assert SECRET not in str(refused.value)
     assert not caplog.records
-    Connection("http://hub:1")
+    Connection("http://hub:1", insecure=True)
     assert not caplog.records
-    Connection("http://hub:1", SECRET)
+    Connection("http://hub:1", SECRET, insecure=True)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "plain http" in caplog.text
 
@@ -305,7 +309,7 @@ def test_https_trusts_the_given_certificate_and_no_other(certificate):
     wrap = {"wrap": lambda sock: context.wrap_socket(sock, server_side=True)}
     with scripted(reply(b"a"), **wrap) as server:
         url = server.url.replace("http:", "https:")
-        with pytest.raises(UnavailableError, match=r"not trusted .*: give its certificate"):
+        with pytest.raises(UnavailableError, match=r"not trusted .*, or give its certificate"):
             Connection(url, SECRET).ask("GET", "/")
         assert not server.requests
         with closing(Connection(url, SECRET, ca_file=str(certificate[0]))) as there:

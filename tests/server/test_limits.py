@@ -66,8 +66,8 @@ def idle(here):
 
 
 def test_too_many_bytes_under_way_are_refused_until_there_is_room_again(tmp_path):
-    with serving(tmp_path, max_bytes_in_flight=MAX_BYTES) as (here, token):
-        # Chunks may become as large as a contribution can be: they reserve all there is.
+    with serving(tmp_path) as (here, token):
+        here.app.state.load.limits = Limits(max_bytes_in_flight=len(WHOLE) + 50)
         with half_sent(here, token, "Transfer-Encoding: chunked", body=CHUNKED) as opened:
             before = dump(here)
             answered = push(here, token, note("a", pattern="idle"))
@@ -103,14 +103,76 @@ def test_too_many_requests_under_way_are_refused_until_there_are_fewer(tmp_path)
         assert ask(here, "GET", "/fleets/mine", token=token).status == 200
 
 
-def test_a_length_beside_chunks_reserves_no_less(tmp_path):
+def test_bytes_count_when_they_arrive_not_when_they_are_announced(tmp_path):
     with serving(tmp_path) as (here, token):
+        with half_sent(here, token, f"Content-Length: {MAX_BYTES}"):
+            assert here.app.state.load.bytes == 100
         lines = "Content-Length: 1", "Transfer-Encoding: chunked"
+        until(lambda: idle(here))
         with half_sent(here, token, *lines, body=CHUNKED) as opened:
-            assert here.app.state.load.bytes == MAX_BYTES
+            assert 0 < here.app.state.load.bytes <= 100
             opened.sendall(CHUNKED[100:])
             assert status_on(opened) == 201
         until(lambda: idle(here))
+
+
+def test_one_device_cannot_take_what_all_may_use(tmp_path):
+    with serving(tmp_path, max_caller_bytes=len(WHOLE)) as (here, token):
+        other = here.enrol("mine", "b")
+        with half_sent(here, token) as opened:
+            assert push(here, token, note("a", pattern="idle")).status == 503
+            assert push(here, other, note("b")).status == 201
+            opened.sendall(WHOLE[100:])  # alone, a body may have any size that is allowed
+            assert status_on(opened) == 201
+        until(lambda: idle(here))
+        assert push(here, token, note("a", pattern="idle")).status == 201
+        assert not here.app.state.load.accounts
+
+
+def test_one_device_cannot_have_any_number_of_bodies_under_way(tmp_path):
+    with serving(tmp_path, max_caller_bodies=2) as (here, token):
+        other = here.enrol("mine", "b")
+        with half_sent(here, token), half_sent(here, token):
+            assert push(here, token, note("a", pattern="idle")).status == 503
+            assert push(here, other, note("b")).status == 201
+        until(lambda: idle(here))
+        assert push(here, token, note("a", pattern="idle")).status == 201
+
+
+ENROL = ("POST", "/fleets/mine/devices", "Content-Length: 1000")
+
+
+@pytest.mark.parametrize("token", ["emi_" + "x" * 40, "emd_" + "x" * 40, "x"])
+def test_without_a_valid_invitation_nothing_more_of_a_request_is_read(tmp_path, token):
+    with serving(tmp_path) as (here, _), line(here) as opened:
+        opened.sendall(head(*ENROL, token=token))  # and no body
+        assert status_on(opened) == 401
+        until(lambda: idle(here))
+
+
+def test_guests_that_send_slowly_keep_only_each_other_waiting(tmp_path):
+    limits = {"max_guest_bodies": 3, "max_requests_in_flight": 8, "guest_seconds": 1.5}
+    with serving(tmp_path, **limits) as (here, token), ExitStack() as stack:
+        hub = here.operator
+        stack.callback(hub.close)
+        invited = [hub.invite("mine", f"d{i}")["token"] for i in range(20)]
+        opened = [stack.enter_context(line(here)) for _ in invited]
+        for each, invitation in zip(opened, invited, strict=True):
+            each.sendall(head(*ENROL, token=invitation) + b"{")
+        refused = [each for each in opened[3:] if status_on(each) == 503]
+        assert len(refused) == 17
+        assert push(here, token, note("a")).status == 201
+        assert ask(here, "GET", "/healthz").status == 200
+        assert [status_on(each) for each in opened[:3]] == [400] * 3  # given up
+        until(lambda: idle(here))
+        assert hub.invite("mine", "late")
+
+
+def test_health_and_metrics_are_answered_however_busy_it_is(tmp_path):
+    with running(f"sqlite:///{tmp_path / 'fleets.db'}", Limits(max_requests_in_flight=0)) as here:
+        assert ask(here, "GET", "/fleets", token=here.token).status == 503
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert ask(here, "GET", path).status == 200
 
 
 def test_a_body_that_does_not_arrive_in_time_is_given_up(tmp_path):

@@ -427,6 +427,7 @@ class ExchangeConfig:
     fleet: str | None = setting(None, "letters, digits, '.', '_', '-', at most 100", _is_name)
     token_file: Path | None = None
     ca_file: Path | None = None
+    insecure: bool = False  # whether plain http is allowed to another machine
     path: Path | None = None
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)

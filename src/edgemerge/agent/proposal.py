@@ -812,9 +812,10 @@ def _source_lines(source: SourceConfig, members: Sequence[Member]) -> list[str]:
 def _exchange_lines(exchange: ExchangeConfig) -> list[str]:
     if exchange.kind == "none":
         return []
-    names = ("kind", "url", "fleet", "token_file", "ca_file")
+    names = ("kind", "url", "fleet", "token_file", "ca_file", "insecure")
     values = {name: getattr(exchange, name) for name in names}
-    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value is not None]
+    given = {name: value for name, value in values.items() if value not in (None, False)}
+    lines = [f"{name} = {_toml(value)}" for name, value in given.items()]
     return [
         "[exchange]  # shares what was learnt, as sums, and reports to the fleet's page",
         *lines,

@@ -317,7 +317,7 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         return None
     if settings.kind == "http":
         url, fleet, token = _server_access(settings)
-        return HttpExchange(url, fleet, token, projection=projection, ca_file=settings.ca_file)
+        return HttpExchange(url, fleet, token, projection=projection, **_tls_options(config))
     if projection is None:
         raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: add it')
     if settings.kind == "folder":
@@ -333,6 +333,7 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         listen=_address(required("listen")),
         peers=settings.peers,
         token=read_token(required("token_file")),
+        insecure=settings.insecure,
     )
 
 
@@ -341,7 +342,17 @@ def make_reports(config: Config) -> ReportClient | None:
     if config.exchange.kind != "http" or not config.report.every_s:
         return None
     url, fleet, token = _server_access(config.exchange)
-    return ReportClient(url, fleet, config.device, token, ca_file=config.exchange.ca_file)
+    return ReportClient(url, fleet, config.device, token, **_tls_options(config))
+
+
+def _tls_options(config: Config) -> dict[str, Any]:
+    """Return how the server is recognised; what it announces is remembered with the state."""
+    settings = config.exchange
+    return {
+        "ca_file": settings.ca_file,
+        "insecure": settings.insecure,
+        "pins_file": config.state / PINS_FILE,
+    }
 
 
 def _server_access(settings: ExchangeConfig) -> tuple[str, str, str]:
@@ -383,6 +394,7 @@ FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the sta
 FIRST_RESTART_S, MAX_RESTART_S = 10.0, 600.0  # until a device that failed is started again
 START_TIMEOUT_S = 10.0  # for devices to start, until the process counts as ready without them
 POLL_S = 0.2
+PINS_FILE = "server.pins"  # in the state folder
 
 logger = logging.getLogger(__name__)
 
@@ -489,13 +501,13 @@ def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | No
             )
         return config.sync.gate, None
     if config.exchange.kind == "http":
-        return None, partial(_fetch_gate, config.exchange)
+        return None, partial(_fetch_gate, config)
     return GATE_CONTRIBUTIONS, None
 
 
-def _fetch_gate(settings: ExchangeConfig) -> float:
-    url, fleet, token = _server_access(settings)
-    with closing(ServerClient(url, token, ca_file=settings.ca_file)) as server:
+def _fetch_gate(config: Config) -> float:
+    url, fleet, token = _server_access(config.exchange)
+    with closing(ServerClient(url, token, **_tls_options(config))) as server:
         reads = server.fleet(fleet).get("reads")
     if reads not in ("totals", "contributions"):
         raise RejectedError(f"found reads={reads!r}, expected totals or contributions")

@@ -16,6 +16,7 @@ SECTIONS = {
     },
     "Over a network": {
         "serve": "edgemerge.cli.serve",
+        "certificate": "edgemerge.cli.serve",
         "fleet": "edgemerge.cli.fleet",
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",

@@ -24,6 +24,7 @@ from edgemerge.cli.group import (
 from edgemerge.cli.options import (
     ca_option,
     check_device_name,
+    insecure_option,
     read_own_token,
     server_connection,
 )
@@ -273,6 +274,7 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
     help="File to write the device's token to, readable by its owner only.",
 )
 @ca_option
+@insecure_option
 @click.option("--force", is_flag=True, help="Overwrite the token file.")
 @json_option
 def enrol(

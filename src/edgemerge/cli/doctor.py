@@ -23,9 +23,16 @@ import click
 
 from edgemerge import __version__
 from edgemerge.cli.group import BLAS_THREAD_VARIABLES, ExitCode, example, one_line
-from edgemerge.cli.options import DEFAULT_PORT, FILE, ca_option, readable_by_others
+from edgemerge.cli.options import (
+    DEFAULT_PORT,
+    FILE,
+    allows_plain_http,
+    ca_option,
+    insecure_option,
+    readable_by_others,
+)
 from edgemerge.cli.output import json_option, print_json, progress
-from edgemerge.core.errors import EdgemergeError
+from edgemerge.core.errors import EdgemergeError, SettingError
 
 MAX_CHECKED_SAMPLES = 10_000  # of a source's file
 CHECKED_ROWS = 100
@@ -223,6 +230,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option("--server", metavar="URL", envvar="EDGEMERGE_SERVER", help="Check this server too.")
 @click.option("--config", type=FILE, help="The same as CONFIG.toml.")
 @ca_option
+@insecure_option
 @json_option
 def doctor(
     file: Path | None,
@@ -260,7 +268,8 @@ def _run_checks(server: str | None, config: Path | None, ca_file: Path | None) -
     else:
         yield from check_config(config, asked=server)
     if server is not None:
-        yield from check_server(server, ca_file)
+        pin = _pin_of(Path(found)) if (found := os.environ.get("EDGEMERGE_TOKEN_FILE")) else None
+        yield from check_server(server, ca_file, pin, insecure=allows_plain_http())
     elif config is None:
         yield check_port()
     given = os.environ.get("EDGEMERGE_TOKEN_FILE")
@@ -310,7 +319,19 @@ def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
     if exchange.kind == "folder" and exchange.path is not None:
         yield from check_folder(exchange.path, "exchange folder")
     if exchange.kind == "http" and exchange.url is not None and exchange.url != asked:
-        yield from check_server(exchange.url, exchange.ca_file)
+        pin = _pin_of(exchange.token_file)
+        yield from check_server(exchange.url, exchange.ca_file, pin, insecure=exchange.insecure)
+
+
+def _pin_of(token_file: Path | None) -> str | None:
+    """Return the fingerprint of the server's certificate that a token carries."""
+    from edgemerge.certificates import split_token
+    from edgemerge.files import read_token
+
+    try:
+        return None if token_file is None else split_token(read_token(token_file))[1]
+    except SettingError:
+        return None  # `check_token_file` says why
 
 
 def check_table(config: Any) -> Iterator[Finding]:
@@ -444,22 +465,33 @@ def _samples_of(config: Any) -> Iterator[Any]:
             yield sample
 
 
-def check_server(url: str, ca_file: Path | None) -> Iterator[Finding]:
+def check_server(
+    url: str, ca_file: Path | None, pin: str | None = None, *, insecure: bool = False
+) -> Iterator[Finding]:
     """Check that a server answers and is ready."""
-    from edgemerge.exchange.connection import Connection
+    from edgemerge.exchange.connection import Connection, is_loopback
 
-    advice = "start it with `edgemerge serve`, or give its address as http://host:port"
+    advice = "start it with `edgemerge serve`, or correct its address"
     try:
-        with closing(Connection(url, ca_file=ca_file, timeout_s=SERVER_TIMEOUT_S)) as server:
+        asked = Connection(
+            url, ca_file=ca_file, pin=pin, insecure=insecure, timeout_s=SERVER_TIMEOUT_S
+        )
+        with closing(asked) as server:
             server.ask("GET", "/healthz").must_be(200)
             yield _check_server_version(url, server.ask("GET", "/openapi.json").must_be(200).json())
             server.ask("GET", "/readyz").must_be(200)
             yield Finding("ok", "server ready", "accepts contributions")
     except EdgemergeError as error:
         yield Finding("fail", "server", one_line(error), advice)
-    if urlsplit(url).scheme == "http" and urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+    if (
+        urlsplit(url).scheme == "http"
+        and insecure
+        and not is_loopback(urlsplit(url).hostname or "")
+    ):
         words = "tokens travel over plain http, readable on the way"
-        yield Finding("warn", "server", words, "use https: `edgemerge serve --tls-cert --tls-key`")
+        yield Finding(
+            "warn", "server", words, "use https: `edgemerge serve` has it beyond this machine"
+        )
 
 
 def _check_server_version(url: str, about: Any) -> Finding:

@@ -499,6 +499,7 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
     shown: deque[Any] = deque(maxlen=last)
     seq, head, met = 0, "", known is None
     with operator_connection(**where) as client:
+        problem = client.audit(limit=1).get("problem")
         for entry in verify_chain(_audit_entries(client)):
             seq, head = entry["seq"], entry["hash"]
             met = met or head == known
@@ -509,6 +510,8 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
             f"found no entry with the hash {known}: the audit log was rewritten since",
             ExitCode.REFUSED,
         )
+    if problem:
+        raise CommandError(f"the audit log was cut or rewritten: {problem}", ExitCode.REFUSED)
     if as_json:
         print_json({"verified": seq, "head": head, "entries": list(shown)})
     else:

@@ -15,8 +15,10 @@ import click
 from edgemerge.cli.group import CommandError, ExitCode, example, needs
 from edgemerge.cli.options import (
     FILE,
+    allows_plain_http,
     ca_option,
     check_device_name,
+    insecure_option,
     read_own_token,
     server_connection,
 )
@@ -80,6 +82,7 @@ SHOWN_DEVICES = 6
     help="File with the operator's token, for --fleet.",
 )  # fmt: skip
 @ca_option
+@insecure_option
 @click.option("--yes", is_flag=True, help="Ask nothing; replace files that exist.")
 @json_option
 def init(
@@ -278,6 +281,7 @@ class FleetAccess:
             fleet=self.fleet,
             token_file=Path(f"{name}.token"),
             ca_file=None if self.ca_file is None else self.ca_file.absolute(),
+            insecure=allows_plain_http(),
         )
         config = replace(proposal.config, exchange=exchange)
         return replace(proposal, config=config, projection=shared)

@@ -14,6 +14,7 @@ from edgemerge.cli.output import progress, remark
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_PORT = 8470  # of the server
+INSECURE = "edgemerge.insecure"  # the key of --insecure in a context of click
 
 
 def parse_numbers(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Any:
@@ -190,6 +191,14 @@ ca_option = click.option(
     envvar="EDGEMERGE_CA_FILE",
     help="CA certificates to trust, for a server with a certificate of its own.",
 )
+insecure_option = click.option(
+    "--insecure",
+    is_flag=True,
+    envvar="EDGEMERGE_INSECURE",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({INSECURE: value}),
+    help="Allow plain http to another machine, where all on the way can read the token.",
+)
 server_options = options(
     click.option(
         "--server",
@@ -208,7 +217,13 @@ server_options = options(
         help="File with the operator's token.",
     ),
     ca_option,
+    insecure_option,
 )
+
+
+def allows_plain_http() -> bool:
+    """Return whether the running command was called with `--insecure`."""
+    return bool(click.get_current_context().meta.get(INSECURE, False))
 
 
 def operator_connection(
@@ -223,7 +238,7 @@ def server_connection(server: str, token: str | None, ca_file: Path | None) -> I
     """Connect to a server, and show progress until it is closed."""
     from edgemerge.exchange.client import ServerClient
 
-    client = ServerClient(server, token, ca_file=ca_file)
+    client = ServerClient(server, token, ca_file=ca_file, insecure=allows_plain_http())
     with closing(client), progress(f"asking {server}"):
         yield client
 

@@ -47,8 +47,20 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     help="File of the operator's token.  [default: beside the database]",
 )
 @serve_option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
-@serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate, to serve https.")
+@serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate of your own, to serve https.")
 @serve_option("--tls-key", type=EXISTING_FILE, help="Private key of the certificate.")
+@serve_option(
+    "--tls-file",
+    type=NEW_FILE,
+    help="File of the certificate that the server makes for itself, to serve https on this machine "
+    "too.  [default: beyond this machine, beside the database]",
+)
+@serve_option(
+    "--audit-head-file",
+    type=NEW_FILE,
+    help="File of the audit log's head, best on another disk.  [default: beside the database]",
+)
+@serve_option("--insecure", is_flag=True, help="Serve plain http beyond this machine.")
 @serve_option(
     "--history-days",
     type=click.IntRange(1, 3660),
@@ -125,6 +137,42 @@ def serve(
         public_url=public_url,
         **settings,
     )
+
+
+@click.command(
+    epilog=example(
+        "edgemerge certificate /var/lib/edgemerge/hub.sqlite.tls.pem --next",
+        "edgemerge certificate /var/lib/edgemerge/hub.sqlite.tls.pem --switch",
+    )
+)
+@click.argument("file", type=NEW_FILE)
+@click.option(
+    "--next",
+    "makes_next",
+    is_flag=True,
+    help="Make the certificate that will replace it; devices learn of it at their next exchange.",
+)
+@click.option("--switch", is_flag=True, help="Replace it by the next one.")
+@json_option
+def certificate(file: Path, *, makes_next: bool, switch: bool, as_json: bool) -> None:
+    """Show or change the certificate that a server made for itself.
+
+    FILE is beside the server's database and ends with .tls.pem. A running server follows it within
+    seconds. Devices recognise the certificate by its fingerprint, so switch when all of them have
+    exchanged since the next one was made; the others must enrol again.
+    """
+    from edgemerge import certificates
+
+    if makes_next and switch:
+        raise CommandError("found --next and --switch, expected one of them: first --next")
+    if makes_next:
+        certificates.prepare_next(file)
+    if switch:
+        certificates.switch_to_next(file)
+    coming = certificates.next_file(file)
+    found = {"file": str(file), "sha256": certificates.read_fingerprint(file)}
+    found["next"] = certificates.read_fingerprint(coming) if coming.exists() else ""
+    print_json(found) if as_json else print_fields(found)
 
 
 @click.command(

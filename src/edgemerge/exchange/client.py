@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 from socket import gaierror
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ class ServerClient:
         token: The operator's token, or an invitation to enrol with.
         ca_file: Certificates to trust, in PEM, instead of the system's.
         timeout_s: How long to wait for each answer, in seconds.
+        insecure: Whether plain http is allowed to another machine.
+        pins_file: File to remember fingerprints in that the server announces for later.
     """
 
     def __init__(
@@ -42,9 +45,18 @@ class ServerClient:
         *,
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
+        insecure: bool = False,
+        pins_file: Path | None = None,
     ) -> None:
         """Send nothing yet."""
-        self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
+        self._connection = Connection(
+            url,
+            token,
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+            insecure=insecure,
+            pins_file=pins_file,
+        )
 
     def create_fleet(
         self,
@@ -458,6 +470,8 @@ class ReportClient:
         token: The device's token.
         ca_file: Certificates to trust, in PEM, instead of the system's.
         timeout_s: How long to wait for each answer, in seconds.
+        insecure: Whether plain http is allowed to another machine.
+        pins_file: File to remember fingerprints in that the server announces for later.
     """
 
     def __init__(
@@ -469,9 +483,18 @@ class ReportClient:
         *,
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = REPORT_TIMEOUT_S,
+        insecure: bool = False,
+        pins_file: Path | None = None,
     ) -> None:
         """Send nothing yet."""
-        self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
+        self._connection = Connection(
+            url,
+            token,
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+            insecure=insecure,
+            pins_file=pins_file,
+        )
         self._path = url_path("fleets", fleet, "devices", device, "report")
         self._desired_path = url_path("fleets", fleet, "devices", device, "desired")
 

@@ -1,7 +1,9 @@
 """HTTP client connection (standard library): bounded waits and sizes, the token kept secret.
 
 The server may be slow, broken or hostile: its error messages are cut short, its replies limited in
-size, and no error, log line or `repr` shows the token.
+size, and no error, log line or `repr` shows the token. A token that carries a fingerprint is sent
+to the server with that certificate only; nothing is sent over plain http to another machine unless
+that is asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hmac import compare_digest
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -23,12 +26,15 @@ from http.client import (
     IncompleteRead,
 )
 from ipaddress import ip_address
+from pathlib import Path
+from secrets import token_hex
 from socket import socket
 from threading import Lock
 from time import monotonic
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
+from edgemerge.certificates import FINGERPRINT, fingerprint, prove, split_token
 from edgemerge.core.errors import (
     DeniedError,
     RejectedError,
@@ -37,6 +43,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.daemon import MAX_RETRY_AFTER_S
+from edgemerge.files import write_atomically
 
 MAX_WAITS = 30  # the timeout of a whole request, as a multiple of that of one wait
 
@@ -158,6 +165,9 @@ MAX_REPLY_BYTES = 2**26
 # Below the idle timeouts of servers and routers: after a longer pause, connect again.
 MAX_IDLE_S = 4.0
 IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE")
+NEXT_CERTIFICATE_HEADER = "edgemerge-next-certificate"
+MAX_PINS = 4  # fingerprints that are known of one server
+PROOF_PATH = "/proof"  # where a peer proves that it has the token
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 logger = logging.getLogger(__name__)
@@ -170,12 +180,20 @@ class Connection:
 
     Args:
         url: Address of the server, http:// or https://.
-        token: Sent as bearer token; None: none is sent.
+        token: Sent as bearer token; None: none is sent. If it ends with a dot and a fingerprint,
+            only the server whose certificate has it gets the token.
         ca_file: Certificates to trust, in PEM, instead of the system's.
         timeout_s: Timeout of each wait, in seconds; a whole request may take 30 times as long.
+        insecure: Whether plain http is allowed to another machine, where all on the way can read
+            and change what is sent.
+        pin: Fingerprint of the server's certificate; by default the one in the token.
+        pins_file: File to remember fingerprints in that the server announces for later.
+        is_peer: Whether the other side has the same token and must prove it before it gets ours,
+            so that its certificate needs no authority.
 
     Raises:
-        SettingError: The URL, token or certificates are not valid.
+        SettingError: The URL, token or certificates are not valid, or the URL is plain http to
+            another machine.
     """
 
     def __init__(
@@ -185,19 +203,37 @@ class Connection:
         *,
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
+        insecure: bool = False,
+        pin: str | None = None,
+        pins_file: Path | None = None,
+        is_peer: bool = False,
     ) -> None:
         """Send nothing yet."""
         self._https, self.host, self._port, self._base = _split_url(url)
         self.url, self.timeout_s = url, timeout_s
-        self._headers = {} if token is None else authorization_header(token)
-        self._context = _tls_context(ca_file) if self._https else None
+        secret, named = (None, None) if token is None else split_token(token)
+        pin = pin or named
+        self._headers = {} if secret is None else authorization_header(secret)
+        self._pins = None if pin is None else Pins(pin, pins_file)
+        if is_peer and secret is not None:
+            self._pins = ProvenPins(secret)
+        pinned = self._pins is not None
+        self._context = _tls_context(ca_file, pinned=pinned) if self._https else None
         self._open: HTTPConnection | None = None
         self._used = 0.0
         self._lock = Lock()
-        if token and not self._https and not is_loopback(self.host):
-            logger.warning(
-                "the token goes over plain http, for all to read", extra={"values": {"url": url}}
-            )
+        if not self._https and not is_loopback(self.host):
+            if not insecure:
+                raise SettingError(
+                    f"found {url}, expected https:// to another machine: over plain http all on "
+                    "the way can read and change what is sent (--insecure allows it, or "
+                    "insecure = true in a configuration)"
+                )
+            if token:
+                logger.warning(
+                    "the token goes over plain http, for all to read",
+                    extra={"values": {"url": url}},
+                )
 
     def ask(
         self,
@@ -291,6 +327,8 @@ class Connection:
             if not response.isclosed():
                 self._close()
         self._used = monotonic()
+        if self._pins is not None and NEXT_CERTIFICATE_HEADER in reply.headers:
+            self._pins.add(reply.headers[NEXT_CERTIFICATE_HEADER])
         return reply
 
     def _redacted(self, reply: Reply) -> Reply:
@@ -302,12 +340,98 @@ class Connection:
     def _new(self) -> HTTPConnection:
         if self._context is None:
             return HTTPConnection(self.host, self._port, timeout=self.timeout_s)
-        return HTTPSConnection(self.host, self._port, timeout=self.timeout_s, context=self._context)
+        made = HTTPSConnection(self.host, self._port, timeout=self.timeout_s, context=self._context)
+        if self._pins is not None:
+            made.connect()
+            self._pins.check(made)  # before the token is sent
+        return made
 
     def _close(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+class Pins:
+    """The fingerprints of a server: that of the token, and those that it announced since.
+
+    They are announced over a connection that was checked, and remembered in a file, so that a
+    server may change its certificate while devices are switched off.
+    """
+
+    def __init__(self, first: str, file: Path | None = None) -> None:
+        """Know that of the token, and what is in the file."""
+        self._first, self._file = first, file
+        self._known = [first, *self._read()]
+
+    def check(self, made: HTTPSConnection) -> None:
+        """Close a connection and raise ssl.SSLError if the other side has another certificate."""
+        found = _fingerprint_of(made)
+        if found not in self._known:  # another connection of this device may know more
+            self._known = [self._first, *self._read()]
+        if found not in self._known:
+            made.close()
+            raise PinError(found)
+
+    def add(self, pin: str) -> None:
+        """Remember a fingerprint that the server announced."""
+        if pin in self._known or not FINGERPRINT.fullmatch(pin):
+            return
+        later = [each for each in [*self._read(), pin] if each != self._first][-(MAX_PINS - 1) :]
+        self._known = [self._first, *later]
+        logger.info("the server announced its next certificate", extra={"values": {"sha256": pin}})
+        if self._file is not None:
+            write_atomically(
+                "".join(f"{each}\n" for each in later).encode(), self._file, parents=True
+            )
+
+    def _read(self) -> list[str]:
+        if self._file is None or not self._file.exists():
+            return []
+        lines = self._file.read_text(encoding="ascii", errors="replace").split()
+        return [each for each in lines if FINGERPRINT.fullmatch(each)][-(MAX_PINS - 1) :]
+
+
+class ProvenPins(Pins):
+    """The fingerprint of a peer, which must prove that it has the token too.
+
+    It is asked with a nonce, without the token; see `certificates.prove`.
+    """
+
+    def __init__(self, secret: str) -> None:
+        """Know no fingerprint yet."""
+        super().__init__("")
+        self._secret = secret
+
+    def check(self, made: HTTPSConnection) -> None:
+        """Close a connection and raise ssl.SSLError if the other side cannot prove it."""
+        found = _fingerprint_of(made)
+        if found == self._first:
+            return
+        nonce = token_hex(32)
+        made.request("GET", f"{PROOF_PATH}?nonce={nonce}")
+        with made.getresponse() as response:
+            proof = response.read(MAX_ERROR_BYTES)
+        if not compare_digest(proof, prove(self._secret, nonce, found).encode()):
+            made.close()
+            raise PinError(found)
+        self._first, self._known = found, [found]
+        if made.sock is None:  # a peer closes after each answer
+            made.connect()
+            self.check(made)
+
+
+def _fingerprint_of(made: HTTPSConnection) -> str:
+    return fingerprint(made.sock.getpeercert(binary_form=True) or b"")
+
+
+class PinError(ssl.SSLError):
+    """The certificate is not the one that the token names."""
+
+    def __init__(self, found: str) -> None:
+        """Remember the fingerprint that was found."""
+        super().__init__("another certificate")
+        self.found = found
 
 
 def url_path(*segments: str | int) -> str:
@@ -363,11 +487,14 @@ def _split_url(url: str) -> tuple[bool, str, int, str]:
     return https, host, port, quote(found.path.rstrip("/"), safe="/%")
 
 
-def _tls_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | os.PathLike[str] | None, *, pinned: bool = False) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # also ssl.SSLError
         raise SettingError(f"found no certificates in {ca_file}: {_reason(error)}") from error
+    if pinned:  # the fingerprint is checked instead, whatever name the server is reached by
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _response(timing: Deadline, sock: socket, **rest: Any) -> HTTPResponse:
@@ -387,8 +514,17 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LA
 
 def _reason(error: Exception, *, tls: bool = True) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "give its certificate with --ca-file, or ca_file in a configuration"
+        advice = (
+            "use a token that carries its fingerprint, or give its certificate with --ca-file, or "
+            "ca_file in a configuration"
+        )
         return f"its certificate is not trusted ({error.verify_message}): {advice}"
+    if isinstance(error, PinError):
+        return (
+            f"it has another certificate ({error.found[:16]}…) than the token names: either this "
+            "is not your server, or it has a new one: then enrol again, or write the new "
+            "fingerprint after the dot in the token file"
+        )
     if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
         return "it does not speak TLS: write http:// instead of https://, or start it with TLS"
     if isinstance(error, TimeoutError):

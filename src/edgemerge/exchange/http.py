@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
@@ -40,6 +41,8 @@ class HttpExchange:
         projection: What all devices share; None: ask the server when it is first needed.
         ca_file: Certificates to trust, in PEM, instead of the system's.
         timeout_s: How long to wait for each answer, in seconds; raise it on slow links.
+        insecure: Whether plain http is allowed to another machine.
+        pins_file: File to remember fingerprints in that the server announces for later.
     """
 
     def __init__(
@@ -51,10 +54,19 @@ class HttpExchange:
         projection: Projection | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
+        insecure: bool = False,
+        pins_file: Path | None = None,
     ) -> None:
         """Send nothing yet."""
         self.fleet = fleet
-        self._connection = Connection(url, token, ca_file=ca_file, timeout_s=timeout_s)
+        self._connection = Connection(
+            url,
+            token,
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+            insecure=insecure,
+            pins_file=pins_file,
+        )
         self._projection = projection
         self._answers: OrderedDict[tuple[Selection, bool], tuple[str, Merged]] = OrderedDict()
         self._faults: tuple[Selection, str, Faults] | None = None  # the last answer and its tag

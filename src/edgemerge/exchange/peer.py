@@ -3,7 +3,8 @@
 `GET /contributions` lists them as JSON, `GET /contributions/<device>/<incarnation>/<pattern>`
 returns the bytes of one, and `/faults` does the same for faults; all need the token. Everything is
 in memory: after a restart a device serves nothing until it pushes again, and has nothing of its
-peers until it pulls. Plain HTTP: for one machine, a trusted network or a tunnel.
+peers until it pulls. Beyond one machine it is encrypted: each device makes a certificate at its
+start, and proves by the shared token that it is its own.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
+from ssl import SSLContext
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
+from edgemerge.certificates import FINGERPRINT, passing_context, prove
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -44,10 +47,12 @@ from edgemerge.core.ledger import (
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.connection import (
     BLOCK_BYTES,
+    PROOF_PATH,
     Connection,
     Deadline,
     DeadlineReader,
     authorization_header,
+    is_loopback,
 )
 from edgemerge.exchange.protocol import merge
 from edgemerge.exchange.storage import LogOnce, must_be_current, read_contribution, topic_suffix
@@ -56,6 +61,7 @@ from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import encode
 
 MAX_CONNECTIONS = 16
+MIN_TOKEN_CHARS = 20  # of a token that must not be guessed
 POLL_S = 0.05
 
 logger = logging.getLogger(__name__)
@@ -81,9 +87,16 @@ class ContributionServer(ThreadingHTTPServer):
         token: str,
         listen: tuple[str, int],
         timeout_s: float,
+        *,
+        encrypts: bool = False,
     ) -> None:
         """Start to listen."""
         self.contributions, self.timeout_s = contributions, timeout_s
+        self._context: SSLContext | None = None
+        self._pin = ""
+        if encrypts:
+            self._context, self._pin = passing_context()
+        self._token = token
         self.expected = authorization_header(token)["Authorization"].encode()
         self._room = BoundedSemaphore(MAX_CONNECTIONS)
         self.address_family = AF_INET6 if ":" in listen[0] else AF_INET
@@ -100,7 +113,11 @@ class ContributionServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address to reach it at."""
         host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"{'https' if self._context else 'http'}://{host!s}:{port}"
+
+    def proof(self, nonce: str) -> str:
+        """Return the proof that who serves with our certificate has the token."""
+        return prove(self._token, nonce, self._pin)
 
     def close(self) -> None:
         """Stop listening."""
@@ -126,7 +143,13 @@ class ContributionServer(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection."""
         try:
+            if self._context is not None:
+                request.settimeout(self.timeout_s)
+                request = self._context.wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
+        except OSError:  # no TLS, or not ours
+            self.handle_error(request, client_address)
+            self.shutdown_request(request)
         finally:
             self._room.release()
 
@@ -147,7 +170,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(DeadlineReader(self.connection, self.timing))
 
     def do_GET(self) -> None:
-        """Return the list, or one contribution."""
+        """Return the list, or one contribution; without the token only a proof of ours."""
+        path, _, query = self.path.partition("?")
+        if path == PROOF_PATH and FINGERPRINT.fullmatch(query.removeprefix("nonce=")):
+            self._send(200, self.server.proof(query.removeprefix("nonce=")).encode())
+            return
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not compare_digest(given, self.server.expected):
             self._send(401, b'{"error": "the token is missing or wrong"}')
@@ -194,13 +221,16 @@ class PeerExchange:
         projection: What all devices share.
         listen: Host and port to listen on; port 0: any free one. The default serves this machine
             only: name an address of the network for peers on others.
-        peers: Addresses of the other devices, such as "http://10.0.0.3:7070"; `meet` adds more.
+        peers: Addresses of the other devices, such as "https://10.0.0.3:7070"; `meet` adds more.
         token: The secret that all peers share. Give it, or `token_file`.
         token_file: File with the token on one line.
         timeout_s: How long to wait for each answer of a peer, in seconds.
+        insecure: Whether plain http is allowed beyond this machine.
+        tls: Whether to serve https, which needs the extra `tls`; None: if `listen` is beyond this
+            machine, unless `insecure` is set.
 
     Raises:
-        SettingError: There is no address to listen on, or not exactly one token.
+        SettingError: There is no address to listen on, not exactly one token, or a short one.
 
     >>> from edgemerge import Stats
     >>> shared = Projection(n_inputs=2, n_hidden=3)
@@ -223,6 +253,8 @@ class PeerExchange:
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
+        insecure: bool = False,
+        tls: bool | None = None,
     ) -> None:
         """Start to serve; `url` is the address."""
         if listen is None:
@@ -237,13 +269,23 @@ class PeerExchange:
         secret = token if token is not None else read_token(str(token_file))
         self._own: dict[Kind, dict[Key, Contribution]] = {kind: {} for kind in KINDS}
         self._lock = Lock()
-        self._connect = partial(Connection, token=secret, timeout_s=timeout_s)
+        self._connect = partial(
+            Connection, token=secret, timeout_s=timeout_s, insecure=insecure, is_peer=True
+        )
         self._peers: list[_Peer] = []
         self._log = LogOnce(logger, "a peer could not be asked")
         self._contradictions = LogOnce(logger, "contradicting contributions")
         for url in peers:
             self.meet(url)
-        self._server = ContributionServer(self._served, secret, listen, timeout_s)
+        encrypts = not (insecure or is_loopback(listen[0])) if tls is None else tls
+        if encrypts and len(secret) < MIN_TOKEN_CHARS:
+            raise SettingError(
+                f"found a token of {len(secret)} characters, expected {MIN_TOKEN_CHARS} or more at "
+                "random: what peers prove with a shorter one lets others guess it"
+            )
+        self._server = ContributionServer(
+            self._served, secret, listen, timeout_s, encrypts=encrypts
+        )
 
     @property
     def url(self) -> str:
@@ -254,7 +296,7 @@ class PeerExchange:
         """Add a peer.
 
         Args:
-            url: Its address, http://host:port.
+            url: Its address, https://host:port, or http:// on this machine.
         """
         self._peers = [*self._peers, _Peer(self._connect(url))]
 

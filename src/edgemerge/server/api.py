@@ -655,8 +655,10 @@ async def invite(
 )
 async def enrol(fleet: Name, invitation: Token, service: ServiceDep, request: Request) -> Enrolment:
     """Enrol a device, with an invitation as token; the answer shows the device's own, once."""
-    body = await json_request(EnrolmentRequest)(request, await load_of(request))
     try:
+        await run_in_thread(lambda: service.check_invitation(invitation, fleet))
+        read = json_request(EnrolmentRequest, guest=True)
+        body = await read(request, await load_of(request))
         token, agreed = await run_in_thread(lambda: service.enrol(invitation, fleet, body.device))
     except DeniedError as error:
         raise UnauthenticatedError(str(error)) from error
@@ -936,7 +938,8 @@ def audit(
 ) -> AuditPage:
     """Return a stretch of the audit log, in order; `head` is the hash of the last entry given."""
     found = service.audit(fleet, after, limit)
-    return AuditPage(entries=found, head=found[-1].hash if found else FIRST_HASH)
+    head = found[-1].hash if found else FIRST_HASH
+    return AuditPage(entries=found, head=head, problem=service.audit_problem)
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"

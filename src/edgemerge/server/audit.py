@@ -1,17 +1,26 @@
-"""The audit log: append-only, each entry sealed by the hash of the one before."""
+"""The audit log: append-only, each entry sealed by the hash of the one before.
+
+A chain does not show that its end is missing. So its head, the number and hash of the last entry,
+is also kept in a file outside of the database, and must be in the log from then on.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from edgemerge.core.errors import RejectedError
 from edgemerge.exchange.audit import FIRST_HASH, entry_hash, verify_chain
 from edgemerge.failpoints import failpoint
+from edgemerge.files import write_atomically
 from edgemerge.server.db.base import DatabaseDamagedError, Transaction
+
+log = logging.getLogger(__name__)
 
 AUDIT_COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
 
@@ -94,3 +103,51 @@ def _all_entries(tx: Transaction) -> Iterator[dict[str, Any]]:
     while found := entries(tx, fleet=None, after=seq, limit=1000):
         yield from map(asdict, found)
         seq = found[-1].seq
+
+
+class HeadFile:
+    """The head of the audit log, kept outside of the database.
+
+    Once the log lacks an entry that it had, the file is left as it is, so that a later look finds
+    the same; an operator who knows why (a backup was restored) removes it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Keep the head in a file; None: nowhere."""
+        self._path = path
+        self.problem: str | None = None  # what is missing, in words
+
+    def follow(self, tx: Transaction) -> None:
+        """Compare the log with the head in the file, and write down the new one."""
+        if self._path is None:
+            return
+        last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
+        known = self._read()
+        problem = None if known is None else _missing(tx, *known, length=last[0])
+        if problem is not None:
+            if self.problem is None:
+                log.error("the audit log was cut or rewritten", extra={"values": {"why": problem}})
+            self.problem = f"{problem}: if a backup was restored, remove {self._path.name}"
+            return
+        self.problem = None
+        if known != tuple(last):
+            write_atomically(f"{last[0]} {last[1]}\n".encode(), self._path)
+
+    def _read(self) -> tuple[int, str] | None:
+        """Return the head in the file; None if there is none yet."""
+        if self._path is None or not self._path.exists():
+            return None
+        words = self._path.read_text(encoding="ascii", errors="replace").split()
+        if len(words) == 2 and words[0].isdecimal():
+            return int(words[0]), words[1]
+        return -1, ""  # not ours: nothing in the log can match it
+
+
+def _missing(tx: Transaction, seq: int, sealed: str, *, length: int) -> str | None:
+    """Return what is wrong with a log that once had an entry with this number and hash."""
+    if seq > length:
+        return f"found {length} entries, expected {seq} or more"
+    row = (FIRST_HASH,) if seq == 0 else tx.one("select hash from audit where seq = ?", seq)
+    if row is None or row[0] != sealed:
+        return f"entry {max(seq, 0)} is not the one that was there before"
+    return None

@@ -19,6 +19,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
+from edgemerge.certificates import split_token
 from edgemerge.core.errors import DeniedError, UnavailableError, UnknownError
 from edgemerge.server import audit
 from edgemerge.server.db.base import Database, Transaction
@@ -63,8 +64,8 @@ def new_token(kind: str) -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return what is stored of a token."""
-    return sha256(token.encode()).hexdigest()
+    """Return what is stored of a token: of its secret, not of a fingerprint after it."""
+    return sha256(split_token(token)[0].encode()).hexdigest()
 
 
 def find_caller(tx: Transaction, token: str) -> Caller:
@@ -105,6 +106,19 @@ def invite(tx: Transaction, fleet: str, device: str | None, expires: float) -> s
     return token
 
 
+NO_INVITATION = (
+    "this invitation is unknown, used, expired, or for another fleet or device: "
+    "ask an operator for a new one"
+)
+
+
+def check_invitation(tx: Transaction, invitation: str, fleet: str, now: float) -> None:
+    """Refuse an invitation that cannot be used, before anything else of a request is read."""
+    sql = "select 1 from invitations where token_hash = ? and fleet = ? and used is null"
+    if tx.one(f"{sql} and expires > ?", hash_token(invitation), fleet, now) is None:
+        raise DeniedError(NO_INVITATION)
+
+
 def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float) -> str:
     """Use an invitation up; give the device its token. An earlier token of it works no more."""
     used = tx.run(
@@ -113,10 +127,7 @@ def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float)
         *(now, hash_token(invitation), fleet, now, device),
     )
     if not used:
-        raise DeniedError(
-            "this invitation is unknown, used, expired, or for another fleet or device: "
-            "ask an operator for a new one"
-        )
+        raise DeniedError(NO_INVITATION)
     _must_not_take_over(tx, invitation, fleet, device)
     token = new_token("device")
     tx.run(

@@ -47,48 +47,100 @@ class IncompleteBodyError(EdgemergeError, ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may be under way at once, and how long a request may take to arrive."""
+    """How much may be under way at once, and how long a request may take to arrive.
+
+    A caller is whoever has a token or is signed in. A guest has only an invitation, or signs in:
+    all guests share a small budget, so that they cannot keep anybody else waiting.
+    """
 
     max_bytes_in_flight: int = 256 * 2**20
     max_requests_in_flight: int = 1024
+    max_caller_bytes: int = (
+        64 * 2**20
+    )  # of several bodies of one caller; a single one may be larger
+    max_caller_bodies: int = 32
+    max_guest_bodies: int = 32
     seconds: float = 60.0
+    guest_seconds: float = 10.0
+
+
+@dataclass
+class Account:
+    """What is under way of one caller, or of all guests."""
+
+    bodies: int = 0
+    bytes: int = 0
+
+
+GUESTS = "guests"
 
 
 class InFlight:
-    """What is under way now."""
+    """What is under way now; bytes count when they have arrived, not when they are announced."""
 
     def __init__(self, limits: Limits) -> None:
         """Start with nothing."""
         self.limits = limits
         self.bytes = self.requests = 0
+        self.accounts: dict[str, Account] = {}
 
     @asynccontextmanager
-    async def body(self, request: Request, cap: int) -> AsyncIterator[bytes]:
-        """Return the body of a request, unless it is too large or too much is under way."""
+    async def body(
+        self, request: Request, cap: int, *, guest: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Return the body of a request, unless it is too large or too much is under way.
+
+        Args:
+            request: The request, whose caller was identified unless it is a guest's.
+            cap: The most bytes to accept.
+            guest: Whether nobody was identified yet.
+        """
         declared = _content_length(request)
         if declared is not None and declared > cap:
             raise TooLargeError(f"found {declared} bytes, expected at most {cap}")
-        reserved = cap if declared is None else declared
-        if self.bytes + reserved > self.limits.max_bytes_in_flight:
+        name, limits = GUESTS if guest else _caller_key(request), self.limits
+        account = self.accounts.setdefault(name, Account())
+        most = limits.max_guest_bodies if guest else limits.max_caller_bodies
+        if account.bodies >= most:
             raise UnavailableError("too much is under way: try again", retry_s=2.0)
-        self.bytes += reserved
+        mine = Account()
+        account.bodies += 1
         try:
-            yield await self._read(request, cap)
+            timeout_s = limits.guest_seconds if guest else limits.seconds
+            yield await self._read(request, cap, account, mine, timeout_s)
         finally:
-            self.bytes -= reserved
+            account.bodies -= 1
+            account.bytes -= mine.bytes
+            self.bytes -= mine.bytes
+            if not account.bodies:
+                self.accounts.pop(name, None)
 
-    async def _read(self, request: Request, cap: int) -> bytes:
-        parts, size = [], 0
+    async def _read(
+        self, request: Request, cap: int, account: Account, mine: Account, timeout_s: float
+    ) -> bytes:
+        parts = []
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(timeout_s):
                 async for part in request.stream():
-                    size += len(part)
-                    if size > cap:
-                        raise TooLargeError(f"found more than {cap} bytes, expected at most that")
+                    for each in (mine, account, self):
+                        each.bytes += len(part)
+                    self._must_fit(cap, account, mine)
                     parts.append(part)
         except (ClientDisconnect, TimeoutError) as error:
             raise IncompleteBodyError("the request ended before it was complete") from error
         return b"".join(parts)
+
+    def _must_fit(self, cap: int, account: Account, mine: Account) -> None:
+        if mine.bytes > cap:
+            raise TooLargeError(f"found more than {cap} bytes, expected at most that")
+        crowded = account.bodies > 1 and account.bytes > self.limits.max_caller_bytes
+        if crowded or self.bytes > self.limits.max_bytes_in_flight:
+            raise UnavailableError("too much is under way: try again", retry_s=2.0)
+
+
+def _caller_key(request: Request) -> str:
+    """Return what tells callers apart: a token, or the cookie of a sign-in."""
+    return request.headers.get("authorization") or request.headers.get("cookie") or GUESTS
 
 
 def _content_length(request: Request) -> int | None:
@@ -306,11 +358,13 @@ def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tupl
 Sender = Annotated[tuple[Caller, Fleet], Depends(sender)]
 
 
-def json_request(model: type[M]) -> Callable[[Request, InFlight], Awaitable[M]]:
-    """Read a request's JSON body, after the caller was identified."""
+def json_request(
+    model: type[M], *, guest: bool = False
+) -> Callable[[Request, InFlight], Awaitable[M]]:
+    """Read a request's JSON body, after the caller was identified unless it is a guest's."""
 
     async def read(request: Request, load: InFlightDep) -> M:
-        async with load.body(request, MAX_JSON_BYTES) as data:
+        async with load.body(request, MAX_JSON_BYTES, guest=guest) as data:
             try:
                 return model.model_validate_json(data)
             except ValidationError as error:

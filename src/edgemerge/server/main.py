@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from anyio import CapacityLimiter
@@ -27,8 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from edgemerge import __version__
-from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.certificates import ServerCertificate, split_token
+from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.daemon import notify
+from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
 from edgemerge.server.auth import TOKEN_PREFIXES, new_token
@@ -96,6 +99,8 @@ class HeadTimeoutProtocol(H11Protocol):
 MAX_CONCURRENT_CHECKS = 4  # contributions that are read and checked at the same time
 # Labels of metrics: a client must not be able to add one.
 COUNTED_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
+# However busy it is, those who watch the server get an answer.
+ALWAYS_ANSWERED = {"/healthz", "/readyz", "/metrics"}
 # The length of a stream says nothing about how fast requests are answered.
 STREAMING_ROUTES = {"/ui/fleets/{fleet}/live"}
 
@@ -147,7 +152,8 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, *, service: Service, load: InFlight) -> None:
         """Wrap an app."""
-        self._app, self._metrics, self._load = app, service.metrics, load
+        self._app, self._service, self._load = app, service, load
+        self._metrics = service.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and count it with its status and duration."""
@@ -161,18 +167,23 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
+                certificate = self._service.certificate
+                if certificate is not None and certificate.next_pin is not None:
+                    announced = (NEXT_CERTIFICATE_HEADER.encode(), certificate.next_pin.encode())
+                    message["headers"].append(announced)
             await send(message)
 
-        self._load.requests += 1
+        is_counted = scope["path"] not in ALWAYS_ANSWERED
+        self._load.requests += is_counted
         try:
-            if self._load.requests > self._load.limits.max_requests_in_flight:
+            if is_counted and self._load.requests > self._load.limits.max_requests_in_flight:
                 busy = UnavailableError("too many requests are under way: try again", retry_s=2.0)
                 response = _error_response(Request(scope), error_answer(busy))
                 await response(scope, receive, send_with_header)
             else:
                 await self._app(scope, receive, send_with_header)
         finally:
-            self._load.requests -= 1
+            self._load.requests -= is_counted
             self._count(scope, status, perf_counter() - start)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
@@ -195,6 +206,9 @@ def _route_label(scope: Scope) -> str:
 log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TOKEN_FILE_SUFFIX = ".operator-token"
+TLS_FILE_SUFFIX = ".tls.pem"
+AUDIT_HEAD_SUFFIX = ".audit-head"
+REFRESH_TICKS = 20  # of a tenth of a second each: how often the certificate's files are looked at
 MIN_TOKEN_CHARS = 20  # characters of a token
 TOKEN_WRITE_TIMEOUT_S = 2.0  # in which another server has written a token for sure
 
@@ -208,15 +222,30 @@ def serve(
     port_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    tls_file: Path | None = None,
+    insecure: bool = False,
     history_days: float = KEPT_DAYS,
     episode_days: float = KEEP_DAYS,
     secrets_folder: Path | None = None,
     public_url: str | None = None,
     device_metrics: int = 0,
+    audit_head_file: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment."""
+    """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment.
+
+    Beyond this machine it serves https: with the certificate that is given, or else with one that
+    it makes at its first start and keeps in `tls_file`.
+    """
+    certificate: ServerCertificate | None = None
+    if tls_cert is not None:
+        certificate = ServerCertificate(tls_cert, tls_key)
+    elif tls_file is not None or needs_own_certificate(host, insecure=insecure):
+        names = [found] if (found := urlsplit(public_url or "").hostname) else []
+        certificate = ServerCertificate.own(tls_file or default_tls_file(database), names)
     service = Service(
         connect(database),
+        certificate=certificate,
+        audit_head_file=audit_head_file or beside_database(database, AUDIT_HEAD_SUFFIX),
         history_days=history_days,
         episode_days=episode_days,
         secrets_folder=secrets_folder,
@@ -224,7 +253,8 @@ def serve(
         device_metrics=device_metrics,
     )
     try:
-        load_operator_token(service, operator_token_file or default_token_file(database))
+        token_file = operator_token_file or default_token_file(database)
+        load_operator_token(service, token_file)
         listening = listen(host, port)
     except BaseException:
         service.close()
@@ -241,24 +271,35 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=65,
-        ssl_certfile=tls_cert,
-        ssl_keyfile=tls_key,
+        ssl_certfile=certificate.cert if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
-    scheme = "https" if tls_cert else "http"
-    log.info("listening", extra={"values": {"at": f"{scheme}://{host}:{bound_port}"}})
+    scheme = "https" if certificate else "http"
+    shown = {"at": f"{scheme}://{host}:{bound_port}"}
+    if certificate and certificate.pin:
+        shown["sha256"] = certificate.pin
+    elif scheme == "http" and not is_loopback(host):
+        log.warning("plain http: tokens can be read and changed by all on the way")
+    log.info("listening", extra={"values": shown})
     log.info(
         "dashboard", extra={"values": {"at": f"{scheme}://{display_host(host)}:{bound_port}/ui/"}}
     )
     if port_file:
         write_atomically(f"{bound_port}\n".encode(), port_file)
-    server = Server(config)
+    server = Server(config, service, token_file)
     app.state.is_stopping = lambda: server.should_exit  # event streams never end by themselves
     with listening:
         server.run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
-    """Notifies systemd when it is ready and when it stops."""
+    """Notifies systemd when it is ready and when it stops, and follows its certificate's files."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, token_file: Path | None) -> None:
+        """Serve for this service; the operator's token in the file gets new fingerprints."""
+        super().__init__(config)
+        self._service, self._token_file = service, token_file
+        self._following: asyncio.Future[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -273,7 +314,26 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then notify systemd."""
         await super().startup(sockets)
+        if self._service.certificate is not None and self.config.ssl is not None:
+            self._service.certificate.follow(self.config.ssl)
         notify("READY=1")
+
+    def _follow_audit_head(self) -> None:
+        try:
+            self._service.follow_audit_head()
+        except (EdgemergeError, OSError) as error:
+            log.warning("could not look at the audit log", extra={"values": {"why": error}})
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look from time to time for another certificate, and at the end of the audit log."""
+        if counter % REFRESH_TICKS == 0:
+            certificate = self._service.certificate
+            if certificate is not None and certificate.refresh():
+                mark_token_file(self._service, self._token_file)
+            if self._following is None or self._following.done():
+                loop = asyncio.get_running_loop()
+                self._following = loop.run_in_executor(None, self._follow_audit_head)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Notify systemd, then finish what is under way."""
@@ -309,11 +369,38 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def default_token_file(database: str) -> Path | None:
-    """Return the token file beside the database; None if the database is not a file."""
+def needs_own_certificate(host: str, *, insecure: bool) -> bool:
+    """Return whether a server without another certificate must make one.
+
+    >>> needs_own_certificate("127.0.0.1", insecure=False)
+    False
+    >>> needs_own_certificate("0.0.0.0", insecure=False)
+    True
+    """
+    return not (insecure or is_loopback(host))
+
+
+def default_tls_file(database: str) -> Path:
+    """Return the file of the server's own certificate: beside the database."""
+    file = beside_database(database, TLS_FILE_SUFFIX)
+    if file is None:
+        raise SettingError(
+            "beyond this machine the server needs TLS, and a database on a server has no folder "
+            "for its certificate: give --tls-file, or --tls-cert and --tls-key, or --insecure"
+        )
+    return file
+
+
+def beside_database(database: str, suffix: str) -> Path | None:
+    """Return the file with this suffix beside a database; None if the database is not a file."""
     if database.startswith(("postgres://", "postgresql://")):
         return None
-    return Path(database.removeprefix("sqlite:///") + TOKEN_FILE_SUFFIX)
+    return Path(database.removeprefix("sqlite:///") + suffix)
+
+
+def default_token_file(database: str) -> Path | None:
+    """Return the file of the operator's token: beside the database, if that is a file."""
+    return beside_database(database, TOKEN_FILE_SUFFIX)
 
 
 def load_operator_token(service: Service, file: Path | None) -> None:
@@ -331,6 +418,21 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
         raise SettingError(f"{file} holds no operator's token: remove it to have one made")
     service.add_operator(token, "admin" if file.name.endswith(TOKEN_FILE_SUFFIX) else file.stem)
+    mark_token_file(service, file)
+
+
+def mark_token_file(service: Service, file: Path | None) -> None:
+    """Write the fingerprint of the server's own certificate behind the token in a file."""
+    pin = service.certificate.pin if service.certificate else None
+    if file is None or not file.exists() or pin is None:
+        return
+    secret, known = split_token(_read_token(file))
+    if known == pin:
+        return
+    try:
+        write_atomically(f"{secret}.{pin}\n".encode(), file)
+    except OSError as error:  # a file of somebody else, or on a read-only disk
+        log.warning("could not add the fingerprint to the operator's token", exc_info=error)
 
 
 def _read_token(file: Path) -> str:

@@ -209,6 +209,7 @@ class AuditPage(BaseModel):
 
     entries: list[Entry]
     head: str
+    problem: str | None = None  # what is missing that the log once had
 
 
 def _integral(value: Any) -> Any:

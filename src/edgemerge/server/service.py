@@ -11,7 +11,8 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, TypeVar
 
-from edgemerge.core.errors import CapacityError, DeniedError, UnknownError
+from edgemerge.certificates import ServerCertificate
+from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, totals
 from edgemerge.server.audit import Entry
@@ -62,6 +63,8 @@ class Service:
         secrets_folder: Path | None = None,
         public_url: str | None = None,
         device_metrics: int = 0,
+        certificate: ServerCertificate | None = None,
+        audit_head_file: Path | None = None,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -73,8 +76,10 @@ class Service:
             secrets_folder: The folder of files with secrets of receivers; none by default.
             public_url: The address of this server for people, for links in messages.
             device_metrics: Of how many devices metrics name fleet and device; 0: of none.
+            certificate: What the server shows to those who connect; None without TLS.
+            audit_head_file: Where the head of the audit log is kept beside the database.
         """
-        self.database, self.clock = database, clock
+        self.database, self.clock, self.certificate = database, clock, certificate
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
@@ -120,12 +125,26 @@ class Service:
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
+        self._audit_head = audit.HeadFile(audit_head_file)
+        self.follow_audit_head()
+
+    def follow_audit_head(self) -> None:
+        """Compare the audit log with what is known of it outside of the database."""
+        with self.database.reading() as tx:
+            self._audit_head.follow(tx)
+
+    @property
+    def audit_problem(self) -> str | None:
+        """What is missing in the audit log; None if nothing is."""
+        return self._audit_head.problem
 
     def close(self) -> None:
         """Write what waits, and let go of the database."""
         self.notifications.close()
         self.history.close()
         self.writer.close()
+        with suppress(EdgemergeError, OSError):  # a database that is away must not keep us
+            self.follow_audit_head()
         self.database.close()
 
     def caller(self, token: str) -> Caller:
@@ -193,7 +212,12 @@ class Service:
             self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
-        return self.writer.write(change), expires
+        return self._with_fingerprint(self.writer.write(change)), expires
+
+    def check_invitation(self, invitation: str, name: str) -> None:
+        """Refuse an invitation that lets nobody in; a valid one is not used up."""
+        with self.database.reading() as tx:
+            auth.check_invitation(tx, invitation, name, self.clock())
 
     def enrol(self, invitation: str, name: str, device: str) -> tuple[str, Fleet]:
         """Let a device in that has an invitation; give its token."""
@@ -201,11 +225,16 @@ class Service:
         def change(tx: Any) -> tuple[str, Fleet]:
             token = auth.enrol(tx, invitation, name, device, self.clock())
             self._audit(tx, Caller(device, name), "enrol", name, device)
-            return token, fleets.get(tx, name)
+            return self._with_fingerprint(token), fleets.get(tx, name)
 
         found = self.writer.write(change)
         self.report_limiter.forget(name)  # an earlier token of the device works no more
         return found
+
+    def _with_fingerprint(self, token: str) -> str:
+        """Add the fingerprint of a certificate that no authority vouches for."""
+        pin = self.certificate.pin if self.certificate else None
+        return token if pin is None else f"{token}.{pin}"
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
         """Revoke a device's token."""

@@ -65,7 +65,8 @@ async def _read_form_body(request: Request, longest: int) -> Form:
             f"found {kind[:100]!r}, expected a form: Content-Type: {FORM_MEDIA_TYPE}"
         )
     load: InFlight = request.app.state.load
-    async with load.body(request, longest) as data:
+    signed_in = getattr(request.state, "session", None) is not None
+    async with load.body(request, longest, guest=not signed_in) as data:
         return parse_form(data)
 
 
