@@ -14,6 +14,7 @@ from edgemerge.cli.group import ExitCode
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
+from edgemerge.server.auth import hash_token, new_token
 from edgemerge.server.main import default_tls_file
 from tests.cli.calls import call, failure
 from tests.cli.hubs import IDLE, SHARED, start, until
@@ -119,3 +120,8 @@ def test_an_emptied_audit_log_is_found_by_the_running_server(tmp_path):
         until(lambda: "the audit log was cut" in (tmp_path / "hub.log").read_text(), "the log")
         result = call("fleet", "audit", *operator)
         assert "found 0 entries, expected 1 or more" in failure(result, ExitCode.REFUSED)
+
+
+def test_a_whole_token_in_a_header_is_understood_too():
+    token = new_token("device")
+    assert hash_token(f"{token}.{'0' * 64}") == hash_token(token) != hash_token(f"{token}.x")
