@@ -42,7 +42,7 @@ from edgemerge.core.detector import Detector
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.limit import Calibration, must_be_rate, scores_without_each
 from edgemerge.core.patterns import inliers, upper_quantile
-from edgemerge.core.projection import Activation, Projection
+from edgemerge.core.projection import MIN_ROWS, Activation, Projection
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
@@ -83,7 +83,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         contamination: Share of the rows of a `fit` that `predict` calls outliers, if the rows are
             known to have outliers among them; "auto" (the default) leaves it to `false_alarms`.
         robust: Whether to skip outliers, True by default: `fit`, and the first `partial_fit`, skip
-            the 8 % of the rows furthest out in the tails of the inputs; a later `partial_fit` skips
+            the 8 % of the rows that are furthest from most others; a later `partial_fit` skips
             those that score above 8. Set False if all rows are known to be normal.
         false_alarms: The rate at which `predict` may call fresh normal rows outliers, 0.02 unless
             given. Raise it to find more outliers; a lower one needs 1/`false_alarms` rows.
@@ -120,7 +120,8 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
                 stacklevel=2,
             )
         kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
-        self._know(Stats.of(_projection(self, rows, kept), rows, weights=kept))
+        ranged = (_near(rows, kept), weights) if self.activation == "cosine" else (rows, kept)
+        self._know(Stats.of(_projection(self, *ranged), rows, weights=kept))
         self.calibration_ = Calibration()
         self._calibrate(scores_without_each(self.detector_, rows, kept), weights)
         if share is not None:
@@ -555,6 +556,19 @@ def _predicted_outputs(estimator: Any, X: ArrayLike) -> Array:
 def _weights(sample_weight: Weights, rows: Array) -> Array:
     checks = {"dtype": np.float64, "ensure_non_negative": True}
     return np.asarray(_check_sample_weight(sample_weight, rows, **checks))
+
+
+def _near(rows: Array, kept: Array) -> Array:
+    """Return rows whose inputs are at most one width beyond those of the rows kept.
+
+    Most rows that are left out are the tails of normal, and tell the range of cosine features
+    better than the rest alone; wild values do not. Where an input of the rest is constant, a
+    projection of enough rows tells glitches by itself.
+    """
+    low, high = rows[kept > 0.0].min(0), rows[kept > 0.0].max(0)
+    tells = (high == low) & (kept.sum() >= MIN_ROWS)
+    reach = np.where(tells, np.inf, high - low)
+    return np.clip(rows, low - reach, high + reach)
 
 
 def _projection(estimator: Any, rows: Array, weights: Array) -> Projection:

@@ -279,12 +279,32 @@ def test_fewer_rows_than_hidden_values_are_warned_of():
     OSELMDetector(n_hidden=61, low=-4.0, high=4.0).fit(X)  # may be merged with more: no warning
 
 
-def test_the_range_comes_from_the_rows_that_are_kept():
+def test_wild_rows_do_not_widen_the_range_and_tails_do():
     X, _, _ = drawn(0, rows=50)  # too few to tell wild values by themselves
-    X[0] = 1e4
-    kept, every = (OSELMDetector(robust=r).fit(X).stats_.projection for r in (True, False))
-    assert max(kept.high) < 5.0
+    X[0], X[1] = 1e4, X.max(0) + 0.5
+    wild, every = (OSELMDetector(robust=r).fit(X).stats_.projection for r in (True, False))
+    tails = OSELMDetector().fit(X[1:]).stats_.projection
+    assert np.array_equal(tails.high, X[1])  # although the row is left out
+    assert (np.asarray(wild.high) - X[1:].min(0) < 2.0 * np.ptp(X[1:], axis=0)).all()
     assert max(every.high) == 1e4
+
+
+def test_one_glitch_of_one_input_does_not_blind_the_detector_to_it():
+    rows, fresh = (drawn(seed, rows=300, inputs=5)[0] for seed in (0, 1))
+    rows[7, 2] = 1e5
+    fresh[:50, 2] += 10.0
+    scores = -OSELMDetector().fit(rows).score_samples(fresh)
+    assert scores[:50].min() > np.quantile(scores[50:], 0.95)
+    assert np.median(scores[:50]) > 10.0 * np.median(scores[50:])
+
+
+def test_the_range_of_an_input_that_is_mostly_constant_knows_its_rare_values():
+    X, _, _ = drawn(0, rows=300, inputs=4)
+    X[:, 1] = 0.0
+    X[:6] += 5.0  # left out, and the only ones with another value
+    X[:6, 1] = 1.0
+    projection = OSELMDetector().fit(X).stats_.projection
+    assert (projection.low[1], projection.high[1]) == (0.0, 1.0)
 
 
 ACTIVATIONS = pytest.mark.parametrize("activation", ["cosine", "tanh"])

@@ -1,9 +1,9 @@
 """The patterns of a bank from first to last: found, split, joined, retired, adopted from peers.
 
 X (k, n) on the grid, H (k, N), weights (k,). A pattern is split when two readouts explain its last
-samples better. Outliers among the first samples are found by ranks of single inputs, before
-anything is learnt: a score cannot find them, since samples that were learnt look normal, the more
-so the more alike they are.
+samples better. Outliers among the first samples are found by their distance from most of the
+others, before anything is learnt: a score cannot find them, since samples that were learnt look
+normal, the more so the more alike they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
 from edgemerge.core.ledger import Contribution
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import TAIL_SHARE, Projection
 from edgemerge.core.readout import NO_CEILING, Ceiling
 from edgemerge.core.similarity import (
     SAME_FACTOR,
@@ -30,7 +30,7 @@ from edgemerge.core.similarity import (
     nearest_pair,
     smallest,
 )
-from edgemerge.core.stats import Capacity, Stats, must_fit
+from edgemerge.core.stats import CHUNK_ROWS, Capacity, Stats, must_fit
 
 EventKind = Literal["new", "split", "moved", "gone", "joined", "retired"]
 
@@ -130,7 +130,11 @@ def _principal_direction(centred: Array) -> Array:
 
 
 OUTLIER_SHARE = 0.08  # of the samples that are left out: costs little where all are good
-MIN_RANKED = 16  # samples whose ranks tell which are rare
+LOOK_ROWS = 128  # samples between two looks for outliers, from so many on
+MIN_RANKED = 16  # samples whose ranks tell which are outliers
+NEAR_SHARE = 0.2  # of the samples: those near a sample, more than outliers can be
+GLITCH_WIDTHS = 1000.0  # so many beyond the tails of an input there are only glitches
+NEAR_POINTS = 1024  # samples to which distances are measured
 AXIS_ROUNDS = 3  # times that axes are taken from what is left
 MIN_AXIS = 1e-3  # of the spread of all axes: the least unit of one
 MAX_AXES = 1024  # inputs, beyond which finding axes takes too long
@@ -148,13 +152,50 @@ def rarity(X: Array, weights: Array) -> Array:
     return rare
 
 
+def ranks(X: Array, weights: Array) -> Array:
+    """Return the share of samples below each value, with half of those equal to it, (k, n).
+
+    A glitch lies far beyond the outermost hundredths of its input, and at least the outermost
+    sample on either side: its distance from them is added, in widths between them.
+    """
+    found = np.empty(X.shape)
+    for i, column in enumerate(X.T):
+        levels, place = np.unique(column, return_inverse=True)
+        mass = np.bincount(place, weights)
+        upto = np.cumsum(mass)
+        tail = max(TAIL_SHARE * upto[-1], 1.0) * (1.0 + 1e-9)
+        low, high = levels[np.searchsorted(upto, [tail, max(upto[-1] - tail, 0.0)])]
+        beyond = (levels - np.clip(levels, low, high)) / ((high - low) or np.inf)
+        glitch = np.where(np.abs(beyond) > GLITCH_WIDTHS, beyond, 0.0)
+        found[:, i] = ((upto - mass / 2.0) / upto[-1] + glitch)[place]
+    return found
+
+
+def remoteness(X: Array, weights: Array) -> Array:
+    """Return the squared distance at which each sample has a fifth of all around it, (k,).
+
+    Distances are those of ranks, whatever the units. A fifth is more than the outliers are, so
+    that they cannot vouch for each other, however alike they are.
+    """
+    unlike, place = np.unique(ranks(X, weights), axis=0, return_inverse=True)
+    upto = np.cumsum(np.bincount(place.ravel(), weights))
+    middles = (np.arange(NEAR_POINTS) + 0.5) * (upto[-1] / NEAR_POINTS)
+    points = unlike[np.searchsorted(upto, middles)]  # each stands for as many samples
+    last, found = int(NEAR_SHARE * NEAR_POINTS), np.empty(len(unlike))
+    for i in range(0, len(unlike), CHUNK_ROWS):
+        part = unlike[i : i + CHUNK_ROWS]
+        apart = (points**2).sum(1) - 2.0 * part @ points.T
+        found[i : i + len(part)] = np.partition(apart, last, axis=1)[:, last] + (part**2).sum(1)
+    return found[place.ravel()]
+
+
 def inliers(
     X: Array, weights: Array | None = None, *, share: float = OUTLIER_SHARE
 ) -> NDArray[np.bool_]:
-    """Mark the samples that are left when this share, the rarest, is left out, (k,)."""
+    """Mark the samples that are left when this share, the remotest, is left out, (k,)."""
     weights = np.ones(len(X)) if weights is None else weights
-    rare = rarity(X, weights)
-    return rare <= upper_quantile(rare, weights, share)
+    far = remoteness(X, weights)
+    return far <= upper_quantile(far, weights, share)
 
 
 def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
@@ -282,6 +323,7 @@ class Patterns:
         enough = ceil(READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden)
         self.outsiders = RingBuffer(2 * enough, self.projection.n_inputs)
         self.odd: deque[bool] = deque(maxlen=2 * enough)  # which of the last samples were unusual
+        self._outliers: tuple[int, Stats] | None = None  # among so many rows
         self._cleaned: tuple[int, Pattern] | None = None  # for so many rows
 
     def add(self, name: str, own: Stats, rows: Array) -> Pattern:
@@ -304,27 +346,45 @@ class Patterns:
 
     def scores(self, X: Array, H: Array) -> Array:
         """Return each instance's score of each row, (instances, k)."""
-        first = self._without_outliers()
-        scored = self.instances.values() if first is None else [first]
+        first, *rest = self.instances.values()
+        scored = (self._without_outliers(first), *rest)
         return np.array([instance.score(X, H) for instance in scored])
 
-    def _without_outliers(self) -> Pattern | None:
+    def _without_outliers(self, first: Pattern) -> Pattern:
         """Return the first pattern without its outliers, while all its rows are at hand.
 
-        This is for scores only: the sums keep all samples until there are enough to tell which
+        This is for scores only: the sums keep the samples until there are enough to tell which
         ones to remove for good. Banks of other activations score as they always did.
         """
-        if self.settled or self.reject_above == inf or self.projection.activation != "cosine":
-            return None
-        first = next(iter(self.instances.values()))
-        if first.ring.seen < MIN_RANKED or first.detector.forgetting < 1.0:
-            return None
-        if self._cleaned is None or self._cleaned[0] != first.ring.seen:
-            rows = first.ring.rows()
-            out = Stats.of_rows(self.projection, rows[~inliers(rows)])
-            cleaned = Pattern(first.detector.with_own(first.detector.own - out), rows[:0])
-            self._cleaned = first.ring.seen, cleaned
+        seen = first.ring.seen
+        if (
+            self.sifted
+            or self.reject_above == inf
+            or self.projection.activation != "cosine"
+            or seen < MIN_RANKED
+            or first.detector.forgetting < 1.0
+        ):
+            return first
+        if self._cleaned is None or self._cleaned[0] != seen:
+            looked = seen - seen % LOOK_ROWS if seen > LOOK_ROWS else seen
+            if self._outliers is None or self._outliers[0] != looked:
+                rows = first.ring.rows()[:looked]
+                out = Stats.of_rows(self.projection, rows[~self.inliers(rows)])
+                self._outliers = looked, out
+            own = first.detector.own - self._outliers[1]
+            self._cleaned = seen, Pattern(first.detector.with_own(own), np.empty((0, own.C.size)))
         return self._cleaned[1]
+
+    def inliers(self, rows: Array) -> NDArray[np.bool_]:
+        """Mark the rows to keep, so that with those rejected before a fixed share is left out.
+
+        Banks of other activations leave out the same rows as they always did.
+        """
+        if self.projection.activation != "cosine":
+            rare = rarity(rows, np.ones(len(rows)))
+            return rare <= upper_quantile(rare, np.ones(len(rows)), OUTLIER_SHARE)
+        missing = OUTLIER_SHARE * (self.rejected + len(rows)) - self.rejected
+        return inliers(rows, share=max(missing, 0.0) / len(rows))
 
     def nearest(self, X: Array) -> NDArray[np.intp]:
         """Return the instance with the nearest centroid for each row, (k,)."""
@@ -449,7 +509,8 @@ def _remove_first_outliers(patterns: Patterns) -> None:
     if first.ring.full or (enough and not patterns.settled):
         patterns.settled, patterns.sifted = True, first.ring.full
         rows = first.ring.rows()
-        kept = inliers(rows) if patterns.reject_above < np.inf else np.ones(len(rows), bool)
+        judged = patterns.reject_above < np.inf
+        kept = patterns.inliers(rows) if judged else np.ones(len(rows), np.bool_)
         out = Stats.of_rows(patterns.projection, rows[~kept])
         own = first.detector.own - out if first.detector.forgetting == 1.0 else first.detector.own
         cleaned = patterns.add(name, own, rows[kept])
