@@ -26,8 +26,7 @@ from benchmarks.jobs import (
     TEXTBOOK,
 )
 from edgemerge import Stats
-from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer
-from edgemerge.paper.timing import TimedCall, call_each
+from edgemerge.paper.timing import PublishedElm, TextbookElm, TimedCall, call_each, hidden_layer
 
 Array = NDArray[np.float64]
 

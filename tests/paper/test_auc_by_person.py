@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from edgemerge.paper import auc, auc_by_person
-from edgemerge.paper.dataset import split_by_person
+from edgemerge.paper.dataset import Trial, split_by_person
 from edgemerge.paper.plan import Plan, Scope
-from edgemerge.paper.trial import Trial
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import ToyScope, noting
 

@@ -9,7 +9,7 @@ import torch
 
 from edgemerge import Detector
 from edgemerge.paper import latency, latency_steps
-from edgemerge.paper.dataset import Dataset
+from edgemerge.paper.dataset import Dataset, Trial
 from edgemerge.paper.latency import claims, plot, rows_of, table
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
@@ -39,7 +39,6 @@ from edgemerge.paper.timing import (
     TimedCall,
     best_times,
 )
-from edgemerge.paper.trial import Trial
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 

@@ -89,7 +89,7 @@ def test_bp_nn3_is_the_network_of_the_roc_auc_s_trial(scope):
     pytest.importorskip("torch")
     from edgemerge.paper import backprop
     from edgemerge.paper import backprop as backprop_module
-    from edgemerge.paper.trial import Trial
+    from edgemerge.paper.dataset import Trial
 
     job = Job("auc", "har", BP, 1)
     trial = Trial(job, scope)

@@ -5,7 +5,7 @@ import pytest
 
 from edgemerge import Detector, Projection, Stats
 from edgemerge.core.projection import ACTIVATIONS
-from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer, solve
+from edgemerge.paper.timing import PublishedElm, TextbookElm, hidden_layer, solve
 
 SAME = 1e-6  # relative: P is followed for 100 samples in float64, with a condition up to 1e6
 GRID = 2.0**-10  # the product's hidden values lie on a grid of 2⁻¹², after inputs that do too

@@ -9,10 +9,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from edgemerge.paper import auc
-from edgemerge.paper.dataset import split_by_person
+from edgemerge.paper.dataset import Trial, split_by_person
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
 from edgemerge.paper.settings import BANKS
-from edgemerge.paper.trial import Trial
 
 NAME = "auc-by-person"
 TITLE = "ROC-AUC of every pair of patterns, on people not seen in training"

@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from time import process_time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgemerge.paper.dataset import SPLIT_SETTINGS, Array
+from edgemerge.paper.dataset import SPLIT_SETTINGS, Array, Trial
 from edgemerge.paper.plan import Rows
 from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS, Network
-
-if TYPE_CHECKING:
-    from edgemerge.paper.trial import Trial
 
 Readings = NDArray[np.floating]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from edgemerge import Contribution, decode, encode
+from edgemerge.paper.dataset import Trial
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, INK, LABELS, draw_bars, new_figure, set_titles
 from edgemerge.paper.settings import (
@@ -22,10 +22,6 @@ from edgemerge.paper.settings import (
     device_factories,
     device_settings,
 )
-
-if TYPE_CHECKING:
-    from edgemerge.paper.trial import Trial
-
 
 NAME = "bytes"
 TITLE = "Bytes on the wire for one pair"
@@ -56,8 +52,6 @@ def run(plan: Plan) -> Rows:
 
 def work(job: Job, scope: Scope) -> Rows:
     """Let a device learn each pattern, encode what it would send, and let the others decode it."""
-    from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
-
     trial = Trial(job, scope)
     federated, found = _federated(trial.data.name, trial.data.n_inputs), []
     for method, make in device_factories(trial).items():

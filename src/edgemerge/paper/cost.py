@@ -9,14 +9,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgemerge import Detector, Projection, Stats, encode, save
-from edgemerge.paper.dataset import Array
+from edgemerge.paper.dataset import Array, Trial
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
     BLACK,
@@ -32,10 +31,6 @@ from edgemerge.paper.plotting import (
 )
 from edgemerge.paper.settings import FORMS, Layer, trained_detector
 from edgemerge.paper.timing import TimedCall, best_times, call_each
-
-if TYPE_CHECKING:
-    from edgemerge.paper.trial import Trial
-
 
 NAME = "cost"
 TITLE = "Cost against the number of hidden values"
@@ -97,8 +92,6 @@ def join_aucs(measured: Rows, aucs: Rows) -> Rows:
 def work(job: Job, scope: Scope) -> Rows:
     """Measure time and bytes of all N, or the AUC of one."""
     if job.method == "auc":
-        from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
-
         return [pair_aucs(Trial(job, scope), int(job.part))]
     data = scope.dataset("har")
     X, Y = (data.X[data.rows(pattern)] for pattern in (OWN, PEER))

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgemerge.paper.dataset import Dataset
+from edgemerge.paper.dataset import Dataset, Trial
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, GREY, INK, LABELS, draw_bars, new_figure, set_titles
 from edgemerge.paper.settings import FEDERATED, NETWORKS, ROUNDS, Layer, device_settings
@@ -171,7 +171,6 @@ def run(plan: Plan) -> Rows:
 def work(job: Job, scope: Scope) -> Rows:
     """Time the methods in turn: single steps on HAR at both N, then all training of a pair."""
     from edgemerge.paper import latency_steps  # noqa: PLC0415 (these need torch)
-    from edgemerge.paper.trial import Trial  # noqa: PLC0415 (needs scikit-learn)
 
     data, found, seconds = scope.dataset("har"), [], 1.0 if scope.quick else 20.0
     X, Y = (data.X[data.rows(pattern)] for pattern in PAIRS["har"])

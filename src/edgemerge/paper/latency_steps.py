@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from edgemerge import Detector, Projection, Stats
 from edgemerge.paper import backprop
-from edgemerge.paper.dataset import Array
-from edgemerge.paper.numpy_os_elm import PublishedElm, TextbookElm, hidden_layer, solve
+from edgemerge.paper.dataset import Array, Trial
 from edgemerge.paper.settings import (
     CHUNK_ROWS,
     FEDERATED,
@@ -49,12 +48,15 @@ from edgemerge.paper.timing import (
     SUMS_KEPT,
     TEXTBOOK,
     TRAIN,
+    PublishedElm,
     Step,
+    TextbookElm,
     TimedCall,
     best_times,
     call_each,
+    hidden_layer,
+    solve,
 )
-from edgemerge.paper.trial import Trial
 
 SAMPLES_PER_TURN = 256  # samples one by one in a turn: covers one fresh solve of P
 GRADIENT_STEPS = 64  # of back-propagation in a turn

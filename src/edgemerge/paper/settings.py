@@ -6,16 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from edgemerge import Bank, Contribution, Detector, Projection, Stats
-from edgemerge.paper.dataset import Array, Dataset
-
-if TYPE_CHECKING:
-    from edgemerge.paper.trial import Trial
-
+from edgemerge.paper.dataset import Array, Dataset, Trial
 
 FEDERATED = "BP-NN3-FL"
 BASELINES = ("BP-NN3", "BP-NN5", FEDERATED)  # trained by back-propagation
