@@ -117,12 +117,17 @@ def test_claims_without_a_baseline_are_left_open():
     assert None in {claim.holds for claim in claims(half)}
 
 
-def test_a_figure_shows_the_ratio_at_each_bar():
+def test_a_figure_shows_the_ratio_at_each_point():
     (figure,) = plot(made_up()).values()
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "1/250" in texts[1]
     assert "1/" not in texts[0]
     assert figure.axes[0].get_xscale() == "log"
+    points = figure.axes[0].collections[0].get_offsets()
+    assert [tuple(point) for point in points] == [
+        (row["pair"], place) for place, row in enumerate(made_up())
+    ]
+    assert not figure.axes[0].patches, "a bar on a log axis has no length"
 
 
 @pytest.mark.slow

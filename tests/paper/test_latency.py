@@ -161,6 +161,10 @@ def test_figures_are_drawn_for_what_there_is():
     steps = plot([row for row in rows if row["job"] != PAIR])
     assert set(steps) == {"steps"}
     assert len(steps["steps"].axes) == 6
+    for panel in [*steps["steps"].axes, *plot(rows)["pair"].axes]:
+        assert panel.get_xscale() == "log"
+        assert not panel.patches, "a bar on a log axis has no length"
+        assert len(panel.collections[0].get_offsets()) == len(panel.texts), "a number at each point"
 
 
 def test_every_step_of_every_method_is_timed(monkeypatch):

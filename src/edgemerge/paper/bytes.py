@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,7 +11,15 @@ from matplotlib.figure import Figure
 from edgemerge import Contribution, decode, encode
 from edgemerge.paper.dataset import Trial
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.plotting import COLOURS, INK, LABELS, draw_bars, new_figure, set_titles
+from edgemerge.paper.plotting import (
+    COLOURS,
+    INK,
+    LABELS,
+    ON_WHITE,
+    draw_points,
+    new_figure,
+    set_titles,
+)
 from edgemerge.paper.settings import (
     FEDERATED,
     FORMS,
@@ -106,10 +115,11 @@ def plot(rows: Rows) -> dict[str, Figure]:
     panels = figure.subplots(1, len(names), squeeze=False, sharex=True)[0]
     for name, axes in zip(names, panels, strict=True):
         shown = [row for row in rows if row["dataset"] == name]
-        sizes = draw_bars(axes, shown, "pair", label=_label, colours=COLOURS)
+        sizes = draw_points(axes, shown, "pair", label=_label, colours=COLOURS)
         axes.set_xlim(1e5, max(sizes) * 30.0)
         for place, (row, size) in enumerate(zip(shown, sizes, strict=True)):
-            axes.text(size * 1.12, place, _number(row), va="center", fontsize=8, color=INK)
+            style: dict[str, Any] = {"va": "center", "fontsize": 8, "color": INK, "bbox": ON_WHITE}
+            axes.text(size * 1.3, place, _number(row), **style)
         title = f"One exchange of a pair, {name.upper()}"
         set_titles(axes, title, x="bytes, both devices, both ways")
     return {"": figure}

@@ -13,7 +13,16 @@ from matplotlib.figure import Figure
 
 from edgemerge.paper.dataset import Dataset, Trial
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.plotting import COLOURS, GREY, INK, LABELS, draw_bars, new_figure, set_titles
+from edgemerge.paper.plotting import (
+    COLOURS,
+    GREY,
+    INK,
+    LABELS,
+    ON_WHITE,
+    draw_points,
+    new_figure,
+    set_titles,
+)
 from edgemerge.paper.settings import FEDERATED, NETWORKS, ROUNDS, Layer, device_settings
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
@@ -49,12 +58,18 @@ METHOD_LABELS = {
 }
 JOB_TITLES = {TRAIN: "Train on one sample", PREDICT: "Predict one sample", MERGE: "Merge one peer"}
 DIAMOND: dict[str, Any] = {"color": "white", "edgecolors": INK, "marker": "D", "s": 22, "zorder": 3}
-AT_THE_RIGHT: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 8, "color": INK}
+AT_THE_RIGHT: dict[str, Any] = {
+    "ha": "right",
+    "va": "center",
+    "fontsize": 8,
+    "color": INK,
+    "bbox": ON_WHITE,
+}
 LEGEND: dict[str, Any] = {"loc": "outside upper right", "fontsize": 8, "frameon": False}
-AXIS_MARGIN = 25.0  # the axis ends at so many times the longest bar: numbers stand there
+AXIS_MARGIN = 25.0  # the axis ends at so many times the longest time: numbers stand there
 
 
-def step_bars(rows: Rows) -> Figure:
+def draw_steps(rows: Rows) -> Figure:
     """Draw a panel for each job and N; diamonds are what the paper printed."""
     steps = [row for row in rows if row["job"] in JOB_TITLES]
     jobs = [job for job in JOB_TITLES if any(row["job"] == job for row in steps)]
@@ -67,7 +82,7 @@ def step_bars(rows: Rows) -> Figure:
     for job, across in zip(jobs, panels, strict=True):
         for N, axes in zip(sizes, across, strict=True):
             found = [row for row in steps if (row["job"], row["hidden"]) == (job, N)]
-            _bars(axes, found, _step_label, METHOD_COLOURS)
+            _panel(axes, found, _step_label, METHOD_COLOURS)
             printed = [(row["paper_ms"], i) for i, row in enumerate(found) if "paper_ms" in row]
             if printed:
                 label = "the paper's, on its own machine"
@@ -78,21 +93,22 @@ def step_bars(rows: Rows) -> Figure:
     return figure
 
 
-def pair_bars(rows: Rows) -> Figure:
+def draw_pairs(rows: Rows) -> Figure:
     """Draw all training of a pair, a panel for each data set."""
     pairs = [row for row in rows if row["job"] == PAIR]
     names = list(dict.fromkeys(str(row["dataset"]) for row in pairs))
     figure = new_figure(6.2 * len(names), 0.27 * len(pairs) / len(names) + 1.2)
     panels = figure.subplots(1, len(names), squeeze=False, sharey=True, sharex=True)[0]
     for name, axes in zip(names, panels, strict=True):
-        _bars(axes, [row for row in pairs if row["dataset"] == name], _pair_label, COLOURS)
+        _panel(axes, [row for row in pairs if row["dataset"] == name], _pair_label, COLOURS)
         x = "ms of CPU, both devices (in brackets: as a share of BP-NN3-FL)"
         set_titles(axes, f"All training of one pair, {name.upper()}", x=x)
     return figure
 
 
-def _bars(axes: Axes, rows: Rows, label: Callable[[Row], str], colours: dict[str, str]) -> None:
-    times = draw_bars(axes, rows, "ms", label=label, colours=colours)
+def _panel(axes: Axes, rows: Rows, label: Callable[[Row], str], colours: dict[str, str]) -> None:
+    times = draw_points(axes, rows, "ms", label=label, colours=colours)
+    axes.xaxis.set_major_formatter("{x:,g}")
     low, high = axes.get_xlim()
     longest = max(*times, *(float(row.get("paper_ms", 0.0)) for row in rows))
     axes.set_xlim(min(low, min(times) / 3.0), max(high, longest * AXIS_MARGIN))
@@ -214,9 +230,9 @@ def plot(rows: Rows) -> dict[str, Figure]:
     """Draw the steps, and all training of a pair."""
     found: dict[str, Figure] = {}
     if any(row["job"] in (TRAIN, PREDICT, MERGE) for row in rows):
-        found["steps"] = step_bars(rows)
+        found["steps"] = draw_steps(rows)
     if any(row["job"] == PAIR for row in rows):
-        found["pair"] = pair_bars(rows)
+        found["pair"] = draw_pairs(rows)
     return found
 
 

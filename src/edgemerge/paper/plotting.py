@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from edgemerge.paper.plan import Row, Rows
 
 INK, FAINT = "#333333", "#9A9A9A"
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # of text on a line
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers
 GREEN, RED, BLUE, GREY = "#009E73", "#D55E00", "#0072B2", "#8C8C8C"
@@ -46,15 +47,21 @@ def hide_frame(axes: Axes) -> None:
     axes.tick_params(colors=INK, labelsize=9, length=3)
 
 
-def draw_bars(
+def draw_points(
     axes: Axes, rows: Rows, key: str, *, label: Callable[[Row], str], colours: Mapping[str, str]
 ) -> list[float]:
-    """Draw a horizontal bar for each row on a log axis, the first at the top; return the values."""
+    """Draw a point for each row on a log axis, the first at the top; return the values.
+
+    Points, since the length of a bar on a log axis depends on where the axis starts.
+    """
     places, values = range(len(rows)), [float(row[key]) for row in rows]
-    axes.barh(places, values, color=[colours[str(row["method"])] for row in rows], height=0.7)
+    points = [colours[str(row["method"])] for row in rows]
+    axes.scatter(values, places, color=points, s=42, zorder=2)
     axes.set_yticks(places, [label(row) for row in rows])
     axes.set_xscale("log")
     axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", color=FAINT, alpha=0.6, linestyle=":", linewidth=0.8)
+    axes.set_axisbelow(True)
     hide_frame(axes)
     return values
 
