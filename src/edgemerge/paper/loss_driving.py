@@ -21,7 +21,7 @@ NOTE = (
     "Device-A learnt normal driving, Device-B aggressive driving, nobody learnt drowsy driving. "
     "The paper cuts the windows at random; as windows overlap, nearly the same seconds of a drive "
     "are then learnt and examined, so the second panel keeps whole trips apart. "
-    "Bars are means over the trials; thin lines hold four of five trials."
+    "Points are means over the trials; thin lines hold four of five trials."
 )
 
 NORMAL, AGGRESSIVE = "normal", "aggressive"
@@ -47,17 +47,12 @@ def work(job: Job, scope: Scope) -> Rows:
     return [{"cut": job.part, **row} for row in devices.rows()]
 
 
-def rows_of_cut(rows: Rows, cut: str) -> Rows:
-    """Return the rows of one split."""
-    return [row for row in rows if row["cut"] == cut]
-
-
 def table(rows: Rows) -> Rows:
     """Return the mean loss of each split, pattern and method."""
     return [
         {"cut": f"by {cut}", **row}
         for cut in loss_figures.distinct_values(rows, "cut")
-        for row in loss_figures.mean_loss_table(rows_of_cut(rows, cut), STYLES)
+        for row in loss_figures.mean_loss_table(loss_figures.rows_of_cut(rows, cut), STYLES)
     ]
 
 
@@ -67,7 +62,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
     figure = new_figure(1.0 + 4.5 * len(cuts), 4.6)
     axes = figure.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
     for one, cut in zip(axes, cuts, strict=True):
-        loss_figures.draw_bars(one, rows_of_cut(rows, cut), STYLES)
+        loss_figures.draw_points(one, loss_figures.rows_of_cut(rows, cut), STYLES)
         loss_figures.log_axis(one, *loss_figures.axis_limits(rows))
         set_titles(one, PANELS[cut])
     axes[0].set_ylabel("mean loss of kept windows (log axis)", color=INK)
@@ -85,6 +80,6 @@ def claims(rows: Rows) -> list[Claim]:
     )
     found = []
     for cut, (claim, pattern, device) in product(CUTS, claimed):
-        one = claim(rows_of_cut(rows, cut), pattern, device)
+        one = claim(loss_figures.rows_of_cut(rows, cut), pattern, device)
         found.append(replace(one, text=f"by {cut}: {one.text}"))
     return [*found, loss_figures.claim_identical(rows)]

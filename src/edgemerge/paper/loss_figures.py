@@ -1,7 +1,7 @@
-"""What the loss figures share: two devices that merge, mean losses over the trials, and bars.
+"""What the loss figures share: two devices that merge, mean losses over the trials, and points.
 
-A row is one trial's mean loss of one pattern: `trial, method, pattern, loss, sums`. Devices merge
-as in the product: each shares, a ledger stores, each adopts the total of the others.
+A row is one trial's mean loss of one pattern: `cut, trial, method, pattern, loss, sums`. Devices
+merge as in the product: each shares, a ledger stores, each adopts the total of the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from edgemerge import Detector, Ledger, Stats
 from edgemerge.paper.dataset import Array, Splitter, Trial, split_by_sample
 from edgemerge.paper.plan import Claim, Job, Row, Rows, Scope
-from edgemerge.paper.plotting import BLUE, GREEN, INK, RED, hide_frame
+from edgemerge.paper.plotting import BLUE, FAINT, GREEN, INK, RED, hide_frame
 from edgemerge.paper.settings import LAYERS
 
 DEVICE_A, DEVICE_B = "Device-A", "Device-B"
@@ -72,12 +72,24 @@ class TwoDevices:
     def row(self, method: str, pattern: str, losses: Array, sums: str = "none") -> Row:
         """Return a row with the mean of a pattern's losses, and the digest of the sums."""
         head: Row = {"trial": self.job.trial, "method": method, "pattern": pattern}
-        return {**head, "loss": float(losses.mean()), "sums": sums}
+        return {**head, "loss": reproducible(float(losses.mean())), "sums": sums}
 
 
 def all_stats(device: Detector) -> Stats:
     """Return the sum of a device's own and adopted stats."""
     return device.own + device.others
+
+
+def reproducible(value: float) -> float:
+    """Round a loss to the digits that every machine gives.
+
+    Sums are equal to the last bit everywhere, but a solution of them is not: BLAS libraries order
+    operations differently. With a condition of 1e6 and float64 about nine digits agree.
+
+    >>> reproducible(0.0016123456789)
+    0.00161235
+    """
+    return float(f"{value:.6g}")
 
 
 BAND_QUANTILES = (0.1, 0.9)  # of the trials: `low` and `high`
@@ -110,6 +122,11 @@ def mean_losses(rows: Rows, methods: Iterable[str], patterns: Iterable[str]) -> 
 def distinct_values(rows: Rows, name: str) -> list[str]:
     """Return the distinct values of a column, in the order of the rows."""
     return list(dict.fromkeys(str(row[name]) for row in rows))
+
+
+def rows_of_cut(rows: Rows, cut: str) -> Rows:
+    """Return the rows of one split."""
+    return [row for row in rows if row["cut"] == cut]
 
 
 def mean_loss_table(rows: Rows, methods: Iterable[str]) -> Rows:
@@ -146,7 +163,7 @@ def claim_falls(rows: Rows, pattern: str, device: str) -> Claim:
 def claim_stays_low(rows: Rows, pattern: str, device: str) -> Claim:
     """Claim that the loss of a device's own pattern stays nearly as low as before merging.
 
-    The paper gives no number for "nearly": here, the bar after merging must be nearer to that of
+    The paper gives no number for "nearly": here, the point after merging must be nearer to that of
     the device which learnt the pattern than to that of the other one, as seen on a log axis.
     """
     text = f"the loss of {pattern} at {device}, which learnt it, stays low"
@@ -183,31 +200,40 @@ def device_styles(of_a: str, of_b: str) -> Styles:
     }
 
 
-def draw_bars(axes: Axes, rows: Rows, styles: Styles, *, first: int = 0, of: int = 3) -> None:
-    """Draw the bars of some methods, from place `first` on in groups of `of` bars."""
-    width, patterns = 0.84 / of, distinct_values(rows, "pattern")
+MARKERS = "osD^"  # of the methods in their order, so that they differ without colours, too
+
+
+def draw_points(axes: Axes, rows: Rows, styles: Styles, *, first: int = 0, of: int = 3) -> None:
+    """Draw the means of some methods as points, from place `first` on in groups of `of` points.
+
+    On a log axis a bar's length depends on where the axis starts, so points are drawn.
+    """
+    step, patterns = 0.84 / of, distinct_values(rows, "pattern")
     for i, (method, style) in enumerate(styles.items(), first):
-        shift = (i - (of - 1) / 2) * width
+        shift = (i - (of - 1) / 2) * step
         found = ((at + shift, summarise_losses(rows, method, p)) for at, p in enumerate(patterns))
         if measured := [(at, one) for at, one in found if one]:
-            _draw_bars_of_method(axes, measured, width, style)
+            _draw_points_of_method(axes, measured, style, MARKERS[i])
     hide_frame(axes)
     axes.set_xticks(range(len(patterns)), [pattern.replace("_", "\n") for pattern in patterns])
+    axes.set_xticks([place - 0.5 for place in range(1, len(patterns))], minor=True)
+    axes.grid(axis="x", which="minor", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.set_xlim(-0.55, len(patterns) - 0.45)
-    axes.tick_params(axis="x", length=0)
+    axes.tick_params(axis="x", which="both", length=0)
 
 
-def _draw_bars_of_method(
-    axes: Axes, measured: list[tuple[float, LossSummary]], width: float, style: tuple[str, str]
+def _draw_points_of_method(
+    axes: Axes, measured: list[tuple[float, LossSummary]], style: tuple[str, str], marker: str
 ) -> None:
     x, mean = [i for i, _ in measured], [one.mean for _, one in measured]
-    errors = [[m.mean - m.low for _, m in measured], [m.high - m.mean for _, m in measured]]
-    axes.bar(x, mean, 0.94 * width, label=style[0], color=style[1])
-    axes.errorbar(x, mean, errors, fmt="none", ecolor=INK, elinewidth=0.7, capsize=1.5)
+    label, colour = style
+    axes.plot(x, mean, marker, label=label, color=colour, markersize=6.5, linestyle="none")
+    axes.vlines(x, *zip(*((m.low, m.high) for _, m in measured), strict=True), color=colour)
     for i, one in measured:
         axes.annotate(
-            two_digits(one.mean), (i, one.high), (0, 3), textcoords="offset points", rotation=90,
-            ha="center", va="bottom", fontsize=7, color=INK,
+            two_digits(one.mean), (i, one.high), (0, 6), textcoords="offset points", rotation=90,
+            ha="center", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
 
 
@@ -222,7 +248,7 @@ def log_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def axis_limits(rows: Rows) -> tuple[float, float]:
-    """Return limits of the y axis with room for all bars and the numbers above them."""
+    """Return limits of the y axis with room for all points and the numbers above them."""
     losses = np.array([float(row["loss"]) for row in rows])
     low, high = losses.min() / 3.0, losses.max()
     return float(low), float(high * (high / low) ** 0.15)
