@@ -27,7 +27,7 @@ def make(folder: Path, *results, as_json: bool = False) -> None:
 def test_there_is_a_command_for_every_result():
     assert tuple(paper.RESULTS) == NAMES
     with click.Context(paper.paper) as context:
-        assert paper.paper.list_commands(context) == ["data", "report", *NAMES, "all"]
+        assert paper.paper.list_commands(context) == ["data", "claims", "report", *NAMES, "all"]
 
 
 def test_there_is_none_for_anything_else():
@@ -175,6 +175,28 @@ def test_what_is_asked_for_is_fetched_once(tmp_path, monkeypatch):
         assert asked == names
         assert f"har: {tmp_path}" in found.stderr
         assert "forbids commercial use" in found.stderr
+
+
+def test_claims_are_judged_by_the_files_and_written_beside_them(tmp_path):
+    names = {"dataset": "har", "device_a": "all", "device_b": "others", "trials": 50}
+    rows = [
+        names | {"method": method, "auc": auc, "spread": 0.01}
+        for method, auc in (("before", 0.7), ("after", 0.9))
+    ]
+    result_files.save_result(tmp_path, Record("auc", "2026", "0.1.0", 7, False, 50, 0), rows)
+    shown = call("paper", "claims", "--out", tmp_path)
+    assert "har 0.700 → 0.900" in shown.stdout
+    assert "claims.csv" in shown.stderr
+    found = json.loads(call("paper", "claims", "--out", tmp_path, "--json").stdout)
+    assert found["file"] == str(tmp_path / "claims.csv")
+    verdicts = [one["verdict"] for one in found["claims"]]
+    assert (verdicts.count("holds"), set(verdicts)) == (1, {"holds", "not run here"})
+    kept = (tmp_path / "claims.csv").read_text(encoding="utf-8")
+    assert len(kept.splitlines()) == 1 + len(verdicts)
+
+
+def test_without_results_there_is_nothing_to_judge(tmp_path):
+    assert "holds no results" in failure(call("paper", "claims", "--out", tmp_path))
 
 
 def test_a_folder_without_results_has_no_report(tmp_path):

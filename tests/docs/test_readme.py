@@ -79,6 +79,8 @@ def sentences():
     )
     yield f"{rounds * share['har']:.1f} and {rounds * share['mnist']:.1f} times the bytes"
     yield "float32 networks"
+    (driving,) = (r["found"] for r in rows("paper/claims.csv") if r["result"] == "loss-driving")
+    yield driving.partition(";")[0]
     memory = next(r["memory_bytes"] for r in rows("paper/cost.csv") if r["hidden"] == "128")
     yield f"takes {float(memory) / 1e6:.1f} MB of memory"
     demo = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))

@@ -90,10 +90,10 @@ def test_the_contents_lead_to_every_section(seen):
 
 
 def test_tables_have_headings_and_can_be_moved_by_keyboard(seen):
-    assert len(seen.all("caption")) == len(seen.all("table")) == 4
+    assert len(seen.all("caption")) == len(seen.all("table")) == 5
     assert all(cell["scope"] in {"col", "row"} for cell in seen.all("th"))
     boxes = [a for tag, a in seen.tags if tag == "div" and a.get("class", "").startswith("box")]
-    assert len(boxes) == 6
+    assert len(boxes) == 7
     assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes)
 
 

@@ -11,7 +11,7 @@ from edgemerge.paper.reporting.content import MAX_ROWS_SHOWN, count_verdicts, re
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.result_files import RowError
 from tests.paper import made_up
-from tests.paper.folders import RECORD, RESULTS, ROWS, fill, result
+from tests.paper.folders import AUC, RECORD, RESULTS, ROWS, fill, result
 
 
 @pytest.fixture
@@ -59,6 +59,27 @@ def test_the_summary_has_the_means_with_the_best_in_bold(report):
         ["ours, best", "0.957 ± 0.004 (50)", "–"],
     ]
     assert table.bold == {(2, 1), (1, 2)}
+
+
+def test_people_held_out_have_a_column_beside_har(folder):
+    people = [row | {"auc": row["auc"] - 0.03} for row in AUC if row["dataset"] == "har"]
+    result_files.save_result(folder, replace(RECORD, result="auc-by-person"), people)
+    table = content.mean_auc_table(read_report(folder, [*RESULTS, result("auc-by-person")]))
+    assert table.head == ["method", "HAR", "HAR by person", "MNIST"]
+    assert table.lines[1][:3] == ["after merging", "0.892 ± 0.004 (50)", "0.862 ± 0.004 (50)"]
+    assert table.bold == {(2, 1), (2, 2), (1, 3)}
+
+
+def test_the_paper_s_claims_are_a_table_with_what_was_not_run_at_its_end(report, page):
+    table = content.paper_claims_table(report)
+    verdicts = [line[4] for line in table.lines]
+    assert verdicts == sorted(verdicts)
+    assert set(verdicts) == {"holds", "not run here"}
+    assert "## The paper's claims, each as a row" in page
+    hold, none = verdicts.count("holds"), verdicts.count("not run here")
+    counts = f"claims {hold} hold, 0 hold in part, 0 do not, and {none} were not run here."
+    assert counts in content.paper_claims_note(report)
+    assert "run elsewhere on all 40 real trips" in report.absent[0].why
 
 
 def test_without_roc_auc_there_are_no_means(folder):

@@ -31,13 +31,14 @@ RESULTS = {
     "latency": "Time to learn, to score and to merge.",
     "convergence": "Merging at once against learning one by one.",
     "auc-by-person": "ROC-AUC of every pair, on people not seen in training.",
+    "small-experiments": "What the paper says in words, each measured.",
     "devices": "ROC-AUC against the number of devices.",
     "bytes": "Bytes on the wire against federated averaging.",
     "cost": "Time and bytes against the size of the layer.",
     "drop-out": "What is lost when devices drop out.",
 }
 SECTIONS = {
-    "Data and report": {"data": "edgemerge.cli.paper", "report": "edgemerge.cli.paper"},
+    "Data and report": dict.fromkeys(("data", "claims", "report"), "edgemerge.cli.paper"),
     "Results": {name: f"edgemerge.cli.paper:{name}" for name in (*RESULTS, "all")},
 }
 TRIALS, BASELINE_TRIALS = 50, 3  # of a full run
@@ -293,6 +294,30 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
             bars.update(task, completed=done, total=total)
 
         yield show
+
+
+PAPER_CLAIM_COLUMNS = {"verdict": "VERDICT", "claim": "CLAIM", "where": "SECTION", "found": "FOUND"}
+
+
+@click.command(epilog=example("edgemerge paper claims --out paper-results"))
+@out_option
+@json_option
+def claims(out: Path, *, as_json: bool) -> None:
+    """Judge the paper's own claims by the results in a folder.
+
+    It writes claims.csv beside them: what the paper claims and where, what was measured and found,
+    and whether it holds. Nothing is computed again; what was not run is left open.
+    """
+    check_installed(*REQUIRED_PACKAGES)
+    from edgemerge.paper.claims import read_claims, save_claims
+
+    rows = read_claims(out)
+    path = save_claims(out, rows)
+    if as_json:
+        print_json({"file": str(path), "claims": rows})
+        return
+    print_table(rows, PAPER_CLAIM_COLUMNS)
+    remark(f"File: {path}")
 
 
 @click.command(epilog=example("edgemerge paper report --out paper-results"))

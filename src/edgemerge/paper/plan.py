@@ -151,7 +151,7 @@ class Claim:
 
 NAMES = (
     *("loss-driving", "loss-har", "auc", "latency", "convergence"),  # the paper's section 5
-    *("auc-by-person", "devices", "bytes", "cost", "drop-out"),  # and past it
+    *("auc-by-person", "small-experiments", "devices", "bytes", "cost", "drop-out"),  # past it
 )
 
 

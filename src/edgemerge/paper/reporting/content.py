@@ -12,6 +12,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from edgemerge.paper.claims import (
+    DRIVING_ELSEWHERE,
+    FAILS,
+    FILE,
+    HOLDS,
+    IN_PART,
+    NOT_RUN,
+    judge_claims,
+)
 from edgemerge.paper.data import terms
 from edgemerge.paper.plan import Claim, Result, Row, Rows
 from edgemerge.paper.plotting import LABELS
@@ -125,6 +134,7 @@ class Report:
 
     sections: list[Section]
     absent: list[AbsentResult]
+    paper_claims: Rows = field(default_factory=list)  # the paper's own, judged by all results
 
     def claims(self) -> Iterator[tuple[Section, Claim]]:
         """Iterate over all claims."""
@@ -137,7 +147,8 @@ def read_report(folder: Path, results: Sequence[Result]) -> Report:
     sections = [part for part in parts if isinstance(part, Section)]
     if not sections:
         raise RowError(f"{folder} holds no results: run `edgemerge paper all --out {folder}`")
-    return Report(sections, [part for part in parts if isinstance(part, AbsentResult)])
+    absent = [part for part in parts if isinstance(part, AbsentResult)]
+    return Report(sections, absent, judge_claims({each.name: each.rows for each in sections}))
 
 
 def _read_section(folder: Path, result: Result) -> Section | AbsentResult:
@@ -171,7 +182,7 @@ def _labelled(row: Row) -> Row:
 def _why_absent(result: Result) -> str:
     if "driving" in result.DATA:
         get = "everyone has to get from the makers; `edgemerge paper data` says how"
-        return f"It needs data that {get}. {terms('driving')}"
+        return f"It needs data that {get}. {terms('driving')} It was {DRIVING_ELSEWHERE}."
     return "It was not run."
 
 
@@ -270,15 +281,22 @@ MEANS_TITLE = (
 CLAIMS_TITLE = "All claims, those that do not hold first"
 
 
+BY_PERSON = {"auc-by-person": {"dataset": "har by person"}}  # a column of its own beside HAR
+
+
 def mean_auc_table(report: Report) -> Table | None:
     """Return the mean ROC-AUC of each method on each data set, the best in bold."""
-    rows = [row for each in report.sections if each.name == "auc" for row in each.rows]
+    rows = [
+        {**row, **BY_PERSON.get(each.name, {})}
+        for each in report.sections
+        if each.name in ("auc", *BY_PERSON)
+        for row in each.rows
+    ]
     rows = [row for row in rows if (row["device_a"], row["device_b"]) == ("all", "others")]
     if not rows:
         return None
-    datasets, methods = (
-        list(dict.fromkeys(row[key] for row in rows)) for key in ("dataset", "method")
-    )
+    datasets = sorted({row["dataset"] for row in rows})
+    methods = list(dict.fromkeys(row["method"] for row in rows))
     found = {(row["dataset"], row["method"]): row for row in rows}
     lines = [
         [LABELS.get(str(one), str(one)), *(_auc_cell(found.get((each, one))) for each in datasets)]
@@ -288,7 +306,8 @@ def mean_auc_table(report: Report) -> Table | None:
     for column, dataset in enumerate(datasets, start=1):
         here = [row for row in rows if row["dataset"] == dataset]
         best.add((methods.index(max(here, key=lambda row: row["auc"])["method"]), column))
-    head = ["method", *(str(each).upper() for each in datasets)]
+    names = [str(each).partition(" ") for each in datasets]
+    head = ["method", *(f"{first.upper()}{blank}{rest}" for first, blank, rest in names)]
     return Table(MEANS_TITLE, head, lines, [False, *(True for _ in datasets)], best)
 
 
@@ -297,6 +316,31 @@ def _auc_cell(row: Row | None) -> str:
         return "–"
     spread = f" ± {row['spread']:.3f}" if row["trials"] != 1 else ""
     return f"{row['auc']:.3f}{spread} ({row['trials']})"
+
+
+PAPER_CLAIMS_TITLE = "The paper's claims, each as a row"
+PAPER_CLAIM_COLUMNS = ("claim", "where", "found", "interval", "verdict", "result")
+
+
+def paper_claims_note(report: Report) -> str:
+    """Return what the table of the paper's claims shows, and how many hold."""
+    verdicts = [row["verdict"] for row in report.paper_claims]
+    hold, part, fail, none = (verdicts.count(each) for each in (HOLDS, IN_PART, FAILS, NOT_RUN))
+    return (
+        "What the paper says, in our words, with its section and what was found here. "
+        f"Of {len(verdicts)} claims {hold} hold, {part} hold in part, {fail} do not, and {none} "
+        "were not run here. "
+        "Intervals are those of 95 % of Student's t, for means over trials. "
+        f"`{FILE}` also says what was measured; `edgemerge paper claims` makes it from the results."
+    )
+
+
+def paper_claims_table(report: Report) -> Table:
+    """Return a table of the paper's claims, those that were judged before those that were not."""
+    rows = sorted(report.paper_claims, key=lambda row: row["verdict"] == NOT_RUN)
+    lines = [[str(row[key]) for key in PAPER_CLAIM_COLUMNS] for row in rows]
+    head = ["claim", "section", "found", "95 % interval", "verdict", "result"]
+    return Table(PAPER_CLAIMS_TITLE, head, lines, [False] * len(head))
 
 
 def failed_claims_first(report: Report) -> list[tuple[Section, Claim]]:

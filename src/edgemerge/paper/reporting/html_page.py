@@ -55,7 +55,8 @@ def render_html(report: Report) -> str:
 
 
 def _contents(report: Report) -> str:
-    places = [("summary", "Summary"), *((each.name, each.title) for each in report.sections)]
+    places = [("summary", "Summary"), ("claims", content.PAPER_CLAIMS_TITLE)]
+    places += [*((each.name, each.title) for each in report.sections)]
     places += [("not-run", "Not run")] if report.absent else []
     places += [("machine", "Machine and versions")]
     items = (f'<li><a href="#{place}">{escape_html(title)}</a></li>' for place, title in places)
@@ -70,6 +71,10 @@ def _summary(report: Report) -> Iterator[str]:
         yield html_table(means)
     yield f"<p>{escape_html(count_verdicts(report))}</p>"
     yield _all_claims(report)
+    yield "</section>"
+    yield f'<section id="claims">\n<h2>{escape_html(content.PAPER_CLAIMS_TITLE)}</h2>'
+    yield f"<p>{escape_html(content.paper_claims_note(report))}</p>"
+    yield html_table(content.paper_claims_table(report), "box wordy")
     yield "</section>"
 
 
@@ -143,7 +148,7 @@ def _facts(found: Mapping[str, str]) -> str:
     return f'<dl class="facts">\n{_joined(items)}\n</dl>'
 
 
-def html_table(table: Table) -> str:
+def html_table(table: Table, kind: str = "box") -> str:
     """Return a table in a box that scrolls."""
     kinds = [' class="number"' if number else "" for number in table.numbers]
     head = "".join(
@@ -151,7 +156,8 @@ def html_table(table: Table) -> str:
         for word, kind in zip(table.head, kinds, strict=True)
     )
     lines = _joined(_line(table, i, kinds) for i in range(len(table.lines)))
-    return _boxed(table.title, f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>")
+    inner = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>"
+    return _boxed(table.title, inner, kind)
 
 
 def _line(table: Table, i: int, kinds: list[str]) -> str:

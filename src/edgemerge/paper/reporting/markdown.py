@@ -61,6 +61,9 @@ def _summary(report: Report) -> Iterator[str]:
         yield markdown_table(means)
     yield f"{count_verdicts(report)}\nThose that do not hold come first:"
     yield markdown_table(content.claims_table(report))
+    yield f"## {content.PAPER_CLAIMS_TITLE}"
+    yield sentence_per_line(escape_markdown(content.paper_claims_note(report)))
+    yield markdown_table(content.paper_claims_table(report))
 
 
 def _section(section: Section, pictures: str, rows: str) -> Iterator[str]:
