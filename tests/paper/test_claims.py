@@ -116,18 +116,36 @@ def test_one_data_set_that_fails_makes_the_whole_hold_in_part():
     assert judged("back-propagation and federated", auc=rows[: len(rows) // 2])["verdict"] == HOLDS
 
 
+def averaging(far, *, seeds=3):
+    """Rows of two pairs whose difference is `far`, as the experiment makes them."""
+    return small_experiments.summarise(
+        [
+            {"split": "sample", "method": method, "trial": t, "device_a": "a", "device_b": b}
+            | {"auc": auc}
+            for t in range(seeds)
+            for b in "bc"
+            for method, auc in (("after", 0.9), ("BP-NN3-FL", 0.9 + far + t / 1000))
+        ]
+    )
+
+
 @pytest.mark.parametrize(("far", "expected"), [(-0.004, HOLDS), (0.004, HOLDS), (-0.05, FAILS)])
 def test_very_similar_means_that_the_interval_of_the_difference_is_small(far, expected):
-    names = {"after": 0.9, "BP-NN3-FL": 0.9 + far, small_experiments.DIFFERENCE: far}
-    rows = [
-        small("federated averaging", "sample", name, value, measure="ROC-AUC, all 5 pairs")
-        for name, value in names.items()
-    ]
-    row = judged(SIMILAR, small_experiments=rows)
+    row = judged(SIMILAR, small_experiments=averaging(far))
     assert row["verdict"] == expected
-    ends = f"{far - 0.005:+.3f} to {far + 0.005:+.3f}"
-    assert row["interval"] == f"by sample: difference {ends} (30 seeds)"
-    assert row["found"].endswith(f"difference {far:+.3f} on all 5 pairs")
+    mean, half = far + 0.001, 0.00248  # of 0, 1 and 2 thousandths
+    ends = f"{mean - half:+.3f} to {mean + half:+.3f}"
+    assert row["interval"] == f"by sample: {ends}, {ends} (3 seeds each)"
+    assert row["found"] == f"by sample: a and b {mean:+.3f}, a and c {mean:+.3f}"
+
+
+def test_all_pairs_with_few_seeds_count_for_similarity_as_well():
+    few = auc_rows(**{"BP-NN3-FL": 0.84})
+    row = judged(SIMILAR, auc=few)
+    assert (row["verdict"], row["found"]) == (FAILS, "by sample, all pairs of auc: -0.050")
+    both = judged(SIMILAR, auc=few, small_experiments=averaging(0.0))
+    assert both["verdict"] == IN_PART
+    assert both["interval"].endswith("BP-NN3-FL 0.815 to 0.865 (3 trials)")
 
 
 def test_an_experiment_needs_both_splits_to_hold_whole():
