@@ -211,8 +211,14 @@ def test_without_networks_only_the_fast_experiments_are_run():
 def test_the_figure_has_a_panel_for_each_experiment_and_a_point_for_each_split(scope):
     parts = [(small.SELECTION, "sample"), (small.SELECTION, "person"), (small.MEMBERSHIP, "")]
     rows = [row for method, split in parts for row in made(scope, method, split)]
-    (figure,) = small.plot(rows).values()
-    selection, membership = figure.axes
+    (figure,) = small.plot(small.summarise(averaging(-0.05)) + rows).values()
+    pairs, selection, membership = figure.axes
+    assert [label.get_text() for label in pairs.get_yticklabels()] == [
+        "a and b: after merging",
+        "a and b: BP-NN3-FL",
+        "c and d: after merging",
+        "c and d: BP-NN3-FL",
+    ]
     assert [len(points.get_xdata()) for points in selection.lines] == [4, 4]
     assert len({points.get_marker() for points in selection.lines}) == 2
     assert len(membership.lines[0].get_xdata()) == len(small.MULTIPLES)

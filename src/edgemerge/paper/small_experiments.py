@@ -329,7 +329,7 @@ def with_interval(row: Row) -> str:
 
 
 PANELS = {
-    AVERAGING: "BP-NN3-FL and merging, all pairs that were run",
+    AVERAGING: "each pair by merging and by BP-NN3-FL",
     REJECTION: "one anomaly for ten samples in the training data",
     FORGETTING: "a new pattern replaces the old one",
     SELECTION: f"{BAD_DEVICES} of {DEVICES} devices learnt another pattern",
@@ -356,12 +356,21 @@ def plot(rows: Rows) -> dict[str, Figure]:
 
 
 def _shown(rows: Rows, experiment: str) -> Rows:
-    """Return the rows of an experiment that are ROC-AUC over all its pairs or patterns."""
+    """Return the ROC-AUC of an experiment's settings; of averaging, for each pair."""
     found = [row for row in rows if row["experiment"] == experiment]
     found = [row for row in found if str(row["measure"]).startswith("ROC-AUC")]
-    if experiment == AVERAGING:
-        found = [row for row in found if str(row["measure"]).endswith(" pairs")]
-    return [row for row in found if row["setting"] != DIFFERENCE]
+    if experiment != AVERAGING:
+        return found
+    return [
+        row | {"setting": f"{_pair(row)}: {LABELS.get(str(row['setting']), row['setting'])}"}
+        for row in found
+        if row["setting"] != DIFFERENCE and not _over_all_pairs(row)
+    ]
+
+
+def _pair(row: Row) -> str:
+    """Return the pair of a row of averaging, as "walking and sitting"."""
+    return str(row["measure"]).removeprefix("ROC-AUC, ").replace(", ", " and ")
 
 
 def _draw_settings(axes: Axes, rows: Rows) -> None:
@@ -382,7 +391,7 @@ def _draw_settings(axes: Axes, rows: Rows) -> None:
                 f"{mean:.3f}", (end, at), (6, 0), textcoords="offset points", va="center",
                 fontsize=7, color=INK,
             )  # fmt: skip
-    axes.set_yticks(range(len(settings)), [LABELS.get(each, each) for each in settings])
+    axes.set_yticks(range(len(settings)), settings)
     axes.set_ylim(len(settings) - 0.4, -0.6)
     axes.set_xlim(0.5, 1.05)
     axes.grid(axis="x", color=FAINT, alpha=0.35, linewidth=0.5)
@@ -443,8 +452,7 @@ def by_pair(rows: Rows, split: str) -> dict[str, Row]:
     """Return the difference of averaging and merging for each pair, as "walking and sitting"."""
     wanted = {"experiment": AVERAGING, "split": split, "setting": DIFFERENCE}
     found = [row for row in rows if wanted.items() <= row.items() and not _over_all_pairs(row)]
-    names = [str(row["measure"]).removeprefix("ROC-AUC, ").replace(", ", " and ") for row in found]
-    return dict(zip(names, found, strict=True))
+    return {_pair(row): row for row in found}
 
 
 def _pairs(rows: Rows) -> Rows:
