@@ -77,7 +77,8 @@ NOTE = (
     f"device adopts all peers, or those whose mean loss under its own readout (M10) is at most "
     f"{SELECT_BELOW:g} times the median of all peers. "
     "Membership: an attacker who has the sums of a release solves them, and takes the samples "
-    "with a low loss for members; 0.5 is a guess."
+    "with a low loss for members; 0.5 is a guess, and the limit of 0.6 in the claim was set after "
+    "a first look."
 )
 
 
