@@ -5,7 +5,9 @@
  *   S k  score k samples: float scores                 G k  take k samples on the grid: alarms
  *   C    share: 32-bit length, bytes                   A k  adopt k bytes
  *   W k  save, of which k bytes reach the storage      R    start anew and resume
- *   D    digest of the sums and the count
+ *   D    digest of the sums and the count              I k  take k samples of whole numbers
+ *   K    keep a pattern from now on                    V k  dismiss (0) or approve (1) it
+ *   F    share it as a fault: 32-bit length, bytes     X k  integers to the grid, k samples
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,8 @@
 #include "pump.h"
 
 static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
+static uint64_t pattern_memory[EM_PATTERN_WORDS(PUMP_N, PUMP_HIDDEN)];
+static em_pattern pattern;
 static uint8_t slots[2][EM_SAVED_BYTES(PUMP_N, PUMP_HIDDEN)];
 static uint8_t shared[1 << 20];
 static size_t n_shared, at, left;
@@ -67,9 +71,20 @@ static void run(em_device *d, int command, uint32_t k) {
             adopted = bytes;
         }
         put(&error, 4);
-    } else if (command == 'C') {
+    } else if (command == 'K') {
+        if (em_keep_pattern(d, &pattern, pattern_memory, sizeof pattern_memory - 1) !=
+            EM_TOO_SMALL)
+            exit(6);
+        error = em_keep_pattern(d, &pattern, pattern_memory, sizeof pattern_memory);
+        put(&error, 4);
+    } else if (command == 'V') {
+        if (k) error = em_approve(d);
+        else em_dismiss(d);
+        put(&error, 4);
+    } else if (command == 'C' || command == 'F') {
         n_shared = 0;
-        error = em_share(d, "pump-3", "normal", collect, NULL);
+        error = command == 'C' ? em_share(d, "pump-3", "normal", collect, NULL)
+                               : em_share_fault(d, "pump-3", "bearing", collect, NULL);
         uint32_t size = (uint32_t)n_shared;
         put(&error, 4);
         put(&size, 4);
@@ -85,22 +100,29 @@ static void run(em_device *d, int command, uint32_t k) {
     } else if (command == 'D') {
         uint32_t crc = 0;
         em_stream sum = {0};
-        em_put(&sum, d->U, 8 * (EM_PACKED(PUMP_HIDDEN) + PUMP_HIDDEN * PUMP_N + 2 * PUMP_N));
+        em_put(&sum, d->own.U, 8 * (EM_PACKED(PUMP_HIDDEN) + PUMP_HIDDEN * PUMP_N + 2 * PUMP_N));
         crc = sum.crc;
         put(&error, 4);
         put(&crc, 4);
-        put(&d->count, 8);
+        put(&d->own.count, 8);
     } else {
         for (uint32_t i = 0; i < k; i++) {
             float score = 0;
             em_result result = {0};
-            if (command == 'G' ? fread(steps, sizeof steps, 1, stdin) != 1
+            int integers = command == 'G' || command == 'I' || command == 'X';
+            if (integers ? fread(steps, sizeof steps, 1, stdin) != 1
                                : fread(x, sizeof x, 1, stdin) != 1)
                 exit(8);
             if (command == 'L') error = em_learn_and_score(d, x, &score);
             if (command == 'S') error = em_score(d, x, &score);
             if (command == 'T') error = em_take(d, x, &result);
             if (command == 'G') error = em_take_grid(d, steps, &result);
+            if (command == 'I') error = em_take_integers(d, steps, &result);
+            if (command == 'X') {
+                em_integers_to_grid(&pump_projection, steps, d->x);
+                put(d->x, sizeof steps);
+                continue;
+            }
             put(&error, 4);
             if (command == 'L' || command == 'S') put(&score, 4);
             else {
@@ -117,6 +139,10 @@ int main(void) {
     em_device device;
     char command;
     uint32_t k;
+#ifdef DRAWN
+    if (!em_check_table(&pump_projection)) return 6; /* there are no weights yet */
+    em_draw(&pump_projection);
+#endif
     if (em_check_table(&pump_projection)) return 2;
     if (em_init(&device, &pump_projection, memory, sizeof memory - 1) != EM_TOO_SMALL) return 3;
     if (em_init(&device, &pump_projection, memory, sizeof memory)) return 4;

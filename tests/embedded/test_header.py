@@ -1,6 +1,5 @@
 """edgemerge.h, compiled for this machine: the same bytes as Python, and the same decisions."""
 
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgemerge import Contribution, Detector, Projection, Stats, encode, save
+from edgemerge import Contribution, Detector, Monitor, Projection, Stats, decode, encode, save
 from edgemerge.core.errors import SettingError
 from edgemerge.core.limit import AlarmLevel
 from edgemerge.embedded.export import header_text, to_c
 from tests.cli.calls import call
-from tests.services.missing import SERVICES, left_out
+from tests.embedded.conftest import FLAGS
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +21,6 @@ N_INPUTS, N_HIDDEN = 6, 12
 FLOAT_TOLERANCE = 2e-4  # of a score, with float32 and one refinement of B
 DOUBLE_TOLERANCE = 1e-6  # scores are float32 then, too
 NOT_FINITE, FULL, BAD_BYTES, OTHER_FLEET, CORRUPT, WRITE_FAILED = -2, -3, -4, -5, -6, -7
-FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
-SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def projection(activation="tanh", **settings) -> Projection:
@@ -96,35 +93,18 @@ class Answers:
         return int(self.take("<u4")[0]), int(self.take("<i8")[0])
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Return a function that compiles the harness for a projection, once for each."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        left_out("a C compiler", SERVICES)
-    known: dict[tuple[str, tuple[str, ...]], Path] = {}
-
-    def build(p: Projection, *options: str) -> Device:
-        key = p.fingerprint, options
-        if key not in known:
-            folder = tmp_path_factory.mktemp("embedded")
-            (folder / "edgemerge.h").write_text(header_text(), encoding="utf-8")
-            (folder / "pump.h").write_text(to_c(p, "pump"), encoding="utf-8")
-            source = Path(__file__).with_name("harness.c")
-            words = [*FLAGS, *SANITIZED, *options, "-I", folder, source, "-o", folder / "run"]
-            subprocess.run([compiler, *words], check=True, timeout=120)
-            known[key] = folder / "run"
-        return Device(known[key])
-
-    return build
-
-
 @pytest.mark.parametrize("level", ["-O1", "-O2", "-O3", "-Os"])
 def test_the_optimizer_finds_nothing_to_warn_of(compiled, level, tmp_path):
     folder = compiled(projection()).program.parent
     source = Path(__file__).with_name("harness.c")
     words = [*FLAGS, level, "-I", folder, "-c", source, "-o", tmp_path / "harness.o"]
     subprocess.run(["cc", *words], check=True, timeout=120)
+
+
+@pytest.fixture
+def compiled(build):
+    """Return a function that starts commands for a device with a projection."""
+    return lambda p, *options, **more: Device(build(p, "harness.c", *options, **more))
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
@@ -174,6 +154,25 @@ def test_a_weight_of_negative_zero_keeps_its_sign_in_the_fingerprint(compiled):
     p = projection(width=2.0**-14)  # so that many weights round to 0
     assert np.signbit(p.A[p.A == 0.0]).any()
     compiled(p).answers()  # which recomputes the fingerprint first
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_weights_drawn_on_the_device_are_those_of_python(compiled, activation):
+    names = tuple("abcdef") if activation in ("relu", "cosine") else None
+    p, X = projection(activation, names=names, seed=2**64 - 3, grid_bits=9), samples(40)
+    device = compiled(p, draw=True)  # which recomputes the fingerprint before and after
+    device.rows("L", X)
+    device.ask("C")
+    answers = device.answers()
+    answers.scores(len(X))
+    assert answers.contribution() == encode(Contribution("pump-3", Stats.of(p, X), revision=1))
+
+
+def test_drawn_weights_of_negative_zero_keep_their_sign(compiled):
+    p = projection(width=2.0**-18)
+    assert np.signbit(p.A[p.A == 0.0]).any()
+    assert not np.signbit(p.A[p.A == 0.0]).all()
+    compiled(p, draw=True).answers()
 
 
 def test_what_others_saw_is_adopted_and_taken_back(compiled):
@@ -351,13 +350,115 @@ def test_integers_on_the_grid_give_the_same_as_readings(compiled):
     assert one.answers().data == other.answers().data
 
 
-def test_the_command_writes_the_header_and_the_constants(tmp_path):
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        # steps of two, exact; every second reading is a tie; converters; beyond integers: doubles
+        [(0, 4096), (0, 16384), (0, 3300), (-32768, 32767), (-3, 5), (-1e300, 1e300)],
+        [(1e9, 1e9 + 7), (0.1, 0.2), (12345.678, 12346), (-7.5, 0.25), (0, 1e6), (-1, 1)],
+    ],
+)
+def test_whole_numbers_need_no_doubles_and_give_the_same(compiled, ranges):
+    low, high = np.array(ranges).T
+    p = projection(low=low, high=high)
+    rng = np.random.default_rng(1)
+    ends = np.clip([low - 2.0 * (high - low), high + 2.0 * (high - low)], -(2.0**31), 2.0**31 - 1)
+    edges = np.array([-(2**31), 2**31 - 1, 0, 1, -1, 2])
+    lowest, highest = np.rint(ends).astype(np.int64)
+    near = rng.integers(lowest, highest, size=(20000, N_INPUTS), endpoint=True)
+    X = np.vstack([near, rng.integers(-(2**31), 2**31, (2000, N_INPUTS)), edges])
+    device = compiled(p)
+    device.rows("X", X, "<i4")
+    found = device.answers().take("<i4", X.size).reshape(X.shape)
+    assert np.array_equal(found, p.to_grid(X.astype(float)) / p.step)
+
+
+def test_whole_numbers_are_taken_like_readings(compiled):
+    p = projection(low=0.0, high=3300.0)
+    X = np.rint((samples(300) + 3.0) * 400.0)
+    one, other = compiled(p), compiled(p)
+    one.rows("T", X)
+    other.rows("I", X, "<i4")
+    assert one.answers().data == other.answers().data
+
+
+def episodes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return calm samples, and odd ones of two kinds."""
+    calm, odd, other = samples(16 * N_HIDDEN + 100), samples(150, 1), samples(150, 2)
+    odd[:, 2] += 1.5
+    other[:, 4] -= 1.5
+    return calm, odd, other
+
+
+def test_the_odd_samples_of_an_episode_are_kept_as_in_a_monitor(compiled):
+    p = projection()
+    calm, odd, other = episodes()
+    quiet = calm[:30]
+    device = compiled(p, "-DEM_DOUBLE")
+    device.ask("K")
+    parts = [calm, odd, quiet, odd[:3], quiet, other, quiet, odd[50:101], quiet]
+    for part in parts:
+        device.rows("T", part)
+    device.ask("F")
+    device.ask("C")
+    answers = device.answers()
+    assert answers.error() == 0
+    results = [answers.results(len(part)) for part in parts]
+    assert [r["alarm"].any() for r in results[1::2]] == [True, True, True, True]
+    fault = decode(answers.contribution(), Contribution)
+    # a monitor on a learner that has learnt what the device had learnt when the fault began
+    learner = Detector(p)
+    learner.learn(calm[results[0]["learnt"]])
+    monitor = Monitor(learner, limit=4.0)
+    for part in parts[1:]:
+        for at, x in enumerate(part):
+            monitor.take(x, float(at))
+    known = monitor.odd_patterns["odd-1"]
+    assert fault.stats == known.stats
+    assert (fault.kind, fault.pattern, fault.device) == ("fault", "bearing", "pump-3")
+    assert 150 < fault.stats.count < 220  # of odd samples, and of none of the other kind
+    assert answers.contribution().find(b'"revision":"2"') > 0
+
+
+@pytest.mark.parametrize("approve", [1, 0])
+def test_a_pattern_is_approved_or_dismissed(compiled, approve):
+    p = projection()
+    calm, odd, _ = episodes()
+    device = compiled(p)
+    device.ask("K")
+    device.rows("T", calm)
+    device.rows("T", odd)
+    for each in "CF":
+        device.ask(each)
+    device.ask("V", approve)
+    for each in "CF":
+        device.ask(each)
+    device.rows("T", odd)
+    answers = device.answers()
+    assert answers.error() == 0
+    answers.results(len(calm))
+    assert answers.results(len(odd))["alarm"][-1]
+    own, pattern = (decode(answers.contribution(), Contribution).stats for _ in "CF")
+    assert pattern.count == 8 * (len(odd) // 8)  # whole blocks of samples
+    assert answers.error() == 0
+    mine, left = (decode(answers.contribution(), Contribution).stats for _ in "CF")
+    assert mine == (own + pattern if approve else own)
+    assert left == Stats.empty(p)
+    assert answers.results(len(odd))["alarm"][20:].any() == (not approve)
+
+
+@pytest.mark.parametrize("options", [(), ("--c", "--draw")])
+def test_the_command_writes_headers_constants_and_an_example(tmp_path, options):
     p = projection("cosine")
     save(p, tmp_path / "pump.projection")
-    answer = call("export", str(tmp_path / "pump.projection"), "--name", "pump", "--out", tmp_path)
+    words = (str(tmp_path / "pump.projection"), "--name", "mill", "--out", tmp_path, *options)
+    answer = call("export", *words)
     assert answer.exit_code == 0
     assert (tmp_path / "edgemerge.h").read_text(encoding="utf-8") == header_text()
-    assert (tmp_path / "pump.h").read_text(encoding="utf-8") == to_c(p, "pump")
+    expected = to_c(p, "mill", draw=bool(options))
+    assert (tmp_path / "mill.h").read_text(encoding="utf-8") == expected
+    build = ["cc", *FLAGS, "-O2", "-c", tmp_path / "mill_example.c", "-o", tmp_path / "mill.o"]
+    subprocess.run(build, check=True, timeout=120)
 
 
 def test_a_name_that_c_does_not_allow_is_refused():

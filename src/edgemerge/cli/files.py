@@ -610,9 +610,15 @@ def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
     }
 
 
-@click.command(epilog=example("edgemerge export pump.projection --name pump --out firmware"))
+@click.command(epilog=example("edgemerge export pump.projection --c --name pump --out firmware"))
 @click.argument("projection", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--c", is_flag=True, expose_value=False, help="Write C99: the only language yet.")
 @click.option("--name", default="projection", show_default=True, help="Name of the constants in C.")
+@click.option(
+    "--draw",
+    is_flag=True,
+    help="Let the device draw the weights into its RAM, instead of a table in flash.",
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -621,19 +627,18 @@ def _level_shift(learner: Any, before: dict[str, Any]) -> dict[str, float]:
     help="Folder for the files.",
 )
 @json_option
-def export(projection: Path, name: str, out: Path, *, as_json: bool) -> None:
+def export(projection: Path, name: str, out: Path, *, draw: bool, as_json: bool) -> None:
     """Write a projection as C, for a microcontroller.
 
-    Writes edgemerge.h, a C99 header that learns, scores, shares and adopts, and NAME.h with the
-    constants of the projection. What such a device shares has the bytes that this program writes.
+    Writes edgemerge.h, a C99 header that learns, scores, shares and adopts, edgemerge_link.h, which
+    talks to `edgemerge bridge`, NAME.h with the constants of the projection, and NAME_example.c.
+    What such a device shares has the bytes that this program writes.
     """
-    from edgemerge.cli.options import projection_of
-    from edgemerge.embedded.export import HEADER_FILE, header_text, to_c
+    from edgemerge.embedded.export import to_files
     from edgemerge.files import load, write_atomically
 
-    found = projection_of(load(projection))
+    texts = to_files(projection_of(load(projection)), name, draw=draw)
     out.mkdir(parents=True, exist_ok=True)
-    texts = {HEADER_FILE: header_text(), f"{name}.h": to_c(found, name)}
     for file, text in texts.items():
         write_atomically(text.encode(), out / file)
     written = [str(out / file) for file in texts]

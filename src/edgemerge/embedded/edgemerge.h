@@ -51,10 +51,28 @@ enum { EM_IDENTITY, EM_SIGMOID, EM_TANH, EM_RELU, EM_COSINE };
 #define EM_VERSION 1
 #define EM_VOTES 3       /* an episode begins when so many */
 #define EM_OF 5          /* of the last so many scores are above the limit */
+#define EM_BLOCK 8       /* odd samples that join a pattern together */
 #define EM_MAX_ODD 4     /* times the limit: an isolated sample above it is not learnt */
+#define EM_TOO_ODD 128   /* marks the age of an isolated sample that is not learnt */
 #define EM_FAR 256       /* half-ranges: readings further out are clipped */
 #define EM_EXACT ((int64_t)1 << 53)         /* quanta up to which sums are exact in Python, too */
 #define EM_FAR_HIDDEN ((int64_t)1 << 26) /* steps, whose square is half of that */
+
+/* A whole number r becomes (r * gain + shift) / 2^bits steps, by integers alone. */
+typedef struct {
+    int64_t shift;
+    int32_t gain;  /* 0: the range is so far off that it takes doubles */
+    uint8_t bits;
+    uint8_t exact; /* gain and shift are not rounded */
+} em_integer_map;
+
+/* What weights are drawn from, with SplitMix64. */
+typedef struct {
+    uint64_t seed;
+    double width, bias_width; /* times 2^weight_bits */
+    const uint64_t *keys;     /* (n): of inputs that have names, else NULL */
+    int32_t *A, *b;           /* where em_draw puts them */
+} em_source;
 
 /* The constants of a projection, as `edgemerge export --c` writes them: they can stay in flash. */
 typedef struct {
@@ -81,6 +99,8 @@ typedef struct {
     const char *fingerprint; /* 64 hexadecimal digits */
     const char *settings;    /* JSON text, escaped as it stands in a header */
     const char *tensors;     /* the end of a header */
+    const em_integer_map *integers; /* (n): the same as gain and shift */
+    const em_source *source;        /* of weights that em_draw draws; NULL: A and b are a table */
 } em_projection;
 
 #define EM_PACKED(N) ((size_t)(N) * ((size_t)(N) + 1) / 2)
@@ -88,6 +108,10 @@ typedef struct {
     (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) +                                         \
      EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + 2 * (size_t)(n)) +             \
      EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
+#define EM_PATTERN_WORDS(n, N)                                                                    \
+    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) + EM_REALS(3 * (size_t)(n)) +              \
+     EM_INTS(EM_BLOCK * (size_t)(n)))
+#define EM_PATTERN_BYTES(n, N) (8 * EM_PATTERN_WORDS(n, N))
 #define EM_REALS(count) (((count) * sizeof(em_real) + 7) / 8)
 #define EM_INTS(count) (((count) * 4 + 7) / 8)
 #define EM_BYTES(n, N) (8 * EM_WORDS(n, N))
@@ -100,11 +124,32 @@ typedef struct {
     uint8_t learnt;
 } em_result;
 
+/* Sums that add up, in quanta. */
 typedef struct {
+    int64_t *U, *V, *C, *S;
+    int64_t count;   /* samples */
+    int64_t largest; /* at least the largest of diag(U), S and count, in quanta */
+} em_sums;
+
+struct em_device;
+
+/* Odd samples of episodes, which were not learnt: em_keep_pattern gives it its memory. */
+typedef struct {
+    em_sums sums;
+    void (*keep)(struct em_device *d, int odd); /* pointers: no code if no pattern is kept */
+    void (*end)(struct em_device *d);
+    int32_t *rows;                      /* (EM_BLOCK, n) that are assigned together */
+    em_real *mean, *direction, *scale;  /* (n): of residuals, in units of what is usual */
+    float cosine, squares;              /* sums over its blocks, for what is coherent with it */
+    uint16_t blocks;
+    uint8_t n_rows;
+    uint32_t left_out; /* samples of episodes that are unlike it */
+} em_pattern;
+
+typedef struct em_device {
     const em_projection *projection;
-    int64_t *U, *V, *C, *S; /* own sums, in quanta */
-    int64_t count;          /* samples */
-    int64_t largest;        /* at least the largest of diag(U), S and count, in quanta */
+    em_sums own;            /* what this device has learnt */
+    em_pattern *pattern;    /* what it has not learnt and waits for a review, or NULL */
     const uint8_t *others;  /* received arrays U, V, C, S as float64, or NULL */
     int64_t others_count;   /* in quanta of the count, as it was sent */
     em_real *P, *B, *g, *k, *row, *e;
@@ -135,23 +180,49 @@ static inline int64_t em_shift_to_even(int64_t value, unsigned bits) {
     return down + (part > half || (part == half && (down & 1)));
 }
 
-static inline int em_to_grid(const em_projection *p, const double *readings, int32_t *x) {
+static inline int32_t em_round(double number) {
+    /* to the nearest whole number, ties to even */
+    int32_t found = (int32_t)number; /* towards 0 */
+    double part = number - (double)found;
+    if (part > 0.5 || (part == 0.5 && (found & 1))) found++;
+    if (part < -0.5 || (part == -0.5 && (found & 1))) found--;
+    return found;
+}
+
+static inline int32_t em_step(const em_projection *p, unsigned i, double reading) {
     const double far = (double)EM_FAR * (double)((uint32_t)1 << p->grid_bits);
+    /* two statements: a fused multiply-add would round other readings than Python does */
+    volatile double scaled = reading * p->gain[i];
+    double steps = scaled + p->shift[i];
+    return em_round(steps > far ? far : steps < -far ? -far : steps);
+}
+
+static inline int em_to_grid(const em_projection *p, const double *readings, int32_t *x) {
     for (unsigned i = 0; i < p->n; i++) {
-        /* two statements: a fused multiply-add would round other readings than Python does */
-        volatile double scaled = readings[i] * p->gain[i];
-        double steps = scaled + p->shift[i];
         if (!(readings[i] - readings[i] == 0.0)) return EM_NOT_FINITE;
-        if (steps > far) steps = far;
-        if (steps < -far) steps = -far;
-        double whole = (double)(int32_t)steps; /* towards 0 */
-        double part = steps - whole;
-        int32_t found = (int32_t)whole;
-        if (part > 0.5 || (part == 0.5 && (found & 1))) found++;
-        if (part < -0.5 || (part == -0.5 && (found & 1))) found--;
-        x[i] = found;
+        x[i] = em_step(p, i, readings[i]);
     }
     return EM_OK;
+}
+
+static inline void em_integers_to_grid(const em_projection *p, const int32_t *readings,
+                                       int32_t *x) {
+    /* the same numbers as em_to_grid. Python rounds twice, in double: a sum that is so close to a
+     * tie that this, or the rounding of gain and shift, might matter is left to doubles as well. */
+    const int64_t far = (int64_t)EM_FAR << p->grid_bits;
+    for (unsigned i = 0; i < p->n; i++) {
+        const em_integer_map *map = p->integers + i;
+        int64_t sum = (int64_t)readings[i] * map->gain + map->shift;
+        int64_t slack = (readings[i] < 0 ? -(int64_t)readings[i] : readings[i]) + 1024;
+        int64_t half = map->bits ? (int64_t)1 << (map->bits - 1) : 0;
+        int64_t beyond = (int64_t)((uint64_t)sum & (2 * (uint64_t)half - (half != 0))) - half;
+        if (map->gain && (map->exact || beyond > slack || beyond < -slack)) {
+            int64_t steps = em_shift_to_even(sum, map->bits);
+            x[i] = (int32_t)(steps > far ? far : steps < -far ? -far : steps);
+        } else {
+            x[i] = em_step(p, i, (double)readings[i]);
+        }
+    }
 }
 
 static inline int32_t em_look_up(const em_projection *p, int32_t point) {
@@ -260,10 +331,10 @@ static inline double em_unit(const em_projection *p) {
 }
 
 static inline int em_on_own_scale(const em_device *d) {
-    return d->others && 10 * d->count >= 13 * (int64_t)d->projection->N;
+    return d->others && 10 * d->own.count >= 13 * (int64_t)d->projection->N;
 }
 
-static inline int em_make_room(em_device *d) {
+static inline int em_make_room(const em_device *d, em_sums *to) {
     /* EM_FULL unless the sample x with hidden values h fits into the sums */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
@@ -278,31 +349,31 @@ static inline int em_make_room(em_device *d) {
     }
     int64_t more = h2 > x2 ? h2 : x2;
     if (more < one) more = one;
-    if (d->largest > EM_EXACT - 1 - more) { /* look again: this bound is a rough one */
-        d->largest = d->count * one;
+    if (to->largest > EM_EXACT - 1 - more) { /* look again: this bound is a rough one */
+        to->largest = to->count * one;
         for (unsigned i = 0; i < N; i++)
-            if (d->U[em_at(N, i, i)] > d->largest) d->largest = d->U[em_at(N, i, i)];
+            if (to->U[em_at(N, i, i)] > to->largest) to->largest = to->U[em_at(N, i, i)];
         for (unsigned j = 0; j < n; j++)
-            if (d->S[j] > d->largest) d->largest = d->S[j];
-        if (d->largest > EM_EXACT - 1 - more) return EM_FULL;
+            if (to->S[j] > to->largest) to->largest = to->S[j];
+        if (to->largest > EM_EXACT - 1 - more) return EM_FULL;
     }
-    d->largest += more;
+    to->largest += more;
     return EM_OK;
 }
 
-static inline void em_add(em_device *d) {
-    /* add the sample x with hidden values h to own sums: M2, M10 */
+static inline void em_add(const em_device *d, em_sums *to) {
+    /* add the sample x with hidden values h to sums: M2, M10 */
     unsigned n = d->projection->n, N = d->projection->N;
-    int64_t *U = d->U, *V = d->V;
+    int64_t *U = to->U, *V = to->V;
     for (unsigned i = 0; i < N; i++) {
         for (unsigned j = i; j < N; j++) *U++ += (int64_t)d->h[i] * d->h[j];
         for (unsigned j = 0; j < n; j++) *V++ += (int64_t)d->h[i] * d->x[j];
     }
     for (unsigned j = 0; j < n; j++) {
-        d->C[j] += d->x[j];
-        d->S[j] += (int64_t)d->x[j] * d->x[j];
+        to->C[j] += d->x[j];
+        to->S[j] += (int64_t)d->x[j] * d->x[j];
     }
-    d->count++;
+    to->count++;
 }
 
 /* ---------------------------------------------------------------------------------- readout */
@@ -313,7 +384,7 @@ static inline double em_ridge(const em_device *d) {
     int64_t trace = 0;
     for (unsigned i = 0; i < p->N; i++) {
         size_t at = em_at(p->N, i, i);
-        trace += d->U[at] + (em_on_own_scale(d) ? 0 : em_other(d, at));
+        trace += d->own.U[at] + (em_on_own_scale(d) ? 0 : em_other(d, at));
     }
     double least = (double)p->N * em_unit(p), found = (double)p->ridge;
     if (trace <= 0) return least;
@@ -329,7 +400,7 @@ static inline int em_sweep(em_device *d, double ridge) {
     unsigned N = d->projection->N;
     em_real *P = d->P, *column = d->k;
     for (size_t i = 0; i < EM_PACKED(N); i++)
-        P[i] = (em_real)((double)(d->U[i] + em_other(d, i)) * em_unit(d->projection));
+        P[i] = (em_real)((double)(d->own.U[i] + em_other(d, i)) * em_unit(d->projection));
     for (unsigned i = 0; i < N; i++) P[em_at(N, i, i)] += (em_real)ridge;
     for (unsigned k = 0; k < N; k++) {
         em_real pivot = P[em_at(N, k, k)];
@@ -353,7 +424,7 @@ static inline void em_load_V(const em_device *d, unsigned i, em_real *row) {
     unsigned n = d->projection->n;
     size_t at = (size_t)i * n, others = EM_PACKED(d->projection->N) + at;
     for (unsigned j = 0; j < n; j++)
-        row[j] = (em_real)((double)(d->V[at + j] + em_other(d, others + j)) *
+        row[j] = (em_real)((double)(d->own.V[at + j] + em_other(d, others + j)) *
                            em_unit(d->projection));
 }
 
@@ -365,9 +436,9 @@ static inline double em_residual(const em_device *d, unsigned i, unsigned j) {
     double found = 0.0;
     for (unsigned k = 0; k < N; k++) {
         size_t u = em_at(N, i, k);
-        found += (double)(d->U[u] + em_other(d, u)) * (double)d->B[(size_t)k * n + j];
+        found += (double)(d->own.U[u] + em_other(d, u)) * (double)d->B[(size_t)k * n + j];
     }
-    found = ((double)(d->V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
+    found = ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
     return found - d->ridge * (double)d->B[at];
 }
 
@@ -376,16 +447,16 @@ static inline void em_fit_own(em_device *d) {
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
     double squares = 0.0, freedom = 0.0;
-    for (unsigned j = 0; j < n; j++) squares += (double)d->S[j];
+    for (unsigned j = 0; j < n; j++) squares += (double)d->own.S[j];
     for (unsigned i = 0; i < N; i++) {
         for (unsigned k = 0; k < N; k++)
-            freedom += (double)d->U[em_at(N, i, k)] * (double)d->P[em_at(N, i, k)];
+            freedom += (double)d->own.U[em_at(N, i, k)] * (double)d->P[em_at(N, i, k)];
         for (unsigned j = 0; j < n; j++) {
             size_t at = (size_t)i * n + j;
             double UB = 0.0;
             for (unsigned k = 0; k < N; k++)
-                UB += (double)d->U[em_at(N, i, k)] * (double)d->B[(size_t)k * n + j];
-            squares += (double)d->B[at] * (UB - 2.0 * (double)d->V[at]);
+                UB += (double)d->own.U[em_at(N, i, k)] * (double)d->B[(size_t)k * n + j];
+            squares += (double)d->B[at] * (UB - 2.0 * (double)d->own.V[at]);
         }
     }
     d->squares = squares > 0.0 ? squares * em_unit(p) : 0.0;
@@ -409,14 +480,14 @@ static inline void em_solve(em_device *d) {
     }
     double J = 0.0, norm = 0.0, trace = 0.0;
     for (unsigned j = 0; j < n; j++)
-        J += (double)(d->S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
+        J += (double)(d->own.S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
     for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
         for (unsigned i = 0; i < N; i++) {
             double residual = em_residual(d, i, j);
             size_t at = (size_t)i * n + j;
             d->g[i] = (em_real)residual;
             J -= (double)d->B[at] *
-                 ((double)(d->V[at] + em_other(d, EM_PACKED(N) + at)) * em_unit(p) + residual);
+                 ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * em_unit(p) + residual);
         }
         for (unsigned i = 0; i < N; i++) {
             em_real more = 0;
@@ -465,7 +536,7 @@ static inline void em_look(em_device *d, double *squares, double *leverage) {
 static inline float em_score_of(const em_device *d, double squares, double leverage) {
     /* M11 */
     const em_projection *p = d->projection;
-    double n = (double)p->n, count = (double)d->count, loss, freedom, floor = em_unit(p) / 12.0;
+    double n = (double)p->n, count = (double)d->own.count, loss, freedom, floor = em_unit(p) / 12.0;
     if (em_on_own_scale(d)) {
         loss = d->squares;
         freedom = d->freedom;
@@ -492,10 +563,10 @@ static inline void em_follow(em_device *d, double squares, double leverage) {
         for (unsigned i = 0; i < N; i++) {
             double Ug = 0.0, gap = 0.0;
             for (unsigned k = 0; k < N; k++)
-                Ug += (double)d->U[em_at(N, i, k)] * (double)d->g[k];
+                Ug += (double)d->own.U[em_at(N, i, k)] * (double)d->g[k];
             for (unsigned j = 0; j < n; j++) {
                 size_t at = (size_t)i * n + j;
-                gap += ((double)d->g[i] * (double)d->V[at] - Ug * (double)d->B[at]) *
+                gap += ((double)d->g[i] * (double)d->own.V[at] - Ug * (double)d->B[at]) *
                        (double)d->e[j];
             }
             bend += Ug * unit * (double)d->g[i];
@@ -529,7 +600,7 @@ static inline int em_score_grid(em_device *d, float *score) {
     double squares, leverage;
     if (em_project(d->projection, d->x, d->h)) return EM_FULL;
     *score = 0.0f;
-    if (!d->count && !d->others) return EM_OK;
+    if (!d->own.count && !d->others) return EM_OK;
     em_freshen(d);
     em_look(d, &squares, &leverage);
     *score = em_score_of(d, squares, leverage);
@@ -538,16 +609,16 @@ static inline int em_score_grid(em_device *d, float *score) {
 
 static inline int em_learn_projected(em_device *d) {
     /* learn the sample x with hidden values h, and follow P and B */
-    int first = !d->count && !d->others, scale = em_on_own_scale(d);
+    int first = !d->own.count && !d->others, scale = em_on_own_scale(d);
     double squares = 0.0, leverage = 0.0;
     if (!first) {
         em_freshen(d);
         em_look(d, &squares, &leverage);
     }
     double asked = d->asked;
-    if (em_make_room(d)) return EM_FULL;
+    if (em_make_room(d, &d->own)) return EM_FULL;
     if (!first) em_follow(d, squares, leverage);
-    em_add(d);
+    em_add(d, &d->own);
     if (first || scale != em_on_own_scale(d) || asked != em_ridge(d)) d->steps = EM_SOLVE_EVERY;
     return EM_OK;
 }
@@ -561,11 +632,11 @@ static inline int em_init(em_device *d, const em_projection *p, void *memory, si
     memset(d, 0, sizeof *d);
     memset(memory, 0, EM_BYTES(n, N));
     d->projection = p;
-    d->U = (int64_t *)memory;
-    d->V = d->U + EM_PACKED(N);
-    d->C = d->V + N * n;
-    d->S = d->C + n;
-    d->P = (em_real *)(void *)(d->S + n);
+    d->own.U = (int64_t *)memory;
+    d->own.V = d->own.U + EM_PACKED(N);
+    d->own.C = d->own.V + N * n;
+    d->own.S = d->own.C + n;
+    d->P = (em_real *)(void *)(d->own.S + n);
     d->B = d->P + EM_PACKED(N);
     d->g = d->B + N * n;
     d->k = d->g + N;
@@ -584,7 +655,7 @@ static inline int em_init(em_device *d, const em_projection *p, void *memory, si
 /* Whether enough is known for scores to mean something. */
 static inline int em_ready(const em_device *d) {
     int64_t others = d->others_count >> (2 * d->projection->grid_bits);
-    return 10 * (d->count + others) >= 13 * (int64_t)d->projection->N;
+    return 10 * (d->own.count + others) >= 13 * (int64_t)d->projection->N;
 }
 
 /* Score a sample without learning it: 1 is usual, 4 is four times the usual squared error; 0 if
@@ -623,15 +694,126 @@ static inline float em_raise_level(em_device *d, float score) {
     return d->level = sorted[EM_VOTES - 1] > least ? sorted[EM_VOTES - 1] : least;
 }
 
+static inline double em_sqrt(double number) {
+    /* by Newton's method, from a power of two that is at most twice as large */
+    double root = 1.0;
+    if (!(number > 0.0)) return 0.0;
+    while (root * root < number) root *= 2.0;
+    while (root * root >= 4.0 * number) root /= 2.0;
+    for (int i = 0; i < 6; i++) root = 0.5 * (root + number / root);
+    return root;
+}
+
+static inline void em_usual(const em_device *d, em_real *usual) {
+    /* the usual error of each input: M10, M11 */
+    const em_projection *p = d->projection;
+    unsigned n = p->n, N = p->N;
+    int own = em_on_own_scale(d);
+    double count = (double)d->own.count + (own ? 0.0 : (double)d->others_count * em_unit(p));
+    double freedom = own ? d->freedom : (double)N - d->ridge * d->trace;
+    double spare = 1.0 - freedom / count, floor = em_unit(p) / 12.0;
+    size_t V = EM_PACKED(N), S = V + (size_t)N * n + n;
+    if (spare < 1e-6) spare = 1e-6;
+    for (unsigned j = 0; j < n; j++) {
+        double sum = (double)(d->own.S[j] + (own ? 0 : em_other(d, S + j)));
+        for (unsigned i = 0; i < N; i++) {
+            size_t at = (size_t)i * n + j;
+            double UB = 0.0;
+            for (unsigned k = 0; k < N; k++) {
+                size_t u = em_at(N, i, k);
+                UB += (double)(d->own.U[u] + (own ? 0 : em_other(d, u))) *
+                      (double)d->B[(size_t)k * n + j];
+            }
+            UB -= 2.0 * (double)(d->own.V[at] + (own ? 0 : em_other(d, V + at)));
+            sum += (double)d->B[at] * UB;
+        }
+        sum *= em_unit(p) / count / (spare * spare);
+        usual[j] = (em_real)em_sqrt(sum > floor ? sum : floor);
+    }
+}
+
+static inline void em_assign(em_device *d) {
+    /* add the block of odd samples to the pattern if it points the same way, as in a Monitor */
+    em_pattern *to = d->pattern;
+    unsigned n = d->projection->n, rows = to->n_rows;
+    double along = 0.0, mean2 = 0.0, direction2 = 0.0, least = 0.6;
+    to->n_rows = 0;
+    if (!to->sums.count) em_usual(d, to->scale);
+    for (unsigned j = 0; j < n; j++) {
+        to->mean[j] /= to->scale[j] * (em_real)rows;
+        along += (double)to->mean[j] * (double)to->direction[j];
+        mean2 += (double)to->mean[j] * (double)to->mean[j];
+        direction2 += (double)to->direction[j] * (double)to->direction[j];
+    }
+    if (to->sums.count) {
+        double size = em_sqrt(mean2 * direction2), cosine = size > 0.0 ? along / size : 0.0;
+        if (to->blocks >= 4) { /* three deviations below the mean, in bounds */
+            double middle = (double)to->cosine / to->blocks;
+            double spread = (double)to->squares / to->blocks - middle * middle;
+            least = middle - 3.0 * em_sqrt(spread > 0.0 ? spread : 0.0);
+            least = least < 0.5 ? 0.5 : least > 0.9 ? 0.9 : least;
+        }
+        if (cosine < least) {
+            to->left_out += rows;
+            rows = 0;
+        } else if (to->blocks < UINT16_MAX) {
+            to->blocks++;
+            to->cosine += (float)cosine;
+            to->squares += (float)(cosine * cosine);
+        }
+    }
+    for (unsigned i = 0; i < rows; i++) {
+        memcpy(d->x, to->rows + (size_t)i * n, n * sizeof(int32_t));
+        (void)em_project(d->projection, d->x, d->h); /* it was scored, so it can be */
+        if (em_make_room(d, &to->sums)) to->left_out++;
+        else em_add(d, &to->sums);
+    }
+    for (unsigned j = 0; j < n; j++) {
+        if (rows) to->direction[j] += (em_real)rows * to->mean[j];
+        to->mean[j] = 0;
+    }
+}
+
+static inline void em_end_block(em_device *d) {
+    /* the episode has ended: samples that are too few for a block are left out */
+    if (d->pattern->n_rows >= EM_VOTES) em_assign(d);
+    d->pattern->n_rows = 0;
+    memset(d->pattern->mean, 0, d->projection->n * sizeof(em_real));
+}
+
+static inline void em_keep_row(em_device *d) {
+    /* keep the sample x, whose residual e is at hand, for the pattern */
+    em_pattern *to = d->pattern;
+    unsigned n = d->projection->n;
+    memcpy(to->rows + (size_t)to->n_rows++ * n, d->x, n * sizeof(int32_t));
+    for (unsigned j = 0; j < n; j++) to->mean[j] += d->e[j];
+}
+
+static inline void em_keep_odd(em_device *d, int odd) {
+    /* in an episode: the odd samples before it, then the sample x if it is odd */
+    unsigned n = d->projection->n;
+    double squares, leverage;
+    if (odd) em_keep_row(d);
+    for (unsigned i = 0; i < d->n_odd; i++) {
+        memcpy(d->x, d->odd + (size_t)i * n, n * sizeof(int32_t));
+        (void)em_project(d->projection, d->x, d->h);
+        em_look(d, &squares, &leverage);
+        em_keep_row(d);
+    }
+    if (d->pattern->n_rows >= EM_BLOCK) em_assign(d);
+}
+
 static inline int em_settle_odd(em_device *d) {
     /* learn odd samples that no episode followed, the oldest first */
     unsigned n = d->projection->n;
     int error = EM_OK;
-    while (d->n_odd && d->ages[0] >= EM_OF && !error) {
+    while (d->n_odd && (d->ages[0] & ~EM_TOO_ODD) >= EM_OF && !error) {
+        int too_odd = d->ages[0] & EM_TOO_ODD;
         memcpy(d->x, d->odd, n * sizeof(int32_t));
         d->n_odd--;
         memmove(d->odd, d->odd + n, (size_t)d->n_odd * n * sizeof(int32_t));
         memmove(d->ages, d->ages + 1, d->n_odd);
+        if (too_odd) continue;
         error = em_project(d->projection, d->x, d->h);
         if (!error) error = em_learn_projected(d);
     }
@@ -646,27 +828,30 @@ static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result
     if (x != d->x) memcpy(d->x, x, n * sizeof(int32_t));
     int error = em_score_grid(d, &found.score);
     if (error) return error;
-    found.ready = (uint8_t)(em_ready(d) && (uint64_t)d->count >= d->commissioning);
-    int odd = 0;
+    found.ready = (uint8_t)(em_ready(d) && (uint64_t)d->own.count >= d->commissioning);
+    int odd = 0, ended = 0;
     if (found.ready) {
         found.level = em_raise_level(d, found.score);
         found.alarm = found.level > d->limit;
         odd = found.score > d->limit;
         d->episodes += found.alarm && !d->alarm;
+        ended = d->alarm && !found.alarm;
         d->alarm = found.alarm;
     }
     for (int i = 0; i < d->n_odd; i++) d->ages[i]++;
     if (found.alarm) {
+        if (d->pattern) d->pattern->keep(d, odd);
         d->n_odd = 0; /* they were the beginning of it */
     } else {
         if (!odd) {
             error = em_learn_projected(d);
             found.learnt = !error;
-        } else if (found.score <= EM_MAX_ODD * d->limit) { /* it waits: fewer than EM_OF can */
+        } else if (d->n_odd < EM_OF) { /* it waits whether an episode follows */
             memcpy(d->odd + (size_t)d->n_odd * n, d->x, n * sizeof(int32_t));
-            d->ages[d->n_odd++] = 0;
+            d->ages[d->n_odd++] = found.score > EM_MAX_ODD * d->limit ? EM_TOO_ODD : 0;
         }
         if (!error) error = em_settle_odd(d);
+        if (ended && d->pattern) d->pattern->end(d);
     }
     *result = found;
     return error;
@@ -676,6 +861,58 @@ static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result
 static inline int em_take(em_device *d, const double *readings, em_result *result) {
     int error = em_to_grid(d->projection, readings, d->x);
     return error ? error : em_take_grid(d, d->x, result);
+}
+
+/* The same for readings that are whole numbers, such as those of a converter: it gives the same
+ * as em_take does for them, without doubles. */
+static inline int em_take_integers(em_device *d, const int32_t *readings, em_result *result) {
+    em_integers_to_grid(d->projection, readings, d->x);
+    return em_take_grid(d, d->x, result);
+}
+
+/* Keep the odd samples of episodes, as the sums of one pattern that waits for a review. `memory`
+ * holds at least EM_PATTERN_BYTES(n, N) bytes, aligned to 8. The samples of the first episode form
+ * the pattern; later ones join it if they point the same way, and are left out if they do not. */
+static inline int em_keep_pattern(em_device *d, em_pattern *pattern, void *memory, size_t bytes) {
+    size_t n = d->projection->n, N = d->projection->N;
+    if (bytes < EM_PATTERN_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
+    memset(pattern, 0, sizeof *pattern);
+    memset(memory, 0, EM_PATTERN_BYTES(n, N));
+    pattern->sums.U = (int64_t *)memory;
+    pattern->sums.V = pattern->sums.U + EM_PACKED(N);
+    pattern->sums.C = pattern->sums.V + N * n;
+    pattern->sums.S = pattern->sums.C + n;
+    pattern->mean = (em_real *)(void *)(pattern->sums.S + n);
+    pattern->direction = pattern->mean + n;
+    pattern->scale = pattern->direction + n;
+    pattern->rows = (int32_t *)(void *)((int64_t *)(void *)pattern->mean + EM_REALS(3 * n));
+    pattern->keep = em_keep_odd;
+    pattern->end = em_end_block;
+    d->pattern = pattern;
+    return EM_OK;
+}
+
+/* What a person says of the pattern: it is not normal. Then another one can be kept. */
+static inline void em_dismiss(em_device *d) {
+    em_pattern *pattern = d->pattern;
+    if (pattern)
+        (void)em_keep_pattern(d, pattern, pattern->sums.U,
+                              EM_PATTERN_BYTES(d->projection->n, d->projection->N));
+}
+
+/* What a person says of the pattern: it is normal. Its sums are added to those of the device. */
+static inline int em_approve(em_device *d) {
+    em_pattern *pattern = d->pattern;
+    size_t n = d->projection->n, N = d->projection->N;
+    if (!pattern) return EM_OK;
+    if (pattern->sums.largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
+    for (size_t i = 0; i < EM_PACKED(N) + N * n + 2 * n; i++)
+        d->own.U[i] += pattern->sums.U[i]; /* U, V, C, S in one: M7 */
+    d->own.count += pattern->sums.count;
+    d->own.largest += pattern->sums.largest;
+    d->steps = EM_SOLVE_EVERY;
+    em_dismiss(d);
+    return EM_OK;
 }
 
 /* -------------------------------------------------------------------------------- exchanging */
@@ -692,10 +929,14 @@ typedef struct {
 } em_stream;
 
 static inline void em_put(em_stream *to, const void *bytes, size_t size) {
+    static const uint32_t table[16] = {
+        0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC, 0x76DC4190, 0x6B6B51F4,
+        0x4DB26158, 0x5005713C, 0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
+        0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C}; /* of CRC-32, by four bits */
     const uint8_t *each = (const uint8_t *)bytes;
     for (size_t i = 0; i < size; i++) {
-        to->crc ^= each[i];
-        for (int k = 0; k < 8; k++) to->crc = (to->crc >> 1) ^ (0xEDB88320u & (0u - (to->crc & 1u)));
+        to->crc = table[(to->crc ^ each[i]) & 15] ^ to->crc >> 4;
+        to->crc = table[(to->crc ^ each[i] >> 4) & 15] ^ to->crc >> 4;
     }
     to->size += size;
     if (to->write && !to->failed) to->failed = to->write(to->context, bytes, size) != 0;
@@ -746,11 +987,11 @@ static inline void em_put_count(em_stream *to, int64_t count) {
     em_put_number(to, (uint32_t)(word >> 52) - 1023);
 }
 
-static inline void em_put_header(em_stream *to, const em_device *d, const char *device,
-                          const char *pattern) {
+static inline void em_put_header(em_stream *to, const em_device *d, int64_t count, const char *kind,
+                                 const char *device, const char *pattern) {
     const em_projection *p = d->projection;
     em_put_text(to, "{\"__metadata__\":{\"edgemerge\":\"1\",\"kind\":\"");
-    em_put_text(to, device ? "contribution" : "stats");
+    em_put_text(to, kind);
     em_put_text(to, "\",\"form\":\"exact\",\"fingerprint\":\"");
     em_put_text(to, p->fingerprint);
     em_put_text(to, "\",\"projection\":\"");
@@ -766,32 +1007,45 @@ static inline void em_put_header(em_stream *to, const em_device *d, const char *
         em_put_number(to, d->revision);
     }
     em_put_text(to, "\",\"count\":\"");
-    em_put_count(to, d->count);
+    em_put_count(to, count);
     em_put_text(to, p->tensors);
     while (to->size & 7) em_put_text(to, " ");
 }
 
-/* Send what this device saw itself as a contribution, with the next revision: the same bytes that
- * Python sends. Names are plain ASCII without quotes or backslashes. */
-static inline int em_share(em_device *d, const char *device, const char *pattern, em_write write,
-                    void *context) {
+static inline int em_share_sums(em_device *d, const em_sums *sums, const char *kind,
+                                const char *device, const char *pattern, em_write write,
+                                void *context) {
     const em_projection *p = d->projection;
     unsigned bits = 2u * p->grid_bits;
     em_stream length = {0}, to = {0};
     d->revision++;
-    em_put_header(&length, d, device, pattern);
+    em_put_header(&length, d, sums->count, kind, device, pattern);
     to.write = write;
     to.context = context;
     em_put64(&to, length.size);
     em_stream header = to;
     header.size = 0;
-    em_put_header(&header, d, device, pattern);
+    em_put_header(&header, d, sums->count, kind, device, pattern);
     to.failed = header.failed;
-    for (size_t i = 0; i < EM_PACKED(p->N); i++) em_put64(&to, em_float64(d->U[i], bits));
-    for (size_t i = 0; i < (size_t)p->N * p->n; i++) em_put64(&to, em_float64(d->V[i], bits));
-    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(d->C[j], p->grid_bits));
-    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(d->S[j], bits));
+    for (size_t i = 0; i < EM_PACKED(p->N); i++) em_put64(&to, em_float64(sums->U[i], bits));
+    for (size_t i = 0; i < (size_t)p->N * p->n; i++) em_put64(&to, em_float64(sums->V[i], bits));
+    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(sums->C[j], p->grid_bits));
+    for (unsigned j = 0; j < p->n; j++) em_put64(&to, em_float64(sums->S[j], bits));
     return to.failed ? EM_WRITE_FAILED : EM_OK;
+}
+
+/* Send what this device saw itself as a contribution, with the next revision: the same bytes that
+ * Python sends. Names are plain ASCII without quotes or backslashes. */
+static inline int em_share(em_device *d, const char *device, const char *pattern, em_write write,
+                           void *context) {
+    return em_share_sums(d, &d->own, "contribution", device, pattern, write, context);
+}
+
+/* Send the pattern that is kept as a fault with a name, by which other devices know it. */
+static inline int em_share_fault(em_device *d, const char *device, const char *name,
+                                 em_write write, void *context) {
+    if (!d->pattern) return EM_BAD_BYTES;
+    return em_share_sums(d, &d->pattern->sums, "fault", device, name, write, context);
 }
 
 typedef struct {
@@ -856,15 +1110,13 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     size_t at = 0, width = sizeof last - 1;
     while (at + width < length && memcmp(header + at, last, width)) at++;
     if (at + width >= length) return EM_BAD_BYTES;
-    em_device other = *d;
     int64_t count = 0;
     int digits = em_parse_count(header + at + width, (size_t)length - at - width, bits, &count);
     if (!digits) return EM_BAD_BYTES;
     em_comparison same = {header, (size_t)length, 1};
     em_stream to = {em_compare, &same, 0, 0, 0};
-    other.count = count >> bits;
-    if ((other.count << bits) != count) return EM_BAD_BYTES; /* fractions: not for small devices */
-    em_put_header(&to, &other, NULL, NULL);
+    if (((count >> bits) << bits) != count) return EM_BAD_BYTES; /* fractions: for larger devices */
+    em_put_header(&to, d, count >> bits, "stats", NULL, NULL);
     if (!same.same) return EM_OTHER_FLEET;
     if (same.size) return EM_BAD_BYTES;
     const uint8_t *arrays = header + length;
@@ -880,7 +1132,7 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
         if (found < 0) return EM_BAD_BYTES;
     }
     if (count > largest) largest = count;
-    if (largest > EM_EXACT - 1 - d->largest) return EM_FULL;
+    if (largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
     d->others = arrays;
     d->others_count = count;
     d->steps = EM_SOLVE_EVERY;
@@ -912,10 +1164,10 @@ static inline int em_save(em_device *d, const em_storage *storage) {
     em_put64(&to, EM_MAGIC);
     em_put64(&to, d->saved + 1);
     em_put(&to, p->fingerprint, 64);
-    em_put64(&to, (uint64_t)d->count);
+    em_put64(&to, (uint64_t)d->own.count);
     em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
     em_put64(&to, (uint64_t)d->commissioning << 32 | limit);
-    for (size_t i = 0; i < sums; i++) em_put64(&to, (uint64_t)d->U[i]); /* U, V, C, S in one */
+    for (size_t i = 0; i < sums; i++) em_put64(&to, (uint64_t)d->own.U[i]); /* U, V, C, S in one */
     em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
     if (to.failed) return EM_WRITE_FAILED;
     d->saved++;
@@ -956,18 +1208,18 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
         if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
         uint64_t word = em_read64(bytes);
         uint32_t low = (uint32_t)word;
-        if (i == 10) d->count = (int64_t)word;
+        if (i == 10) d->own.count = (int64_t)word;
         else if (i == 11) {
             d->revision = low;
             d->incarnation = (uint32_t)(word >> 32);
         } else if (i == 12) {
             memcpy(&d->limit, &low, 4);
             d->commissioning = (uint32_t)(word >> 32);
-        } else if (i < words - 1) d->U[i - 13] = (int64_t)word;
+        } else if (i < words - 1) d->own.U[i - 13] = (int64_t)word;
         else d->episodes = low;
     }
     d->saved = (uint32_t)numbers[slot];
-    d->largest = EM_EXACT; /* counted again when the next sample is learnt */
+    d->own.largest = EM_EXACT; /* counted again when the next sample is learnt */
     d->steps = EM_SOLVE_EVERY;
     return EM_OK;
 }
@@ -1024,38 +1276,95 @@ static inline int em_sha256_add(void *context, const void *bytes, size_t size) {
     return 0;
 }
 
+static inline void em_sha256_begin(em_sha256 *hash) {
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memcpy(hash->state, start, sizeof start);
+    hash->size = 0;
+}
+
+static inline void em_sha256_end(em_sha256 *hash, uint8_t *digest) {
+    uint64_t bits = 8 * hash->size;
+    (void)em_sha256_add(hash, "\x80", 1);
+    while ((hash->size & 63) != 56) (void)em_sha256_add(hash, "", 1);
+    for (int i = 56; i >= 0; i -= 8) {
+        uint8_t byte = (uint8_t)(bits >> i);
+        (void)em_sha256_add(hash, &byte, 1);
+    }
+    for (int i = 0; i < 32; i++) digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
 static inline uint64_t em_bits_of(double value) {
     uint64_t word;
     memcpy(&word, &value, 8);
     return word;
 }
 
+static inline uint64_t em_mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+static inline int32_t em_draw_one(const em_projection *p, unsigned i, unsigned j, int *negative) {
+    /* weight j of input i, or of the bias if i is n: SplitMix64, then twelve uniform numbers that
+     * add up to a nearly Gaussian one for cosine, else one uniform number */
+    const uint64_t gamma = UINT64_C(0x9E3779B97F4A7C15);
+    const em_source *s = p->source;
+    uint64_t key = i == p->n ? UINT64_MAX : s->keys ? s->keys[i] : i;
+    uint64_t state = em_mix(em_mix(s->seed + gamma) + key);
+    int64_t drawn = 0;
+    double unit = 1.0 / 65536.0;
+    if (p->activation == EM_COSINE && i < p->n) {
+        for (unsigned k = 1; k <= 3; k++) {
+            uint64_t word = em_mix(state + (3 * (uint64_t)j + k) * gamma);
+            for (unsigned bit = 0; bit < 64; bit += 16) drawn += (int64_t)(word >> bit & 0xFFFF);
+        }
+        drawn -= 6 * 65535;
+    } else {
+        drawn = (int64_t)(em_mix(state + (j + (uint64_t)1) * gamma) >> 11) - ((int64_t)1 << 52);
+        unit = 1.0 / (double)((int64_t)1 << 52);
+    }
+    *negative = drawn < 0;
+    volatile double scaled = (double)drawn * unit * (i == p->n ? s->bias_width : s->width);
+    return em_round(scaled); /* not fused with what rounding subtracts */
+}
+
+/* Draw the weights from the settings of the projection, as Python does, into RAM. It does nothing
+ * if they are a table in flash. */
+static inline void em_draw(const em_projection *p) {
+    int negative;
+    for (unsigned i = 0; p->source && i <= p->n; i++)
+        for (unsigned j = 0; j < p->N; j++)
+            (i < p->n ? p->source->A + (size_t)i * p->N : p->source->b)[j] =
+                em_draw_one(p, i, j, &negative);
+}
+
 /* Recompute the fingerprint from the constants; EM_BAD_TABLE if they are not what it names. */
 static inline int em_check_table(const em_projection *p) {
-    em_sha256 hash = {{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c,
-                       0x1f83d9ab, 0x5be0cd19}, {0}, 0};
+    em_sha256 hash;
+    uint8_t digest[32];
+    em_sha256_begin(&hash);
     em_stream to = {em_sha256_add, &hash, 0, 0, 0};
     size_t weights = (size_t)p->n * p->N, zero = 0;
     em_put(&to, p->words, p->words_length);
     for (size_t i = 0; i < weights + p->N; i++) {
         uint64_t word = em_float64(i < weights ? p->A[i] : p->b[i - weights], p->weight_bits);
+        int negative = 0;
+        if (!word && p->source)
+            (void)em_draw_one(p, (unsigned)(i / p->N), (unsigned)(i % p->N), &negative);
         if (zero < p->n_negative_zeros && p->negative_zeros[zero] == i) {
-            word = (uint64_t)1 << 63;
+            negative = 1;
             zero++;
         }
+        if (negative) word = (uint64_t)1 << 63;
         em_put64(&to, word);
     }
     for (unsigned i = 0; i < p->n; i++) em_put64(&to, em_bits_of(p->low[i]));
     for (unsigned i = 0; i < p->n; i++) em_put64(&to, em_bits_of(p->high[i]));
-    uint64_t bits = 8 * hash.size;
-    (void)em_sha256_add(&hash, "\x80", 1);
-    while ((hash.size & 63) != 56) (void)em_sha256_add(&hash, "", 1);
-    for (int i = 56; i >= 0; i -= 8) {
-        uint8_t byte = (uint8_t)(bits >> i);
-        (void)em_sha256_add(&hash, &byte, 1);
-    }
+    em_sha256_end(&hash, digest);
     for (int i = 0; i < 64; i++)
-        if (p->fingerprint[i] != "0123456789abcdef"[hash.state[i / 8] >> (28 - 4 * (i % 8)) & 15])
+        if (p->fingerprint[i] != "0123456789abcdef"[digest[i / 2] >> (i % 2 ? 0 : 4) & 15])
             return EM_BAD_TABLE;
     return EM_OK;
 }

@@ -5,35 +5,72 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from importlib.resources import files
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.errors import SettingError
-from edgemerge.core.projection import FORMAT, Projection, activation_table
+from edgemerge.core.projection import FORMAT, Projection, activation_table, name_key
 from edgemerge.wire.codec import projection_to_text
 
 HEADER_FILE = "edgemerge.h"
+LINK_FILE = "edgemerge_link.h"
+EXAMPLE_FILE = "example.c"
 ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu", "cosine")  # in the order of the header
 RANK_POINTS = 256  # points of a table between two counts
 MAX_INPUTS = MAX_HIDDEN = 65535
 MAX_LINE = 96  # characters
+# Of an integer map: with readings of 32 bits, products and sums stay below 2⁶³, and exact ones
+# below 2⁵³, where Python's are exact as well.
+MAX_GAIN, MAX_SHIFT, MAX_MAP_BITS = 2**31 - 1, 2**61, 62
+MAX_EXACT_GAIN, MAX_EXACT_SHIFT = 2**21, 2**51
 
 Array = NDArray[np.float64]
 
 
-def header_text() -> str:
-    """Return the C99 header, which needs the constants of a projection."""
-    return files(__package__).joinpath(HEADER_FILE).read_text(encoding="utf-8")
+def header_text(file: str = HEADER_FILE) -> str:
+    """Return a C99 header, which needs the constants of a projection.
+
+    Args:
+        file: "edgemerge.h" (the default), or "edgemerge_link.h", which talks to a bridge.
+    """
+    return files(__package__).joinpath(file).read_text(encoding="utf-8")
 
 
-def to_c(projection: Projection, name: str) -> str:
+def example_text(name: str) -> str:
+    """Return a C program that uses the constants of this name.
+
+    Args:
+        name: The name that `to_c` was given.
+    """
+    template = files(__package__).joinpath(EXAMPLE_FILE).read_text(encoding="utf-8")
+    return template.replace("pump", name).replace("PUMP", name.upper())
+
+
+def to_files(projection: Projection, name: str, *, draw: bool = False) -> dict[str, str]:
+    """Return all that firmware needs: both headers, the constants, and an example, by file name.
+
+    Args:
+        projection: The projection that the fleet shares.
+        name: A name for the constants, as for `to_c`.
+        draw: Let the device draw the weights, as for `to_c`.
+    """
+    headers = {file: header_text(file) for file in (HEADER_FILE, LINK_FILE)}
+    constants = to_c(projection, name, draw=draw)
+    return {**headers, f"{name}.h": constants, f"{name}_example.c": example_text(name)}
+
+
+def to_c(projection: Projection, name: str, *, draw: bool = False) -> str:
     """Return the constants of a projection as C source.
 
     Args:
         projection: The projection that the fleet shares.
         name: A name for the constants, such as "pump": letters, digits and underscores.
+        draw: Leave the weights out, so that the device draws them into its RAM with `em_draw`.
+            By default they are a table, which stays in flash.
 
     Raises:
         SettingError: The name is not one of C, or the projection is too large for a small device.
@@ -52,8 +89,6 @@ def to_c(projection: Projection, name: str) -> str:
             f"{MAX_INPUTS} at most"
         )
     bits = p.weight_bits
-    numbers = np.concatenate([p.A.ravel(), p.b])
-    zeros = np.flatnonzero((numbers == 0.0) & np.signbit(numbers))
     first, rises = _table(p)
     ends = [np.broadcast_to(np.asarray(end), p.n_inputs) for end in (p.low, p.high)]
     words = f"edgemerge {FORMAT} {p.activation} {p.grid_bits} " + "\0".join(p.names or ())
@@ -67,19 +102,19 @@ def to_c(projection: Projection, name: str) -> str:
         f"#define {name.upper()}_N {p.n_inputs}",
         f"#define {name.upper()}_HIDDEN {p.n_hidden}",
         "",
-        *_array("int32_t", f"{name}_A", _steps(p.A.ravel(), bits)),
-        *_array("int32_t", f"{name}_b", _steps(p.b, bits)),
-        *_array("uint32_t", f"{name}_negative_zeros", map(str, zeros)),
+        *(_drawn(p, name) if draw else _baked(p, name)),
         *_array("double", f"{name}_gain", _hex(p.grid.gain, p.n_inputs)),
         *_array("double", f"{name}_shift", _hex(p.grid.shift, p.n_inputs)),
         *_array("double", f"{name}_low", _hex(ends[0], p.n_inputs)),
         *_array("double", f"{name}_high", _hex(ends[1], p.n_inputs)),
         *_array("uint8_t", f"{name}_rises", map(str, [*np.packbits(rises, bitorder="little"), 0])),
         *_array("uint32_t", f"{name}_ranks", map(str, [0, *ranks])),
+        *_array("em_integer_map", f"{name}_integers", _integer_maps(p)),
         f"static const em_projection {name}_projection = {{",
         f"    {p.n_inputs}, {p.n_hidden}, {p.grid_bits}, {bits}, "
         f"{ACTIVATIONS.index(p.activation)},",
-        f"    {name}_A, {name}_b, {name}_negative_zeros, {len(zeros)},",
+        f"    {name}_A, {name}_b, "
+        + ("NULL, 0," if draw else f"{name}_negative_zeros, {len(_negative_zeros(p))},"),
         f"    {name}_gain, {name}_shift, {name}_low, {name}_high,",
         f"    {name}_rises, {name}_ranks, {len(rises)}, {first},",
         f"    {p.rule.ridge!r}f, {p.rule.loss_share!r}f,",
@@ -87,10 +122,65 @@ def to_c(projection: Projection, name: str) -> str:
         f"    {len(words.encode()) + 1},",
         *_string(p.fingerprint.encode(), ","),
         *_string(_escaped(projection_to_text(p)).encode(), ","),
-        *_string(_tensors(p).encode(), "};"),
+        *_string(_tensors(p).encode(), ","),
+        f"    {name}_integers, {f'&{name}_source' if draw else 'NULL'}}};",
         "",
     ]
     return "\n".join(parts)
+
+
+def _baked(p: Projection, name: str) -> list[str]:
+    """Return the weights as tables."""
+    return [
+        *_array("int32_t", f"{name}_A", _steps(p.A.ravel(), p.weight_bits)),
+        *_array("int32_t", f"{name}_b", _steps(p.b, p.weight_bits)),
+        *_array("uint32_t", f"{name}_negative_zeros", map(str, _negative_zeros(p))),
+    ]
+
+
+def _negative_zeros(p: Projection) -> NDArray[np.intp]:
+    numbers = np.concatenate([p.A.ravel(), p.b])
+    return np.flatnonzero((numbers == 0.0) & np.signbit(numbers))
+
+
+def _drawn(p: Projection, name: str) -> list[str]:
+    """Return what the weights are drawn from, and memory for them."""
+    scale = 2.0**p.weight_bits
+    width = cast(float, p.width) * scale
+    keys = f"{name}_keys" if p.names else "NULL"
+    named = (f"UINT64_C({name_key(each)})" for each in p.names or ())
+    return [
+        *(_array("uint64_t", keys, named) if p.names else ()),
+        f"static int32_t {name}_A[{p.n_inputs * p.n_hidden}], {name}_b[{p.n_hidden}];",
+        f"static const em_source {name}_source = {{",
+        f"    UINT64_C({p.seed}), {width.hex()}, {((p.rule.period / 2.0 or 1.0) * scale).hex()}, "
+        f"{keys}, {name}_A, {name}_b,",
+        "};",
+    ]
+
+
+def _integer_maps(p: Projection) -> Iterable[str]:
+    """Return for each input how whole numbers become steps of the grid, by integers alone."""
+    for pair in zip(
+        *(np.broadcast_to(a, p.n_inputs) for a in (p.grid.gain, p.grid.shift)), strict=True
+    ):
+        gain, shift = map(Fraction, map(float, pair))
+        bits = max(gain.denominator, shift.denominator).bit_length() - 1
+        exact = (
+            bits <= MAX_MAP_BITS
+            and abs(gain * 2**bits) <= MAX_EXACT_GAIN
+            and abs(shift * 2**bits) <= MAX_EXACT_SHIFT
+        )
+        if not exact:
+            bits = MAX_MAP_BITS
+            while bits and (gain * 2**bits > MAX_GAIN or abs(shift * 2**bits) > MAX_SHIFT):
+                bits -= 1
+        fits = exact or bits > 0
+        yield (
+            f"{{INT64_C({round(shift * 2**bits)}), {round(gain * 2**bits)}, {bits}, {int(exact)}}}"
+            if fits
+            else "{0, 0, 0, 0}"
+        )
 
 
 def _table(p: Projection) -> tuple[int, NDArray[np.uint8]]:
