@@ -22,6 +22,7 @@ SECTIONS = {
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",
         "monitor": "edgemerge.cli.agent",
+        "bridge": "edgemerge.cli.serve",
         "dashboard": "edgemerge.cli.serve",
     },
     "Research": {"paper": "edgemerge.cli.paper", "simulate": "edgemerge.cli.demo"},

@@ -1,4 +1,4 @@
-"""Commands of the server: run it (`serve`), and sign in to its pages (`dashboard`)."""
+"""Commands of the server: `serve`, its `bridge` for small devices, and its `dashboard`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ from typing import Any
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs
-from edgemerge.cli.options import DEFAULT_PORT, operator_connection, server_options
-from edgemerge.cli.output import format_time, json_option, print_fields, print_json, remark
+from edgemerge.cli.options import (
+    DEFAULT_PORT,
+    ca_option,
+    operator_connection,
+    projection_of,
+    server_options,
+)
+from edgemerge.cli.output import (
+    format_time,
+    json_option,
+    print_fields,
+    print_json,
+    print_json_line,
+    remark,
+)
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -173,6 +186,143 @@ def certificate(file: Path, *, makes_next: bool, switch: bool, as_json: bool) ->
     found = {"file": str(file), "sha256": certificates.read_fingerprint(file)}
     found["next"] = certificates.read_fingerprint(coming) if coming.exists() else ""
     print_json(found) if as_json else print_fields(found)
+
+
+@click.command(
+    epilog=example(
+        "edgemerge bridge --server https://hub:8470 --fleet pumps --tokens tokens \\",
+        "    --serial /dev/ttyUSB0 --serial /dev/ttyUSB1:57600",
+    )
+)
+@click.option("--server", metavar="URL", envvar="EDGEMERGE_SERVER", help="Address of the server.")
+@click.option("--fleet", help="Name of the fleet on the server.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Exchange through this folder instead of a server; needs --projection.",
+)
+@click.option("--projection", type=NEW_FILE, help="What the devices share, for --folder.")
+@click.option(
+    "--tokens",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder with DEVICE.token for each device, as `edgemerge enrol` writes it.",
+)
+@click.option(
+    "--serial",
+    "lines",
+    multiple=True,
+    metavar="PATH[:BAUD]",
+    help="Serial line to a device, 115200 baud unless given; can be repeated.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Take devices over TCP; port 0: any.")
+@click.option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
+@ca_option
+@click.option(
+    "--log-level", type=LOG_LEVELS, default="info", show_default=True, help="Lowest level."
+)
+@json_option
+def bridge(
+    server: str | None,
+    fleet: str | None,
+    tokens: Path,
+    lines: tuple[str, ...],
+    listen: str | None,
+    port_file: Path | None,
+    log_level: str,
+    *,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Connect small devices on serial lines or TCP to a fleet.
+
+    Devices use edgemerge_link.h, which `edgemerge export` writes. Each proves with its own token
+    who it is. Runs until a signal stops it. With --json it prints each report of a device as a
+    line.
+    """
+    from threading import Event
+
+    from edgemerge.daemon import log_to_stderr, stop_on_signals
+    from edgemerge.embedded.bridge import Bridge, TokenFolder
+    from edgemerge.files import write_atomically
+
+    if not lines and not listen:
+        raise CommandError("found no line: give --serial PATH or --listen HOST:PORT")
+    if not tokens.is_dir():
+        raise CommandError(f"{tokens} is no folder: put DEVICE.token of each device into one")
+    connect = _uplinks(server, fleet, where, show=print_json_line if as_json else None)
+    log_to_stderr(log_level)
+    stop = Event()
+    with stop_on_signals(stop):
+        found = Bridge(TokenFolder(tokens), connect, stop)
+        for line in lines:
+            found.open_serial(*_serial_line(line))
+        if listen:
+            port = found.listen(*_host_and_port(listen))
+            if port_file:
+                write_atomically(f"{port}\n".encode(), port_file)
+        found.wait()
+
+
+def _uplinks(
+    server: str | None,
+    fleet: str | None,
+    where: dict[str, Any],
+    show: Callable[[dict[str, Any]], None] | None,
+) -> Callable[[str, str], Any]:
+    """Return how a device reaches its fleet: on a server, or through a folder."""
+    from dataclasses import asdict
+
+    from edgemerge.embedded.bridge import DeviceReport, ServerReports, Uplink
+    from edgemerge.exchange.client import ReportClient
+    from edgemerge.exchange.folder import FolderExchange
+    from edgemerge.exchange.http import HttpExchange
+    from edgemerge.files import load
+
+    folder, projection, ca_file = (where[name] for name in ("folder", "projection", "ca_file"))
+    if (folder is None) == (server is None or fleet is None):
+        raise CommandError("give --server and --fleet, or --folder and --projection")
+    if folder is not None and projection is None:
+        raise CommandError("--folder needs --projection: a folder does not say what devices share")
+    shared = None if projection is None else projection_of(load(projection))
+
+    def connect(device: str, token: str) -> Uplink:
+        exchange: Any
+        reports: list[Callable[[DeviceReport], None]] = []
+        if show is not None:
+            reports.append(lambda report: show(asdict(report)))
+        if folder is not None:
+            exchange = FolderExchange(folder, shared)  # type: ignore[arg-type]  # checked above
+        else:
+            address = str(server), str(fleet)
+            exchange = HttpExchange(*address, token, ca_file=ca_file)
+            reports.append(
+                ServerReports(ReportClient(*address, device, token, ca_file=ca_file).send)
+            )
+
+        def report_all(report: DeviceReport) -> None:
+            for each in reports:
+                each(report)
+
+        return Uplink(exchange, report_all)
+
+    return connect
+
+
+def _serial_line(line: str) -> tuple[str, int]:
+    path, _, baud = line.rpartition(":")
+    if not path:
+        return line, 115200
+    if not baud.isdigit():
+        raise CommandError(f'found --serial "{line}", expected PATH or PATH:BAUD')
+    return path, int(baud)
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise CommandError(f'found --listen "{listen}", expected HOST:PORT')
+    return host.strip("[]"), int(port)
 
 
 @click.command(
