@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting naming attack honest hostile paper docs \
+	lasting naming attack honest hostile paper docs mcu \
 	screenshots flower services setup clean
 
 help:  ## list the targets
@@ -35,6 +35,12 @@ bench: .venv/ready-bench  ## measure speed against other ways, in one run
 
 bulk: .venv/ready-dask  ## two workers sum up 480 MB, one is killed: the same bits
 	@$(BIN)/python examples/bulk/try_it.py
+
+mcu: .venv/ready-dev  ## firmware for Cortex-M in QEMU: tests, three boards in a fleet, tables
+	@scripts/services mcu
+	@$(BIN)/python -m pytest -q tests/embedded
+	@$(BIN)/python -m examples.microcontroller.try_it
+	@$(BIN)/python -m benchmarks.microcontroller
 
 layout: .venv/ready-dev  ## count files, lines and calls of one sample, PUT and pull, and time them
 	@$(BIN)/python -m benchmarks.layout

@@ -15,25 +15,13 @@
 #include "pump.h"
 
 static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
+#ifndef SMALL /* 16 kB of RAM have no room for these */
 static uint64_t pattern_memory[EM_PATTERN_WORDS(PUMP_N, PUMP_HIDDEN)];
 static em_pattern pattern;
 static uint8_t slots[2][EM_SAVED_BYTES(PUMP_N, PUMP_HIDDEN)];
-static uint8_t shared[1 << 20];
-static size_t n_shared, at, left;
+static size_t at, left;
 static int slot_of;
 static uint8_t *adopted;
-
-static void put(const void *bytes, size_t size) {
-    if (fwrite(bytes, 1, size, stdout) != size) exit(9);
-}
-
-static int collect(void *context, const void *bytes, size_t size) {
-    (void)context;
-    if (n_shared + size > sizeof shared) return 1;
-    memcpy(shared + n_shared, bytes, size);
-    n_shared += size;
-    return 0;
-}
 
 static int begin(void *context, int slot) {
     (void)context;
@@ -56,12 +44,46 @@ static int fetch(void *context, int slot, size_t from, void *bytes, size_t size)
     return 0;
 }
 
+#endif
+
+static void put(const void *bytes, size_t size) {
+    if (fwrite(bytes, 1, size, stdout) != size) exit(9);
+}
+
+static int count_bytes(void *context, const void *bytes, size_t size) {
+    (void)bytes;
+    *(uint32_t *)context += (uint32_t)size;
+    return 0;
+}
+
+static int put_bytes(void *context, const void *bytes, size_t size) {
+    (void)context;
+    put(bytes, size);
+    return 0;
+}
+
+static int share(em_device *d, int command, em_write write, void *context) {
+    return command == 'C' ? em_share(d, "pump-3", "normal", write, context)
+                          : em_share_fault(d, "pump-3", "bearing", write, context);
+}
+
 static void run(em_device *d, int command, uint32_t k) {
+#ifndef SMALL
     static const em_storage storage = {begin, append, fetch, NULL};
+#endif
     double x[PUMP_N];
     int32_t steps[PUMP_N];
     int32_t error = EM_OK;
-    if (command == 'A') {
+    if (command == 'D') {
+        uint32_t crc = 0;
+        em_stream sum = {0};
+        em_put(&sum, d->own.U, 8 * (EM_PACKED(PUMP_HIDDEN) + PUMP_HIDDEN * PUMP_N + 2 * PUMP_N));
+        crc = sum.crc;
+        put(&error, 4);
+        put(&crc, 4);
+        put(&d->own.count, 8);
+#ifndef SMALL
+    } else if (command == 'A') {
         uint8_t *bytes = k ? malloc(k) : NULL;
         if (k && fread(bytes, 1, k, stdin) != k) exit(8);
         error = em_adopt(d, bytes, k);
@@ -81,14 +103,15 @@ static void run(em_device *d, int command, uint32_t k) {
         if (k) error = em_approve(d);
         else em_dismiss(d);
         put(&error, 4);
+#endif
     } else if (command == 'C' || command == 'F') {
-        n_shared = 0;
-        error = command == 'C' ? em_share(d, "pump-3", "normal", collect, NULL)
-                               : em_share_fault(d, "pump-3", "bearing", collect, NULL);
-        uint32_t size = (uint32_t)n_shared;
+        uint32_t size = 0;
+        error = share(d, command, count_bytes, &size);
         put(&error, 4);
         put(&size, 4);
-        put(shared, n_shared);
+        d->revision--;
+        if (share(d, command, put_bytes, NULL)) exit(9);
+#ifndef SMALL
     } else if (command == 'W') {
         left = k;
         error = em_save(d, &storage);
@@ -97,14 +120,7 @@ static void run(em_device *d, int command, uint32_t k) {
         if (em_init(d, &pump_projection, memory, sizeof memory)) exit(7);
         error = em_resume(d, &storage);
         put(&error, 4);
-    } else if (command == 'D') {
-        uint32_t crc = 0;
-        em_stream sum = {0};
-        em_put(&sum, d->own.U, 8 * (EM_PACKED(PUMP_HIDDEN) + PUMP_HIDDEN * PUMP_N + 2 * PUMP_N));
-        crc = sum.crc;
-        put(&error, 4);
-        put(&crc, 4);
-        put(&d->own.count, 8);
+#endif
     } else {
         for (uint32_t i = 0; i < k; i++) {
             float score = 0;
@@ -150,6 +166,8 @@ int main(void) {
         if (fread(&k, 4, 1, stdin) != 1) return 5;
         run(&device, command, k);
     }
+#ifndef SMALL
     free(adopted);
+#endif
     return 0;
 }

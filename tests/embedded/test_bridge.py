@@ -250,7 +250,7 @@ def test_no_mutated_frame_or_payload_breaks_a_session_or_changes_the_fleet(count
     plain = [
         *((b"D", struct.pack("<I", at) + data[at : at + 200]) for at in range(0, len(data), 200)),
         (b"B", b""), (b"E", struct.pack("<II", len(data), crc32(data))), (b"T", b""),
-        (b"G", struct.pack("<IB", 0, 9)), (b"O", struct.pack("<fffBII", 1, 1, 4, 3, 9, 9)),
+        (b"G", struct.pack("<IB", 0, 9)), (b"O", struct.pack("<fffBIII", 1, 1, 4, 3, 9, 9, 9)),
         (b"H", b"\1pump-3"), (b"P", bytes(32)),
     ]  # fmt: skip
     framed = answered = 0
@@ -531,7 +531,8 @@ def test_the_command_connects_a_device_to_a_folder(build, readings, tmp_path):
         _, log = bridge.communicate(timeout=20)
     assert bridge.returncode == 0
     assert done.stderr.decode().splitlines()[-1] == "samples 100 of others 80"
-    assert (line["device"], line["samples"], line["alarm"]) == ("pump-3", 100, False)
+    found = [line[name] for name in ("device", "samples", "alarm", "others")]
+    assert found == ["pump-3", 100, False, 80]
     assert b"pushed device=pump-3 revision=" in log
     assert TOKEN.encode() not in log
     os.close(ours)

@@ -29,6 +29,7 @@ from time import monotonic, time
 from typing import Any, Protocol
 from zlib import crc32
 
+from edgemerge.core.detector import NORMAL
 from edgemerge.core.errors import EdgemergeError, SettingError, StaleError, UnavailableError
 from edgemerge.core.ledger import Contribution, Selection
 from edgemerge.daemon import Backoff
@@ -147,6 +148,7 @@ class DeviceReport:
         learnt: Whether the sample was learnt.
         samples: How many samples the device has learnt itself.
         episodes: How many episodes began since its sums began.
+        others: How many samples of others it has adopted.
     """
 
     device: str
@@ -159,9 +161,10 @@ class DeviceReport:
     learnt: bool
     samples: int
     episodes: int
+    others: int = 0
 
 
-REPORT = struct.Struct("<fffBII")
+REPORT = struct.Struct("<fffBIII")
 UNANSWERED = (b"B", b"D", b"O")  # a device does not listen while it streams
 
 
@@ -307,11 +310,11 @@ class Session:
 
     def _report(self, uplink: Uplink, payload: bytes) -> bytes:
         if len(payload) == REPORT.size and uplink.report is not None:
-            score, level, limit, marks, samples, episodes = REPORT.unpack(payload)
+            score, level, limit, marks, *counts = REPORT.unpack(payload)
             if all(isfinite(x) and x >= 0.0 for x in (score, level, limit)):
                 flags = bool(marks & 1), bool(marks & 2), bool(marks & 4)
                 numbers = float(score), float(level), float(limit)
-                uplink.report(DeviceReport(self.name, time(), *numbers, *flags, samples, episodes))
+                uplink.report(DeviceReport(self.name, time(), *numbers, *flags, *counts))
         return b""
 
 
@@ -584,10 +587,13 @@ class ServerReports:
             "limit": {"value": report.limit},
             "episodes": self._episodes,
         }
+        own, others = float(report.samples), float(report.others)
+        pattern = {"pattern": NORMAL, "own": own, "told": others, "used": self._taken}
         status = {
-            "samples": self._taken,
+            "samples": report.samples,
             "learnt": float(report.samples),
             "alarms": report.episodes,
+            "patterns": [pattern],
             "monitor": monitor,
         }
         sent = {"sent": report.at, "status": status, "points": [point] if report.score else []}

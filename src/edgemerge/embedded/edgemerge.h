@@ -227,20 +227,17 @@ static inline void em_integers_to_grid(const em_projection *p, const int32_t *re
 
 static inline int32_t em_look_up(const em_projection *p, int32_t point) {
     /* the number of changes before a point of the table */
-    int32_t found = (int32_t)p->ranks[point >> 8];
-    for (int32_t i = point & ~(int32_t)255; i + 8 <= point; i += 8) {
-        uint8_t bits = p->rises[i >> 3];
-        while (bits) {
-            bits = (uint8_t)(bits & (bits - 1));
-            found++;
-        }
+    uint32_t found = p->ranks[point >> 8];
+    const uint8_t *rises = p->rises + (point >> 8) * 32;
+    for (int32_t left = point & 255; left > 0; left -= 32, rises += 4) {
+        uint32_t bits = rises[0] | (uint32_t)rises[1] << 8 | (uint32_t)rises[2] << 16 |
+                        (uint32_t)rises[3] << 24;
+        if (left < 32) bits &= ((uint32_t)1 << left) - 1;
+        bits -= bits >> 1 & 0x55555555; /* counts of two bits, then of four, of eight, of all */
+        bits = (bits & 0x33333333) + (bits >> 2 & 0x33333333);
+        found += ((bits + (bits >> 4)) & 0x0F0F0F0F) * 0x01010101u >> 24;
     }
-    uint8_t last = (uint8_t)(p->rises[point >> 3] & (((uint32_t)1 << (point & 7)) - 1));
-    while (last) {
-        last = (uint8_t)(last & (last - 1));
-        found++;
-    }
-    return found;
+    return (int32_t)found;
 }
 
 static inline int32_t em_activate(const em_projection *p, int64_t z) {
@@ -557,20 +554,19 @@ static inline float em_score_of(const em_device *d, double squares, double lever
 static inline void em_follow(em_device *d, double squares, double leverage) {
     /* P and B with one more sample, whose g, k = h and e are at hand: M4, M5 */
     unsigned n = d->projection->n, N = d->projection->N;
-    double unit = em_unit(d->projection), step = 1.0 / (1.0 + leverage), g2 = 0.0, across = 0.0;
+    double unit = em_unit(d->projection), step = 1.0 / (1.0 + leverage);
+    em_real g2 = 0, across = 0; /* of few terms, so that em_real is enough */
     if (em_on_own_scale(d)) {
         double bend = 0.0, lean = 0.0, left = 1.0 - step * leverage;
         for (unsigned i = 0; i < N; i++) {
-            double Ug = 0.0, gap = 0.0;
-            for (unsigned k = 0; k < N; k++)
-                Ug += (double)d->own.U[em_at(N, i, k)] * (double)d->g[k];
+            em_real Ug = 0, gap = 0;
+            for (unsigned k = 0; k < N; k++) Ug += (em_real)d->own.U[em_at(N, i, k)] * d->g[k];
             for (unsigned j = 0; j < n; j++) {
                 size_t at = (size_t)i * n + j;
-                gap += ((double)d->g[i] * (double)d->own.V[at] - Ug * (double)d->B[at]) *
-                       (double)d->e[j];
+                gap += (d->g[i] * (em_real)d->own.V[at] - Ug * d->B[at]) * d->e[j];
             }
-            bend += Ug * unit * (double)d->g[i];
-            lean += gap * unit;
+            bend += (double)(Ug * d->g[i]) * unit;
+            lean += (double)gap * unit;
         }
         d->squares += step * (step * bend * squares - 2.0 * lean) + left * left * squares;
         d->freedom += left * leverage - step * bend;
@@ -583,12 +579,12 @@ static inline void em_follow(em_device *d, double squares, double leverage) {
             dot += B[j] * d->e[j];
             B[j] += share * d->e[j]; /* M5 */
         }
-        across += (double)d->g[i] * (double)dot;
-        g2 += (double)d->g[i] * (double)d->g[i];
+        across += d->g[i] * dot;
+        g2 += d->g[i] * d->g[i];
     }
     d->J += step * squares;
-    d->norm += step * (2.0 * across + step * g2 * squares);
-    d->trace -= step * g2;
+    d->norm += step * (2.0 * (double)across + step * (double)g2 * squares);
+    d->trace -= step * (double)g2;
     d->steps++;
 }
 

@@ -12,7 +12,8 @@
  *   E size (4), CRC-32 of all (4)          A
  *   T                                      S size (4), CRC-32 (4) of what others saw; 0: nothing
  *   G offset (4), size (1)                 C offset (4), bytes
- *   O score, level, limit (4 each, float), marks (1), samples (4), episodes (4)      (none)
+ *   O score, level, limit (4 each, float), marks (1: ready, 2: alarm, 4: learnt),     (none)
+ *     own samples, episodes, samples of others (4 each)
  *
  * Instead of an answer the bridge may say R status (1), newest revision (4; of a stale one): later,
  * refused, stale, broken (send it again), unknown (say hello first, as after its restart).
@@ -286,7 +287,9 @@ static inline int em_link_report(em_link *link, const em_device *d, const em_res
     em_payload(link)[12] = (uint8_t)(result->ready | result->alarm << 1 | result->learnt << 2);
     em_put32(em_payload(link) + 13, (uint32_t)d->own.count);
     em_put32(em_payload(link) + 17, d->episodes);
-    link->size = 21;
+    em_put32(em_payload(link) + 21,
+             (uint32_t)(d->others_count >> (2 * d->projection->grid_bits)));
+    link->size = 25;
     return em_link_send(link, 'O');
 }
 
