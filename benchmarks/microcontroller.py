@@ -102,7 +102,7 @@ def measured(board: Board, folder: Path, *options: str) -> Iterator[tuple[str, i
 def rows() -> Iterator[tuple[object, ...]]:
     """Yield a row for each processor, size and number."""
     for inputs, hidden in SIZES:
-        p = Projection(n_inputs=inputs, n_hidden=hidden, seed=7)
+        p = Projection(n_inputs=inputs, n_hidden=hidden, seed=7, low=-1000.0, high=1000.0)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for file, text in to_files(p, "pump").items():
@@ -126,6 +126,57 @@ def rows() -> Iterator[tuple[object, ...]]:
                     yield processor, inputs, hidden, "float", "firmware", flash, "bytes"
 
 
+def read_rows() -> dict[tuple[str, ...], int]:
+    """Return the value of each processor, inputs, hidden, numbers and what, as it was written."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return {tuple(row[:5]): int(row[5]) for row in list(csv.reader(file))[1:]}
+
+
+def memory_table(found: dict[tuple[str, ...], int]) -> str:
+    """Return what each size takes, as a table for the documentation."""
+    lines = [
+        "| inputs / hidden | RAM, `float` | RAM, `double` | one pattern | stack | firmware on M4 |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for n, N in SIZES:
+        size = str(n), str(N)
+        stack = max(found[p, *size, "float", "stack"] for p in BOARDS)
+        cells = [
+            f"{n} / {N}",
+            *(_kB(found["M4", *size, kind, "ram"]) for kind in ("float", "double")),
+            _kB(found["M4", *size, "float", "pattern"]),
+            f"{stack} B",
+            _kB(found["M4", *size, "float", "firmware"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+COUNTED = ("take integers", "take", "take integers with others", "solve", "solve with others")
+
+
+def instruction_table(found: dict[tuple[str, ...], int]) -> str:
+    """Return how many instructions each processor takes, as a table for the documentation."""
+    lines = [
+        f"| processor | inputs / hidden | {' | '.join(COUNTED)} |",
+        f"|---|---|{'---:|' * len(COUNTED)}",
+    ]
+    for n, N in SIZES:
+        for processor in BOARDS:
+            row = processor, str(n), str(N), "float"
+            cells = [_thousands(found[(*row, what)]) for what in COUNTED]
+            lines.append(f"| {processor} | {n} / {N} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _kB(size: int) -> str:
+    return f"{size / 1000:.1f} kB"
+
+
+def _thousands(count: int) -> str:
+    return f"{count / 1e6:.2g} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
 def main() -> None:
     """Measure, print and write all rows."""
     if missing := missing_tools():
@@ -137,6 +188,7 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             print(*row)
+    print(memory_table(read_rows()), instruction_table(read_rows()), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ static void next_sample(void) {
         if (i < 3) cause[i] = drawn;
         else x[i - 3] = cause[i % 3] + 0.5 * cause[(i / 3) % 3] + 0.1 * drawn;
     }
-    for (unsigned i = 0; i < PUMP_N; i++) integers[i] = (int32_t)(1000.0 * x[i]);
+    for (unsigned i = 0; i < PUMP_N; i++) x[i] = integers[i] = (int32_t)(1000.0 * x[i]);
 }
 
 static int discard(void *context, const void *bytes, size_t size) {
@@ -53,8 +53,8 @@ static int keep(void *context, const void *bytes, size_t size) {
 static void nothing(void) {}
 static void learn(void) { (void)em_learn(&device, x); }
 static void score_one(void) { (void)em_score(&device, x, &score); }
-static void learn_and_score(void) { (void)em_learn_and_score(&device, x, &score); }
 static void take(void) { (void)em_take(&device, x, &result); }
+static void take_integers(void) { (void)em_take_integers(&device, integers, &result); }
 static void to_grid(void) { (void)em_to_grid(&pump_projection, x, device.x); }
 static void integers_to_grid(void) {
     em_integers_to_grid(&pump_projection, integers, device.x);
@@ -103,14 +103,14 @@ int main(void) {
     measure("integers to the grid", integers_to_grid, 16);
     measure("learn", learn, 16);
     measure("score", score_one, 16);
-    measure("learn and score", learn_and_score, 16);
     measure("take", take, 16);
+    measure("take integers", take_integers, 16);
     measure("solve", solve, 2);
     if (em_share_sums(&device, &device.own, "stats", NULL, NULL, keep, NULL)) return 4;
     if (em_adopt(&device, total, n_total)) return 5;
     em_solve(&device);
-    measure("learn and score, with others", learn_and_score, 16);
-    measure("solve, with others", solve, 2);
+    measure("take integers with others", take_integers, 16);
+    measure("solve with others", solve, 2);
     measure("share", share, 1);
     measure("check the fingerprint", check, 1);
     return 0;

@@ -13,6 +13,7 @@ from edgemerge.core.limit import AlarmLevel
 from edgemerge.embedded.export import header_text, to_c
 from tests.cli.calls import call
 from tests.embedded.conftest import FLAGS
+from tests.oracle.test_real_data import har, needs_data
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +53,13 @@ class Device:
     def rows(self, command: str, X: np.ndarray, kind: str = "<f8") -> None:
         self.ask(command, len(X), X.astype(kind).tobytes())
 
-    def answers(self) -> "Answers":
+    def answers(self, timeout_s: float = 60.0) -> "Answers":
         done = subprocess.run(
-            [self.program], input=b"".join(self.words), capture_output=True, check=False, timeout=60
+            [self.program],
+            input=b"".join(self.words),
+            capture_output=True,
+            check=False,
+            timeout=timeout_s,
         )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
         return Answers(done.stdout)
@@ -459,6 +464,43 @@ def test_the_command_writes_headers_constants_and_an_example(tmp_path, options):
     assert (tmp_path / "mill.h").read_text(encoding="utf-8") == expected
     build = ["cc", *FLAGS, "-O2", "-c", tmp_path / "mill_example.c", "-o", tmp_path / "mill.o"]
     subprocess.run(build, check=True, timeout=120)
+
+
+@pytest.mark.long
+def test_a_million_samples_with_a_stuck_sensor_leave_a_finite_and_right_score(compiled):
+    p, X = projection(), np.tile(samples(10_000), (100, 1))
+    X[1000:, 3] = X[1000, 3]
+    Z = samples(200, 5)
+    device, python = compiled(p, "-O2"), Detector(p)
+    device.rows("L", X)
+    device.rows("S", Z)
+    device.ask("C")
+    answers = device.answers(280)
+    assert np.isfinite(answers.scores(len(X))).all()
+    python.learn(X)
+    expected = np.array([python.score(z) for z in Z])
+    assert relative(answers.scores(len(Z)), expected) < FLOAT_TOLERANCE
+    assert answers.contribution() == encode(python.share("pump-3", revision=1)[0])
+
+
+@pytest.mark.long
+@needs_data
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_ten_thousand_samples_of_har_give_the_same_bytes_and_alarms(compiled, activation):
+    X = np.ascontiguousarray(har()[0][:10_000])
+    p = Projection(n_inputs=561, n_hidden=64, seed=7, activation=activation)
+    device, python = compiled(p, "-O2"), Detector(p)
+    device.rows("L", X)
+    device.ask("C")
+    answers = device.answers(280)
+    expected = np.array([python.learn_and_score(x) for x in X])
+    found, ready = answers.scores(len(X)), int(1.3 * 64) + 1
+    assert answers.contribution() == encode(python.share("pump-3", revision=1)[0])
+    assert relative(found[ready:], expected[ready:]) < FLOAT_TOLERANCE
+    one, other = AlarmLevel(), AlarmLevel()
+    pairs = zip(found[ready:], expected[ready:], strict=True)
+    decisions = [(one.update(a) > 4.0, other.update(b) > 4.0) for a, b in pairs]
+    assert all(mine == theirs for mine, theirs in decisions)
 
 
 def test_a_name_that_c_does_not_allow_is_refused():

@@ -176,7 +176,9 @@ static inline int64_t em_shift_to_even(int64_t value, unsigned bits) {
     uint64_t mask = ((uint64_t)1 << bits) - 1;
     uint64_t part = (uint64_t)value & mask;
     uint64_t half = (uint64_t)1 << (bits - 1);
-    int64_t down = (value - (int64_t)part) / ((int64_t)1 << bits);
+    int64_t rest = value - (int64_t)part; /* shifted by its size: a division takes long */
+    uint64_t size = (rest < 0 ? 0 - (uint64_t)rest : (uint64_t)rest) >> bits;
+    int64_t down = rest < 0 ? -(int64_t)size : (int64_t)size;
     return down + (part > half || (part == half && (down & 1)));
 }
 
@@ -425,16 +427,42 @@ static inline void em_load_V(const em_device *d, unsigned i, em_real *row) {
                            em_unit(d->projection));
 }
 
-static inline double em_residual(const em_device *d, unsigned i, unsigned j) {
-    /* (V - (U + ridge I) B) at (i, j) */
+static inline double em_fix_column(em_device *d, unsigned j) {
+    /* round column j of B to whole numbers of 24 bits, which are left in k; return their unit */
+    unsigned n = d->projection->n, N = d->projection->N;
+    em_real largest = 0, unit = 1;
+    for (unsigned i = 0; i < N; i++) {
+        em_real size = d->B[(size_t)i * n + j];
+        if (size < 0) size = -size;
+        if (size > largest) largest = size;
+    }
+    for (int i = 0; i < 100 && largest / unit >= 16777215; i++) unit *= 2;
+    for (int i = 0; i < 100 && largest / unit < 8388607; i++) unit /= 2;
+    for (unsigned i = 0; i < N; i++) {
+        em_real *B = d->B + (size_t)i * n + j;
+        int32_t whole = (int32_t)(*B / unit);
+        memcpy(d->k + i, &whole, 4);
+        *B = (em_real)whole * unit; /* exact */
+    }
+    return (double)unit;
+}
+
+static inline double em_residual(const em_device *d, unsigned i, unsigned j, double unit) {
+    /* (V - (U + ridge I) B) at (i, j), where B is in k: by integers, in two parts of U */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    size_t at = (size_t)i * n + j;
-    double found = 0.0;
+    size_t at = (size_t)i * n + j, u = i;
+    int64_t upper = 0, lower = 0;
     for (unsigned k = 0; k < N; k++) {
-        size_t u = em_at(N, i, k);
-        found += (double)(d->own.U[u] + em_other(d, u)) * (double)d->B[(size_t)k * n + j];
+        int64_t sum = d->own.U[u] + em_other(d, u);
+        int64_t low = sum & 0x3FFFFFF;
+        int32_t B;
+        memcpy(&B, d->k + k, 4);
+        upper += (int64_t)(int32_t)((sum - low) / 0x4000000) * B;
+        lower += (int64_t)(int32_t)low * B;
+        u += k < i ? N - 1 - k : 1; /* down the column, then along the row */
     }
+    double found = ((double)upper * 67108864.0 + (double)lower) * unit;
     found = ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
     return found - d->ridge * (double)d->B[at];
 }
@@ -479,8 +507,9 @@ static inline void em_solve(em_device *d) {
     for (unsigned j = 0; j < n; j++)
         J += (double)(d->own.S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
     for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
+        double unit = em_fix_column(d, j);
         for (unsigned i = 0; i < N; i++) {
-            double residual = em_residual(d, i, j);
+            double residual = em_residual(d, i, j, unit);
             size_t at = (size_t)i * n + j;
             d->g[i] = (em_real)residual;
             J -= (double)d->B[at] *
@@ -592,31 +621,40 @@ static inline void em_freshen(em_device *d) {
     if (d->steps >= EM_SOLVE_EVERY) em_solve(d);
 }
 
-static inline int em_score_grid(em_device *d, float *score) {
-    double squares, leverage;
+typedef struct {
+    double squares, leverage; /* of the sample that was looked at */
+} em_seen;
+
+static inline em_seen em_look_fresh(em_device *d) {
+    em_seen seen = {0.0, 0.0};
+    if (d->own.count || d->others) {
+        em_freshen(d);
+        em_look(d, &seen.squares, &seen.leverage);
+    }
+    return seen;
+}
+
+static inline int em_score_grid(em_device *d, float *score, em_seen *seen) {
     if (em_project(d->projection, d->x, d->h)) return EM_FULL;
-    *score = 0.0f;
-    if (!d->own.count && !d->others) return EM_OK;
-    em_freshen(d);
-    em_look(d, &squares, &leverage);
-    *score = em_score_of(d, squares, leverage);
+    *seen = em_look_fresh(d);
+    *score = d->own.count || d->others ? em_score_of(d, seen->squares, seen->leverage) : 0.0f;
     return EM_OK;
 }
 
-static inline int em_learn_projected(em_device *d) {
-    /* learn the sample x with hidden values h, and follow P and B */
+static inline int em_learn_seen(em_device *d, em_seen seen) {
+    /* learn the sample x that was just looked at, and follow P and B */
     int first = !d->own.count && !d->others, scale = em_on_own_scale(d);
-    double squares = 0.0, leverage = 0.0;
-    if (!first) {
-        em_freshen(d);
-        em_look(d, &squares, &leverage);
-    }
     double asked = d->asked;
     if (em_make_room(d, &d->own)) return EM_FULL;
-    if (!first) em_follow(d, squares, leverage);
+    if (!first) em_follow(d, seen.squares, seen.leverage);
     em_add(d, &d->own);
     if (first || scale != em_on_own_scale(d) || asked != em_ridge(d)) d->steps = EM_SOLVE_EVERY;
     return EM_OK;
+}
+
+static inline int em_learn_x(em_device *d) {
+    int error = em_project(d->projection, d->x, d->h);
+    return error ? error : em_learn_seen(d, em_look_fresh(d));
 }
 
 /* ------------------------------------------------------------------------- what a caller uses */
@@ -657,21 +695,23 @@ static inline int em_ready(const em_device *d) {
 /* Score a sample without learning it: 1 is usual, 4 is four times the usual squared error; 0 if
  * nothing is known yet. */
 static inline int em_score(em_device *d, const double *readings, float *score) {
+    em_seen seen;
     int error = em_to_grid(d->projection, readings, d->x);
-    return error ? error : em_score_grid(d, score);
+    return error ? error : em_score_grid(d, score, &seen);
 }
 
 /* Learn a sample, whatever its score. */
 static inline int em_learn(em_device *d, const double *readings) {
     int error = em_to_grid(d->projection, readings, d->x);
-    if (!error) error = em_project(d->projection, d->x, d->h);
-    return error ? error : em_learn_projected(d);
+    return error ? error : em_learn_x(d);
 }
 
 /* Score a sample, then learn it. */
 static inline int em_learn_and_score(em_device *d, const double *readings, float *score) {
-    int error = em_score(d, readings, score);
-    return error ? error : em_learn_projected(d);
+    em_seen seen;
+    int error = em_to_grid(d->projection, readings, d->x);
+    if (!error) error = em_score_grid(d, score, &seen);
+    return error ? error : em_learn_seen(d, seen);
 }
 
 static inline float em_raise_level(em_device *d, float score) {
@@ -810,8 +850,7 @@ static inline int em_settle_odd(em_device *d) {
         memmove(d->odd, d->odd + n, (size_t)d->n_odd * n * sizeof(int32_t));
         memmove(d->ages, d->ages + 1, d->n_odd);
         if (too_odd) continue;
-        error = em_project(d->projection, d->x, d->h);
-        if (!error) error = em_learn_projected(d);
+        error = em_learn_x(d);
     }
     return error;
 }
@@ -822,7 +861,8 @@ static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result
     unsigned n = d->projection->n;
     em_result found = {0};
     if (x != d->x) memcpy(d->x, x, n * sizeof(int32_t));
-    int error = em_score_grid(d, &found.score);
+    em_seen seen;
+    int error = em_score_grid(d, &found.score, &seen);
     if (error) return error;
     found.ready = (uint8_t)(em_ready(d) && (uint64_t)d->own.count >= d->commissioning);
     int odd = 0, ended = 0;
@@ -840,7 +880,7 @@ static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result
         d->n_odd = 0; /* they were the beginning of it */
     } else {
         if (!odd) {
-            error = em_learn_projected(d);
+            error = em_learn_seen(d, seen);
             found.learnt = !error;
         } else if (d->n_odd < EM_OF) { /* it waits whether an episode follows */
             memcpy(d->odd + (size_t)d->n_odd * n, d->x, n * sizeof(int32_t));
