@@ -35,6 +35,7 @@ from examples.microcontroller.firmware import (
 )
 
 SIZES = ((16, 16), (64, 32), (64, 64))
+DOUBLE = ("M4", "M7")  # the processors that are also measured with EM_DOUBLE
 COLUMNS = ("processor", "inputs", "hidden", "numbers", "what", "value", "unit")
 FILE = RESULTS / "microcontroller.csv"
 ALL_FUNCTIONS = """
@@ -114,9 +115,10 @@ def rows() -> Iterator[tuple[object, ...]]:
                     if processor != "M0"
                     else replace(board, machine="mps2-an385", script="mps2.ld")
                 )
-                for options, numbers in (((), "float"), (("-DEM_DOUBLE",), "double")):
-                    for found in measured(on, folder, *options):
-                        yield processor, inputs, hidden, numbers, *found
+                for found in measured(on, folder):
+                    yield processor, inputs, hidden, "float", *found
+                for found in measured(on, folder, "-DEM_DOUBLE") if processor in DOUBLE else ():
+                    yield processor, inputs, hidden, "double", *found
                 code = text_bytes(board, ALL_FUNCTIONS, folder)
                 more = text_bytes(board, ALL_FUNCTIONS + PATTERN_FUNCTIONS, folder)
                 yield processor, inputs, hidden, "float", "code", code, "bytes"

@@ -196,6 +196,17 @@ def test_without_its_own_token_a_device_gets_nothing(caplog):
     assert TOKEN not in caplog.text
 
 
+def test_a_token_that_cannot_be_used_is_refused():
+    def connect(_name: str, _token: str) -> Uplink:
+        raise SettingError("found a token with a line break")
+
+    session = Session({"pump-3": TOKEN}.get, connect)
+    _, nonce = read_frame(session.answer(b"H", b"\1pump-3"))
+    proof = hmac.digest(TOKEN.encode(), nonce + b"pump-3", "sha256")
+    assert read_frame(session.answer(b"P", proof)) == refusal(Status.REFUSED)
+    assert read_frame(session.answer(b"T", b"")) == refusal(Status.UNKNOWN)
+
+
 def test_tokens_are_files_of_a_folder_and_names_never_lead_out_of_it(tmp_path):
     folder = tmp_path / "tokens"
     folder.mkdir()

@@ -263,7 +263,12 @@ class Session:
         if token is None or not hmac.compare_digest(expected, payload):
             logger.warning("no token, or another one", extra=self._values)
             return _say(Status.REFUSED)
-        self._uplink, self.known = self.connect(self.name, token), True
+        try:
+            self._uplink = self.connect(self.name, token)
+        except EdgemergeError as error:  # such as a token that no request can carry
+            logger.warning("refused: %s", error, extra=self._values)
+            return _say(Status.REFUSED)
+        self.known = True
         logger.info("hello", extra=self._values)
         return encode_frame(b"A")
 
