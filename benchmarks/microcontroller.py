@@ -35,7 +35,6 @@ from examples.microcontroller.firmware import (
 )
 
 SIZES = ((16, 16), (64, 32), (64, 64))
-DOUBLE = ("M4", "M7")  # the processors that are also measured with EM_DOUBLE
 COLUMNS = ("processor", "inputs", "hidden", "numbers", "what", "value", "unit")
 FILE = RESULTS / "microcontroller.csv"
 ALL_FUNCTIONS = """
@@ -90,14 +89,16 @@ def measured(board: Board, folder: Path, *options: str) -> Iterator[tuple[str, i
         semihosted=True,
     )
     deepest = 0
-    for line in run(board, program, b"", "-icount", "shift=0").decode().splitlines():
+    said = run(board, program, b"", "-icount", "shift=0", timeout_s=600).decode()
+    for line in said.splitlines():
         name, value, stack = line.split(",")
         if name in ("ram", "pattern"):
             yield name, int(value), "bytes"
         elif name != "nothing":
             deepest = max(deepest, int(stack))
             yield name, int(value), "instructions"
-    yield "stack", deepest, "bytes"
+    if deepest:
+        yield "stack", deepest, "bytes"
 
 
 def rows() -> Iterator[tuple[object, ...]]:
@@ -117,7 +118,7 @@ def rows() -> Iterator[tuple[object, ...]]:
                 )
                 for found in measured(on, folder):
                     yield processor, inputs, hidden, "float", *found
-                for found in measured(on, folder, "-DEM_DOUBLE") if processor in DOUBLE else ():
+                for found in measured(on, folder, "-DEM_DOUBLE", "-DSIZES_ONLY"):
                     yield processor, inputs, hidden, "double", *found
                 code = text_bytes(board, ALL_FUNCTIONS, folder)
                 more = text_bytes(board, ALL_FUNCTIONS + PATTERN_FUNCTIONS, folder)

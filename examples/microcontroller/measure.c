@@ -92,6 +92,9 @@ int main(void) {
     printf("ram,%lu,0\n", (unsigned long)(sizeof memory + sizeof device));
     printf("pattern,%lu,0\n",
            (unsigned long)(EM_PATTERN_BYTES(PUMP_N, PUMP_HIDDEN) + sizeof(em_pattern)));
+#ifdef SIZES_ONLY
+    return 0;
+#endif
     device.commissioning = 0;
     for (int i = 0; i < 4 * PUMP_HIDDEN; i++) {
         next_sample();

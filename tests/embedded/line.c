@@ -2,7 +2,7 @@
  *
  * Arguments: name, token, a file of readings (double), and what to do, one letter each:
  *   l learn 50 readings   t take 50   k keep a pattern   s share   f share a fault   p pull
- *   o report   r begin anew with revision 0   d damage the next frame that is sent
+ *   o report   d damage the next frame that is sent
  *   x lose the next frame that is sent
  * Writes the error of each to standard error, and what it has learnt at the end.
  */
@@ -62,7 +62,6 @@ int main(int argc, char **argv) {
         if (*each == 'f') error = em_link_share_fault(&link, &device, "bearing");
         if (*each == 'p') error = em_link_pull(&link, &device, total, sizeof total);
         if (*each == 'o') error = em_link_report(&link, &device, &result);
-        if (*each == 'r') device.revision = 0;
         if (*each == 'd') damage = 1;
         if (*each == 'x') lose = 1;
         fprintf(stderr, "%c %d\n", *each, error);

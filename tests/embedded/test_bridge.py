@@ -87,6 +87,7 @@ def test_damaged_and_endless_frames_are_dropped_and_the_next_is_read():
     wrong = bytes([good[0], good[1] ^ 1]) + good[2:]
     assert list(reader.feed(wrong + good)) == [(b"T", b"\0abc")]
     assert list(reader.feed(b"x" * 10**6)) == []
+    assert len(reader._rest) <= MAX_FRAME  # an endless frame takes no memory
     assert list(reader.feed(b"\0" + good + good[:3])) == [(b"T", b"\0abc")]
     assert list(reader.feed(good[3:])) == [(b"T", b"\0abc")]
     assert reader.damaged == 2
@@ -384,8 +385,12 @@ def test_a_device_in_c_and_one_in_python_share_a_real_fleet(build, readings, tmp
         status = hub.operator.device("pumps", "pump-3")
         assert status["status"]["learnt"] == 100.0
         # it has lost its state: the fleet knows a newer revision, so it goes on from there
-        again = bridge.on_socket([program, "pump-3", token, readings, "lsrs"])
-        assert again == ["l 0", "s 0", "r 0", "s 0", "samples 50 of others 0"]
+        bridge.on_socket([program, "pump-3", token, readings, "lsls"])
+        again = bridge.on_socket([program, "pump-3", token, readings, "llls"])
+        assert again == ["l 0", "l 0", "l 0", "s 0", "samples 150 of others 0"]
+        listed = hub.operator.contributions("pumps")["contributions"]
+        mine = [(c["revision"], c["samples"]) for c in listed if c["device"] == "pump-3"]
+        assert mine == [(3, 150)]
         bad = bridge.on_socket([program, "pump-3", "emd_wrong", readings, "lsp"])
         assert bad == ["l 0", "s -18", "p -18", "samples 50 of others 0"]
 
@@ -442,7 +447,7 @@ def test_a_serial_line_that_is_not_there_is_tried_again(tmp_path, caplog):
     bridge = Bridge({}.get, lambda *_: pytest.fail("no device"), stop)
     bridge.open_serial(str(tmp_path / "ttyUSB0"))
     while "No such file" not in caplog.text:
-        pass
+        stop.wait(0.01)
     stop.set()
     bridge.wait()
     with pytest.raises(SettingError, match="such as 9600"):
@@ -483,6 +488,28 @@ def test_many_devices_connect_over_tcp_at_once():
     stop.set()
     bridge.wait()
     assert fleet.exchange.pull(Selection()).total == Stats.of(SHARED, X[:20])
+
+
+class SilentLine:
+    """A line on which nothing comes."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self) -> bytes:
+        self.reads += 1
+        return b""
+
+    def write(self, data: bytes) -> None:
+        pytest.fail(f"found {data!r}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_connection_that_does_not_say_who_it_is_is_left(caplog):
+    Bridge({}.get, lambda *_: None, Event()).serve(SilentLine(), hello_timeout_s=0.01)
+    assert "did not say who it is" in caplog.text
 
 
 def test_an_address_that_is_taken_is_refused():
