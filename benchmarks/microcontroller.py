@@ -177,7 +177,10 @@ def _kB(size: int) -> str:
 
 
 def _thousands(count: int) -> str:
-    return f"{count / 1e6:.2g} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    millions = count / 1e6
+    return (
+        f"{millions:.{0 if millions >= 10 else 1}f} M" if millions >= 1 else f"{count / 1e3:.0f} k"
+    )
 
 
 def main() -> None:

@@ -18,7 +18,7 @@
 
 typedef struct {
     uint32_t magic, incarnation;
-    char name[32], token[96];
+    char name[64], token[184]; /* each ends with a zero */
 } board_config;
 
 static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];

@@ -133,7 +133,7 @@ class Fleet:
         token = (self.folder / "tokens" / f"{device}.token").read_text(encoding="utf-8").strip()
         config = self.folder / f"{device}.config"
         config.write_bytes(
-            struct.pack("<4sI32s96s", CONFIG_MAGIC, 0, device.encode(), token.encode())
+            struct.pack("<4sI64s184s", CONFIG_MAGIC, 0, device.encode(), token.encode())
         )
         ports = (self.bridge_port, self.sensors[device].port)
         lines = [

