@@ -11,7 +11,9 @@ import click
 from edgemerge.cli.group import CommandError, ExitCode, example, needs
 from edgemerge.cli.options import (
     DEFAULT_PORT,
+    allows_plain_http,
     ca_option,
+    insecure_option,
     operator_connection,
     projection_of,
     server_options,
@@ -218,6 +220,7 @@ def certificate(file: Path, *, makes_next: bool, switch: bool, as_json: bool) ->
 @click.option("--listen", metavar="HOST:PORT", help="Take devices over TCP; port 0: any.")
 @click.option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
 @ca_option
+@insecure_option
 @click.option(
     "--log-level", type=LOG_LEVELS, default="info", show_default=True, help="Lowest level."
 )
@@ -250,6 +253,7 @@ def bridge(
         raise CommandError("found no line: give --serial PATH or --listen HOST:PORT")
     if not tokens.is_dir():
         raise CommandError(f"{tokens} is no folder: put DEVICE.token of each device into one")
+    where |= {"tokens": tokens, "insecure": allows_plain_http()}
     connect = _uplinks(server, fleet, where, show=print_json_line if as_json else None)
     log_to_stderr(log_level)
     stop = Event()
@@ -294,11 +298,10 @@ def _uplinks(
         if folder is not None:
             exchange = FolderExchange(folder, shared)  # type: ignore[arg-type]  # checked above
         else:
-            address = str(server), str(fleet)
-            exchange = HttpExchange(*address, token, ca_file=ca_file)
-            reports.append(
-                ServerReports(ReportClient(*address, device, token, ca_file=ca_file).send)
-            )
+            address, pins = (str(server), str(fleet)), where["tokens"] / f"{device}.pins"
+            options = {"ca_file": ca_file, "insecure": where["insecure"], "pins_file": pins}
+            exchange = HttpExchange(*address, token, **options)
+            reports.append(ServerReports(ReportClient(*address, device, token, **options).send))
 
         def report_all(report: DeviceReport) -> None:
             for each in reports:

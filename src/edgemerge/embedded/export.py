@@ -107,7 +107,11 @@ def to_c(projection: Projection, name: str, *, draw: bool = False) -> str:
         *_array("double", f"{name}_shift", _hex(p.grid.shift, p.n_inputs)),
         *_array("double", f"{name}_low", _hex(ends[0], p.n_inputs)),
         *_array("double", f"{name}_high", _hex(ends[1], p.n_inputs)),
-        *_array("uint8_t", f"{name}_rises", map(str, [*np.packbits(rises, bitorder="little"), 0, 0, 0, 0])),
+        *_array(
+            "uint8_t",
+            f"{name}_rises",
+            map(str, [*np.packbits(rises, bitorder="little"), 0, 0, 0, 0]),
+        ),
         *_array("uint32_t", f"{name}_ranks", map(str, [0, *ranks])),
         *_array("em_integer_map", f"{name}_integers", _integer_maps(p)),
         f"static const em_projection {name}_projection = {{",
