@@ -38,7 +38,7 @@ bulk: .venv/ready-dask  ## two workers sum up 480 MB, one is killed: the same bi
 
 mcu: .venv/ready-dev  ## firmware for Cortex-M in QEMU: tests, three boards in a fleet, tables
 	@scripts/services mcu
-	@$(BIN)/python -m pytest -q tests/embedded
+	@$(BIN)/python -m pytest -q -m "not long" tests/embedded
 	@$(BIN)/python -m examples.microcontroller.try_it
 	@$(BIN)/python -m benchmarks.microcontroller
 
