@@ -33,10 +33,10 @@ EMULATED_S = 1500
 ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu", "cosine")
 
 
-def learnt_on(name: str, p: Projection, X: np.ndarray, folder: Path, **options) -> bytes:
+def learnt_on(name: str, p: Projection, X: np.ndarray, folder: Path, draw: bool = False) -> bytes:
     """Let a board learn and score samples, then share; return what it wrote."""
-    write_headers(p, folder, **options)
-    words = ["-O2", *(["-DSMALL"] if name == "M0" else []), *(["-DDRAWN"] if options else [])]
+    write_headers(p, folder, draw=draw)
+    words = ["-O2", *(["-DSMALL"] if name == "M0" else []), *(["-DDRAWN"] if draw else [])]
     data = b"L" + len(X).to_bytes(4, "little") + X.tobytes() + b"C\0\0\0\0"
     if name == "armv7":
         sources = [*WARNINGS, *words, "-static", "-I", folder, HARNESS, "-o", folder / "run"]
