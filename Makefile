@@ -7,11 +7,11 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting naming attack honest hostile paper docs mcu \
+	lasting naming attack honest hostile paper docs mcu mcu-long \
 	screenshots flower services setup clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 demo: .venv/ready-demo  ## a server and five devices, before and after merging
 	@$(BIN)/edgemerge demo
@@ -38,9 +38,13 @@ bulk: .venv/ready-dask  ## two workers sum up 480 MB, one is killed: the same bi
 
 mcu: .venv/ready-dev  ## firmware for Cortex-M in QEMU: tests, three boards in a fleet, tables
 	@scripts/services mcu
-	@$(BIN)/python -m pytest -q -m "not long" tests/embedded
+	@$(BIN)/python -m pytest -q -m "not mcu_long" tests/embedded
 	@$(BIN)/python -m examples.microcontroller.try_it
 	@$(BIN)/python -m benchmarks.microcontroller
+
+mcu-long: .venv/ready-dev  ## all of HAR on emulated boards, and 10⁶ mutations: half an hour
+	@scripts/services mcu
+	@$(BIN)/python -m pytest -q -n 2 -m mcu_long tests/embedded
 
 layout: .venv/ready-dev  ## count files, lines and calls of one sample, PUT and pull, and time them
 	@$(BIN)/python -m benchmarks.layout

@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items):
     """Count as slow what starts a service, or takes long."""
     for item in items:
         needs = STARTED.intersection(getattr(item, "fixturenames", ()))
-        if needs or item.get_closest_marker("long"):
+        if needs or any(map(item.get_closest_marker, ("long", "mcu_long"))):
             item.add_marker("slow")
 
 

@@ -61,7 +61,7 @@ def pump(rows: int, *, fast: bool, fault: bool = False, seed: int = 0) -> Rows:
     level = 400.0 + 1300.0 * load * shape + rng.normal(0.0, 40.0, (rows, 16))
     if fault:
         level += 900.0 * np.exp(-((bands - 5.0) ** 2) / 2.0) * rng.uniform(0.6, 1.4, (rows, 1))
-    return np.clip(np.rint(level), 0, 4095).astype(np.int64)
+    return np.asarray(np.clip(np.rint(level), 0, 4095), dtype=np.int64)
 
 
 class Sensor:
@@ -163,7 +163,7 @@ class Fleet:
     def samples(self, device: str) -> float:
         """Return how many samples the fleet has of a device."""
         listed = self.processes.operator.contributions(FLEET_NAME)["contributions"]
-        return sum(each["samples"] for each in listed if each["device"] == device)
+        return float(sum(each["samples"] for each in listed if each["device"] == device))
 
 
 def wait_until(what: str, holds: Callable[[], object]) -> None:

@@ -74,7 +74,7 @@ def test_a_board_shares_the_bytes_of_python(name, tmp_path):
     compare(p, X, learnt_on(name, p, X, tmp_path), after=32)
 
 
-@pytest.mark.long
+@pytest.mark.mcu_long
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", [*BOARDS, "armv7"])
 def test_all_activations_ranges_names_and_drawn_weights(name, activation, tmp_path):
@@ -92,7 +92,7 @@ def test_all_activations_ranges_names_and_drawn_weights(name, activation, tmp_pa
     compare(p, X, learnt_on(name, p, X, tmp_path, draw=name != "M0"), after=32)
 
 
-@pytest.mark.long
+@pytest.mark.mcu_long
 @pytest.mark.timeout(EMULATED_S)  # 10⁴ samples are some 10¹⁰ instructions
 @needs_data
 @pytest.mark.parametrize("name", ["M7", "M4", "M3", "armv7"])
@@ -105,7 +105,7 @@ def test_ten_thousand_samples_of_har_give_the_same_bytes(name, tmp_path):
     assert answer[8 * len(X) + 8 :] == encode(python.share("pump-3", revision=1)[0])
 
 
-@pytest.mark.long
+@pytest.mark.mcu_long
 def test_three_boards_and_two_agents_are_one_fleet(tmp_path, capsys):
     found = try_it.run(tmp_path)
     said = capsys.readouterr().out

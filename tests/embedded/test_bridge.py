@@ -252,7 +252,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(10_000, marks=pytest.mark.slow), pytest.param(10**6, marks=pytest.mark.long)],
+    [pytest.param(10_000, marks=pytest.mark.slow), pytest.param(10**6, marks=pytest.mark.mcu_long)],
 )
 def test_no_mutated_frame_or_payload_breaks_a_session_or_changes_the_fleet(count):
     logging.disable(logging.WARNING)  # it says each time why it refuses
@@ -294,7 +294,7 @@ def test_no_mutated_frame_or_payload_breaks_a_session_or_changes_the_fleet(count
 
 @pytest.mark.parametrize(
     "count",
-    [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(10**6, marks=pytest.mark.long)],
+    [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(10**6, marks=pytest.mark.mcu_long)],
 )
 def test_no_mutated_total_or_frame_breaks_a_device(build, count):
     program = build(SHARED, "fuzz.c", "-O1")

@@ -473,7 +473,7 @@ def test_the_command_writes_headers_constants_and_an_example(tmp_path, options):
     subprocess.run(build, check=True, timeout=120)
 
 
-@pytest.mark.long
+@pytest.mark.mcu_long
 def test_a_million_samples_with_a_stuck_sensor_leave_a_finite_and_right_score(compiled):
     p, X = projection(), np.tile(samples(10_000), (100, 1))
     X[1000:, 3] = X[1000, 3]
@@ -490,7 +490,7 @@ def test_a_million_samples_with_a_stuck_sensor_leave_a_finite_and_right_score(co
     assert answers.contribution() == encode(python.share("pump-3", revision=1)[0])
 
 
-@pytest.mark.long
+@pytest.mark.mcu_long
 @needs_data
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_ten_thousand_samples_of_har_give_the_same_bytes_and_alarms(compiled, activation):

@@ -7,6 +7,7 @@ import pytest
 from edgemerge.paper import claims, small_experiments
 from edgemerge.paper.auc import OTHERS, SHARED
 from edgemerge.paper.claims import FAILS, HOLDS, IN_PART, NOT_RUN, judge_claims
+from edgemerge.paper.plan import Row
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.result_files import Record, RowError
 from edgemerge.paper.timing import MERGE, OURS, PREDICT, TRAIN
@@ -118,15 +119,16 @@ def test_one_data_set_that_fails_makes_the_whole_hold_in_part():
 
 def averaging(far, *, seeds=3):
     """Rows of two pairs whose difference is `far`, as the experiment makes them."""
-    return small_experiments.summarise(
-        [
-            {"split": "sample", "method": method, "trial": t, "device_a": "a", "device_b": b}
-            | {"auc": auc}
-            for t in range(seeds)
-            for b in "bc"
-            for method, auc in (("after", 0.9), ("BP-NN3-FL", 0.9 + far + t / 1000))
-        ]
-    )
+    rows: list[Row] = [
+        {
+            **{"split": "sample", "method": method, "trial": t, "device_a": "a", "device_b": b},
+            "auc": auc,
+        }
+        for t in range(seeds)
+        for b in "bc"
+        for method, auc in (("after", 0.9), ("BP-NN3-FL", 0.9 + far + t / 1000))
+    ]
+    return small_experiments.summarise(rows)
 
 
 @pytest.mark.parametrize(("far", "expected"), [(-0.004, HOLDS), (0.004, HOLDS), (-0.05, FAILS)])

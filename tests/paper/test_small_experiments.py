@@ -11,6 +11,7 @@ from edgemerge.paper import plan
 from edgemerge.paper import small_experiments as small
 from edgemerge.paper.dataset import Trial
 from edgemerge.paper.plan import Job, Plan, Scope
+from edgemerge.paper.settings import LAYERS, Layer
 from tests.paper.toys import toy
 
 PATTERNS = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")
@@ -25,10 +26,10 @@ def scope(monkeypatch, tmp_path):
         base, name="har", X=2.0 * base.X - 1.0, patterns=PATTERNS, origin=people, low=-1.0
     )
     monkeypatch.setattr(plan, "_dataset", lambda *_: made)
-    narrow = small.Layer("identity", 8)
-    monkeypatch.setitem(small.LAYERS, "har", narrow)
+    narrow = Layer("identity", 8)
+    monkeypatch.setitem(LAYERS, "har", narrow)
     monkeypatch.setattr(small, "FLEET_LAYER", narrow)
-    monkeypatch.setattr(small, "MEMBERSHIP_LAYER", small.Layer("identity", 4))
+    monkeypatch.setattr(small, "MEMBERSHIP_LAYER", Layer("identity", 4))
     return Scope(tmp_path)
 
 
@@ -62,7 +63,7 @@ def test_anomalies_come_after_the_first_quarter_and_are_of_other_patterns(scope)
 @pytest.mark.parametrize("split", small.SPLITS)
 def test_rejecting_is_as_good_as_clean_samples(scope, monkeypatch, split):
     monkeypatch.setattr(small, "CONTAMINATION", 1.0)  # the made-up patterns are easy to tell apart
-    monkeypatch.setitem(small.LAYERS, "har", small.Layer("identity", 16))
+    monkeypatch.setitem(LAYERS, "har", Layer("identity", 16))
     rows = made(scope, small.REJECTION, split)
     everything = value(rows, "learns everything")
     rejecting = value(rows, "rejects high scores")
