@@ -121,7 +121,11 @@ def averaging(far, *, seeds=3):
     """Rows of two pairs whose difference is `far`, as the experiment makes them."""
     rows: list[Row] = [
         {
-            **{"split": "sample", "method": method, "trial": t, "device_a": "a", "device_b": b},
+            "split": "sample",
+            "method": method,
+            "trial": t,
+            "device_a": "a",
+            "device_b": b,
             "auc": auc,
         }
         for t in range(seeds)
