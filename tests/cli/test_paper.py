@@ -27,7 +27,13 @@ def make(folder: Path, *results, as_json: bool = False) -> None:
 def test_there_is_a_command_for_every_result():
     assert tuple(paper.RESULTS) == NAMES
     with click.Context(paper.paper) as context:
-        assert paper.paper.list_commands(context) == ["data", "claims", "report", *NAMES, "all"]
+        commands = ["data", "claims", "report", *NAMES, "all", *paper.COMPARISONS]
+        assert paper.paper.list_commands(context) == commands
+
+
+def test_there_is_a_module_for_every_comparison():
+    for name in paper.COMPARISONS:
+        assert paper.find_result(name).NAME == name
 
 
 def test_there_is_none_for_anything_else():
@@ -62,6 +68,30 @@ def test_trials_are_the_papers_unless_told_otherwise(given, trials, tmp_path):
 def test_a_missing_extra_is_named_with_the_line_that_adds_it(missing, words, name):
     told = started(BLOCKED.format(missing=[missing], words=words))
     assert told == f"1 {name} is not installed: pip install 'edgemerge[paper]'\n"
+
+
+@pytest.mark.parametrize("missing", ["river", "pysad"])
+def test_a_comparison_names_the_library_that_is_missing(missing):
+    told = started(BLOCKED.format(missing=[missing], words=["paper", "streams"]))
+    assert told == f"1 {missing} is not installed: pip install 'edgemerge[bench]'\n"
+
+
+@pytest.mark.slow
+def test_one_result_has_a_page_of_its_own(tmp_path, monkeypatch):
+    tables = {"run": lambda _: [{"a": 1}, {"a": 2}]}
+    tables["tables"] = lambda rows: {"Two | of them": rows, "None": []}
+    one = result("cost", **tables)
+    monkeypatch.setattr(paper, "find_result", lambda _: one)
+    make(tmp_path, one)
+    page = tmp_path / "docs" / "cost.md"
+    found = call("paper", "report", "--only", "cost", "--out", tmp_path / "out", "--markdown", page)
+    assert found.exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Title of cost\n\n<!-- Made by")
+    assert "Two \\| of them:\n\n| " in text
+    assert "None" not in text
+    assert "## Machine and versions" in text
+    assert "(../out/cost.csv)" in text
 
 
 @pytest.mark.parametrize("name", ["loss-har", "loss-driving"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGTERM
@@ -37,14 +38,20 @@ RESULTS = {
     "cost": "Time and bytes against the size of the layer.",
     "drop-out": "What is lost when devices drop out.",
 }
+COMPARISONS = {
+    "streams": "False episodes, time to detect and undo on generated streams, beside others.",
+    "ablation": "ROC-AUC against each setting in turn.",
+}
 SECTIONS = {
     "Data and report": dict.fromkeys(("data", "claims", "report"), "edgemerge.cli.paper"),
     "Results": {name: f"edgemerge.cli.paper:{name}" for name in (*RESULTS, "all")},
+    "Comparisons": {name: f"edgemerge.cli.paper:{name}" for name in COMPARISONS},
 }
 TRIALS, BASELINE_TRIALS = 50, 3  # of a full run
 CLAIM_COLUMNS = {"mark": "", "result": "RESULT", "claim": "CLAIM", "found": "FOUND"}
 STOPPED = "Stopped. Finished work is kept: the same command continues from there."
 REQUIRED_PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
+COMPARED_PACKAGES = {"river": "river", "pysad": "pysad"}
 
 data_option = click.option(
     "--data",
@@ -75,22 +82,30 @@ def paper() -> None:
 
 def __getattr__(name: str) -> click.Command:
     """Return the command of a result, made on demand."""
-    if name not in SECTIONS["Results"]:
+    if name not in {**SECTIONS["Results"], **COMPARISONS}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _result_command(name)
 
 
 def _result_command(name: str) -> click.Command:
     def run(**given: Any) -> None:
-        check_installed(*REQUIRED_PACKAGES)
-        from edgemerge.paper.plan import load_result
-
         names = RESULTS if name == "all" else [name]
-        make_results([load_result(each) for each in names], **given)
+        make_results([find_result(each) for each in names], **given)
 
-    run.__doc__ = RESULTS.get(name, "Make all results, and the report.")
+    run.__doc__ = {**RESULTS, **COMPARISONS}.get(name, "Make all results, and the report.")
     shown = example(f"edgemerge paper {name} --quick --out paper-results")
     return click.command(name, epilog=shown)(result_options(run))
+
+
+def find_result(name: str) -> Any:
+    """Return the module of a result or a comparison, if the packages that it needs are there."""
+    check_installed(REQUIRED_PACKAGES, "paper")
+    if name in COMPARISONS:
+        check_installed(COMPARED_PACKAGES, "bench")
+        return import_module(f"edgemerge.comparison.{name}")
+    from edgemerge.paper.plan import load_result
+
+    return load_result(name)
 
 
 result_options = options(
@@ -134,7 +149,8 @@ def make_results(
     missed = [one for one in outcomes if isinstance(one, runner.SkippedResult)]
     print_claims(made, missed, as_json=as_json)
     if made and len(results) == 1:
-        remark(f"Files: {out}. `edgemerge paper report --out {out}` makes a page of them.")
+        only = f" --only {made[0].name}" if made[0].name in COMPARISONS else ""
+        remark(f"Files: {out}. `edgemerge paper report{only} --out {out}` makes a page of them.")
     elif made:
         write_report(out, results)
     check_complete(
@@ -192,11 +208,16 @@ def check_complete(missed: Sequence[Any], *, single: bool) -> None:
         )
 
 
-def check_installed(*modules: str) -> None:
-    """Fail if a package is missing, without importing those that are installed."""
-    for module in modules:
+def check_installed(packages: Mapping[str, str], extra: str) -> None:
+    """Fail if a package is missing, without importing those that are installed.
+
+    Args:
+        packages: The name of each package, by that of its module.
+        extra: The extra of edgemerge that installs them.
+    """
+    for module, package in packages.items():
         if find_spec(module) is None:
-            raise missing_package(REQUIRED_PACKAGES[module], "paper")
+            raise missing_package(package, extra)
 
 
 @contextmanager
@@ -327,22 +348,25 @@ def claims(out: Path, *, as_json: bool) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a Markdown page there, with images/ beside it, instead of report.html.",
 )
-def report(out: Path, markdown: Path | None) -> None:
+@click.option(
+    "--only",
+    type=click.Choice([*RESULTS, *COMPARISONS]),
+    help="Make a page of this result alone.  [default: all but comparisons]",
+)
+def report(out: Path, markdown: Path | None, only: str | None) -> None:
     """Write one page of the results in a folder.
 
     It is made from the CSV and JSON files; nothing is computed again.
     """
-    check_installed(*REQUIRED_PACKAGES)
-    from edgemerge.paper.plan import load_result
-
-    results = [load_result(name) for name in RESULTS]
+    results = [find_result(name) for name in ([only] if only else RESULTS)]
     if markdown is None:
         write_report(out, results)
         return
     from edgemerge.paper.reporting import markdown as writing
     from edgemerge.paper.reporting.content import read_report
 
-    writing.save_markdown(read_report(out, results), markdown, out)
+    save = writing.save_result_page if only else writing.save_markdown
+    save(read_report(out, results), markdown, out)
     remark(f"Report: {markdown}")
 
 

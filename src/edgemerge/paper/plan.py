@@ -159,7 +159,8 @@ class Result(Protocol):
     """A figure or table of the evaluation: a module with these names.
 
     It may have `NOTE`, a few sentences on how it was measured, and `table(rows)`, which returns the
-    rows that the report shows; without it the report shows all, if they are few.
+    rows that the report shows; without it the report shows all, if they are few. With several
+    tables, `tables(rows)` returns them by title.
     """
 
     NAME: str

@@ -115,6 +115,7 @@ class Section:
     table: Table | None
     figures: dict[str, Figure]
     claims: list[Claim]
+    more_tables: list[Table] = field(default_factory=list)
 
     def named(self, end: str) -> str:
         """Return the alternative text of a figure."""
@@ -166,10 +167,19 @@ def _read_section(folder: Path, result: Result) -> Section | AbsentResult:
         table=_section_table(result, kept.rows),
         figures=result.plot(kept.rows),
         claims=result.claims(kept.rows),
+        more_tables=_more_tables(result, kept.rows),
     )
 
 
+def _more_tables(result: Result, rows: Rows) -> list[Table]:
+    named = getattr(result, "tables", None)
+    found: dict[str, Rows] = named(rows) if named else {}
+    return [make_table(shown, title) for title, shown in found.items() if shown]
+
+
 def _section_table(result: Result, rows: Rows) -> Table | None:
+    if hasattr(result, "tables"):
+        return None
     smaller = getattr(result, "table", None)
     shown: Rows = smaller(rows) if smaller else rows if len(rows) <= MAX_ROWS_SHOWN else []
     return make_table([_labelled(row) for row in shown], result.TITLE) if shown else None
@@ -224,7 +234,9 @@ def record_facts(record: Record) -> dict[str, str]:
     found["Made"] = f"{record.date}, edgemerge {record.version}"
     found["Time"] = _time(record)
     found["Data"] = "; ".join(f"{name}, SHA-256 {key[:16]}…" for name, key in record.data.items())
-    for name, settings in record.settings.items():
+    each = list(record.settings.values())
+    alike = len(each) > MAX_SETTINGS_SHOWN and all(one == each[0] for one in each)
+    for name, settings in {"all": each[0]}.items() if alike else record.settings.items():
         hidden = len(settings) - MAX_SETTINGS_SHOWN
         shown = ", ".join(f"`{each}`" for each in settings[:MAX_SETTINGS_SHOWN])
         found[f"Settings of {name}"] = f"{shown} and {hidden} more" if hidden > 0 else shown

@@ -97,6 +97,7 @@ def _section(section: Section) -> str:
         *(_figure(section, end, each) for end, each in section.figures.items()),
         _claims(section.claims),
         html_table(section.table) if section.table else "",
+        *map(html_table, section.more_tables),
         "<h3>How it was made</h3>",
         _facts(content.record_facts(section.record)),
         "</section>",

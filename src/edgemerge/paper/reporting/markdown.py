@@ -52,6 +52,25 @@ def render_markdown(report: Report, *, pictures: str, rows: str) -> str:
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
+def save_result_page(report: Report, path: Path, folder: Path) -> None:
+    """Write a page of one result, and its pictures to images/ beside it."""
+    (section,) = report.sections
+    pictures = Path("images") / path.stem
+    result_files.save_figures(path.parent / pictures, section.name, section.figures)
+    rows = Path(os.path.relpath(folder, path.parent))
+    page = render_result(report, pictures=pictures.as_posix(), rows=rows.as_posix())
+    write_file(page.encode(), path)
+
+
+def render_result(report: Report, *, pictures: str, rows: str) -> str:
+    """Return a page of a report's only result; `pictures` and `rows` are as for the whole."""
+    (section,) = report.sections
+    title, *blocks = _section(section, pictures, rows)
+    facts = "\n".join(f"- {escape_markdown(words)}" for words in content.machines(report).values())
+    every = [title.removeprefix("#"), ORIGIN, *blocks, "## Machine and versions", facts]
+    return "\n\n".join(filter(None, every)) + "\n"
+
+
 def _summary(report: Report) -> Iterator[str]:
     yield "## Summary"
     yield "\n".join(map(escape_markdown, content.remarks(report)))
@@ -76,6 +95,9 @@ def _section(section: Section, pictures: str, rows: str) -> Iterator[str]:
     yield "\n".join(map(_claim, section.claims))
     if section.table:
         yield markdown_table(section.table)
+    for table in section.more_tables:
+        yield f"{escape_markdown(table.title)}:"
+        yield markdown_table(table)
     facts = {k: escape_markdown(v) for k, v in content.record_facts(section.record).items()}
     facts["Rows"] = f"[{section.name}.csv]({rows}/{section.name}.csv), {len(section.rows)} of them"
     yield "\n".join(f"- {word}: {words}" for word, words in facts.items())

@@ -40,7 +40,10 @@ from edgemerge.paper.running.progress import Display, format_duration
 from edgemerge.paper.running.result_files import Record, SavedResult
 from edgemerge.workers import WorkerError, WorkerPool
 
-PACKAGES = ("edgemerge", "numpy", "scipy", "scikit-learn", "torch", "matplotlib")
+PACKAGES = (
+    *("edgemerge", "numpy", "scipy", "scikit-learn", "torch", "matplotlib"),
+    *("river", "pysad"),  # of the comparisons
+)
 CPUINFO = Path("/proc/cpuinfo")
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks beyond the paper: one-shot federated detection, streams, ablations."""
