@@ -79,6 +79,11 @@ LIES = {
     "cut": (encode(told(note("a")))[:-1], RejectedError, "cannot be read"),
     "one contribution": (encode(note("a")), RejectedError, "expected Merged"),
     "another projection": (encode(Merged(OTHER)), MismatchError, "build the same Projection"),
+    "the default of another version": (
+        encode(Merged(Projection(n_inputs=2, activation="cosine", n_hidden=128))),
+        MismatchError,
+        "where cosine, the newer default, was taken",
+    ),
     "my own": (encode(told(note("a"), note("b"))), RejectedError, "token that of another device"),
 }
 

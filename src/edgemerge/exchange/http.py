@@ -169,6 +169,7 @@ class HttpExchange:
             raise MismatchError(
                 f"{self} sent sums of {found.projection}, expected {self.projection}: "
                 "every device must build the same Projection"
+                + self.projection.advice_for(found.projection)
             )
         return found, form
 
