@@ -61,6 +61,20 @@ def test_a_learner_goes_on_where_it_stopped(tmp_path, idle):
     assert "own_samples     800\n" in result.stdout
 
 
+@pytest.mark.parametrize("kind", ["bank", "detector"])
+def test_fewer_samples_than_hidden_values_are_a_warning(tmp_path, kind):
+    few = written(tmp_path / "few.csv", IDLE[:30])
+    start = ("--new", kind, "--range-from", few)
+    warned = call("learn", tmp_path / "pump", few, *start)
+    assert warned.exit_code == 0
+    assert "Found 30 samples for 128 hidden values: scores are rough" in warned.stderr
+    assert "or begin again with a smaller --n-hidden." in warned.stderr
+    more = call("learn", tmp_path / "pump", written(tmp_path / "more.csv", IDLE[:98]))
+    assert "rough" not in more.stderr
+    small = call("learn", tmp_path / "small", few, *start, "--n-hidden", 30)
+    assert "rough" not in small.stderr
+
+
 def test_a_bank_counts_the_samples_that_wait_for_their_block(tmp_path):
     lines = "\n".join(",".join(map(repr, row)) for row in IDLE[:205].tolist())
     result = call("learn", tmp_path / "b", "-", "--new", "bank", *AGREE, "--json", given=lines)

@@ -112,6 +112,12 @@ def learn(
     print_json(result) if as_json else print_fields(result)
     if not learnt:
         remark("Found no sample to learn.")
+    known, hidden = result["own_samples"] + result["others_samples"], learner.projection.n_hidden
+    if 0 < known < hidden:
+        remark(
+            f"Found {known:g} samples for {hidden} hidden values: scores are rough with fewer "
+            "samples than hidden values. Learn more, or begin again with a smaller --n-hidden."
+        )
 
 
 def _remark_skipped(rows: CsvReader, read: int) -> None:
