@@ -354,6 +354,25 @@ def test_being_sooner_counts_only_among_those_that_keep_the_promise():
     assert claim([*late, *slow], "steady: bank, tanh keeps").holds is False
 
 
+def test_where_others_are_ahead_is_listed():
+    title = "Where another detector is ahead of bank, tanh, mean over seeds"
+    ours, other = made_up(), made_up(method="LODA (River)")
+    assert title not in streams.tables([*ours, *other])
+    other[1]["delay"], other[1]["auc"] = 2.0, 0.95
+    lines = streams.tables([*ours, *other])[title]
+    assert [(line["measure"], line["ahead"], line["it"]) for line in lines] == [
+        ("samples to the alarm", "LODA (River)", "2"),
+        ("ROC-AUC", "LODA (River)", "0.95"),
+    ]
+    other[0]["episodes"] = 2  # more than promised, so its time does not count
+    lines = streams.tables([*ours, *other])[title]
+    assert [line["measure"] for line in lines] == ["ROC-AUC"]
+    ours[0]["episodes"] = 3
+    lines = streams.tables([*ours, *other])[title]
+    assert lines[0]["measure"] == "false episodes in 1 000"
+    assert len(lines) == 3
+
+
 def test_undo_claims_follow_their_rows():
     row = {"stream": UNDO, "method": "bank, tanh", "with": "", "seed": 0, "kind": UNDO}
     row |= {"same_sums": 1, "difference": 0.0, "undo_s": 1.0, "retrain_s": 4.0, "auc": 0.9}

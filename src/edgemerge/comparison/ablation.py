@@ -48,9 +48,10 @@ NOTE = (
     "the samples suggest, the ridge in units of the mean of diag(U). Each class is the normal one "
     "in turn, three classes of a data set at most; 600 rows are learnt at most, and 400 normal and "
     "400 other rows tested. Dirty means that a tenth of the rows to learn are of other classes. "
-    "Numbers are means over tasks, seeds and then data sets; after each stands its difference to the "
-    "default on the same splits, in thousandths, with the 95 % bootstrap interval over data sets. The defaults were chosen on "
-    "four of these sets (wine, digits, Bananas and HAR), so that what is best here is no news for "
+    "Numbers are means over tasks, seeds and then data sets; after each stands its difference to "
+    "the default on the same splits, in thousandths, with the 95 % bootstrap interval over data "
+    "sets. The defaults were chosen on four of these sets (wine, digits, Bananas and HAR), so that "
+    "what is best here is no news for "
     "them. HAR is cut by sample; the pump is generated."
 )
 
