@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.machines import motion
 from benchmarks.results import RESULTS, Row, save
 from edgemerge import Detector, Projection, Stats, encode
-from edgemerge.comparison.streams import auc, interval
+from edgemerge.comparison.streams import auc, bootstrap_interval
 
 Array = NDArray[np.float64]
 
@@ -187,7 +187,7 @@ def membership_table(rows: Sequence[Row]) -> str:
                 and (row["activation"], row["hidden"]) == (activation, hidden)
                 and row["samples_per_hidden"] == ratio
             ]
-            mean, low, high = interval(aucs)
+            mean, low, high = bootstrap_interval(aucs)
             cells.append(f"{mean:.2f} ({low:.2f}–{high:.2f})")
         lines.append(f"| {ratio:g}N | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -161,7 +161,12 @@ def test_tables_show_differences_to_the_default():
 
 def test_a_run_that_was_stopped_goes_on_and_knows_its_sets(monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(ablation, "work", lambda job, _: done.append(job) or made_up()[:1])
+
+    def counted(job, _scope):
+        done.append(job)
+        return made_up()[:1]
+
+    monkeypatch.setattr(ablation, "work", counted)
     plan = Plan(replace(SCOPE, folder=tmp_path, quick=False), trials=2)
     run = replace(plan, spread=JobCache(tmp_path).spread)
     ablation.run(run)

@@ -11,8 +11,8 @@ import pytest
 from edgemerge.comparison import alarms, pump, streams
 from edgemerge.comparison.alarms import OURS, RIVALS, Promised, RateLimit, make_projection
 from edgemerge.comparison.pump import Fault, Stream
-from edgemerge.comparison.streams import UNDO, auc, interval, judge, per_seed, undo, work
-from edgemerge.paper.plan import Job, Plan, Scope
+from edgemerge.comparison.streams import UNDO, auc, bootstrap_interval, judge, per_seed, undo, work
+from edgemerge.paper.plan import Job, Plan, Row, Scope
 from edgemerge.paper.running.job_cache import JobCache
 
 SCOPE = Scope(Path(), 7, quick=True)
@@ -105,10 +105,15 @@ def test_auc_agrees_with_scikit_learn():
 def test_the_interval_is_around_the_mean_and_shrinks_with_the_seeds():
     rng = np.random.default_rng(0)
     few, many = rng.normal(size=5), rng.normal(size=500)
-    assert interval(few)[1] < few.mean() == interval(few)[0] < interval(few)[2]
-    _, low, high = interval(many)
+    assert (
+        bootstrap_interval(few)[1]
+        < few.mean()
+        == bootstrap_interval(few)[0]
+        < bootstrap_interval(few)[2]
+    )
+    _, low, high = bootstrap_interval(many)
     assert high - low == pytest.approx(2 * 1.96 / math.sqrt(500), rel=0.15)
-    assert interval(few) == interval(few)
+    assert bootstrap_interval(few) == bootstrap_interval(few)
 
 
 def test_a_rate_limit_is_passed_as_often_as_promised():
@@ -374,7 +379,7 @@ def test_where_others_are_ahead_is_listed():
 
 
 def test_undo_claims_follow_their_rows():
-    row = {"stream": UNDO, "method": "bank, tanh", "with": "", "seed": 0, "kind": UNDO}
+    row: Row = {"stream": UNDO, "method": "bank, tanh", "with": "", "seed": 0, "kind": UNDO}
     row |= {"same_sums": 1, "difference": 0.0, "undo_s": 1.0, "retrain_s": 4.0, "auc": 0.9}
     row |= {"auc_with_bad": 0.5}
     assert [c.holds for c in streams.claims([row])[-2:]] == [True, True]

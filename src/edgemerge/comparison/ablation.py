@@ -20,7 +20,7 @@ from sklearn import datasets as of_sklearn
 
 from edgemerge import Bank, Detector, Projection, RidgeWarning, Stats, encode
 from edgemerge.comparison import pump
-from edgemerge.comparison.streams import auc, interval
+from edgemerge.comparison.streams import auc, bootstrap_interval
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
@@ -281,7 +281,8 @@ def _thousandths(values: list[float]) -> str:
     ('+2 (+2 to +2)', '0 (0 to 0)')
     """
     mean, low, high = (
-        f"{rounded:+d}" if (rounded := round(1000.0 * one)) else "0" for one in interval(values)
+        f"{rounded:+d}" if (rounded := round(1000.0 * one)) else "0"
+        for one in bootstrap_interval(values)
     )
     return f"{mean} ({low} to {high})"
 
@@ -319,7 +320,7 @@ def _panel(axes: Axes, rows: Rows, setting: str) -> None:
         ahead = [one[name] for one in found["clean"]]
         axes.plot(places, ahead, color=FAINT, linewidth=0.6, alpha=0.8)
     for shift, (share, colour, marker) in enumerate((("clean", BLUE, "o"), ("dirty", ORANGE, "s"))):
-        means = [interval(list(one.values())) for one in found[share]]
+        means = [bootstrap_interval(list(one.values())) for one in found[share]]
         x = [place + 0.1 * (shift - 0.5) for place in places]
         middle = [mean for mean, _, _ in means]
         below, above = ([abs(m[0] - m[i]) for m in means] for i in (1, 2))

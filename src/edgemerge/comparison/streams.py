@@ -214,10 +214,10 @@ def auc(normal: ArrayLike, odd: ArrayLike) -> float:
     return float(below.mean() / 2.0 / len(ordered))
 
 
-def interval(values: Sequence[float]) -> Interval:
+def bootstrap_interval(values: Sequence[float]) -> Interval:
     """Return the mean, and its 95 % interval by bootstrap: 2 000 draws with a fixed seed.
 
-    >>> interval([1.0, 1.0, 1.0])
+    >>> bootstrap_interval([1.0, 1.0, 1.0])
     (1.0, 1.0, 1.0)
     """
     given = np.asarray(values, np.float64)
@@ -411,7 +411,7 @@ def _table(rows: Rows, measure: str) -> Rows:
 
 def _shown(values: Sequence[float], measure: str) -> str:
     digits = {"false": 1, "delay": 0, "detected": 2, "in_alarm": 3, "auc": 3}[measure]
-    mean, low, high = (f"{value:.{digits}f}" for value in interval(values))
+    mean, low, high = (f"{value:.{digits}f}" for value in bootstrap_interval(values))
     return f"{mean} ({low}–{high})"
 
 
@@ -484,7 +484,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
 
 
 def _point(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, marker: str) -> None:
-    (mx, lx, hx), (my, ly, hy) = interval(x), interval(y)
+    (mx, lx, hx), (my, ly, hy) = bootstrap_interval(x), bootstrap_interval(y)
     axes.errorbar(
         mx,
         my,
