@@ -281,7 +281,8 @@ def small(monkeypatch):
 
 def made_up(stream="steady", method="bank, tanh", seed=0, part="", **normal):
     key = {"stream": stream, "method": method, "with": part, "seed": seed}
-    calm = {"kind": "normal", "samples": 1000, "episodes": 0, "in_alarm": 0.0, "us": 1.0, **normal}
+    calm = {"kind": "normal", "samples": 1000, "episodes": 0, "in_alarm": 0.0, "limit": 4.0}
+    calm |= normal
     fault = {"kind": "overload", "samples": 160, "in_alarm": 0.9, "faults": 2, "detected": 2}
     return [{**key, **calm}, {**key, **fault, "delay": 3.0, "auc": 0.9}]
 
@@ -357,6 +358,18 @@ def test_being_sooner_counts_only_among_those_that_keep_the_promise():
     assert claim([*ours, *fast], "steady: bank, tanh keeps").holds is False
     late = made_up(episodes=2)
     assert claim([*late, *slow], "steady: bank, tanh keeps").holds is False
+
+
+def test_what_a_promise_costs_is_said():
+    with_it, without = made_up(limit=30.0), made_up(method="bank, tanh, no promise", limit=4.0)
+    text = "bank, tanh raises the alarm as soon with a promise"
+    assert claim([*with_it, *without], text).holds is True
+    with_it[1]["delay"] = 9.0
+    found = claim([*with_it, *without], text)
+    assert found.holds is False
+    assert "steady 9 against 3 samples" in found.found
+    assert "limits at the end 30 and 4" in found.found
+    assert claim(with_it, text).holds is None
 
 
 def test_where_others_are_ahead_is_listed():
