@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGTERM
@@ -82,7 +81,7 @@ def paper() -> None:
 
 def __getattr__(name: str) -> click.Command:
     """Return the command of a result, made on demand."""
-    if name not in {**SECTIONS["Results"], **COMPARISONS}:
+    if name not in {**SECTIONS["Results"], **SECTIONS["Comparisons"]}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _result_command(name)
 
@@ -92,7 +91,8 @@ def _result_command(name: str) -> click.Command:
         names = RESULTS if name == "all" else [name]
         make_results([find_result(each) for each in names], **given)
 
-    run.__doc__ = {**RESULTS, **COMPARISONS}.get(name, "Make all results, and the report.")
+    every = "Make all results of the paper, and the report."
+    run.__doc__ = {**RESULTS, **COMPARISONS}.get(name, every)
     shown = example(f"edgemerge paper {name} --quick --out paper-results")
     return click.command(name, epilog=shown)(result_options(run))
 
@@ -100,11 +100,11 @@ def _result_command(name: str) -> click.Command:
 def find_result(name: str) -> Any:
     """Return the module of a result or a comparison, if the packages that it needs are there."""
     check_installed(REQUIRED_PACKAGES, "paper")
-    if name in COMPARISONS:
-        check_installed(COMPARED_PACKAGES, "bench")
-        return import_module(f"edgemerge.comparison.{name}")
     from edgemerge.paper.plan import load_result
 
+    if name in COMPARISONS:
+        check_installed(COMPARED_PACKAGES, "bench")
+        return load_result(name, "edgemerge.comparison")
     return load_result(name)
 
 

@@ -177,7 +177,7 @@ class Result(Protocol):
         """Return what the rows should show, and whether they do."""
 
 
-def load_result(name: str) -> Result:
-    """Import a result; `loss-har` is in loss_har.py."""
-    module: Result = import_module(f"edgemerge.paper.{name.replace('-', '_')}")
+def load_result(name: str, package: str = "edgemerge.paper") -> Result:
+    """Import a result of a package; `loss-har` is in loss_har.py."""
+    module: Result = import_module(f"{package}.{name.replace('-', '_')}")
     return module
