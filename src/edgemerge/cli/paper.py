@@ -351,6 +351,7 @@ def claims(out: Path, *, as_json: bool) -> None:
 @click.option(
     "--only",
     type=click.Choice([*RESULTS, *COMPARISONS]),
+    metavar="NAME",
     help="Make a page of this result alone.  [default: all but comparisons]",
 )
 def report(out: Path, markdown: Path | None, only: str | None) -> None:
