@@ -78,9 +78,11 @@ def test_a_comparison_names_the_library_that_is_missing(missing):
 
 @pytest.mark.slow
 def test_one_result_has_a_page_of_its_own(tmp_path, monkeypatch):
-    tables = {"run": lambda _: [{"a": 1}, {"a": 2}]}
-    tables["tables"] = lambda rows: {"Two | of them": rows, "None": []}
-    one = result("cost", **tables)
+    one = result(
+        "cost",
+        run=lambda _: [{"a": 1}, {"a": 2}],
+        tables=lambda rows: {"Two | of them": rows, "None": []},
+    )
     monkeypatch.setattr(paper, "find_result", lambda _: one)
     make(tmp_path, one)
     page = tmp_path / "docs" / "cost.md"
