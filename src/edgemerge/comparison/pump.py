@@ -2,14 +2,7 @@
 
 A pump gives eight readings that follow from its speed and its valve by the affinity laws, with
 sensor noise. After commissioning come normal samples and faults in turn; every stream has faults of
-all kinds, in a random order. What else happens is the stream's name:
-
-    steady         nothing else
-    heavy tails    the noise is Student's t with three degrees of freedom
-    slow drift     two readings move by five times their noise, and that is normal
-    new speed      the pump gets a second speed; 200 samples later a person approves it
-    contaminated   5 % of commissioning are samples of a fault, 1 % of the rest are wild by chance
-    late device    a device begins with few samples at one speed; its five peers know both
+all kinds, in a random order.
 """
 
 from __future__ import annotations
@@ -32,7 +25,14 @@ WANDER = 0.3  # radians that speed and valve move from one sample to the next
 SECOND_SPEED = 0.6  # added to the speed
 KINDS = ("worn impeller", "stuck sensor", "noisy sensor", "broken relation", "overload")
 NEW_SPEED = "new speed"  # a change that a person approves, and a fault until then
-STREAMS = ("steady", "heavy tails", "slow drift", NEW_SPEED, "contaminated", "late device")
+STREAMS = {  # what happens besides faults
+    "steady": "nothing else",
+    "heavy tails": "the noise is Student's t with three degrees of freedom",
+    "slow drift": "two readings move by five times their noise, and that is normal",
+    NEW_SPEED: "the pump gets a second speed, and 200 samples later a person approves it",
+    "contaminated": "5 % of commissioning are samples of a fault, 1 % of the rest are wild",
+    "late device": "a device begins with 256 samples at one speed; its five peers know both speeds",
+}
 DRIFT = 5.0 * NOISE
 DIRT, WILD = 0.05, 0.01  # shares of contaminated samples, in commissioning and afterwards
 REVIEW_AFTER = 200  # samples from a new speed to its approval

@@ -61,16 +61,17 @@ NOTE = (
     f"promises {1000 * RATE:g} false episode in 1 000 samples. Detectors of River and PySAD have "
     "their authors' settings, and get the rule of alarm that ours have, since their libraries have "
     "none: three of five scores, nothing learnt in an alarm, the same promise. "
-    "`edgemerge.comparison.pump` says what happens in each stream. "
-    "Nothing was tuned on these streams. "
+    "With its peers, a late device of ours adopts their sums, and another detector is given all "
+    "their rows. Nothing was tuned on these streams.\n\n"
     "An episode is false if it begins at a normal sample, and a fault is detected if an episode "
     "begins inside it. A fault that is missed counts with its whole length, 80 samples, and the "
-    "rule of alarm needs 2 at least. An episode of up to 30 samples counts as false when a "
-    "promised limit is renewed, so that a fault whose alarm is interrupted raises the limit; it "
-    "may do so until the limit has settled, after 8 promised episodes' worth of samples, longer "
-    "than these streams. With its peers, a late device of ours adopts their sums, and "
-    "another detector is given all their rows. Intervals are 95 % bootstrap intervals of the mean "
-    "over seeds. The pump, its faults and the drift are made up, and real machines differ. "
+    "rule of alarm needs 2 at least. Intervals are 95 % bootstrap intervals of the mean over "
+    "seeds.\n\n"
+    "An episode of up to 30 samples counts as false when a promised limit is renewed, so that a "
+    "fault whose alarm is interrupted raises the limit. It may do so until the limit has settled, "
+    "after 8 promised episodes' worth of samples, longer than these streams; that is what a "
+    "promise costs below.\n\n"
+    "The pump, its faults and the drift are made up, and real machines differ. "
     "Left out of River are OneClassSVM, whose score is highest for what it learnt, "
     "LocalOutlierFactor, which keeps every row, and detectors of one reading; of PySAD those that "
     "take more than a millisecond a sample: xStream, IForestASD and RobustRandomCutForest."
@@ -361,7 +362,10 @@ def _measured(rows: Rows, measure: str) -> float:
 
 def tables(rows: Rows) -> dict[str, Rows]:
     """Return the tables of the report, by title."""
-    found = {title: _table(rows, measure) for measure, title in MEASURES.items()}
+    known = {str(row["stream"]) for row in rows}
+    happens: Rows = [{"stream": k, "what happens": v} for k, v in STREAMS.items() if k in known]
+    found = {"The streams": happens}
+    found |= {title: _table(rows, measure) for measure, title in MEASURES.items()}
     found[f"Where another detector is ahead of {DEFAULT}, mean over seeds"] = _ahead(rows)
     found["Samples to the alarm by kind of fault, steady stream"] = _by_kind(rows)
     found["A bad device taken back, against retraining"] = _undo_table(rows)
