@@ -33,7 +33,7 @@ def test_there_is_a_command_for_every_result():
 
 def test_there_is_a_module_for_every_comparison():
     for name in paper.COMPARISONS:
-        assert paper.find_result(name).NAME == name
+        assert name == paper.find_result(name).NAME
 
 
 def test_there_is_none_for_anything_else():
