@@ -174,7 +174,7 @@ def membership_table(rows: Sequence[Row]) -> str:
     """Return the attack's mean ROC-AUC over seeds with its 95 % interval, in Markdown."""
     columns = [(activation, hidden) for activation in ACTIVATIONS for hidden in ATTACKED]
     lines = [
-        "| new samples | " + " | ".join(f"{a}, N = {hidden}" for a, hidden in columns) + " |",
+        "| release of | " + " | ".join(f"{a}, N = {hidden}" for a, hidden in columns) + " |",
         "|---|" + "---:|" * len(columns),
     ]
     for ratio in SAMPLES_PER_HIDDEN:
@@ -189,7 +189,7 @@ def membership_table(rows: Sequence[Row]) -> str:
             ]
             mean, low, high = bootstrap_interval(aucs)
             cells.append(f"{mean:.2f} ({low:.2f}–{high:.2f})")
-        lines.append(f"| {ratio:g}N | " + " | ".join(cells) + " |")
+        lines.append(f"| {ratio:g}N samples | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -329,7 +329,7 @@ def claims(out: Path, *, as_json: bool) -> None:
     It writes claims.csv beside them: what the paper claims and where, what was measured and found,
     and whether it holds. Nothing is computed again; what was not run is left open.
     """
-    check_installed(*REQUIRED_PACKAGES)
+    check_installed(REQUIRED_PACKAGES, "paper")
     from edgemerge.paper.claims import read_claims, save_claims
 
     rows = read_claims(out)
