@@ -52,8 +52,8 @@ NOTE = (
     "Numbers are means over tasks, seeds and then data sets; after each stands its difference to "
     "the default on the same splits, in thousandths, with the 95 % bootstrap interval over data "
     "sets. The defaults were chosen on four of these sets (wine, digits, Bananas and HAR), so that "
-    "what is best here is no news for "
-    "them. HAR is cut by sample; the pump is generated. The figure cuts off what lies further away. "
+    "what is best here is no news for them. HAR is cut by sample; the pump is generated. The "
+    "figure cuts off what lies further away. "
     "The bank's rows on dirty data are older than its present way to find outliers, which moves "
     "single ones by up to 0.05."
 )
