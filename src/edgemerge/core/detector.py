@@ -26,7 +26,7 @@ from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import (
     Projection,
     Samples,
-    aligned_zeros,
+    aligned_empty,
     check_learning_settings,
 )
 from edgemerge.core.readout import (
@@ -74,7 +74,7 @@ class Model:
 
     ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
     small_ridge = False  # the default one would hide fine structure
-    _others_V: Array | None = None
+    _last_others: Stats | None = None
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
@@ -190,7 +190,8 @@ class Model:
             (frame, count), packed, V, C, S = np.split(progress[: more[-1]], more[:-1])[1:]
             U = np.zeros((N, N))
             U[lower] = packed
-            self.own = Sums.from_arrays(U, V.reshape(N, n), C, S, float(count), self.own.quantum)
+            sums = U, V.reshape(N, n), C, S, float(count), self.own.quantum
+            self.own = Sums.from_arrays(*sums, for_kernel=True)
             self.frame = float(frame)
         self._cache = Cache.resume(P, ridge, trace, fit, int(steps))
         if own_scale != self.on_own_scale:  # written before there was an own scale
@@ -301,11 +302,13 @@ class Model:
         return kernel.Run(*layer[:-1], own.U, own.V, own.C, own.S, P, others_V, numbers)
 
     def _padded(self, others: Stats) -> Stats:
-        """Keep the sums of others with each row of V at a cache line, and return them."""
-        if others.V is not self._others_V:
-            self._others_V = aligned_zeros(*others.V.shape, pad=True)
-            self._others_V[:] = others.V
-            others = self.others = replace(others, V=self._others_V)
+        """Return the sums of others; from the second call on, each row of V at a cache line."""
+        if self._last_others is not others:  # worth a copy only if they stay for a while
+            self._last_others = others
+        elif others.V.flags.c_contiguous:
+            V = aligned_empty(*others.V.shape, pad=True)
+            V[:] = others.V
+            others = self.others = self._last_others = replace(others, V=V)
         return others
 
     def follow(self, numbers: Sequence[float], learnt: int) -> None:
@@ -753,7 +756,7 @@ class Detector:
         """
         own.must_be_compatible(own.projection, own.projection.n_inputs)
         detector = cls(own.projection, **settings)
-        detector.known.own = own.sums()
+        detector.known.own = own.sums(for_kernel=True)
         detector.rejected = rejected
         if others is not None:
             detector.adopt(others)
@@ -928,12 +931,13 @@ class Detector:
             SampleError: A sample has another size, or is not finite; nothing is learnt.
             CapacityError: The sums could not hold the samples exactly; nothing is learnt.
         """
+        run = self._run
         if isinstance(X, Seen):
             self._learn_seen(X)
+        elif run is not None and self.reject_above is None and run.learn(X):
+            return
         elif self._limit is not None:
             self.learn_and_score(X)
-        elif self._run is not None and self._run.learn(X):
-            return
         elif (rows := self.projection.to_grid(X)).ndim == 1:
             self._waiting.push(rows)
         else:

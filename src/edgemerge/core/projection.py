@@ -151,13 +151,20 @@ def as_floats(X: Any, n_inputs: int) -> Array:
 CACHE_LINE = 64  # bytes: loops over rows that start at one are up to twice as fast
 
 
-def aligned_zeros(rows: int, columns: int, *, pad: bool = False) -> Array:
-    """Return zeros (rows, columns) that start at a cache line; with `pad`, each row does."""
+def aligned_empty(rows: int, columns: int, *, pad: bool = False) -> Array:
+    """Return (rows, columns), of any values, from a cache line on; with `pad`, each row is."""
     per_line = CACHE_LINE // 8
     width = -(-columns // per_line) * per_line if pad else columns
-    memory = np.zeros(rows * width + per_line)
+    memory = np.empty(rows * width + per_line)
     start = -memory.ctypes.data % CACHE_LINE // 8
     return memory[start : start + rows * width].reshape(rows, width)[:, :columns]
+
+
+def aligned_zeros(rows: int, columns: int, *, pad: bool = False) -> Array:
+    """Return zeros (rows, columns) from a cache line on; with `pad`, each row is."""
+    found = aligned_empty(rows, columns, pad=pad)
+    found[:] = 0.0
+    return found
 
 
 class Grid:
@@ -543,7 +550,7 @@ class Projection:
         keys = range(self.n_inputs) if self.names is None else map(name_key, self.names)
         generator = random_gaussian if self.rule.period else random_uniform
         drawn = self._draw(generator, keys, cast(float, self.width))
-        A = aligned_zeros(*drawn.shape)
+        A = aligned_empty(*drawn.shape)
         A[:] = drawn
         A.setflags(write=False)
         return A

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
-from edgemerge.core.projection import Projection, aligned_zeros
+from edgemerge.core.projection import Projection, aligned_empty
 
 Array = NDArray[np.float64]
 
@@ -265,10 +265,11 @@ class Cache:
 
         U is that of own samples, its lower triangle in Fortran's order.
         """
-        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
-        BU = blas.dsymm(1.0, U, B, side=1, lower=1)
-        squares = own_S.sum() - 2.0 * np.vdot(B.T, own_V) + np.vdot(B, BU)  # M10
-        UP = np.tril(U) * self.P
+        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1).T  # M3
+        lower, BB = np.tril(U), B @ B.T  # tr(BᵀUB) from U and BBᵀ, which is half of a product
+        BUB = 2.0 * np.vdot(lower, BB) - np.vdot(lower.diagonal(), BB.diagonal())
+        squares = own_S.sum() - 2.0 * np.einsum("ij,ij->", B, own_V) + BUB  # M10
+        UP = lower * self.P
         freedom = 2.0 * UP.sum() - np.trace(UP)
         return OwnFit(max(float(squares), 0.0), float(freedom))
 
@@ -311,7 +312,7 @@ class Cache:
 
     def _solved(self) -> Array:
         R, _ = lapack.dtrtrs(self._L, np.eye(len(self._L), order="F"), lower=1, overwrite_b=1)
-        P = aligned_zeros(*R.shape)
+        P = aligned_empty(*R.shape)
         np.matmul(R.T, R, out=P)
         self._P, self._trace, self._L = P.T, float(np.vdot(R, R)), R[:0]
         self._symmetric = True

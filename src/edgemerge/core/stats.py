@@ -112,10 +112,18 @@ class Sums:
 
     @classmethod
     def from_arrays(
-        cls, U: Array, V: Array, C: Array, S: Array, count: float, quantum: float
+        cls,
+        U: Array,
+        V: Array,
+        C: Array,
+        S: Array,
+        count: float,
+        quantum: float,
+        *,
+        for_kernel: bool = False,
     ) -> Self:
         """Return an accumulator that starts with these sums."""
-        sums = cls(len(U), len(C), quantum, for_kernel=True)
+        sums = cls(len(U), len(C), quantum, for_kernel=for_kernel)
         sums.U[:], sums.V[:], sums.C[:], sums.S[:], sums.count = U, V, C, S, count
         sums._make_room(sums.largest())
         return sums
@@ -341,9 +349,14 @@ class Stats:
         must_fit(sums.largest(), projection.quantum)
         return cls.snapshot(projection, sums)
 
-    def sums(self) -> Sums:
-        """Return an accumulator that starts with these sums."""
-        return Sums.from_arrays(*self.arrays, self.count, self.projection.quantum)
+    def sums(self, *, for_kernel: bool = False) -> Sums:
+        """Return an accumulator that starts with these sums.
+
+        Args:
+            for_kernel: Lay out V for the kernel; False unless given.
+        """
+        quantum = self.projection.quantum
+        return Sums.from_arrays(*self.arrays, self.count, quantum, for_kernel=for_kernel)
 
     def __add__(self, other: Self) -> Self:
         """Return the sums of the samples of both."""
