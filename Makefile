@@ -1,6 +1,7 @@
 # Every target sets up .venv by itself; `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+KERNEL := hatch_build.py src/edgemerge/kernel/kernel.c
 export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each would compile our files
@@ -109,14 +110,14 @@ clean:  ## remove what was built, and .venv
 		$(PYTHON) -m pip --python $@ install -qq pip; }
 
 # Flower pins other versions than ours, so it has an environment of its own.
-.venv-flower/ready: pyproject.toml constraints.txt constraints-flower.txt | .venv-flower/bin/python
+.venv-flower/ready: pyproject.toml constraints.txt constraints-flower.txt $(KERNEL) | .venv-flower/bin/python
 	@echo "installing edgemerge[flower-tests] into .venv-flower, once" >&2
 	@grep -viE "^($$(sed -n 's/==.*//p' constraints-flower.txt | paste -sd '|'))==" constraints.txt \
 		| cat - constraints-flower.txt > .venv-flower/constraints.txt
 	@.venv-flower/bin/python -m pip install -qq -c .venv-flower/constraints.txt -e '.[flower-tests]'
 	@touch $@
 
-.venv/ready-%: pyproject.toml constraints.txt | .venv/bin/python
+.venv/ready-%: pyproject.toml constraints.txt $(KERNEL) | .venv/bin/python
 	@echo "installing edgemerge[$*] into .venv, once" >&2
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[$*]'
 	@touch $@

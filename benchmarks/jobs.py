@@ -16,5 +16,11 @@ JOBS = (
 )
 
 OURS = "edgemerge"
+BY_NUMPY = "edgemerge, without the kernel"
+RECEIVED = "edgemerge, received sums"
+REJECTING = "edgemerge, rejection"
+FORGETTING = "edgemerge, forgetting"
+ALL_THREE = "edgemerge, received sums, rejection and forgetting"
+BY_RIVER = "edgemerge, River's adapter"
 PUBLISHED = "NumPy, published style"
 TEXTBOOK = "NumPy, textbook"

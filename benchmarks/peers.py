@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.jobs import (
     BOTH,
+    BY_RIVER,
     LEARN,
     LEARN_ROWS,
     MERGE_LOSS,
@@ -34,6 +35,7 @@ TORCH = "PyTorch BP-NN3 (Adam, float32)"
 RIVER = "River HalfSpaceTrees"
 FOREST = "scikit-learn IsolationForest"
 PYOD = "PyOD PCA"
+LODA = "PyOD LODA"
 
 
 def merge_published(stats: Stats) -> tuple[Array, Array]:
@@ -101,19 +103,29 @@ def torch_peer(rows: Array, n_hidden: int) -> Iterator[TimedCall]:
     yield from single(TORCH, learn, score, batches)
 
 
-def river_peer(rows: Array) -> Iterator[TimedCall]:
-    """Yield River's streaming detector, with its dicts made beforehand."""
+def river_peer(rows: Array, n_hidden: int) -> Iterator[TimedCall]:
+    """Yield River's streaming detector and ours for River, with their dicts made beforehand."""
     trees = import_module("river.anomaly").HalfSpaceTrees(seed=0)
     dicts = [dict(enumerate(map(float, x))) for x in rows * 0.5 + 0.5]
     for x in dicts * 2:  # the first window of 250 only fills the trees
         trees.learn_one(x)
     yield from single(RIVER, trees.learn_one, trees.score_one, dicts)
+    ours = import_module("edgemerge.river").OSELMDetector(n_hidden=n_hidden)
+    for x in dicts * 2:
+        ours.learn_one(x)
+    yield from single(BY_RIVER, ours.learn_one, ours.score_one, dicts)
 
 
 def forest_peer(rows: Array) -> Iterator[TimedCall]:
     """Yield a forest that can score one row; it cannot learn one."""
     forest = import_module("sklearn.ensemble").IsolationForest(random_state=0).fit(rows)
     yield TimedCall(SCORE, FOREST, lambda: forest.score_samples(rows[:1]))
+
+
+def loda_peer(rows: Array) -> Iterator[TimedCall]:
+    """Yield LODA, which PySAD streams, as PyOD fits it; PyOD cannot learn one row."""
+    loda = import_module("pyod.models.loda").LODA().fit(rows)
+    yield TimedCall(SCORE, LODA, lambda: loda.decision_function(rows[:1]))
 
 
 def pyod_peer(rows: Array) -> Iterator[TimedCall]:
@@ -126,9 +138,10 @@ def packages(rows: Array, n_hidden: int) -> tuple[list[TimedCall], list[str]]:
     """Return the peers that are installed, and a remark for each that is not."""
     makers: dict[str, Callable[[], Iterator[TimedCall]]] = {
         TORCH: partial(torch_peer, rows, n_hidden),
-        RIVER: partial(river_peer, rows),
+        RIVER: partial(river_peer, rows, n_hidden),
         FOREST: partial(forest_peer, rows),
         PYOD: partial(pyod_peer, rows),
+        LODA: partial(loda_peer, rows),
     }
     found: list[TimedCall] = []
     remarks = []

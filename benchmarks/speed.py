@@ -9,7 +9,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 from benchmarks import jobs, limits
 from benchmarks.jobs import OURS, PUBLISHED
 from benchmarks.peers import both, numpy_peers, packages
-from edgemerge import Contribution, Detector, Ledger, Projection, Stats
+from edgemerge import Contribution, Detector, Ledger, Projection, Stats, kernel
 from edgemerge.core.projection import activation_table
 from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 Array = NDArray[np.float64]
 Times = dict[tuple[str, str], float]  # (job, way) → seconds
 
-SIZES = ((225, 16), (561, 64), (561, 128), (784, 64))
+SIZES = ((16, 16), (64, 32), (225, 16), (561, 64), (561, 128), (784, 64))
 JUDGED = ((561, 64), (561, 128))
+SINGLE = {(16, 16): 0.06, (64, 32): 0.06, (561, 64): 0.16, (561, 128): 0.16}  # of published
 ROWS = 1024  # in a block
 SINGLES = 256  # samples one by one in a turn: covers one fresh solve of P
 MERGES = 8  # in a turn
@@ -65,9 +66,11 @@ def samples(n: int, k: int, seed: int = 0) -> Array:
     return np.clip(X, -1.0, 1.0)
 
 
-def taught(projection: Projection, X: Array, others: Stats | None = None) -> Detector:
+def taught(
+    projection: Projection, X: Array, others: Stats | None = None, **settings: Any
+) -> Detector:
     """Return a detector that has learnt X."""
-    detector = Detector(projection)
+    detector = Detector(projection, **settings)
     detector.learn(X)
     if others is not None:
         detector.adopt(others)
@@ -96,6 +99,35 @@ def ours(projection: Projection, X: Array) -> Iterator[TimedCall]:
         jobs.MERGE_SCORE, OURS, partial(merged, five, received, five.score, X[0]), MERGES
     )
     yield TimedCall(jobs.SUM, OURS, fleet(projection).total)
+
+
+def ours_one_by_one(projection: Projection, X: Array) -> Iterator[TimedCall]:
+    """Yield single samples with what makes them harder, and everything without the kernel."""
+    rows, received = list(X[:SINGLES]), Stats.of(projection, samples(projection.n_inputs, 500, 7))
+    k, hard = len(rows), {"reject_above": 8.0, "forgetting": 0.999}
+    ways: dict[str, tuple[Stats | None, dict[str, Any]]] = {
+        jobs.RECEIVED: (received, {}),
+        jobs.REJECTING: (None, {"reject_above": 8.0}),
+        jobs.FORGETTING: (None, {"forgetting": 0.999}),
+        jobs.ALL_THREE: (received, hard),
+    }
+    # first, since whatever follows the sum of 1 000 contributions begins with cold caches
+    for call in without_kernel(lambda: list(ours(projection, X))):
+        if call.job in (jobs.SCORE, jobs.BOTH, jobs.PREQUENTIAL, jobs.PREQUENTIAL_ROWS):
+            yield call._replace(way=jobs.BY_NUMPY, run=partial(without_kernel, call.run))
+    for way, (others, settings) in ways.items():
+        one, two = (taught(projection, X, others, **settings) for _ in range(2))
+        yield TimedCall(jobs.BOTH, way, partial(both, one.learn, one.score, rows), k)
+        yield TimedCall(jobs.PREQUENTIAL, way, partial(call_each, two.learn_and_score, rows), k)
+
+
+def without_kernel(do: Callable[[], Any]) -> Any:
+    """Do something with NumPy alone."""
+    kept, kernel.Run = kernel.Run, None
+    try:
+        return do()
+    finally:
+        kernel.Run = kept
 
 
 def merged(
@@ -130,6 +162,7 @@ def measure(n: int, N: int, seconds: float) -> tuple[Times, list[str]]:
     found, remarks = packages(X[:SINGLES], N)
     contestants = [
         *ours(projection, X),
+        *ours_one_by_one(projection, X),
         *numpy_peers(known, X[:SINGLES]),
         *limits.limits(projection.grid.rows(X), N),
         *(limits.peak(), limits.memory()),
@@ -145,20 +178,29 @@ def measure(n: int, N: int, seconds: float) -> tuple[Times, list[str]]:
     return times, remarks
 
 
+def single_bars(size: tuple[int, int], times: Times) -> Iterator[Bar]:
+    """Hold single samples of one size against what is promised."""
+    ways = (OURS, jobs.RECEIVED, jobs.REJECTING, jobs.FORGETTING, jobs.ALL_THREE)
+    for job, way in product((jobs.PREQUENTIAL, jobs.BOTH), ways):
+        share = times[job, way] / times[job, PUBLISHED]
+        what = f"{job}, of published" + way.removeprefix(OURS)
+        yield Bar(size, what, share, SINGLE[size])
+
+
 def bars(size: tuple[int, int], times: Times) -> Iterator[Bar]:
     """Hold one size against what is promised."""
-    old = times[jobs.BOTH, PUBLISHED]
-    both_ours = times[jobs.BOTH, OURS]
-    yield Bar(size, "learn + fresh score of one, of published", both_ours / old, 0.35)
     rows = times[jobs.LEARN_ROWS, OURS] / times[jobs.LEARN_ROWS, limits.BLAS3]
-    yield Bar(size, "learn rows, of the BLAS-3 limit", rows, 2.0)
-    stream = times[jobs.PREQUENTIAL_ROWS, OURS] / old
-    yield Bar(size, "score then learn rows, of published", stream, 0.25)
+    yield Bar(size, "learn rows, of the BLAS-3 limit", rows, 1.5)
+    stream = times[jobs.PREQUENTIAL_ROWS, OURS]
+    yield Bar(
+        size, "score then learn rows, of published", stream / times[jobs.BOTH, PUBLISHED], 0.25
+    )
+    slow = times[jobs.PREQUENTIAL_ROWS, jobs.BY_NUMPY]
+    yield Bar(size, "score then learn rows, of the same without the kernel", stream / slow, 0.6)
     if size[1] == 128:
-        for job in (jobs.MERGE_LOSS, jobs.MERGE_SCORE):
-            yield Bar(
-                size, f"{job}, of inv(U), inv(U) @ V", times[job, OURS] / times[job, PUBLISHED], 0.2
-            )
+        for job, limit in ((jobs.MERGE_LOSS, 0.2), (jobs.MERGE_SCORE, 1.0)):
+            share = times[job, OURS] / times[job, PUBLISHED]
+            yield Bar(size, f"{job}, of inv(U), inv(U) @ V", share, limit)
     share = times[jobs.SUM, limits.RAM] / times[jobs.SUM, OURS]
     yield Bar(size, "bytes/s of summed contributions, of memory", share, 0.5, reach=True)
 
@@ -203,7 +245,8 @@ def run(*, quick: bool = False) -> tuple[dict[tuple[int, int], Times], list[Bar]
     for size in sizes:
         times[size], remarks = measure(*size, seconds)
     judged = sizes if quick else JUDGED
-    found = [bar for size in judged for bar in bars(size, times[size])]
+    found = [bar for size in times if size in SINGLE for bar in single_bars(size, times[size])]
+    found += [bar for size in judged for bar in bars(size, times[size])]
     last, much = judged[-1], 2 * SEEN if quick else MUCH
     found += [growth(*last, seconds / 2, much), memory(*last)]
     return times, found, remarks

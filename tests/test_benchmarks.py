@@ -21,7 +21,7 @@ def test_the_benchmark_runs_and_writes_what_it_says(tmp_path):
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "learn + fresh score of one" in done.stdout
+    assert "score one, then learn it, of published" in done.stdout
     with (tmp_path / "speed.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {"edgemerge", "NumPy, published style", "NumPy, textbook"} <= {r["way"] for r in rows}

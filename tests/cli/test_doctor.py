@@ -12,7 +12,7 @@ from time import time
 
 import pytest
 
-from edgemerge import __version__
+from edgemerge import __version__, kernel
 from edgemerge.cli import doctor
 from tests.cli.calls import call, program
 
@@ -181,6 +181,16 @@ def test_this_installation_is_sound():
     assert {each["level"] for each in told.values()} <= {"ok", "warn"}
     assert {"python", "numpy", "scipy", "click", "rich", "clock", "this folder"} <= set(told)
     assert told["blas threads"]["words"] == "1"
+    assert told["kernel"]["words"] == kernel.PATH
+
+
+@pytest.mark.slow
+def test_an_installation_without_the_kernel_is_sound_and_says_so():
+    done = program("doctor", "--json", EDGEMERGE_KERNEL="off")
+    assert done.returncode == 0, done.stdout
+    told = found(done.stdout)["kernel"]
+    assert (told["level"], told["words"]) == ("ok", "NumPy, since EDGEMERGE_KERNEL=off")
+    assert "install a C compiler" in told["advice"]
 
 
 @pytest.mark.slow

@@ -561,7 +561,7 @@ def level_check(learner: Detector | Bank, trusted: Iterable[str]) -> LevelCheck:
 
 def can_check_adopted(learner: Detector | Bank) -> bool:
     """Return whether the learner holds what others saw, and has enough own samples to check it."""
-    adopted = any(each.known.others for each in learner.detectors.values())
+    adopted = any(each.has_adopted for each in learner.detectors.values())
     return adopted and not is_provisional(learner)
 
 

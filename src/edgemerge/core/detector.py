@@ -12,7 +12,7 @@ come together are scored and learnt in blocks, each with the readout of the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan, log, nan
 from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
@@ -20,9 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from edgemerge import kernel
 from edgemerge.core.errors import FormatError, SettingError, must_be
 from edgemerge.core.ledger import Contribution, Merged
-from edgemerge.core.projection import Projection, Samples, check_learning_settings
+from edgemerge.core.projection import (
+    Projection,
+    Samples,
+    aligned_empty,
+    check_learning_settings,
+)
 from edgemerge.core.readout import (
     NO_CEILING,
     Cache,
@@ -32,6 +38,7 @@ from edgemerge.core.readout import (
     Preview,
     Readout,
     effective_count,
+    largest_trace,
     ridge_for,
 )
 from edgemerge.core.stats import (
@@ -67,11 +74,13 @@ class Model:
 
     ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
     small_ridge = False  # the default one would hide fine structure
+    _last_others: Stats | None = None
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
         self.projection, self.fade = projection, fade
-        self.own = Sums(projection.n_hidden, projection.n_inputs, projection.quantum)
+        sizes = projection.n_hidden, projection.n_inputs
+        self.own = Sums(*sizes, projection.quantum, for_kernel=True)
         self.floor = projection.quantum / 12.0  # the loss that rounding to the grid alone makes
         self.others: Stats | None = None
         self.frame = 1.0
@@ -95,15 +104,25 @@ class Model:
         """Whether own samples alone determine what is usual: others count for B only."""
         return self.others is not None and bool(self.sets_scale(self.own.count * self.frame))
 
+    @property
+    def enough(self) -> float:
+        """The number of samples from which a readout can be trusted."""
+        return READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
+
     def sets_scale(self, count: Any) -> Any:
         """Return whether so many own samples are enough for that, for each entry."""
-        return count >= READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
+        return count >= self.enough
 
     @property
     def refresh_interval(self) -> int:
         """The samples after which P is solved afresh."""
         least = 0.9 if self.others else 0.5  # in a frame others and the ridge fade too
         return MAX_STEPS if self.fade == 1.0 else min(MAX_STEPS, max(1, int(log(least, self.fade))))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether P is solved afresh before the next score."""
+        return self._cache is not None and self._cache.steps >= self.refresh_interval
 
     @property
     def is_solved(self) -> bool:
@@ -142,12 +161,8 @@ class Model:
         cache, own, lower = self._cache, self.own, np.tri(self.projection.n_hidden, dtype=np.bool_)
         if cache is None:
             return np.empty(0)
-        first, second = nan, nan
-        if isinstance(cache.fit, OwnFit):
-            first, second = cache.fit.squares, cache.fit.freedom
-        elif cache.fit is not None:
-            first, second = cache.fit.J, cache.fit.norm
-        numbers = cache.steps, cache.ridge, cache.trace, first, second, self._trace
+        fit = (nan, nan) if cache.fit is None else cache.fit.numbers
+        numbers = cache.steps, cache.ridge, cache.trace, *fit, self._trace
         vector = [np.array(numbers), cache.P[lower]]
         if self.frame != 1.0:  # then the sums are not on the grid, as Stats are
             vector += [np.array([self.frame, own.count]), own.U[lower], own.V.ravel(), own.C, own.S]
@@ -175,7 +190,8 @@ class Model:
             (frame, count), packed, V, C, S = np.split(progress[: more[-1]], more[:-1])[1:]
             U = np.zeros((N, N))
             U[lower] = packed
-            self.own = Sums.from_arrays(U, V.reshape(N, n), C, S, float(count), self.own.quantum)
+            sums = U, V.reshape(N, n), C, S, float(count), self.own.quantum
+            self.own = Sums.from_arrays(*sums, for_kernel=True)
             self.frame = float(frame)
         self._cache = Cache.resume(P, ridge, trace, fit, int(steps))
         if own_scale != self.on_own_scale:  # written before there was an own scale
@@ -265,6 +281,51 @@ class Model:
         look = self.look(X, H)
         loss = look.squares / self.projection.n_inputs  # M9
         return look, level.score(loss, look.leverage / self.frame)
+
+    def start(self) -> Any:
+        """Solve if it is due, and return a kernel's run that continues from here, if there is one.
+
+        The run changes the sums and P in place; `follow` takes the numbers that it counted.
+        """
+        if kernel.Run is None:
+            return None
+        fit, cache, own, layer = self.fit(), self.cache(), self.own, self.projection.compiled
+        P, left = cache.full_P, self.refresh_interval - cache.steps
+        numbers = (
+            *layer[-1],
+            *(self.fade, self.frame, own.count, *own.room, self.others_count),
+            *(self._trace, self._largest_trace(cache.ridge), cache.ridge, cache.trace),
+            *(*fit.numbers, float(isinstance(fit, OwnFit)), self.enough, float(left)),
+            *(self.floor, self.projection.rule.loss_share, *self.ceiling),
+        )
+        others_V = None if self.others is None else self._padded(self.others).V
+        return kernel.Run(*layer[:-1], own.U, own.V, own.C, own.S, P, others_V, numbers)
+
+    def _padded(self, others: Stats) -> Stats:
+        """Return the sums of others; from the second call on, each row of V at a cache line."""
+        if self._last_others is not others:  # worth a copy only if they stay for a while
+            self._last_others = others
+        elif others.V.flags.c_contiguous:
+            V = aligned_empty(*others.V.shape, pad=True)
+            V[:] = others.V
+            others = self.others = self._last_others = replace(others, V=V)
+        return others
+
+    def follow(self, numbers: Sequence[float], learnt: int) -> None:
+        """Take what a run returned: count, largest, frame, tr(U), tr(P) and the fit."""
+        count, largest, self.frame, self._trace, trace, first, second = numbers
+        self.own.follow(count, largest)
+        self.learnt += learnt
+        if self._cache is not None:
+            self._cache.follow(trace, first, second, learnt)
+
+    def _largest_trace(self, ridge: float) -> float:
+        """Return the trace of U up to which `watch` surely keeps the cache."""
+        if self.fade != 1.0:
+            return inf
+        if self.ridge(0.0) != ridge:
+            return 0.0
+        return inf if self._ridge is not None else largest_trace(self.projection, self._trace)
 
     def version(self) -> tuple[object, int]:
         """Return something that is different after anything was learnt or adopted."""
@@ -383,11 +444,16 @@ class SampleBuffer:
         if self._known.ridge(0.0) == 0.0:
             self._known.cache()  # raises SolveError if samples are too few
 
+    def take(self) -> list[Array]:
+        """Return the buffered samples, and forget them."""
+        rows, self._rows, self._load = self._rows, [], 0.0
+        return rows
+
     def clear(self) -> None:
         """Learn all buffered samples."""
         if not self._rows:
             return
-        rows, self._rows, self._load = self._rows, [], 0.0
+        rows = self.take()
         if len(rows) > MAX_SINGLE_STEPS or not self._known.is_solved:
             learn_rows(self._known, np.array(rows))
         else:
@@ -396,21 +462,7 @@ class SampleBuffer:
 
 
 BLOCK_ROWS = 32  # where k × k work is still small against N × n
-
-
-def learn_and_score_rows(
-    known: Model, X: Array, reject_above: float, ready: float
-) -> tuple[Array, int]:
-    """Score and learn rows, each before the next; return the scores and how many were rejected."""
-    scores, rejected, done = np.ones(len(X)), 0, 0
-    if len(X) and not known.count:  # without data nothing is unusual
-        learn_rows(known, X[:1])
-        done = 1
-    while done < len(X):
-        found, odd = learn_and_score_block(known, X[done:], reject_above, ready)
-        scores[done : done + len(found)] = found
-        rejected, done = rejected + odd, done + len(found)
-    return scores, rejected
+KERNEL_ROWS = 64  # given to the kernel at a time: other threads wait meanwhile
 
 
 def learn_and_score_block(
@@ -657,6 +709,7 @@ class Detector:
     """
 
     supervised = False  # a monitor decides what is learnt: nothing is rejected here
+    _run: Any = None  # the kernel at work; then `known` and `_waiting` lag behind it
 
     def __init__(
         self,
@@ -686,8 +739,8 @@ class Detector:
         self.projection = projection
         self.ridge, self.forgetting, self.reject_above = ridge, forgetting, reject_above
         self.rejected = 0
-        self.known = Model(projection, ridge, forgetting**2)
-        self._waiting = SampleBuffer(self.known)
+        known = Model(projection, ridge, forgetting**2)
+        self.__dict__ |= {"known": known, "_waiting": SampleBuffer(known)}
 
     @classmethod
     def resume(
@@ -703,11 +756,77 @@ class Detector:
         """
         own.must_be_compatible(own.projection, own.projection.n_inputs)
         detector = cls(own.projection, **settings)
-        detector.known.own = own.sums()
+        detector.known.own = own.sums(for_kernel=True)
         detector.rejected = rejected
         if others is not None:
             detector.adopt(others)
         return detector
+
+    @property
+    def known(self) -> Model:
+        """The sums and their solution; what the kernel has learnt is in them."""
+        return cast(Model, self._settled()["known"])
+
+    @property
+    def _waiting(self) -> SampleBuffer:
+        return cast(SampleBuffer, self._settled()["_waiting"])
+
+    @property
+    def rejected(self) -> int:
+        """The samples that were not learnt because they scored above `reject_above`."""
+        return cast(int, self._settled()["rejected"])
+
+    @rejected.setter
+    def rejected(self, count: int) -> None:
+        self._settled()["rejected"] = count
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: everything but the kernel's run."""
+        return dict(self._settled())
+
+    def _settled(self) -> dict[str, Any]:
+        """Return the attributes; if the kernel is at work, end its run and take its numbers."""
+        found = self.__dict__
+        if (run := found.pop("_run", None)) is not None:
+            row = np.empty(self.projection.n_inputs)
+            *numbers, learnt, rejected, waits = run.settle(row)
+            found["known"].follow(numbers, learnt)
+            found["rejected"] += rejected
+            if waits:
+                found["_waiting"].push(row)
+        return found
+
+    def _start(self) -> Any:
+        """Let the kernel go on from here, buffered samples first; None if NumPy must do it."""
+        if kernel.Run is None or self._run is not None:
+            return self._run
+        known, waiting = self.known, self._waiting
+        if len(waiting) > MAX_SINGLE_STEPS or not known.is_solved:
+            waiting.clear()
+        if not known.count:
+            return None
+        run = known.start()  # raises before anything has changed
+        rows, self._run = waiting.take(), run
+        for i, row in enumerate(rows):
+            taken = self._run.learn_row(row, None)
+            if taken is None and self._again("learn_row", row, None) is None:
+                for later in rows[i:]:
+                    self._waiting.push(later)
+                self._waiting.clear()
+                return None
+        return self._run
+
+    def _again(self, method: str, *args: Any) -> Any:
+        """Let the kernel try again if it declined only because P is due; else return None."""
+        if self._run is None or not self.known.is_due:
+            return None
+        run = self._start()
+        return None if run is None else getattr(run, method)(*args)
+
+    @property
+    def _limit(self) -> float | None:
+        """Above it samples are not learnt; None means that all are."""
+        return None if self.supervised else self.reject_above
 
     @property
     def small_ridge(self) -> bool:
@@ -729,13 +848,22 @@ class Detector:
         return self.known.others or Stats.empty(self.projection)
 
     @property
+    def has_adopted(self) -> bool:
+        """Whether it knows samples of others."""
+        return cast(Model, self.__dict__["known"]).others is not None
+
+    @property
     def count(self) -> float:
         """The number of samples known, own and others'; forgotten ones count less."""
+        if self._run is not None:
+            return cast(float, self._run.counts()[0])
         return self.known.count + len(self._waiting)
 
     @property
     def own_count(self) -> float:
         """The number of samples that this device saw itself; forgotten ones count less."""
+        if self._run is not None:
+            return cast(float, self._run.counts()[1])
         return self.known.own.count * self.known.frame + len(self._waiting)
 
     @property
@@ -782,6 +910,13 @@ class Detector:
         Raises:
             SampleError: The sample has another size, or is not finite.
         """
+        run = self._run or self._start()
+        if run is not None:
+            row, h = np.empty(self.projection.n_inputs), np.empty(self.projection.n_hidden)
+            score = run.look(x, row, h)
+            score = self._again("look", x, row, h) if score is None else score
+            if score is not None:
+                return Seen(self.projection, row, h, score, NORMAL)
         row = self.projection.to_one(x)
         self._waiting.clear()
         return self._look(row, self.projection.project(row))
@@ -796,9 +931,12 @@ class Detector:
             SampleError: A sample has another size, or is not finite; nothing is learnt.
             CapacityError: The sums could not hold the samples exactly; nothing is learnt.
         """
+        run = self._run
         if isinstance(X, Seen):
             self._learn_seen(X)
-        elif self.reject_above is not None and not self.supervised:
+        elif run is not None and self.reject_above is None and run.learn(X):
+            return
+        elif self._limit is not None:
             self.learn_and_score(X)
         elif (rows := self.projection.to_grid(X)).ndim == 1:
             self._waiting.push(rows)
@@ -825,6 +963,11 @@ class Detector:
         Returns:
             A float for one sample, (k,) for rows.
         """
+        run = self._run or self._start()
+        found = None if run is None else run.score(X)
+        found = self._again("score", X) if found is None else found
+        if found is not None:
+            return cast(float, found)
         rows = self.projection.to_grid(X)
         if rows.ndim == 1:
             self._waiting.clear()
@@ -867,17 +1010,43 @@ class Detector:
         Returns:
             A float for one sample, (k,) for rows.
         """
+        run = self._run or self._start()
+        found = None if run is None else run.learn_and_score(X, self._limit)
+        found = self._again("learn_and_score", X, self._limit) if found is None else found
+        if found is not None:
+            return cast(float, found)
         rows = self.projection.to_grid(X)
         self._waiting.clear()
         if rows.ndim == 1 and self.known.count:
             seen = self._look(rows, self.projection.project(rows))
-            self._learn_seen(seen)
+            self._learn_with_numpy(seen)
             return seen.score
         self._waiting.must_fit(np.atleast_2d(rows))
-        limit, ready = self.reject_above or inf, READY_SAMPLES_PER_HIDDEN * self.projection.n_hidden
-        scores, rejected = learn_and_score_rows(self.known, np.atleast_2d(rows), limit, ready)
-        self.rejected += rejected
+        scores = self._learn_and_score_rows(np.atleast_2d(rows), self.reject_above or inf)
         return scores if rows.ndim == 2 else float(scores[0])
+
+    def _learn_and_score_rows(self, rows: Array, limit: float) -> Array:
+        """Score and learn rows, with the kernel up to where NumPy must decide something."""
+        scores, done = np.ones(len(rows)), 0
+        if len(rows) and not self.known.count:  # without data nothing is unusual
+            learn_rows(self.known, rows[:1])
+            done = 1
+        while done < len(rows):
+            run, most = self._start(), len(rows)
+            if run is not None:
+                part = slice(done, done + KERNEL_ROWS)
+                H = self.projection.project(rows[part])
+                done += run.learn_rows(rows[part], H, scores[part], limit)
+                if done == min(part.stop, len(rows)):
+                    continue
+                if self.known.is_due:
+                    continue
+                most = done + 1
+            block = rows[done:most]
+            found, odd = learn_and_score_block(self.known, block, limit, self.known.enough)
+            scores[done : done + len(found)] = found
+            self.rejected, done = self.rejected + odd, done + len(found)
+        return scores
 
     def explain(self, X: Samples | Seen) -> Array:
         """Return how far each input is from what the other inputs say; 1 or less is usual.
@@ -1054,6 +1223,13 @@ class Detector:
 
     def _learn_seen(self, seen: Seen) -> None:
         self.projection.must_equal(seen.projection)
+        run = self._run or self._start()
+        found = None if run is None else run.learn_row(seen.row, self._limit)
+        found = self._again("learn_row", seen.row, self._limit) if found is None else found
+        if found is None:
+            self._learn_with_numpy(seen)
+
+    def _learn_with_numpy(self, seen: Seen) -> None:
         self._waiting.clear()
         if not self.known.count:
             self._waiting.must_fit(seen.row[None])
@@ -1067,7 +1243,7 @@ class Detector:
             learn_one(self.known, seen.row, seen.errors)
 
     def _rejects(self, score: float) -> bool:
-        limit = None if self.supervised else self.reject_above
+        limit = self._limit
         return limit is not None and score > limit and self.ready
 
     def _sets_scale(self, own: Stats) -> bool:

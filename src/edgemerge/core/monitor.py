@@ -984,7 +984,7 @@ def is_provisional(learner: Detector | Bank) -> bool:
     """Return whether own samples are too few to check what was adopted, if anything was."""
     detectors = learner.detectors.values()
     own = sum(each.own_count for each in detectors)
-    adopted = any(each.known.others for each in detectors)
+    adopted = any(each.has_adopted for each in detectors)
     return adopted and not can_check(own, learner.projection)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import blas
 
+from edgemerge import kernel
 from edgemerge.core.errors import KindError, MismatchError, SampleError, SettingError
 
 Array = NDArray[np.float64]
@@ -147,19 +148,44 @@ def as_floats(X: Any, n_inputs: int) -> Array:
         raise SampleError(f"a sample must be {n_inputs} numbers: {error}") from error
 
 
+CACHE_LINE = 64  # bytes: loops over rows that start at one are up to twice as fast
+
+
+def aligned_empty(rows: int, columns: int, *, pad: bool = False) -> Array:
+    """Return (rows, columns), of any values, from a cache line on; with `pad`, each row is."""
+    per_line = CACHE_LINE // 8
+    width = -(-columns // per_line) * per_line if pad else columns
+    memory = np.empty(rows * width + per_line)
+    start = -memory.ctypes.data % CACHE_LINE // 8
+    return memory[start : start + rows * width].reshape(rows, width)[:, :columns]
+
+
+def aligned_zeros(rows: int, columns: int, *, pad: bool = False) -> Array:
+    """Return zeros (rows, columns) from a cache line on; with `pad`, each row is."""
+    found = aligned_empty(rows, columns, pad=pad)
+    found[:] = 0.0
+    return found
+
+
 class Grid:
     """Maps readings from [low, high] to grid values in about [−1, 1]."""
 
     def __init__(self, n: int, low: ArrayLike, high: ArrayLike, bits: int) -> None:
         """Set up the map for n inputs; low and high are one number or one for each input."""
         self.n, self.step = n, 2.0**-bits
-        self._far = MAX_ABS_INPUT / self.step
+        self.far = MAX_ABS_INPUT / self.step
         bottom, top = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
         self.gain = 2.0 / (top - bottom) / self.step
         self.shift = -bottom * self.gain - 1.0 / self.step
-        spare = max(self._far - float(np.abs(self.shift).max()), 0.0)
+        spare = max(self.far - float(np.abs(self.shift).max()), 0.0)
         near = spare / float(np.abs(self.gain).max())
         self._near = near * near  # if |x|² is below it, no value needs clipping
+
+    @cached_property
+    def for_each(self) -> tuple[Array, Array]:
+        """Gain and shift for each input, (n,)."""
+        ends = (np.broadcast_to(a, self.n) for a in (self.gain, self.shift))
+        return np.ascontiguousarray(next(ends)), np.ascontiguousarray(next(ends))
 
     def one(self, x: ArrayLike) -> Array:
         """Return one sample (n,) on the grid."""
@@ -193,6 +219,9 @@ class Grid:
     def _round(self, values: Array) -> Array:
         rows, some = values.reshape(-1, self.n), max(1, ROUNDING_CHUNK // self.n)
         steps = np.empty(rows.shape)
+        fast = kernel.Run is not None and rows.flags.c_contiguous
+        if fast and kernel.MODULE.grid_rows(self.far, self.step, *self.for_each, rows, steps):
+            return steps.reshape(values.shape)
         with np.errstate(over="ignore", invalid="ignore"):
             for i in range(0, len(rows), some):
                 part = steps[i : i + some]
@@ -200,9 +229,9 @@ class Grid:
                 part += self.shift
                 np.rint(part, out=part)
                 # one test for NaN, infinity and far values
-                if not np.vdot(part, part) < self._far**2:
+                if not np.vdot(part, part) < self.far**2:
                     self._refuse_unless_finite(values)
-                    np.clip(part, -self._far, self._far, out=part)
+                    np.clip(part, -self.far, self.far, out=part)
                 part *= self.step
         return steps.reshape(values.shape)
 
@@ -423,6 +452,7 @@ def check_learning_settings(
 
 
 FORMAT = 1
+KERNEL_KINDS = {"identity": 0, "relu": 1}  # others are looked up: 2, or 3 if they have a period
 INTEGER_SETTINGS = ("n_inputs", "n_hidden", "seed", "grid_bits")
 
 
@@ -519,7 +549,11 @@ class Projection:
         """The input weights, (n, N)."""
         keys = range(self.n_inputs) if self.names is None else map(name_key, self.names)
         generator = random_gaussian if self.rule.period else random_uniform
-        return self._draw(generator, keys, cast(float, self.width))
+        drawn = self._draw(generator, keys, cast(float, self.width))
+        A = aligned_empty(*drawn.shape)
+        A[:] = drawn
+        A.setflags(write=False)
+        return A
 
     @cached_property
     def b(self) -> Array:
@@ -637,6 +671,18 @@ class Projection:
     def _table(self) -> Array | None:
         bounded = self.rule.largest < inf
         return activation_table(self.activation, self.grid_bits) if bounded else None
+
+    @cached_property
+    def compiled(self) -> tuple[Any, ...]:
+        """What the kernel needs: A, b, table, gain, shift, and (kind, 1 / step, far)."""
+        kind = KERNEL_KINDS.get(self.activation, 3 if self.rule.period else 2)
+        return (
+            self.A,
+            self._b,
+            self._table,
+            *self.grid.for_each,
+            (float(kind), 2.0**self.grid_bits, self.grid.far),
+        )
 
     def must_equal(self, other: Projection) -> None:
         """Raise MismatchError, naming both, unless another projection is the same.

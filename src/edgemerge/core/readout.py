@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import Projection, aligned_empty
 
 Array = NDArray[np.float64]
 
@@ -38,6 +38,12 @@ def ridge_for(projection: Projection, trace: float, *, small: bool = False) -> f
     share = min(share, SMALL_RIDGE) if small else share
     relative = share * 2.0 ** ceil(log2(trace / N)) if trace > 0.0 else 0.0
     return max(relative, N * projection.quantum)
+
+
+def largest_trace(projection: Projection, trace: float) -> float:
+    """Return a trace up to which the ridge is surely the same as for this one, or less."""
+    N = projection.n_hidden
+    return N * 2.0 ** ceil(log2(trace / N)) * (1.0 - 1e-9) if trace > 0.0 else 0.0
 
 
 def inverse_factor(U: Array, ridge: float) -> tuple[Array, float]:
@@ -173,6 +179,11 @@ class Fit:
     J: Any
     norm: Any
 
+    @property
+    def numbers(self) -> tuple[Any, Any]:
+        """Both numbers."""
+        return self.J, self.norm
+
     def loss(self, ridge: float) -> Any:
         """Return Σ‖t − hB‖², for each entry."""
         return self.J - ridge * self.norm
@@ -189,6 +200,11 @@ class OwnFit:
     squares: Any
     freedom: Any
 
+    @property
+    def numbers(self) -> tuple[Any, Any]:
+        """Both numbers."""
+        return self.squares, self.freedom
+
     def at(self, which: Any) -> OwnFit:
         """Return some entries, or one."""
         return OwnFit(self.squares[which], self.freedom[which])
@@ -196,6 +212,8 @@ class OwnFit:
 
 class Cache:
     """P and its trace, and the fit of B once it was computed from V and S."""
+
+    _symmetric = False  # whether both triangles of P are up to date
 
     def __init__(self, U: Array, ridge: float) -> None:
         """Factor the lower triangle of U + ρI; P is computed when it is first needed."""
@@ -221,6 +239,16 @@ class Cache:
         return self._solved() if self._P is None else self._P
 
     @property
+    def full_P(self) -> Array:
+        """P with both triangles; what changes it must change both."""
+        P = self.P
+        if not self._symmetric:
+            lower = np.tril(P)
+            P[:] = lower + np.tril(lower, -1).T
+            self._symmetric = True
+        return P
+
+    @property
     def trace(self) -> float:
         """tr(P)."""
         if self._P is None:
@@ -237,10 +265,11 @@ class Cache:
 
         U is that of own samples, its lower triangle in Fortran's order.
         """
-        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
-        BU = blas.dsymm(1.0, U, B, side=1, lower=1)
-        squares = own_S.sum() - 2.0 * np.vdot(B.T, own_V) + np.vdot(B, BU)  # M10
-        UP = np.tril(U) * self.P
+        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1).T  # M3
+        lower, BB = np.tril(U), B @ B.T  # tr(BᵀUB) from U and BBᵀ, which is half of a product
+        BUB = 2.0 * np.vdot(lower, BB) - np.vdot(lower.diagonal(), BB.diagonal())
+        squares = own_S.sum() - 2.0 * np.einsum("ij,ij->", B, own_V) + BUB  # M10
+        UP = lower * self.P
         freedom = 2.0 * UP.sum() - np.trace(UP)
         return OwnFit(max(float(squares), 0.0), float(freedom))
 
@@ -256,7 +285,13 @@ class Cache:
         """Follow one sample without any inverse; `squares` is ‖Ph‖²."""
         blas.dsyr(-d, Ph, lower=1, a=self.P, overwrite_a=1)  # M4; one triangle stays symmetric
         self._trace -= d * squares
+        self._symmetric = False
         self.steps += 1
+
+    def follow(self, trace: float, first: float, second: float, steps: int) -> None:
+        """Note what a kernel that changed P counted: tr(P), the two numbers of the fit, samples."""
+        self._trace, self.steps = trace, self.steps + steps
+        self.fit = (OwnFit if isinstance(self.fit, OwnFit) else Fit)(first, second)
 
     def preview(self, H: Array, weights: Array, errors: Array, HP: Array) -> Preview:
         """See k samples one after the other, all at once: (k, N), (k,), (k, m), (k, N)."""
@@ -277,7 +312,10 @@ class Cache:
 
     def _solved(self) -> Array:
         R, _ = lapack.dtrtrs(self._L, np.eye(len(self._L), order="F"), lower=1, overwrite_b=1)
-        self._P, self._trace, self._L = (R.T @ R).T, float(np.vdot(R, R)), R[:0]
+        P = aligned_empty(*R.shape)
+        np.matmul(R.T, R, out=P)
+        self._P, self._trace, self._L = P.T, float(np.vdot(R, R)), R[:0]
+        self._symmetric = True
         return self._P
 
 

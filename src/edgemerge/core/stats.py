@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import blas, eigh, lapack, qr, solve_triangular
 
+from edgemerge import kernel
 from edgemerge.core.errors import (
     CapacityError,
     MismatchError,
@@ -26,7 +27,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.projection import Projection, Samples
+from edgemerge.core.projection import Projection, Samples, aligned_zeros
 from edgemerge.core.readout import Readout, inverse_factor, ridge_for
 
 Array = NDArray[np.float64]
@@ -55,13 +56,24 @@ def must_fit(largest: float, quantum: float) -> None:
         )
 
 
+def _column_sums(wT: Array, T: Array) -> tuple[Array, Array]:
+    """Return the sum of weighted rows, and of their squares, which are weighted once, (m,) each."""
+    if kernel.Run is None or wT is not T or not T.flags.c_contiguous:
+        return np.asarray(wT.sum(0)), np.einsum("ij,ij->j", wT, T)
+    C, S = np.zeros(T.shape[1]), np.zeros(T.shape[1])
+    kernel.MODULE.column_sums(T, C, S)
+    return C, S
+
+
 class Sums:
     """Adds samples to U, V, C, S and count; raises CapacityError before a sum becomes inexact."""
 
-    def __init__(self, n_hidden: int, n_outputs: int, quantum: float) -> None:
-        """Start with zeros."""
-        self.U = np.zeros((n_hidden, n_hidden), order="F")
-        self.V = np.zeros((n_hidden, n_outputs))
+    def __init__(
+        self, n_hidden: int, n_outputs: int, quantum: float, *, for_kernel: bool = False
+    ) -> None:
+        """Start with zeros; for the kernel, each row of V starts at a cache line."""
+        self.U = aligned_zeros(n_hidden, n_hidden).T
+        self.V = aligned_zeros(n_hidden, n_outputs, pad=for_kernel and kernel.Run is not None)
         self.C, self.S = np.zeros(n_outputs), np.zeros(n_outputs)
         self.count = 0.0
         self.quantum = quantum
@@ -71,9 +83,14 @@ class Sums:
     def add(self, h: Array, t: Array, weight: float, squares: float) -> None:
         """Add one sample, (N,) and (m,), in place; `squares` is ‖h‖²."""
         self._make_room(weight * max(squares, float(t.dot(t)), 1.0))
-        blas.dsyr(weight, h, lower=1, a=self.U, overwrite_a=1)  # M2
-        blas.dger(weight, t, h, a=self.V.T, overwrite_a=1)
-        wt = t if weight == 1.0 else weight * t
+        if weight == 1.0 and self.V.flags.c_contiguous:
+            blas.dsyr(1.0, h, lower=1, a=self.U, overwrite_a=1)  # M2
+            blas.dger(1.0, t, h, a=self.V.T, overwrite_a=1)
+            wt = t
+        else:  # BLAS would change a copy of a padded V, and round weighted products as it likes
+            wh, wt = weight * h, weight * t
+            self.U += np.multiply.outer(h, wh)  # M2
+            self.V += np.multiply.outer(wh, t)
         self.C += wt  # M10
         self.S += wt * t
         self.count += weight
@@ -81,24 +98,44 @@ class Sums:
     def add_rows(self, H: Array, T: Array, weights: Array | None = None) -> None:
         """Add k samples, (k, N) and (k, m), each with its weight."""
         wH, wT = (H, T) if weights is None else (H * weights[:, None], T * weights[:, None])
-        S = np.einsum("ij,ij->j", wT, T)
+        C, S = _column_sums(wT, T)
         count = float(len(T) if weights is None else weights.sum())
         self._make_room(max(float(np.einsum("ij,ij->j", wH, H).max()), float(S.max()), count))
         self.U += wH.T @ H  # M2
-        blas.dgemm(1.0, T.T, wH.T, 1.0, self.V.T, trans_b=1, overwrite_c=1)  # V += wHᵀT in place
-        self.C += wT.sum(0)  # M10
+        if self.V.flags.c_contiguous:  # V += wHᵀT in place
+            blas.dgemm(1.0, T.T, wH.T, 1.0, self.V.T, trans_b=1, overwrite_c=1)
+        else:
+            self.V += wH.T @ T
+        self.C += C  # M10
         self.S += S
         self.count += count
 
     @classmethod
     def from_arrays(
-        cls, U: Array, V: Array, C: Array, S: Array, count: float, quantum: float
+        cls,
+        U: Array,
+        V: Array,
+        C: Array,
+        S: Array,
+        count: float,
+        quantum: float,
+        *,
+        for_kernel: bool = False,
     ) -> Self:
         """Return an accumulator that starts with these sums."""
-        sums = cls(len(U), len(C), quantum)
+        sums = cls(len(U), len(C), quantum, for_kernel=for_kernel)
         sums.U[:], sums.V[:], sums.C[:], sums.S[:], sums.count = U, V, C, S, count
         sums._make_room(sums.largest())
         return sums
+
+    @property
+    def room(self) -> tuple[float, float]:
+        """What the largest sum is at most, and what it must stay below."""
+        return self._largest, self._limit
+
+    def follow(self, count: float, largest: float) -> None:
+        """Note what a kernel that added to the sums counted, and what the largest is at most."""
+        self.count, self._largest = count, largest
 
     def must_hold(self, other: Sums) -> None:
         """Raise CapacityError if the sums of `other` do not fit; nothing changes."""
@@ -312,9 +349,14 @@ class Stats:
         must_fit(sums.largest(), projection.quantum)
         return cls.snapshot(projection, sums)
 
-    def sums(self) -> Sums:
-        """Return an accumulator that starts with these sums."""
-        return Sums.from_arrays(*self.arrays, self.count, self.projection.quantum)
+    def sums(self, *, for_kernel: bool = False) -> Sums:
+        """Return an accumulator that starts with these sums.
+
+        Args:
+            for_kernel: Lay out V for the kernel; False unless given.
+        """
+        quantum = self.projection.quantum
+        return Sums.from_arrays(*self.arrays, self.count, quantum, for_kernel=for_kernel)
 
     def __add__(self, other: Self) -> Self:
         """Return the sums of the samples of both."""

@@ -1,0 +1,981 @@
+/* The kernel: scores one sample and learns the one before it, in one call and one pass over V.
+ *
+ * A (n, N), b (N,), U, P (N, N), V and others (N, n), C, S (n,); x (n,), h (N,). Names and equations
+ * are those of core/detector.py, core/readout.py and docs/maths.md; Python decides, this file counts.
+ *
+ * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs the sum of
+ * e_j (qV)_j, and V += h'x needs no e. So gV of the new sample, qV of the one before and the update
+ * share one read and one write of V. A learnt sample is therefore kept until the next one comes, or
+ * until Python asks for the sums (`settle`).
+ *
+ * Sums are exact without forgetting; with it they round, and so does the map from readings to the
+ * grid. Where bits matter nothing is fused, hence -ffp-contract=off, and FMA() where only scores
+ * depend on it. `Run` declines (returns None) whatever Python must decide: other
+ * kinds of samples, far or non-finite readings, full sums, P due to be solved, another ridge.
+ */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#if FLT_EVAL_METHOD != 0
+#error "this compiler computes with more digits than double has: NumPy does the work instead"
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define HAVE_AVX2 1
+#endif
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+#define FMA(a, b, c) (fused ? fma((a), (b), (c)) : (a) * (b) + (c))
+
+/* ---- loops, compiled once for every CPU and once for AVX2 with fused operations ---- */
+
+/* x*gain + shift, rounded to whole steps; returns how many are not within `far` of 0. */
+INLINE double to_grid(size_t n, const double *restrict x, const double *restrict gain,
+                      const double *restrict shift, double far, double step, double *restrict out)
+{
+    const double big = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to whole numbers */
+    double bad = 0.0;
+#pragma omp simd reduction(+ : bad)
+    for (size_t j = 0; j < n; j++) {
+        double steps = x[j] * gain[j];
+        steps = steps + shift[j];
+        double whole = copysign((steps + big) - big, steps); /* keeps -0, as rint does */
+        bad += fabs(whole) <= far ? 0.0 : 1.0;
+        out[j] = whole * step;
+    }
+    return bad;
+}
+
+INLINE double dot(int fused, size_t n, const double *restrict a, const double *restrict b)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t j = 0; j < n; j++)
+        sum = FMA(a[j], b[j], sum);
+    return sum;
+}
+
+/* y += aM, four rows at a time; rows of M are `wide` apart. */
+INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict a,
+                     const double *restrict M, double *restrict y)
+{
+    size_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
+        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            y[j] = FMA(a3, m3[j], FMA(a2, m2[j], FMA(a1, m1[j], FMA(a0, m0[j], y[j]))));
+    }
+    for (; i < rows; i++) {
+        const double *restrict m0 = M + i * wide;
+        const double a0 = a[i];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            y[j] = FMA(a0, m0[j], y[j]);
+    }
+}
+
+/* y += aM and z += bM. */
+INLINE void add_rows_twice(int fused, size_t rows, size_t n, size_t wide,
+                           const double *restrict a, const double *restrict b,
+                           const double *restrict M, double *restrict y, double *restrict z)
+{
+    size_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
+        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
+        const double b0 = b[i], b1 = b[i + 1], b2 = b[i + 2], b3 = b[i + 3];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++) {
+            const double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
+            y[j] = FMA(a3, s3, FMA(a2, s2, FMA(a1, s1, FMA(a0, s0, y[j]))));
+            z[j] = FMA(b3, s3, FMA(b2, s2, FMA(b1, s1, FMA(b0, s0, z[j]))));
+        }
+    }
+    add_rows(fused, rows - i, n, wide, a + i, M + i * wide, y);
+    add_rows(fused, rows - i, n, wide, b + i, M + i * wide, z);
+}
+
+/* c += qV, then V += wh'x, then y += gV, each if asked for. */
+INLINE void pass(int fused, int across, int learn, int score, size_t rows, size_t n, size_t wide,
+                 const double *restrict q,
+                 const double *restrict wh, const double *restrict x, double *restrict c,
+                 const double *restrict g, double *restrict y, double *restrict V)
+{
+    size_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        double *restrict v0 = V + i * wide, *restrict v1 = v0 + wide;
+        double *restrict v2 = v1 + wide, *restrict v3 = v2 + wide;
+        const double q0 = across ? q[i] : 0, q1 = across ? q[i + 1] : 0;
+        const double q2 = across ? q[i + 2] : 0, q3 = across ? q[i + 3] : 0;
+        const double h0 = learn ? wh[i] : 0, h1 = learn ? wh[i + 1] : 0;
+        const double h2 = learn ? wh[i + 2] : 0, h3 = learn ? wh[i + 3] : 0;
+        const double g0 = score ? g[i] : 0, g1 = score ? g[i + 1] : 0;
+        const double g2 = score ? g[i + 2] : 0, g3 = score ? g[i + 3] : 0;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++) {
+            double s0 = v0[j], s1 = v1[j], s2 = v2[j], s3 = v3[j];
+            if (learn) {
+                const double t = x[j];
+                if (across)
+                    c[j] = FMA(q3, s3, FMA(q2, s2, FMA(q1, s1, FMA(q0, s0, c[j]))));
+                v0[j] = s0 = s0 + h0 * t;
+                v1[j] = s1 = s1 + h1 * t;
+                v2[j] = s2 = s2 + h2 * t;
+                v3[j] = s3 = s3 + h3 * t;
+            }
+            if (score)
+                y[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, y[j]))));
+        }
+    }
+    for (; i < rows; i++) {
+        double *restrict v0 = V + i * wide;
+        const double q0 = across ? q[i] : 0, h0 = learn ? wh[i] : 0, g0 = score ? g[i] : 0;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++) {
+            double s0 = v0[j];
+            if (learn) {
+                if (across)
+                    c[j] = FMA(q0, s0, c[j]);
+                v0[j] = s0 = s0 + h0 * x[j];
+            }
+            if (score)
+                y[j] = FMA(g0, s0, y[j]);
+        }
+    }
+}
+
+/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses. */
+INLINE void update_square(int fused, int times, size_t N, const double *restrict g,
+                          const double *restrict wh, const double *restrict h, double *restrict U,
+                          double *restrict u)
+{
+    if (times)
+        memset(u, 0, N * sizeof *u);
+    for (size_t i = 0; i < N; i++) {
+        double *restrict row = U + i * N;
+        const double a = times ? g[i] : 0, w = wh[i];
+        double sum = times ? row[i] * a : 0;
+        row[i] = row[i] + w * h[i];
+#pragma omp simd reduction(+ : sum)
+        for (size_t j = i + 1; j < N; j++) {
+            const double old = row[j];
+            if (times) {
+                sum = FMA(old, g[j], sum);
+                u[j] = FMA(a, old, u[j]);
+            }
+            row[j] = old + w * h[j];
+        }
+        if (times)
+            u[i] += sum;
+    }
+}
+
+/* ---- one run: the arrays of a model, its numbers, the last sample ---- */
+
+enum { A_, B_, TABLE, GAIN, SHIFT, U_, V_, C_, S_, P_, OTHERS, ARRAYS };
+enum { IDENTITY, RELU, CLIPPED, PERIODIC };
+/* what is known of the last sample: it was only looked at; `learn` buffered it, before or after it
+ * was looked at; it is learnt, as soon as there is a reason to touch V */
+enum { NOTHING, SEEN, UNSEEN_WAITING, WAITING, LEARNT };
+
+typedef struct {
+    double *x, *h, *g, *e;
+    double leverage, squares, lean, hh, xx, score; /* lean is e(gV) with V of own samples */
+} Sample;
+
+typedef struct {
+    double kind, scale, far, fade, frame, count, largest, limit, others, trace, top, ridge, P_trace;
+    double fit, fit2, own_scale, enough, steps_left, floor, share, most_loss, most_leverage;
+} Numbers;
+
+enum { NUMBERS = sizeof(Numbers) / sizeof(double) };
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer views[ARRAYS];
+    size_t n, N, wide, others_wide, table;
+    Numbers is;
+    long learnt, rejected;
+    int state, of_own, ended;
+    Sample last, next;
+    double *q, *u, *wh, *root, *minus, *c, *own, *work, *memory;
+} Run;
+
+static long taken, declined; /* for tests: a kernel that always declines would go unseen */
+static int with_avx2;
+
+static const double *in(const Run *run, int which) { return run->views[which].buf; }
+static double *array(Run *run, int which) { return run->views[which].buf; }
+
+INLINE void project(int fused, Run *run, const double *restrict x, double *restrict h)
+{
+    const size_t N = run->N;
+    const double scale = run->is.scale, step = 1.0 / scale;
+    const int kind = (int)run->is.kind;
+    memcpy(h, in(run, B_), N * sizeof *h);
+    add_rows(fused, run->n, N, N, x, in(run, A_), h); /* exact: XA + b lies on a grid */
+    for (size_t i = 0; i < N; i++)
+        h[i] = rint(h[i] * scale);
+    if (kind == CLIPPED || kind == PERIODIC) {
+        const double *restrict table = in(run, TABLE);
+        const int64_t end = (int64_t)run->table - 1;
+        for (size_t i = 0; i < N; i++) {
+            int64_t at = (int64_t)h[i];
+            if (kind == PERIODIC)
+                at &= end;
+            else
+                at = at < 0 ? 0 : at > end ? end : at;
+            h[i] = table[at]; /* M1 */
+        }
+    } else {
+        for (size_t i = 0; i < N; i++)
+            h[i] = kind == RELU && !(h[i] > 0.0) ? 0.0 : h[i] * step; /* M1 */
+    }
+}
+
+/* Update everything but P, V and the level with the last sample; compute u, q and wh. */
+INLINE void begin_learning(int fused, Run *run)
+{
+    const size_t n = run->n, N = run->N;
+    const Sample *s = &run->last;
+    const double w = 1.0 / (run->is.frame * run->is.fade); /* M8 */
+    double *restrict C = array(run, C_), *restrict S = array(run, S_);
+    const double *restrict x = s->x;
+    for (size_t i = 0; i < N; i++)
+        run->wh[i] = w * s->h[i];
+    if (run->of_own)
+        update_square(fused, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
+    else
+        update_square(fused, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
+    memset(run->q, 0, N * sizeof(double));
+    add_rows(fused, N, N, N, run->of_own ? run->u : s->g, in(run, P_), run->q);
+    memset(run->c, 0, n * sizeof(double));
+#pragma omp simd
+    for (size_t j = 0; j < n; j++) {
+        const double wt = w * x[j];
+        C[j] += wt; /* M10 */
+        S[j] += wt * x[j];
+    }
+}
+
+/* Follow the level and the numbers; `across` is e(qV), with V as it was before. */
+INLINE void end_learning(int fused, Run *run, double across)
+{
+    const size_t N = run->N;
+    Numbers *is = &run->is;
+    const Sample *s = &run->last;
+    const double w = 1.0 / (is->frame * is->fade);
+    const double d = w / (1.0 + w * s->leverage), gg = dot(fused, N, s->g, s->g);
+    if (run->of_own) {
+        const double bend = dot(fused, N, s->g, run->u), left = 1.0 - d * s->leverage;
+        is->fit += d * (d * bend * s->squares - 2.0 * (s->lean - across));
+        is->fit += w * left * left * s->squares;
+        is->fit2 += w * left * s->leverage - d * bend;
+    } else {
+        is->fit += d * s->squares;
+        is->fit2 += d * (2.0 * across + d * gg * s->squares);
+    }
+    is->largest += w * fmax(fmax(s->hh, s->xx), 1.0);
+    is->count += w;
+    is->frame *= is->fade;
+    is->P_trace -= d * gg;
+    is->trace += s->hh;
+    is->steps_left -= 1.0;
+    run->learnt += 1;
+    run->state = NOTHING;
+}
+
+static double level_score(const Run *run, double loss, double leverage)
+{
+    const Numbers *is = &run->is;
+    const double n = (double)run->n, least = 1e-6;
+    const int others = run->views[OTHERS].obj != NULL && !run->of_own;
+    const double own = is->count * is->frame;
+    const double count =
+        own * (1.0 + is->fade) / (2.0 - own * (1.0 - is->fade)) + (others ? is->others : 0.0);
+    const double freedom = run->of_own ? is->fit2 : (double)run->N - is->ridge * is->P_trace; /* M11 */
+    const double sum = run->of_own ? is->fit / n : (is->fit - is->ridge * is->fit2) / n;
+    const double weight = is->count + (others ? is->others : 0.0);
+    const double left = fmax(1.0 - freedom / count, least);
+    double usual = fmax(sum / weight / (left * left), is->floor);
+    double strange = leverage * left * count / fmax(freedom, least);
+    if (!run->of_own) {
+        usual = fmin(usual, is->most_loss);
+        if (is->most_leverage < INFINITY)
+            strange = fmax(strange, leverage / is->most_leverage);
+    }
+    return is->share * (loss / usual) + (1.0 - is->share) * strange; /* M11 */
+}
+
+/* Learn the last sample if it is learnt or waiting; score `next`, if asked for, and make it the last.
+ * `given` hidden values are copied instead of computed. */
+INLINE void step_body(int fused, Run *run, int score, const double *given)
+{
+    const size_t n = run->n, N = run->N;
+    const int learn = run->state >= WAITING, others = run->views[OTHERS].obj != NULL;
+    Sample *s = &run->last, *next = &run->next;
+    double *P = array(run, P_), *V = array(run, V_), *root = run->root, *minus = run->minus;
+    if (learn) {
+        const double w = 1.0 / (run->is.frame * run->is.fade);
+        const double d = w / (1.0 + w * s->leverage), half = sqrt(d);
+        begin_learning(fused, run);
+        for (size_t i = 0; i < N; i++) {
+            root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
+            minus[i] = -root[i];
+        }
+    }
+    if (score) {
+        if (given)
+            memcpy(next->h, given, N * sizeof(double));
+        else
+            project(fused, run, next->x, next->h);
+        memset(next->g, 0, N * sizeof(double));
+        memset(next->e, 0, n * sizeof(double));
+    }
+    if (learn && score) {
+        pass(fused, 0, 1, 1, N, N, N, NULL, minus, root, NULL, next->h, next->g, P); /* M4 */
+        pass(fused, 1, 1, 1, N, n, run->wide, run->q, run->wh, s->x, run->c, next->g, next->e, V);
+    } else if (learn) {
+        pass(fused, 0, 1, 0, N, N, N, NULL, minus, root, NULL, NULL, NULL, P); /* M4 */
+        pass(fused, 1, 1, 0, N, n, run->wide, run->q, run->wh, s->x, run->c, NULL, NULL, V);
+    } else if (score) {
+        add_rows(fused, N, N, N, next->h, P, next->g);
+        add_rows(fused, N, n, run->wide, next->g, V, next->e);
+    }
+    if (others) {
+        if (score)
+            memcpy(run->own, next->e, n * sizeof(double));
+        if (learn && score)
+            add_rows_twice(fused, N, n, run->others_wide, run->q, next->g, in(run, OTHERS), run->c, next->e);
+        else if (learn)
+            add_rows(fused, N, n, run->others_wide, run->q, in(run, OTHERS), run->c);
+        else if (score)
+            add_rows(fused, N, n, run->others_wide, next->g, in(run, OTHERS), next->e);
+    }
+    if (learn)
+        end_learning(fused, run, dot(fused, n, run->c, s->e));
+    if (score) {
+        double *restrict e = next->e;
+        const double *restrict x = next->x;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            e[j] = x[j] - e[j];
+        next->lean = others ? dot(fused, n, run->own, e) : 0.0;
+        next->squares = dot(fused, n, e, e);
+        next->leverage = dot(fused, N, next->h, next->g);
+        next->xx = dot(fused, n, x, x);
+        next->hh = dot(fused, N, next->h, next->h);
+        next->score = level_score(run, next->squares / (double)n, next->leverage / run->is.frame);
+        Sample swap = run->last;
+        run->last = run->next;
+        run->next = swap;
+        run->state = SEEN;
+    }
+}
+
+/* C += the sum of rows, S += the sum of their squares. */
+INLINE void column_sums_body(size_t k, size_t n, const double *restrict X, double *restrict C,
+                             double *restrict S)
+{
+    for (size_t i = 0; i < k; i++) {
+        const double *restrict x = X + i * n;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++) {
+            C[j] += x[j];
+            S[j] += x[j] * x[j];
+        }
+    }
+}
+
+static void sums_any(size_t k, size_t n, const double *X, double *C, double *S)
+{
+    column_sums_body(k, n, X, C, S);
+}
+
+static void step_any(Run *run, int score, const double *given) { step_body(0, run, score, given); }
+
+static double grid_any(size_t n, const double *x, const double *gain, const double *shift,
+                       double far, double step, double *out)
+{
+    return to_grid(n, x, gain, shift, far, step, out);
+}
+
+#ifdef HAVE_AVX2
+__attribute__((target("avx2,fma"))) static void sums_avx2(size_t k, size_t n, const double *X,
+                                                          double *C, double *S)
+{
+    column_sums_body(k, n, X, C, S);
+}
+
+__attribute__((target("avx2,fma"))) static void step_avx2(Run *run, int score, const double *given)
+{
+    step_body(1, run, score, given);
+}
+
+__attribute__((target("avx2,fma"))) static double grid_avx2(size_t n, const double *x,
+                                                            const double *gain, const double *shift,
+                                                            double far, double step, double *out)
+{
+    return to_grid(n, x, gain, shift, far, step, out);
+}
+#endif
+
+static void step(Run *run, int score, const double *given)
+{
+#ifdef HAVE_AVX2
+    if (with_avx2) {
+        step_avx2(run, score, given);
+        return;
+    }
+#endif
+    step_any(run, score, given);
+}
+
+static double grid(size_t n, const double *x, const double *gain, const double *shift, double far,
+                   double step, double *out)
+{
+#ifdef HAVE_AVX2
+    if (with_avx2)
+        return grid_avx2(n, x, gain, shift, far, step, out);
+#endif
+    return grid_any(n, x, gain, shift, far, step, out);
+}
+
+/* ---- what Python calls ---- */
+
+/* Put one sample of readings on the grid; false if it is of another kind, far or not finite. */
+static int take_readings(Run *run, PyObject *given, double *out)
+{
+    Py_buffer view;
+    if (run->ended || !PyObject_CheckBuffer(given))
+        return 0;
+    if (PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    int ok = view.ndim == 1 && view.shape[0] == (Py_ssize_t)run->n && view.itemsize == 8 &&
+             view.format != NULL && strcmp(view.format, "d") == 0;
+    if (ok) {
+        const double *x = view.buf;
+        if (view.strides[0] != 8 || (uintptr_t)view.buf % sizeof(double)) {
+            double *copy = run->next.e; /* not in use yet */
+            for (size_t j = 0; j < run->n; j++)
+                memcpy(copy + j, (const char *)view.buf + (Py_ssize_t)j * view.strides[0], 8);
+            x = copy;
+        }
+        ok = grid(run->n, x, in(run, GAIN), in(run, SHIFT), run->is.far, 1.0 / run->is.scale, out) == 0.0;
+    }
+    PyBuffer_Release(&view);
+    return ok;
+}
+
+/* Copy one row that is on the grid; false with an error if it is of another kind. */
+static int copy_row(PyObject *given, size_t n, double *out)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(given, &view, PyBUF_ND | PyBUF_C_CONTIGUOUS) < 0)
+        return 0;
+    const int ok = (size_t)view.len == n * sizeof(double);
+    if (ok)
+        memcpy(out, view.buf, n * sizeof(double));
+    else
+        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    PyBuffer_Release(&view);
+    return ok;
+}
+
+static int fill(PyObject *given, size_t n, const double *from)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(given, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+        return 0;
+    const int ok = (size_t)view.len == n * sizeof(double);
+    if (ok)
+        memcpy(view.buf, from, n * sizeof(double));
+    else
+        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    PyBuffer_Release(&view);
+    return ok;
+}
+
+/* Whether the last sample, which was looked at, can be learnt without a decision of Python's. */
+static int can_learn(const Run *run)
+{
+    const Numbers *is = &run->is;
+    const Sample *s = &run->last;
+    const double w = 1.0 / (is->frame * is->fade);
+    const double d = w / (1.0 + w * s->leverage);
+    const int others = run->views[OTHERS].obj != NULL;
+    const int of_own = others && (is->count + w) * (is->frame * is->fade) >= is->enough;
+    return is->largest + w * fmax(fmax(s->hh, s->xx), 1.0) < is->limit &&
+           is->trace + s->hh < is->top && of_own == run->of_own && d > 0.0 && d < INFINITY;
+}
+
+/* Whether `next` can be scored now; learns what waits if P is due to be solved afterwards. */
+static int can_score(Run *run)
+{
+    if (run->state == UNSEEN_WAITING) { /* look at it first */
+        if (run->is.steps_left < 1.0)
+            return 0;
+        memcpy(run->work, run->next.x, run->n * sizeof(double));
+        run->state = NOTHING;
+        memcpy(run->next.x, run->last.x, run->n * sizeof(double));
+        step(run, 1, NULL);
+        memcpy(run->next.x, run->work, run->n * sizeof(double));
+        run->state = WAITING;
+        if (!can_learn(run))
+            return 0;
+    }
+    if (run->is.steps_left - (run->state >= WAITING) >= 1.0)
+        return 1;
+    if (run->state >= WAITING)
+        step(run, 0, NULL);
+    return 0;
+}
+
+/* Score `next`; false if Python must do it. */
+static int score_next(Run *run, const double *given)
+{
+    if (run->ended || !can_score(run)) {
+        declined++;
+        return 0;
+    }
+    step(run, 1, given);
+    taken++;
+    return 1;
+}
+
+static int is_last(const Run *run, const double *x)
+{
+    return run->state == SEEN && memcmp(x, run->last.x, run->n * sizeof(double)) == 0;
+}
+
+static double as_limit(PyObject *given)
+{
+    return given == Py_None ? INFINITY : PyFloat_AsDouble(given);
+}
+
+static int is_rejected(const Run *run, double limit)
+{
+    const Numbers *is = &run->is;
+    return run->last.score > limit && (is->count + is->others) * is->frame >= is->enough;
+}
+
+/* Learn the last sample unless it is rejected; false if Python must do it. */
+static int learn_last(Run *run, double limit)
+{
+    if (is_rejected(run, limit)) {
+        run->rejected++;
+        run->state = NOTHING;
+    } else if (can_learn(run)) {
+        run->state = LEARNT;
+    } else {
+        declined++;
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *none(void) { Py_RETURN_NONE; }
+
+static int must_have(Py_ssize_t found, Py_ssize_t expected)
+{
+    if (found != expected)
+        PyErr_Format(PyExc_TypeError, "found %zd arguments, expected %zd", found, expected);
+    return found == expected;
+}
+
+PyDoc_STRVAR(score_doc, "score(x): the score of one sample of readings, or None.");
+static PyObject *run_score(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 1))
+        return NULL;
+    if (!take_readings(run, args[0], run->next.x)) {
+        declined++;
+        return none();
+    }
+    return score_next(run, NULL) ? PyFloat_FromDouble(run->last.score) : none();
+}
+
+PyDoc_STRVAR(look_doc, "look(x, row, hidden): score, and fill what it is on the grid and in the layer.");
+static PyObject *run_look(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 3))
+        return NULL;
+    PyObject *score = run_score(run, args, 1);
+    if (score == NULL || score == Py_None)
+        return score;
+    if (fill(args[1], run->n, run->last.x) && fill(args[2], run->N, run->last.h))
+        return score;
+    Py_DECREF(score);
+    return NULL;
+}
+
+PyDoc_STRVAR(both_doc, "learn_and_score(x, limit): score, and learn unless it is above the limit.");
+static PyObject *run_both(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 2))
+        return NULL;
+    const double limit = as_limit(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (!take_readings(run, args[0], run->next.x)) {
+        declined++;
+        return none();
+    }
+    if (!is_last(run, run->next.x) && !score_next(run, NULL))
+        return none();
+    const double score = run->last.score;
+    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+}
+
+PyDoc_STRVAR(learn_doc, "learn(x): buffer one sample of readings until the next score; True or None.");
+static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 1))
+        return NULL;
+    if (run->state >= UNSEEN_WAITING && run->state != LEARNT)
+        return none(); /* a second one: Python learns them together */
+    if (!take_readings(run, args[0], run->next.x)) {
+        declined++;
+        return none();
+    }
+    if (is_last(run, run->next.x)) {
+        if (!can_learn(run)) {
+            declined++;
+            return none();
+        }
+        run->state = WAITING;
+    } else {
+        if (run->state == LEARNT)
+            step(run, 0, NULL);
+        memcpy(run->last.x, run->next.x, run->n * sizeof(double));
+        run->state = UNSEEN_WAITING;
+    }
+    return PyBool_FromLong(1);
+}
+
+PyDoc_STRVAR(row_doc,
+             "learn_row(row, limit): learn a sample that is on the grid, unless it is above the limit;\n"
+             "its score, or None. It costs little if it was the last to be scored.");
+static PyObject *run_row(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 2))
+        return NULL;
+    const double limit = as_limit(args[1]);
+    if (PyErr_Occurred() || !copy_row(args[0], run->n, run->next.x))
+        return NULL;
+    if (!is_last(run, run->next.x) && !score_next(run, NULL))
+        return none();
+    const double score = run->last.score;
+    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+}
+
+PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
+static PyObject *run_rows(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer X, H, scores;
+    if (!must_have(count, 4))
+        return NULL;
+    const double limit = as_limit(args[3]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &X, PyBUF_C_CONTIGUOUS) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(args[1], &H, PyBUF_C_CONTIGUOUS) < 0) {
+        PyBuffer_Release(&X);
+        return NULL;
+    }
+    if (PyObject_GetBuffer(args[2], &scores, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
+        PyBuffer_Release(&X);
+        PyBuffer_Release(&H);
+        return NULL;
+    }
+    const size_t k = (size_t)scores.len / sizeof(double);
+    size_t done = 0;
+    const int ok = (size_t)X.len == k * run->n * sizeof(double) &&
+                   (size_t)H.len == k * run->N * sizeof(double);
+    for (; ok && done < k; done++) {
+        memcpy(run->next.x, (double *)X.buf + done * run->n, run->n * sizeof(double));
+        if (!score_next(run, (double *)H.buf + done * run->N))
+            break;
+        ((double *)scores.buf)[done] = run->last.score;
+        if (!learn_last(run, limit))
+            break;
+    }
+    PyBuffer_Release(&X);
+    PyBuffer_Release(&H);
+    PyBuffer_Release(&scores);
+    if (!ok)
+        PyErr_Format(PyExc_ValueError, "found rows, hidden values and scores of unlike sizes");
+    return ok ? PyLong_FromSize_t(done) : NULL;
+}
+
+PyDoc_STRVAR(settle_doc,
+             "settle(row): learn what is learnt; fill `row` with a sample that is only buffered.\n"
+             "Returns what Python keeps of the model, and whether there is such a row.");
+static PyObject *run_settle(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 1))
+        return NULL;
+    const int waits = run->state == WAITING || run->state == UNSEEN_WAITING;
+    if (waits && !fill(args[0], run->n, run->last.x))
+        return NULL;
+    if (run->state == LEARNT)
+        step(run, 0, NULL);
+    run->state = NOTHING;
+    run->ended = 1; /* Python has the numbers now: a call that comes too late must change nothing */
+    const Numbers *is = &run->is;
+    PyObject *found = Py_BuildValue("dddddddllO", is->count, is->largest, is->frame, is->trace,
+                                    is->P_trace, is->fit, is->fit2, run->learnt, run->rejected,
+                                    waits ? Py_True : Py_False);
+    return found;
+}
+
+PyDoc_STRVAR(counts_doc, "counts(): the samples known, and own ones, the last included if learnt.");
+static PyObject *run_counts(Run *run, PyObject *Py_UNUSED(ignored))
+{
+    const Numbers *is = &run->is;
+    const int learnt = run->state == LEARNT, waits = run->state >= UNSEEN_WAITING && !learnt;
+    const double own = learnt ? is->count + 1.0 / (is->frame * is->fade) : is->count;
+    const double frame = learnt ? is->frame * is->fade : is->frame;
+    return Py_BuildValue("dd", (own + is->others) * frame + waits, own * frame + waits);
+}
+
+static PyMethodDef run_methods[] = {
+    {"score", (PyCFunction)(void (*)(void))run_score, METH_FASTCALL, score_doc},
+    {"look", (PyCFunction)(void (*)(void))run_look, METH_FASTCALL, look_doc},
+    {"learn_and_score", (PyCFunction)(void (*)(void))run_both, METH_FASTCALL, both_doc},
+    {"learn", (PyCFunction)(void (*)(void))run_learn, METH_FASTCALL, learn_doc},
+    {"learn_row", (PyCFunction)(void (*)(void))run_row, METH_FASTCALL, row_doc},
+    {"learn_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, rows_doc},
+    {"settle", (PyCFunction)(void (*)(void))run_settle, METH_FASTCALL, settle_doc},
+    {"counts", (PyCFunction)run_counts, METH_NOARGS, counts_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Hold an array of doubles; `expected` is its size, or 0 for any. Rows of V and of others' may be apart. */
+static int hold(Run *run, int which, PyObject *given, size_t expected)
+{
+    const int changes = which == U_ || which == V_ || which == C_ || which == S_ || which == P_;
+    const int rows = which == V_ || which == OTHERS;
+    const int layout = rows ? PyBUF_STRIDES : PyBUF_ANY_CONTIGUOUS;
+    if (given == Py_None && (which == TABLE || which == OTHERS))
+        return 1;
+    Py_buffer *view = &run->views[which];
+    if (PyObject_GetBuffer(given, view, layout | (changes ? PyBUF_WRITABLE : 0)) < 0)
+        return 0;
+    int ok = (expected == 0 || (size_t)view->len == expected * sizeof(double)) &&
+             (uintptr_t)view->buf % sizeof(double) == 0;
+    if (ok && rows) {
+        ok = view->ndim == 2 && view->strides[1] == 8 && view->strides[0] % 8 == 0 &&
+             view->strides[0] >= 8 * view->shape[1];
+        *(which == V_ ? &run->wide : &run->others_wide) = ok ? (size_t)view->strides[0] / 8 : 0;
+    }
+    if (!ok)
+        PyErr_Format(PyExc_ValueError, "array %d has %zd bytes, expected %zu floats in rows", which,
+                     view->len, expected);
+    return ok;
+}
+
+static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *arrays[ARRAYS], *numbers;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO", &arrays[A_], &arrays[B_], &arrays[TABLE],
+                          &arrays[GAIN], &arrays[SHIFT], &arrays[U_], &arrays[V_], &arrays[C_],
+                          &arrays[S_], &arrays[P_], &arrays[OTHERS], &numbers))
+        return NULL;
+    if (!PyTuple_Check(numbers) || PyTuple_Size(numbers) != NUMBERS) {
+        PyErr_Format(PyExc_TypeError, "expected %d numbers", (int)NUMBERS);
+        return NULL;
+    }
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Run *run = (Run *)make(type, 0); /* zeroed */
+    if (run == NULL)
+        return NULL;
+    for (int i = 0; i < NUMBERS; i++)
+        ((double *)&run->is)[i] = PyFloat_AsDouble(PyTuple_GetItem(numbers, i));
+    if (PyErr_Occurred() || !hold(run, B_, arrays[B_], 0) || !hold(run, GAIN, arrays[GAIN], 0))
+        goto failed;
+    const size_t N = run->N = (size_t)run->views[B_].len / sizeof(double);
+    const size_t n = run->n = (size_t)run->views[GAIN].len / sizeof(double);
+    const size_t sizes[ARRAYS] = {n * N, N, 0, n, n, N * N, N * n, n, n, N * N, N * n};
+    for (int i = 0; i < ARRAYS; i++)
+        if (i != B_ && i != GAIN && !hold(run, i, arrays[i], sizes[i]))
+            goto failed;
+    run->table = (size_t)run->views[TABLE].len / sizeof(double);
+    if (run->is.kind >= CLIPPED && run->table == 0) {
+        PyErr_SetString(PyExc_ValueError, "this activation needs a table");
+        goto failed;
+    }
+    run->of_own = run->is.own_scale != 0.0;
+    const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
+    run->memory = PyMem_Calloc(7 * n8 + 9 * N8 + line, sizeof(double));
+    if (run->memory == NULL) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    double *at = run->memory + (64 - (uintptr_t)run->memory % 64) % 64 / sizeof(double);
+    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e,
+                            &run->c,      &run->own,    &run->work};
+    double **short_ones[] = {&run->last.h, &run->last.g, &run->next.h, &run->next.g,
+                             &run->q,      &run->u,      &run->wh,     &run->root,
+                             &run->minus};
+    for (int i = 0; i < 7; i++, at += n8)
+        *long_ones[i] = at;
+    for (int i = 0; i < 9; i++, at += N8)
+        *short_ones[i] = at;
+    return (PyObject *)run;
+failed:
+    Py_DECREF(run);
+    return NULL;
+}
+
+static void run_dealloc(Run *run)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)run);
+    for (int i = 0; i < ARRAYS; i++)
+        if (run->views[i].obj)
+            PyBuffer_Release(&run->views[i]);
+    PyMem_Free(run->memory);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(run);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(run_doc, "Scores and learns samples one by one, from what a model has solved.");
+static PyType_Slot run_slots[] = {
+    {Py_tp_doc, (void *)run_doc},
+    {Py_tp_new, (void *)run_new},
+    {Py_tp_dealloc, (void *)run_dealloc},
+    {Py_tp_methods, run_methods},
+    {0, NULL},
+};
+static PyType_Spec run_spec = {"edgemerge.kernel._kernel.Run", sizeof(Run), 0, Py_TPFLAGS_DEFAULT,
+                               run_slots};
+
+PyDoc_STRVAR(tally_doc, "tally(): the samples scored in the kernel so far, and those declined.");
+static PyObject *tally(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return Py_BuildValue("ll", taken, declined);
+}
+
+/* Get contiguous floats from each argument, the last `changed` of them to be changed. */
+static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *views)
+{
+    for (int i = 0; i < count; i++) {
+        const int flags = PyBUF_C_CONTIGUOUS | (i >= count - changed ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(args[i], &views[i], flags) == 0)
+            continue;
+        while (i-- > 0)
+            PyBuffer_Release(&views[i]);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *release(Py_buffer *views, int count, int ok, int answer)
+{
+    for (int i = 0; i < count; i++)
+        PyBuffer_Release(&views[i]);
+    if (!ok)
+        PyErr_SetString(PyExc_ValueError, "found arrays of unlike sizes");
+    return ok ? PyBool_FromLong(answer) : NULL;
+}
+
+PyDoc_STRVAR(grid_rows_doc,
+             "grid_rows(far, step, gain, shift, X, out): put rows of readings on the grid;\n"
+             "False if one is far or not finite: then `out` is of no use.");
+static PyObject *grid_rows(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer views[4]; /* gain, shift, X, out */
+    if (!must_have(count, 6))
+        return NULL;
+    const double far = PyFloat_AsDouble(args[0]), step = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || !get_floats(args + 2, 4, 1, views))
+        return NULL;
+    const size_t n = (size_t)views[0].len / 8, k = n ? (size_t)views[2].len / 8 / n : 0;
+    const int ok = views[1].len == views[0].len && views[3].len == views[2].len &&
+                   k * n * 8 == (size_t)views[2].len;
+    double bad = 0.0;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS for (size_t i = 0; i < k; i++) bad +=
+            grid(n, (const double *)views[2].buf + i * n, views[0].buf, views[1].buf, far, step,
+                 (double *)views[3].buf + i * n);
+        Py_END_ALLOW_THREADS
+    }
+    return release(views, 4, ok, bad == 0.0);
+}
+
+PyDoc_STRVAR(column_sums_doc, "column_sums(X, C, S): add rows to C, and their squares to S.");
+static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer views[3];
+    if (!must_have(count, 3) || !get_floats(args, 3, 2, views))
+        return NULL;
+    const size_t n = (size_t)views[1].len / 8, k = n ? (size_t)views[0].len / 8 / n : 0;
+    const int ok = views[1].len == views[2].len && k * n * 8 == (size_t)views[0].len;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+#ifdef HAVE_AVX2
+            if (with_avx2) sums_avx2(k, n, views[0].buf, views[1].buf, views[2].buf);
+        else
+#endif
+            sums_any(k, n, views[0].buf, views[1].buf, views[2].buf);
+        Py_END_ALLOW_THREADS
+    }
+    return release(views, 3, ok, 1);
+}
+
+PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
+static PyObject *detect_cpu(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+#ifdef HAVE_AVX2
+    __builtin_cpu_init();
+    with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return PyBool_FromLong(with_avx2);
+}
+
+PyDoc_STRVAR(plain_doc, "use_plain_loops(): take the loops for every CPU, until detect_cpu().");
+static PyObject *use_plain_loops(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    with_avx2 = 0;
+    return none();
+}
+
+static PyMethodDef methods[] = {
+    {"grid_rows", (PyCFunction)(void (*)(void))grid_rows, METH_FASTCALL, grid_rows_doc},
+    {"column_sums", (PyCFunction)(void (*)(void))column_sums, METH_FASTCALL, column_sums_doc},
+    {"tally", tally, METH_NOARGS, tally_doc},
+    {"detect_cpu", detect_cpu, METH_NOARGS, detect_doc},
+    {"use_plain_loops", use_plain_loops, METH_NOARGS, plain_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int load(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &run_spec, NULL);
+    if (type == NULL)
+        return -1;
+    const int failed = PyModule_AddObjectRef(module, "Run", type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)load}, {0, NULL}};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_kernel", "The compiled kernel.", 0, methods, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&module); }
