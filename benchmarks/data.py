@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from river import datasets as river
-from sklearn import datasets as sklearn
+
+from edgemerge.comparison.datasets import BUNDLED, STREAMED, bundled_set
 
 Array = NDArray[np.float64]
 
@@ -65,12 +65,8 @@ def splits(task: Task, seeds: Sequence[int], share: float = 0.0) -> Iterator[Spl
 
 def sources(*, quick: bool) -> Iterator[tuple[str, Array, NDArray[Any]]]:
     """Yield name, rows and classes of every set at hand."""
-    for name in ("iris", "wine", "breast_cancer", "digits"):
-        yield name, *getattr(sklearn, f"load_{name}")(return_X_y=True)
-    for name in ("Bananas", "Phishing", "ImageSegments"):
-        rows = list(getattr(river, name)())
-        X = np.array([list(x.values()) for x, _ in rows], dtype=np.float64)
-        yield name, X, np.array([str(y) for _, y in rows])
+    for name in (*BUNDLED, *STREAMED):
+        yield name, *bundled_set(name)
     folder = os.environ.get("EDGEMERGE_DATA")
     if folder and not quick:
         yield "HAR", *_har(Path(folder) / "har" / "har.npz")

@@ -36,6 +36,12 @@ def test_there_is_a_module_for_every_comparison():
         assert name == paper.find_result(name).NAME
 
 
+def test_one_shot_has_trials_of_its_own(tmp_path):
+    usual = {"data": tmp_path, "seed": 7, "trials": None, "baseline_trials": None, "quick": False}
+    plan = paper.make_plan(**usual, usual=paper.ONE_SHOT_TRIALS)
+    assert (plan.trials, plan.baseline_trials) == (30, 10)
+
+
 def test_there_is_none_for_anything_else():
     assert "No such command" in call("paper", "nonsense").stderr
     with pytest.raises(AttributeError, match="nonsense"):

@@ -38,6 +38,7 @@ RESULTS = {
     "drop-out": "What is lost when devices drop out.",
 }
 COMPARISONS = {
+    "one-shot": "One-shot federated detection, compared with other methods.",
     "streams": "False episodes, time to detect and undo on generated streams, beside others.",
     "ablation": "ROC-AUC against each setting in turn.",
 }
@@ -47,6 +48,7 @@ SECTIONS = {
     "Comparisons": {name: f"edgemerge.cli.paper:{name}" for name in COMPARISONS},
 }
 TRIALS, BASELINE_TRIALS = 50, 3  # of a full run
+ONE_SHOT_TRIALS = 30, 10  # likewise, of the comparison of that name
 CLAIM_COLUMNS = {"mark": "", "result": "RESULT", "claim": "CLAIM", "found": "FOUND"}
 STOPPED = "Stopped. Finished work is kept: the same command continues from there."
 REQUIRED_PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
@@ -89,7 +91,8 @@ def __getattr__(name: str) -> click.Command:
 def _result_command(name: str) -> click.Command:
     def run(**given: Any) -> None:
         names = RESULTS if name == "all" else [name]
-        make_results([find_result(each) for each in names], **given)
+        usual = ONE_SHOT_TRIALS if name == "one-shot" else (TRIALS, BASELINE_TRIALS)
+        make_results([find_result(each) for each in names], usual=usual, **given)
 
     every = "Make all results of the paper, and the report."
     run.__doc__ = {**RESULTS, **COMPARISONS}.get(name, every)
@@ -115,12 +118,14 @@ result_options = options(
     click.option(
         "--trials",
         type=click.IntRange(min=1),
-        help=f"Trials.  [default: {TRIALS}, fewer with --quick]",
+        help=f"Trials.  [default: {TRIALS}, or {ONE_SHOT_TRIALS[0]} of one-shot; fewer with "
+        "--quick]",
     ),
     click.option(
         "--baseline-trials",
         type=click.IntRange(min=0),
-        help=f"Trials of networks; 0 for none.  [default: {BASELINE_TRIALS}, fewer with --quick]",
+        help=f"Trials of networks; 0 for none.  [default: {BASELINE_TRIALS}, or "
+        f"{ONE_SHOT_TRIALS[1]} of one-shot; fewer with --quick]",
     ),
     click.option("--quick", is_flag=True, help="Use only a part of the data."),
     option(
@@ -159,13 +164,19 @@ def make_results(
 
 
 def make_plan(
-    *, data: Path | None, seed: int, trials: int | None, baseline_trials: int | None, quick: bool
+    *,
+    data: Path | None,
+    seed: int,
+    trials: int | None,
+    baseline_trials: int | None,
+    quick: bool,
+    usual: tuple[int, int] = (TRIALS, BASELINE_TRIALS),
 ) -> Any:
-    """Return the plan that the options describe."""
+    """Return the plan that the options describe; `usual` are the trials of a full run."""
     from edgemerge.paper.data import folder_of
     from edgemerge.paper.plan import QUICK_BASELINE_TRIALS, QUICK_TRIALS, Plan, Scope
 
-    usual = (QUICK_TRIALS, QUICK_BASELINE_TRIALS) if quick else (TRIALS, BASELINE_TRIALS)
+    usual = (QUICK_TRIALS, QUICK_BASELINE_TRIALS) if quick else usual
     return Plan(
         Scope(folder_of(data), seed, quick),
         trials=usual[0] if trials is None else trials,
@@ -360,6 +371,9 @@ def report(out: Path, markdown: Path | None, only: str | None) -> None:
     It is made from the CSV and JSON files; nothing is computed again.
     """
     results = [find_result(name) for name in ([only] if only else RESULTS)]
+    if markdown is not None and hasattr(results[0], "page"):
+        fill_page(results[0], out, markdown)
+        return
     if markdown is None:
         write_report(out, results)
         return
@@ -379,3 +393,20 @@ def write_report(out: Path, results: Sequence[Any]) -> None:
 
     write_file(render_html(gather(out, results)).encode(), out / "report.html")
     remark(f"Report: {out / 'report.html'}")
+
+
+def fill_page(result: Any, out: Path, path: Path) -> None:
+    """Fill a result's tables into a page, and write its figures to images/ beside it."""
+    from edgemerge.paper.running import result_files
+
+    saved = result_files.read_result(out, result.NAME)
+    if saved is None:
+        raise CommandError(
+            f"{out} holds no {result.NAME}: run `edgemerge paper {result.NAME} --out {out}`",
+            ExitCode.NO_DATA,
+        )
+    figures = result.plot(saved.rows)
+    result_files.save_figures(path.parent / "images" / path.stem, result.NAME, figures)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    result_files.write_file(result.page(saved, text).encode(), path)
+    remark(f"Report: {path}")
