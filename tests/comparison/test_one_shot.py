@@ -198,13 +198,13 @@ def test_tables_are_filled_into_the_page_and_nothing_else_changes():
 
 
 def test_the_page_says_that_a_run_is_not_finished():
-    made = one_shot.tables(saved(made_up(seeds=12)))["claims"]
+    made = one_shot.page_tables(saved(made_up(seeds=12)))["claims"]
     assert "Seeds so far: pairs 12 of 50, fleets 12 of 50, networks 0 of 3." in made
 
 
 def test_a_finished_run_says_nothing_of_the_kind():
     record = replace(RECORD, result=one_shot.NAME, trials=12, baseline_trials=0)
-    made = one_shot.tables(SavedResult(record, made_up(seeds=12)))["claims"]
+    made = one_shot.page_tables(SavedResult(record, made_up(seeds=12)))["claims"]
     assert "not finished" not in made
 
 

@@ -28,7 +28,7 @@ def test_the_page_is_what_the_command_fills_in(saved):
     made = one_shot.page(saved, text)
     assert made == text, "fill it again: edgemerge paper report --only one-shot"
     places = set(re.findall(r"<!-- (.+?) -->", text)) - {"end"}
-    assert set(one_shot.tables(saved)) <= places
+    assert set(one_shot.page_tables(saved)) <= places
     assert (DOCS / "images" / "one-shot" / "one-shot-devices.png").exists()
 
 

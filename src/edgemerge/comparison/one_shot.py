@@ -736,7 +736,7 @@ def table(rows: Rows) -> Rows:
     ]
 
 
-def tables(saved: SavedResult) -> dict[str, str]:
+def page_tables(saved: SavedResult) -> dict[str, str]:
     """Return what the page shows of the rows, in Markdown, by the names of its places there."""
     rows, record = saved.rows, saved.record
     made: dict[str, Table | None] = {
@@ -800,7 +800,7 @@ def page(saved: SavedResult, text: str = "") -> str:
 
     A place on the page is between `<!-- name -->` and `<!-- end -->`; one without rows is emptied.
     """
-    made = tables(saved)
+    made = page_tables(saved)
     if not text:
         places = (PLACE_ON_PAGE.format(name=name, text=each) for name, each in made.items())
         return "\n\n".join([f"# {TITLE}", *places]) + "\n"
