@@ -53,9 +53,7 @@ NOTE = (
     "the default on the same splits, in thousandths, with the 95 % bootstrap interval over data "
     "sets. The defaults were chosen on four of these sets (wine, digits, Bananas and HAR), so that "
     "what is best here is no news for them. HAR is cut by sample; the pump is generated. The "
-    "figure cuts off what lies further away. "
-    "The bank's rows on dirty data are older than its present way to find outliers, which moves "
-    "single ones by up to 0.05."
+    "figure cuts off what lies further away."
 )
 
 SEEDS, QUICK_SEEDS = 5, 1
