@@ -4,6 +4,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from select import select
 from threading import Event
 
 import pytest
@@ -151,7 +152,7 @@ def test_without_a_valid_invitation_nothing_more_of_a_request_is_read(tmp_path, 
 
 
 def test_guests_that_send_slowly_keep_only_each_other_waiting(tmp_path):
-    limits = {"max_guest_bodies": 3, "max_requests_in_flight": 8, "guest_seconds": 1.5}
+    limits = {"max_guest_bodies": 3, "max_requests_in_flight": 8}
     with serving(tmp_path, **limits) as (here, token), ExitStack() as stack:
         hub = here.operator
         stack.callback(hub.close)
@@ -159,13 +160,29 @@ def test_guests_that_send_slowly_keep_only_each_other_waiting(tmp_path):
         opened = [stack.enter_context(line(here)) for _ in invited]
         for each, invitation in zip(opened, invited, strict=True):
             each.sendall(head(*ENROL, token=invitation) + b"{")
-        refused = [each for each in opened[3:] if status_on(each) == 503]
-        assert len(refused) == 17
+            until(lambda: idle_but_guests(here))
+        until(lambda: len(select(opened, [], [], 0.0)[0]) == 17)
+        refused = select(opened, [], [], 0.0)[0]
+        assert [status_on(each) for each in refused] == [503] * 17
         assert push(here, token, note("a")).status == 201
         assert ask(here, "GET", "/healthz").status == 200
-        assert [status_on(each) for each in opened[:3]] == [400] * 3  # given up
-        until(lambda: idle(here))
         assert hub.invite("mine", "late")
+
+
+def idle_but_guests(here):
+    load = here.app.state.load
+    return load.requests == sum(account.bodies for account in load.accounts.values())
+
+
+def test_a_guest_that_sends_slowly_is_given_up_sooner_than_a_device(tmp_path):
+    with serving(tmp_path, guest_seconds=0.2) as (here, token), half_sent(here, token) as device:
+        with line(here) as opened:
+            hub = here.operator
+            opened.sendall(head(*ENROL, token=hub.invite("mine", "b")["token"]) + b"{")
+            hub.close()
+            assert status_on(opened) == 400
+        device.sendall(WHOLE[100:])
+        assert status_on(device) == 201
 
 
 def test_health_and_metrics_are_answered_however_busy_it_is(tmp_path):

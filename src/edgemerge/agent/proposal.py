@@ -40,7 +40,7 @@ from edgemerge.agent.rows import (
 from edgemerge.agent.runner import make_features
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
-from edgemerge.core.patterns import inliers
+from edgemerge.core.patterns import common
 from edgemerge.core.projection import Projection
 
 Array = NDArray[np.float64]
@@ -623,7 +623,7 @@ def propose(
     usual = int(np.median([len(part) for part in each])) if several else len(samples)
     hidden = n_hidden or _hidden(usual)
     names = make_features(config).names([column.name for column in columns])
-    kept = samples[inliers(samples)] if len(samples) >= MIN_SAMPLES else samples
+    kept = samples[common(samples)] if len(samples) >= MIN_SAMPLES else samples
     settings: dict[str, Any] = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}
     shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
     remarks = _remarks(parts, columns, usual, hidden)

@@ -291,6 +291,8 @@ class Model:
             return None
         fit, cache, own, layer = self.fit(), self.cache(), self.own, self.projection.compiled
         P, left = cache.full_P, self.refresh_interval - cache.steps
+        if not all(each.flags.writeable for each in (own.U, own.V, own.C, own.S, P)):
+            return None  # loaded from a file that is mapped into memory: they can be read only
         numbers = (
             *layer[-1],
             *(self.fade, self.frame, own.count, *own.room, self.others_count),
@@ -912,6 +914,7 @@ class Detector:
         """
         run = self._run or self._start()
         if run is not None:
+            x = self.projection.to_array(x)
             row, h = np.empty(self.projection.n_inputs), np.empty(self.projection.n_hidden)
             score = run.look(x, row, h)
             score = self._again("look", x, row, h) if score is None else score
@@ -934,7 +937,11 @@ class Detector:
         run = self._run
         if isinstance(X, Seen):
             self._learn_seen(X)
-        elif run is not None and self.reject_above is None and run.learn(X):
+        elif (
+            run is not None
+            and self.reject_above is None
+            and run.learn(X := self.projection.to_array(X))
+        ):
             return
         elif self._limit is not None:
             self.learn_and_score(X)
@@ -964,6 +971,7 @@ class Detector:
             A float for one sample, (k,) for rows.
         """
         run = self._run or self._start()
+        X = X if run is None else self.projection.to_array(X)
         found = None if run is None else run.score(X)
         found = self._again("score", X) if found is None else found
         if found is not None:
@@ -1011,6 +1019,7 @@ class Detector:
             A float for one sample, (k,) for rows.
         """
         run = self._run or self._start()
+        X = X if run is None else self.projection.to_array(X)
         found = None if run is None else run.learn_and_score(X, self._limit)
         found = self._again("learn_and_score", X, self._limit) if found is None else found
         if found is not None:

@@ -164,7 +164,8 @@ def ranks(X: Array, weights: Array) -> Array:
         mass = np.bincount(place, weights)
         upto = np.cumsum(mass)
         tail = max(TAIL_SHARE * upto[-1], 1.0) * (1.0 + 1e-9)
-        low, high = levels[np.searchsorted(upto, [tail, max(upto[-1] - tail, 0.0)])]
+        ends = np.searchsorted(upto, [tail, max(upto[-1] - tail, 0.0)])
+        low, high = levels[np.minimum(ends, len(levels) - 1)]
         beyond = (levels - np.clip(levels, low, high)) / ((high - low) or np.inf)
         glitch = np.where(np.abs(beyond) > GLITCH_WIDTHS, beyond, 0.0)
         found[:, i] = ((upto - mass / 2.0) / upto[-1] + glitch)[place]
@@ -196,6 +197,13 @@ def inliers(
     weights = np.ones(len(X)) if weights is None else weights
     far = remoteness(X, weights)
     return far <= upper_quantile(far, weights, share)
+
+
+def common(X: Array) -> NDArray[np.bool_]:
+    """Mark the samples that are left without those whose single inputs have the rarest values."""
+    weights = np.ones(len(X))
+    rare = rarity(X, weights)
+    return rare <= upper_quantile(rare, weights, OUTLIER_SHARE)
 
 
 def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
@@ -381,8 +389,7 @@ class Patterns:
         Banks of other activations leave out the same rows as they always did.
         """
         if self.projection.activation != "cosine":
-            rare = rarity(rows, np.ones(len(rows)))
-            return rare <= upper_quantile(rare, np.ones(len(rows)), OUTLIER_SHARE)
+            return common(rows)
         missing = OUTLIER_SHARE * (self.rejected + len(rows)) - self.rejected
         return inliers(rows, share=max(missing, 0.0) / len(rows))
 

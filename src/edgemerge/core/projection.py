@@ -605,6 +605,16 @@ class Projection:
         """The map from readings to grid values."""
         return Grid(self.n_inputs, self.low, self.high, self.grid_bits)
 
+    def to_array(self, X: Samples) -> Array:
+        """Return samples as an array, matched by their names if both have some.
+
+        Args:
+            X: One sample (n,) or rows (k, n), as for `to_grid`; an array is returned as it is.
+        """
+        if isinstance(X, np.ndarray):
+            return X
+        return as_floats(match_names(X, self.names), self.n_inputs)
+
     def to_grid(self, X: Samples) -> Array:
         """Return samples on the grid: (n,) for one sample, (k, n) for rows.
 

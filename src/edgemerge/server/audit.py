@@ -130,8 +130,14 @@ class HeadFile:
             self.problem = f"{problem}: if a backup was restored, remove {self._path.name}"
             return
         self.problem = None
-        if known != tuple(last):
+        if known == tuple(last):
+            return
+        try:
             write_atomically(f"{last[0]} {last[1]}\n".encode(), self._path)
+        except OSError as error:  # such as a full disk: what is known stays, and is tried again
+            log.warning(
+                "the head of the audit log was not written", extra={"values": {"why": error}}
+            )
 
     def _read(self) -> tuple[int, str] | None:
         """Return the head in the file; None if there is none yet."""
