@@ -56,12 +56,14 @@ class ControlSocket:
         self._requests: Queue[Request] = Queue(MAX_QUEUED)
         self._room = BoundedSemaphore(MAX_CLIENTS)
         self._path = folder / SOCKET_NAME
-        self._path.unlink(missing_ok=True)
+        coming = folder / f"{SOCKET_NAME}.new"  # has its name once it listens, to its owner alone
+        coming.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with _address(folder) as address:
+        with _address(coming) as address:
             self._socket.bind(address)
-        self._path.chmod(0o600)
+        coming.chmod(0o600)
         self._socket.listen(MAX_CLIENTS)
+        coming.replace(self._path)
         self._socket.settimeout(POLL_S)
         self._stop = Event()
         self._thread = Thread(target=in_context(self._listen), name="control", daemon=True)
@@ -143,7 +145,7 @@ def send_command(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout_s)
         try:
-            with _address(Path(state_folder)) as address:
+            with _address(Path(state_folder) / SOCKET_NAME) as address:
                 client.connect(address)
             _send_json(client, asked)
             with client.makefile("rb") as lines:
@@ -167,19 +169,19 @@ def _send_json(client: socket.socket, value: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _address(folder: Path) -> Iterator[str]:
+def _address(path: Path) -> Iterator[str]:
     """Return an address for the socket that is short enough, through /proc if need be."""
-    plain = os.fspath(folder / SOCKET_NAME)
+    plain = os.fspath(path)
     if len(os.fsencode(plain)) <= MAX_PATH_BYTES:
         yield plain
         return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not Path(f"/proc/self/fd/{handle}").exists():
             raise SettingError(
                 f"the path {plain} is too long for a socket on this system: "
-                f"choose a state folder with at most {MAX_PATH_BYTES - len(SOCKET_NAME) - 1} bytes"
+                f"choose a state folder with at most {MAX_PATH_BYTES - len(SOCKET_NAME) - 5} bytes"
             )
-        yield f"/proc/self/fd/{handle}/{SOCKET_NAME}"
+        yield f"/proc/self/fd/{handle}/{path.name}"
     finally:
         os.close(handle)
