@@ -223,7 +223,10 @@ def test_the_view_fits_a_terminal_and_tells_odd_from_calm():
 
 @pytest.mark.parametrize(
     "moment",
-    ["fleet.sqlite", pytest.param("pump-1.log", marks=pytest.mark.long), "pump-5.log"],
+    [
+        "pump-5.log",
+        *(pytest.param(m, marks=pytest.mark.long) for m in ("fleet.sqlite", "pump-1.log")),
+    ],
 )
 def test_ctrl_c_ends_everything(tmp_path, moment):
     command = [sys.executable, "-m", "edgemerge", "demo", "--keep", "--json", "--out", "out"]

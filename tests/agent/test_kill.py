@@ -129,8 +129,15 @@ def test_killed_at_every_failpoint_it_counts_every_sample_once(tmp_path):
     assert agent.memory().learner.others == PEER.stats
 
 
-@pytest.mark.parametrize("learn", ["always", "normal"])
-@pytest.mark.parametrize("kind", ["detector", "bank"])
+@pytest.mark.parametrize(
+    ("kind", "learn"),
+    [
+        ("bank", "normal"),
+        pytest.param("bank", "always", marks=pytest.mark.long),
+        pytest.param("detector", "normal", marks=pytest.mark.long),
+        pytest.param("detector", "always", marks=pytest.mark.long),
+    ],
+)
 def test_killed_at_random_moments_it_goes_on_to_the_last_bit(tmp_path, kind, learn):
     agent, random, kills = Agent(tmp_path, kind, learn), Random(kind), 0
     while kills < KILLS // 2:

@@ -87,6 +87,7 @@ def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     client.run(tasks.exit_worker, wait=False, on_error="ignore")
 
 
+@pytest.mark.long
 def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
     part = summed_up(client, range(40), bad_chunks="skip", read=readers.deadly_at_5)
     assert part.stats == made_up(range(40), but=[5])

@@ -61,7 +61,7 @@ def test_nodes_that_are_killed_or_never_answer_are_named_and_the_rest_goes_on(tm
     assert not (few / "total.safetensors").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_example_runs_with_tls_and_keys_and_checks_itself():
     found = subprocess.run(

@@ -132,6 +132,7 @@ def test_a_figure_shows_the_ratio_at_each_point():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FOLDER, reason=NO_DATA)
+@pytest.mark.long
 def test_on_real_data_ours_sends_less_than_a_hundredth():
     found = claims(run(Plan(Scope(Path(FOLDER or ""), quick=True))))
     assert all(claim.holds for claim in found), found

@@ -259,6 +259,7 @@ def test_the_paper_s_mark_is_left_out_where_the_line_is_shorter():
 
 @pytest.mark.slow
 @pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
+@pytest.mark.long
 def test_on_real_activities_merging_is_at_once_where_learning_ends(monkeypatch):
     monkeypatch.setattr(convergence, "TIMING_S", 0.1)
     scope = Scope(Path(os.environ["EDGEMERGE_DATA"]), quick=True)

@@ -145,6 +145,7 @@ def test_a_figure_shows_time_bytes_and_accuracy():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FOLDER, reason=NO_DATA)
+@pytest.mark.long
 def test_on_real_data_merging_helps_at_every_n():
     rows = cost.run(Plan(Scope(Path(FOLDER or ""), quick=True)))
     assert [row["hidden"] for row in rows] == [16, 32, 64, 128, 256]

@@ -161,6 +161,7 @@ def test_a_figure_has_a_line_for_each_way():
 
 @needs_data
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_real_people_merging_helps_and_equals_learning_in_one_place():
     rows = devices.run(Plan(Scope(FOLDER, quick=True), trials=1, baseline_trials=0))
     held = claims(rows)

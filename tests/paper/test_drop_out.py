@@ -194,6 +194,7 @@ def test_a_figure_has_a_line_for_each_way():
 
 
 @needs_data
+@pytest.mark.long
 def test_on_real_people_losing_some_costs_little_and_nothing_is_trained_again():
     rows = drop_out.run(Plan(Scope(FOLDER, quick=True), trials=1, baseline_trials=0))
     held = claims(rows)

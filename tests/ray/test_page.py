@@ -76,6 +76,7 @@ def test_the_sum_is_that_of_all_samples_however_they_are_cut(tmp_path, kind, chu
     assert part.chunks == len(chunks)
 
 
+@pytest.mark.long
 def test_more_parts_than_there_is_room_for_make_one_sum(ray, tmp_path):
     X = history(400, WIDE.n_inputs)
     chunks = chunks_of(written(tmp_path, "npy", X), chunk_bytes=2 * WIDE.n_inputs * X.itemsize)
@@ -85,6 +86,7 @@ def test_more_parts_than_there_is_room_for_make_one_sum(ray, tmp_path):
     assert parts > ray.cluster_resources()["object_store_memory"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray")
 def test_a_worker_that_dies_changes_no_bit(tmp_path):
     X, mark = history(600), tmp_path / "died"

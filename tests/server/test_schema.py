@@ -82,14 +82,8 @@ def failures_in(recorder):
     ]
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        "operator",
-        pytest.param("nobody", marks=pytest.mark.long),
-        pytest.param("itself", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["operator", "nobody", "itself"])
 def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         asked, found = asked_of(made, who)
