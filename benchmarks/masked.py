@@ -17,6 +17,7 @@ from edgemerge.privacy.masking import (
     Cohort,
     DeviceKeys,
     Keeper,
+    Survivors,
     make_request,
     make_upload,
     open_total,
@@ -54,8 +55,11 @@ def _epoch(
         device_s.append(process_time() - start)
     start = process_time()
     uploads = {i: read_upload(cohort, epoch, data) for i, data in zip(here, sent, strict=True)}
+    survivors = Survivors(epoch, {i: each.digest for i, each in uploads.items()})
     requests = {
-        k: make_request(cohort, epoch, uploads, k) for k in cohort.keepers_of(epoch) if k in uploads
+        k: make_request(cohort, survivors, {i: each.boxes[c] for i, each in uploads.items()})
+        for c, k in enumerate(cohort.keepers_of(epoch))
+        if k in uploads
     }
     server_s = process_time() - start
     keeper_s, answers = [], []

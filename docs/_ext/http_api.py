@@ -28,6 +28,13 @@ ITSELF = {  # these look at the address, too
     api.drop: "an operator, or the device itself",
     api.report: "the device itself",
     api.desired: "an operator, or the device itself",
+    **dict.fromkeys(
+        (
+            *(api.register_keys, api.masked_status, api.masked_cohort, api.put_upload),
+            *(api.get_keeper_request, api.put_answer, api.get_epoch, api.get_masked_total),
+        ),
+        "the device itself",
+    ),
 }
 Thing = dict[str, Any]
 

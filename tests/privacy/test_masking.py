@@ -59,12 +59,15 @@ class World:
         read = (read_upload(self.cohort, epoch, self.upload(i, epoch)) for i in numbers)
         return {each.number: each for each in read}
 
+    def request(self, uploads, keeper, epoch=1):
+        column = self.cohort.keepers_of(epoch).index(keeper)
+        survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
+        boxes = {number: each.boxes[column] for number, each in uploads.items()}
+        return make_request(self.cohort, survivors, boxes)
+
     def answers(self, uploads, keepers, epoch=1):
         here = [k for k in self.cohort.keepers_of(epoch) if k in keepers]
-        return [
-            self.keepers[k].answer(epoch, make_request(self.cohort, epoch, uploads, k))
-            for k in here
-        ]
+        return [self.keepers[k].answer(epoch, self.request(uploads, k, epoch)) for k in here]
 
 
 @examples(25)
@@ -124,35 +127,35 @@ def test_a_keeper_answers_one_list_of_survivors():
     world = World(6)
     uploads = world.uploads(range(6))
     keeper = world.cohort.keepers_of(1)[0]
-    request = make_request(world.cohort, 1, uploads, keeper)
+    request = world.request(uploads, keeper, 1)
     first = world.keepers[keeper].answer(1, request)
     assert world.keepers[keeper].answer(1, request) == first  # lost on its way, sent again
     del uploads[5]
     with pytest.raises(DeniedError, match="answers once"):
-        world.keepers[keeper].answer(1, make_request(world.cohort, 1, uploads, keeper))
+        world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
 
 
 def test_a_keeper_keeps_its_word_over_a_restart():
     world = World(6)
     uploads = world.uploads(range(6))
     keeper = world.cohort.keepers_of(1)[0]
-    request = make_request(world.cohort, 1, uploads, keeper)
+    request = world.request(uploads, keeper, 1)
     first = world.keepers[keeper].answer(1, request)
     again = Keeper(world.cohort, world.keys[keeper], world.keepers[keeper].state)
     assert again.answer(1, request) == first
     del uploads[5]
     with pytest.raises(DeniedError, match="answers once"):
-        again.answer(1, make_request(world.cohort, 1, uploads, keeper))
+        again.answer(1, world.request(uploads, keeper, 1))
 
 
 def test_an_epoch_that_is_over_is_not_answered():
     world = World(6)
     later = world.uploads(range(6), epoch=2)
     keeper = next(k for k in world.cohort.keepers_of(2) if k in world.cohort.keepers_of(1))
-    world.keepers[keeper].answer(2, make_request(world.cohort, 2, later, keeper))
+    world.keepers[keeper].answer(2, world.request(later, keeper, 2))
     uploads = world.uploads(range(6))
     with pytest.raises(DeniedError, match="is over"):
-        world.keepers[keeper].answer(1, make_request(world.cohort, 1, uploads, keeper))
+        world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
 
 
 def test_two_lists_cannot_both_be_opened():
@@ -180,7 +183,7 @@ def test_a_total_of_too_few_is_not_opened():
     uploads = world.uploads(range(4))
     keeper = world.cohort.keepers_of(1)[0]
     with pytest.raises(DeniedError, match="4 survivors, expected at least 5"):
-        world.keepers[keeper].answer(1, make_request(world.cohort, 1, uploads, keeper))
+        world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
 
 
 def test_too_few_answers_open_nothing():
@@ -196,7 +199,7 @@ def test_answers_never_hold_both_kinds_of_seed_of_one_device():
     world = World(6)
     uploads = world.uploads([0, 1, 2, 4])
     keeper = world.cohort.keepers_of(1)[0]
-    answer = world.keepers[keeper].answer(1, make_request(world.cohort, 1, uploads, keeper))
+    answer = world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
     n_shares = (len(answer) - 4 - 64 - 64) // SHARE_BYTES
     assert n_shares == 4 + 4 * 2  # own seeds of four, and their edges to the two missing
 
@@ -267,10 +270,10 @@ def test_a_box_that_a_device_spoilt_is_named():
     uploads = world.uploads(range(5))
     bad = replace(uploads[2], boxes=tuple(bytes(len(box)) for box in uploads[2].boxes))
     keeper = world.cohort.keepers_of(1)[0]
-    request = make_request(world.cohort, 1, {**uploads, 2: bad}, keeper)
+    request = world.request({**uploads, 2: bad}, keeper, 1)
     with pytest.raises(RejectedError, match="pump-0002"):
         world.keepers[keeper].answer(1, request)
-    request = make_request(world.cohort, 1, {n: u for n, u in uploads.items() if n != 2}, keeper)
+    request = world.request({n: u for n, u in uploads.items() if n != 2}, keeper, 1)
     assert world.keepers[keeper].answer(1, request)  # it has not answered yet
 
 

@@ -30,11 +30,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from itertools import islice
 from math import comb
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -195,7 +195,9 @@ class Cohort:
         threshold: The answers of keepers that open a total. With more than
             (keepers + colluding)/2 two lists of survivors cannot both be opened.
         neighbours: The members with which each member shares a mask; all others in cohorts of up to
-            100 unless given, at least 60 in larger ones.
+            100, at least 60 in larger ones.
+        slots: The patterns that are added up, each in its own words, in this order; a device sends
+            zeros for those that it does not have.
     """
 
     fleet: str
@@ -205,12 +207,15 @@ class Cohort:
     keepers: int
     threshold: int
     neighbours: int
+    slots: tuple[str, ...] = ("normal",)
 
     def __post_init__(self) -> None:
         """Refuse members and numbers that cannot work."""
         names = [member.name for member in self.members]
         if names != sorted(set(names)):
             raise SettingError("found members out of order or twice: sort them by their names")
+        if not self.slots or len(set(self.slots)) < len(self.slots) or self.words % len(self.slots):
+            raise SettingError(f"found slots {self.slots} for {self.words} words: name each once")
         n, K, t = len(names), self.keepers, self.threshold
         if not 3 <= self.least <= n:
             raise SettingError(
@@ -239,16 +244,18 @@ class Cohort:
         least: int = 3,
         missing: float = 1 / 3,
         colluding: float = 0.0,
+        slots: Sequence[str] = ("normal",),
     ) -> Self:
         """Return a cohort with numbers that let it work, and say so if there are none.
 
         Args:
             fleet: The fleet of the devices.
             members: The devices, in any order.
-            words: The length of every vector, such as `words_length(projection)`.
+            words: The length of every vector: `words_length(projection)` for each slot.
             least: The fewest survivors whose total may be opened.
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
+            slots: The patterns that are added up.
 
         Raises:
             SettingError: Fewer than 3 members; or the members are too few for these shares.
@@ -262,7 +269,7 @@ class Cohort:
             threshold = (keepers + min(bad, keepers)) // 2 + 1
             silence = chance_of_silence(n, keepers, threshold, missing)
             if threshold <= keepers and silence <= MAX_SILENCE:
-                return cls(fleet, found, words, least, keepers, threshold, neighbours)
+                return cls(fleet, found, words, least, keepers, threshold, neighbours, tuple(slots))
         raise SettingError(
             f"found {n} members of which {missing:.0%} may be missing and {colluding:.0%} "
             "collude: then the rest cannot open a total; make the cohort larger"
@@ -272,11 +279,40 @@ class Cohort:
     def digest(self) -> bytes:
         """SHA-256 of everything that the members agree on."""
         fields = [self.fleet, self.words, self.least, self.keepers, self.threshold, self.neighbours]
-        parts = [str(field).encode() for field in fields]
+        parts = [str(field).encode() for field in (*fields, len(self.slots), *self.slots)]
         for member in self.members:
             parts += [member.name.encode(), member.agreement, member.verification]
         framed = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
         return sha256(b"edgemerge cohort 1" + framed).digest()
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        names = ("fleet", "words", "least", "keepers", "threshold", "neighbours")
+        members = [[m.name, m.agreement.hex(), m.verification.hex()] for m in self.members]
+        rest = {name: getattr(self, name) for name in names}
+        return {**rest, "slots": list(self.slots), "members": members}
+
+    @classmethod
+    def parse(cls, plain: Any) -> Self:
+        """Return the cohort that `plain` described.
+
+        Args:
+            plain: What came from elsewhere; it may be anything.
+
+        Raises:
+            FormatError: It does not describe a cohort.
+        """
+        try:
+            members = tuple(
+                Member(str(name), _key(agreement), _key(verification))
+                for name, agreement, verification in plain["members"]
+            )
+            numbers = [plain[n] for n in ("words", "least", "keepers", "threshold", "neighbours")]
+            if any(type(number) is not int for number in numbers):
+                raise TypeError("a number is expected")
+            return cls(str(plain["fleet"]), members, *numbers, tuple(map(str, plain["slots"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"this describes no cohort: {error}") from error
 
     def number_of(self, keys: DeviceKeys) -> int:
         """Return the number of the member that has these keys.
@@ -327,6 +363,13 @@ class Cohort:
 
     def _shuffled(self, epoch: int, purpose: bytes) -> list[int]:
         return _shuffled(self.context(epoch, purpose), len(self.members))
+
+
+def _key(text: str) -> bytes:
+    found = bytes.fromhex(text)
+    if len(found) != KEY_BYTES:
+        raise ValueError(f"found a key of {len(found)} bytes, expected {KEY_BYTES}")
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -574,20 +617,20 @@ class Survivors:
         return [other for other in near if other not in self.digests]
 
 
-def make_request(cohort: Cohort, epoch: int, uploads: Mapping[int, Upload], keeper: int) -> bytes:
+def make_request(cohort: Cohort, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
     """Return what a keeper is asked: the survivors, and the boxes that they sent to it.
 
     Args:
         cohort: The cohort.
-        epoch: The epoch.
-        uploads: The uploads of the survivors, by the member's number.
-        keeper: The number of a member that is a keeper in this epoch.
+        survivors: Whose uploads arrived.
+        boxes: The box for this keeper in each of their uploads, by the member's number.
     """
-    column = cohort.keepers_of(epoch).index(keeper)
-    parts = [cohort.context(epoch, b"request"), len(uploads).to_bytes(4, "little")]
-    for number in sorted(uploads):
-        parts += [number.to_bytes(4, "little"), uploads[number].digest]
-        parts.append(uploads[number].boxes[column])
+    parts = [
+        cohort.context(survivors.epoch, b"request"),
+        len(survivors.digests).to_bytes(4, "little"),
+    ]
+    for number in sorted(survivors.digests):
+        parts += [number.to_bytes(4, "little"), survivors.digests[number], boxes[number]]
     return b"".join(parts)
 
 
@@ -691,6 +734,47 @@ class Keeper:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a keeper answered, as the server reads it.
+
+    Args:
+        keeper: The member that answered.
+        signature: Its signature of the survivors.
+        shares: For each survivor that of its own seed, then those towards its missing neighbours.
+    """
+
+    keeper: int
+    signature: bytes
+    shares: tuple[int, ...]
+
+
+def read_answer(cohort: Cohort, survivors: Survivors, data: bytes) -> Answer:
+    """Return an answer, or refuse one of another length, sender or list of survivors.
+
+    Args:
+        cohort: The cohort.
+        survivors: The survivors that the keeper was asked about.
+        data: What `Keeper.answer` returned.
+
+    Raises:
+        FormatError: It is not an answer of a keeper of this epoch.
+        RejectedError: A signature is not that of the keeper, or is of other survivors.
+    """
+    reader = _Reader(data, 0)
+    keeper = int.from_bytes(reader.take(4), "little")
+    if keeper not in cohort.keepers_of(survivors.epoch):
+        raise FormatError(f"found an answer of member {keeper}, who is not a keeper of this epoch")
+    signature = reader.take(SIGNATURE_BYTES)
+    n_shares = sum(1 + len(survivors.missing(cohort, number)) for number in survivors.digests)
+    shares = [int.from_bytes(reader.take(SHARE_BYTES), "little") for _ in range(n_shares)]
+    message = survivors.message(cohort)
+    _verify(cohort, keeper, data, reader, before=message)
+    if not _signed(cohort, keeper, message, signature):
+        raise RejectedError(f"{cohort.members[keeper].name} signed another list of survivors")
+    return Answer(keeper, signature, tuple(shares))
+
+
+@dataclass(frozen=True)
 class Opened:
     """The total of an epoch, with the proof that keepers agreed on whose it is.
 
@@ -725,12 +809,11 @@ def open_total(
     """
     survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
     edges = {number: survivors.missing(cohort, number) for number in uploads}
-    n_shares = sum(1 + len(missing) for missing in edges.values())
     shares: dict[int, list[int]] = {}
     signatures: dict[int, bytes] = {}
-    for answer in answers:
-        keeper, signature, values = _read_answer(cohort, survivors, answer, n_shares)
-        shares[keeper], signatures[keeper] = values, signature
+    for answer in map(partial(read_answer, cohort, survivors), answers):
+        shares[answer.keeper] = list(answer.shares)
+        signatures[answer.keeper] = answer.signature
     if len(shares) < cohort.threshold:
         raise DeniedError(
             f"found {len(shares)} valid answers of keepers, expected {cohort.threshold}"
@@ -826,22 +909,6 @@ class _Joining:
             if self._join(column) != right:
                 self.liars.add(keeper)
         self._choose(chosen)
-
-
-def _read_answer(
-    cohort: Cohort, survivors: Survivors, answer: bytes, n_shares: int
-) -> tuple[int, bytes, list[int]]:
-    reader = _Reader(answer, 0)
-    keeper = int.from_bytes(reader.take(4), "little")
-    if keeper not in cohort.keepers_of(survivors.epoch):
-        raise FormatError(f"found an answer of member {keeper}, who is not a keeper of this epoch")
-    signature = reader.take(SIGNATURE_BYTES)
-    values = [int.from_bytes(reader.take(SHARE_BYTES), "little") for _ in range(n_shares)]
-    message = survivors.message(cohort)
-    _verify(cohort, keeper, answer, reader, before=message)
-    if not _signed(cohort, keeper, message, signature):
-        raise RejectedError(f"{cohort.members[keeper].name} signed another list of survivors")
-    return keeper, signature, values
 
 
 def _add_stream(words: Words, seed: bytes, *, minus: bool) -> None:

@@ -24,6 +24,7 @@ from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
 from edgemerge.server.db.writer import Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
+from edgemerge.server.masked import MaskedService, must_not_be_masked
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History
@@ -123,6 +124,7 @@ class Service:
             latest=self.history.latest,
             changed=self.choices.refresh,
         )
+        self.masked = MaskedService(database, self.writer, clock)
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
         self._audit_head = audit.HeadFile(audit_head_file)
@@ -341,6 +343,7 @@ class Service:
     ) -> PullResult:
         """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
+        must_not_be_masked(fleet)
         min_devices = 1 if caller.is_operator else fleet.min_devices
         picks = bool(selection.devices is not None or selection.without or selection.largest)
         # Answers for one pattern and for all can be subtracted.
