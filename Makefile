@@ -22,7 +22,8 @@ test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 
 long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray && \
+	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws; \
 	code=$$?; wait $$! && exit $$code
 
 quick: .venv/ready-dev  ## only the fast tests
