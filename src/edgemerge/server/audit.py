@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,22 @@ class Entry:
 def append(
     tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
 ) -> None:
-    """Add an entry in the transaction of the change that it records: both happen, or neither."""
-    tx.lock("audit")
-    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
+    """Add an entry in the transaction of the change that it records: both happen, or neither.
+
+    It is written just before the commit. All fleets wait for each other there, because the log is
+    one chain; so it must be short.
+    """
     text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
-    entry = Entry(last[0] + 1, at, actor, action, fleet, subject, text, last[1], "")
+    tx.at_end(lambda: _seal(tx, Entry(0, at, actor, action, fleet, subject, text, "", "")))
+
+
+def _seal(tx: Transaction, entry: Entry) -> None:
+    tx.lock("audit")
+    seq, previous = tx.one("select seq, hash from audit order by seq desc limit 1") or (
+        0,
+        FIRST_HASH,
+    )
+    entry = replace(entry, seq=seq + 1, previous=previous)
     values = (*tuple(asdict(entry).values())[:-1], entry_hash(asdict(entry)))
     failpoint("server-before-audit")
     tx.run(f"insert into audit ({AUDIT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)

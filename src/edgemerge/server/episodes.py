@@ -26,8 +26,7 @@ import numpy as np
 from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import (
     CLOCK_STEP_S,
     DAY_S,
@@ -692,7 +691,7 @@ class EpisodeService:
             after = replace(row, comment=words, commented=now, commented_by=by)
             return _update(tx, fleet, row, after, now)
 
-        return self._writer.write(change)
+        return self._writer.write(change, fleet=fleet)
 
     def _is_new(self, known: Remembered | None, said: EpisodeReport) -> bool:
         if known is None or known.notable != said.notable:
@@ -710,7 +709,7 @@ class EpisodeService:
             return store_report(tx, said, scores)
 
         try:
-            self._writer.submit(change).add_done_callback(partial(self._done, said))
+            self._writer.submit(change, said.fleet).add_done_callback(partial(self._done, said))
         except EdgemergeError:  # the next report brings it again
             self._release(key)
 

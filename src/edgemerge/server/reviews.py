@@ -18,8 +18,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
     Decision,
@@ -204,7 +203,7 @@ class ReviewService:
             _must_be_enrolled(tx, fleet, device)
             return _store_new(tx, fleet, device, made, done)
 
-        found = self._writer.write(change)
+        found = self._writer.write(change, fleet=fleet)
         self._changed(fleet)
         return found
 
@@ -229,7 +228,7 @@ class ReviewService:
                     _acknowledge(tx, fleet, each.device, replace(made, episode=number), done)
             return sum(len(each.numbers) for each in found)
 
-        found = self._writer.write(change)
+        found = self._writer.write(change, fleet=fleet)
         self._changed(fleet)
         return found
 
@@ -257,7 +256,7 @@ class ReviewService:
 
         self._settling.add(key)
         try:
-            self._writer.submit(change).add_done_callback(settled)
+            self._writer.submit(change, fleet).add_done_callback(settled)
         except EdgemergeError:  # the next report brings it again
             self._settling.discard(key)
 

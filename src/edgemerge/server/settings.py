@@ -17,8 +17,7 @@ from edgemerge.core.limit import Limit
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import ChangedError
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import ReportedSettings, SettingsRequest
 
@@ -206,7 +205,7 @@ class SettingsService:
             _write(tx, fleet, device, made, action)
             return made
 
-        made = self._writer.write(write)
+        made = self._writer.write(write, fleet=fleet)
         self._changed(fleet)
         return made
 
