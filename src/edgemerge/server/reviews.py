@@ -18,6 +18,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
+from edgemerge.server.backup import numbers_begin
 from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
@@ -292,7 +293,7 @@ def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int
             f"{MAX_WAITING}: see that it reports"
         )
     # Above all that the device has done, also if this database is older than the device's state.
-    number = max(known[0].number if known else 0, done) + 1
+    number = max(known[0].number if known else 0, done, numbers_begin(tx)) + 1
     made = replace(made, number=number, epoch=fleets.next_epoch(tx, fleet))
     tx.run(
         f"insert into reviews (fleet, device, {REVIEW_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)",

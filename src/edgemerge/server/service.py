@@ -17,6 +17,7 @@ from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
+from edgemerge.server.backup import current_timeline
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import CapacityUse, StoredContribution
@@ -79,6 +80,8 @@ class Service:
             audit_head_file: Where the head of the audit log is kept beside the database.
         """
         self.database, self.clock, self.certificate = database, clock, certificate
+        with database.reading() as tx:
+            self.timeline = current_timeline(tx)  # restoring needs servers that are stopped
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)

@@ -16,6 +16,7 @@ from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.core.limit import Limit
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
+from edgemerge.server.backup import numbers_begin
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import LatestReport
@@ -200,7 +201,7 @@ class SettingsService:
             found = choose(known[0], known[1])
             if found is None:
                 return known[0]
-            version = max(known[0].version, least) + 1
+            version = max(known[0].version, least, numbers_begin(tx)) + 1
             made = replace(found, version=version, epoch=fleets.next_epoch(tx, fleet))
             _write(tx, fleet, device, made, action)
             return made
@@ -216,8 +217,9 @@ def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, actio
         *(fleet, device, made.version, made.at, made.by, made.epoch, made.body),
     )
     tx.run(
-        f"delete from settings {WHERE_DEVICE} and version <= ?",
-        *(fleet, device, made.version - MAX_VERSIONS),
+        f"delete from settings {WHERE_DEVICE} and version <= (select version from settings"
+        f" {WHERE_DEVICE} order by version desc limit 1 offset {MAX_VERSIONS})",
+        *(fleet, device, fleet, device),
     )
     names = ("version", *CHOSEN, "comment", "undoes")
     said = {name: value for name, value in asdict(made).items() if name in names}

@@ -334,7 +334,7 @@ T = TypeVar("T")
 MAX_CACHED = 16  # fleets, and answers, that are remembered
 # Changes that a pull adds up by itself; above that the kept sums are brought up to date.
 MAX_INLINE_CHANGES = 16
-GROUPING_SLICE_S = 0.25  # how long grouping may hold up writing
+GROUPING_SLICE_S = 0.1  # how long grouping may hold up writing
 GROUPING_TIMEOUT_S = 10.0  # how long a pull waits for grouping
 LEAVE_OUT = "leave out"  # the action in the audit log
 MAX_NOTED_REFUSALS = 100  # of one contribution

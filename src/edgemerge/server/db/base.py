@@ -326,6 +326,7 @@ class ConnectionPool(Generic[C]):
 
 T = TypeVar("T")
 MAX_BATCH = 32  # changes in one commit
+MAX_BATCH_S = 0.05  # after which no further change is taken into a commit
 MAX_QUEUED = 4096  # changes that may wait
 MAX_WRITERS = 4  # transactions at a time, where a database has several
 
@@ -401,53 +402,61 @@ class Writer:
             thread.join(timeout=30.0)
 
     def _work(self) -> None:
-        while True:
-            with self._news:
-                while not (batch := self._gather()):
-                    if self._closed and not self.waiting:
-                        return
-                    self._news.wait()
-                self.waiting -= len(batch)
-            fleets = {fleet for fleet, _ in batch}
+        while (next_up := self._wait()) is not None:
+            fleet, job = next_up
             try:
-                jobs = [job for _, job in batch if job.done.set_running_or_notify_cancel()]
-                self._commit(jobs, " ".join(fleets) if self._database.is_shared else "")
+                self._commit(fleet, job)
             finally:
                 with self._news:
-                    self._busy -= fleets
+                    self._busy.discard(fleet)
                     self._news.notify_all()
 
-    def _gather(self) -> list[tuple[str, WriteJob]]:
-        """Take the next changes: of one fleet, or where one thread writes for all, in turns."""
-        batch: list[tuple[str, WriteJob]] = []
-        shared = self._database.is_shared
-        while len(batch) < MAX_BATCH:
-            free = (fleet for fleet in self._queues if fleet not in self._busy)
-            fleet = next(free, None)
-            if fleet is None:
-                break
-            jobs = self._queues.pop(fleet)
-            # A change about several fleets locks them in any order, so it gets its own transaction.
-            room = 1 if not shared or fleet == "" else MAX_BATCH
-            batch += [(fleet, jobs.popleft()) for _ in range(min(room, len(jobs)))]
-            if jobs:
-                self._queues[fleet] = jobs  # at the end: the others come first
-            if shared:
-                break
-        self._busy |= {fleet for fleet, _ in batch}
-        return batch
+    def _wait(self) -> tuple[str, WriteJob] | None:
+        """Return the next change and its fleet, once there is one; None when all is written."""
+        with self._news:
+            while (found := self._take()) is None:
+                if self._closed and not self.waiting:
+                    return None
+                self._news.wait()
+            if self._database.is_shared:
+                self._busy.add(found[0])
+            return found
 
-    def _commit(self, jobs: list[WriteJob], fleet: str) -> None:
-        """Make the changes and commit; callers get their results only then."""
-        outcomes: list[Any] = []
+    def _take(self, fleet: str | None = None) -> tuple[str, WriteJob] | None:
+        """Return the next change, of one fleet or of that whose turn it is, and its fleet."""
+        with self._news:
+            while True:
+                free = (each for each in self._queues if each not in self._busy)
+                chosen = next(free, None) if fleet is None else fleet
+                if chosen is None or chosen not in self._queues:
+                    return None
+                jobs = self._queues.pop(chosen)
+                job = jobs.popleft()
+                if jobs:
+                    self._queues[chosen] = jobs  # at the end: the others come first
+                self.waiting -= 1
+                if job.done.set_running_or_notify_cancel():
+                    return chosen, job
+
+    def _commit(self, fleet: str, first: WriteJob) -> None:
+        """Make changes and commit; callers get their results only then."""
+        shared, jobs, outcomes = self._database.is_shared, [first], list[Any]()
+        # A change about several fleets locks them in any order, so it gets its own transaction.
+        room = 1 if shared and not fleet else MAX_BATCH
+        only = fleet if shared else None
         try:
-            if jobs:
-                with self._database.writing() as tx:
-                    tx.lock(f"writer {fleet}")  # other servers write for the same fleet
-                    outcomes = [_run_job(tx, job) for job in jobs]
-                    failpoint("server-before-commit")
-                failpoint("server-after-commit")
+            with self._database.writing() as tx:
+                tx.lock(f"writer {fleet}")  # other servers write for the same fleet
+                end = monotonic() + MAX_BATCH_S
+                outcomes.append(_run_job(tx, first))
+                while len(jobs) < room and monotonic() < end and (more := self._take(only)):
+                    jobs.append(more[1])
+                    outcomes.append(_run_job(tx, more[1]))
+                failpoint("server-before-commit")
+            failpoint("server-after-commit")
         except Exception as error:  # noqa: BLE001 - it is handed to everybody who waits
+            while len(jobs) < room and (more := self._take(only)):
+                jobs.append(more[1])  # most likely they would fail, too, and wait as long for it
             outcomes = [error] * len(jobs)
             if isinstance(error, DiskFullError):
                 self.disk_full_at = monotonic()
