@@ -406,12 +406,16 @@ def _restore_to_file(job: _Restore, path: Path) -> RestoreFacts:
             f"{path} is there already: give another name, or --replace, which keeps it beside"
         )
     beside = path.with_name(f".{path.name}.{token_hex(4)}")
+    replaced, replaced_head = None, ""
     try:
         _extract(file, facts, beside)
-        replaced_head = _head_of_file(path) if exists else ""
+        if exists:
+            replaced = _keep_beside(path, now)
+            replaced_head = _head_of_file(path)
         timeline, head, voided = _begin_in_image(beside, facts, now, replaced_head)
         _sync(beside)
-        replaced = _keep_beside(path, now) if exists else None
+        for suffix in ("-wal", "-shm"):  # a log that stays would be taken for that of the new file
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         beside.replace(path)
         sync_folder(path.parent)
     finally:
@@ -428,22 +432,21 @@ def _head_of_file(path: Path) -> str:
 
 
 def _keep_beside(path: Path, now: float) -> Path:
-    """Keep a database under another name, with its log; the old name has it until it is replaced.
+    """Keep a database under another name, with its log; it also stays where it is.
 
-    A log that stays would be taken for that of the new file.
+    The log is copied, since SQLite removes that of a database that it can open or not read at all.
     """
     kept = _unused(path.with_name(f"{path.name}.replaced-{_stamp(now)}"))
-    for suffix in ("", "-wal"):
-        old, new = path.with_name(path.name + suffix), kept.with_name(kept.name + suffix)
-        if old.exists():
-            try:
-                os.link(old, new)
-            except OSError:  # a file system without hard links
-                shutil.copy2(old, new)
-                _sync(new)
+    log = path.with_name(path.name + "-wal")
+    if log.exists():
+        shutil.copy2(log, copied := kept.with_name(kept.name + "-wal"))
+        _sync(copied)
+    try:
+        os.link(path, kept)
+    except OSError:  # a file system without hard links
+        shutil.copy2(path, kept)
+        _sync(kept)
     sync_folder(path.parent)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
     return kept
 
 
