@@ -315,7 +315,6 @@ class SharingPolicy:
         before, memory.timeline = memory.timeline, timeline
         if not before:  # this is the first one
             return 0
-        memory.revision = max(memory.revision, *held.values(), 0)
         waiting = release_again(memory, held)
         self.faults.share_again()
         values = {"timeline": timeline, "contributions": waiting}
