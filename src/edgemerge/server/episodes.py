@@ -260,14 +260,14 @@ def merge_reported(
         row = replace(
             row,
             incarnation=said.incarnation,
-            began=episode.began,
+            began=_began(row, episode),
             inputs=tuple(episode.inputs) or row.inputs,
             pattern=episode.pattern or row.pattern,
             fault=episode.fault,
             like=episode.like,
         )
     if episode.ended is not None:
-        ended = episode.ended if newer or row.ended is None else row.ended
+        ended = _ended(row.began, episode, said) if newer or row.ended is None else row.ended
         closed = said.heard if row.closed is None else min(row.closed, said.heard)
         row = replace(row, ended=ended, closed=closed)
     elif row.closed is not None and said.heard > row.closed:
@@ -280,6 +280,20 @@ def merge_reported(
         reported=min(row.reported, said.heard),
         heard=max(row.heard, said.heard),
     )
+
+
+def _began(row: StoredEpisode, episode: ReportedEpisode) -> float:
+    """Return when an episode began; if the device's clock jumped, as near to its first report."""
+    if abs(episode.began - row.began) <= SAME_BEGIN_S:
+        return episode.began
+    return min(row.began, episode.began, key=lambda at: abs(row.reported - at))
+
+
+def _ended(began: float, episode: ReportedEpisode, said: EpisodeReport) -> float | None:
+    """Return when an episode ended: after it began, and before that was heard, if clocks jump."""
+    if episode.ended is None:
+        return None
+    return max(began, min(episode.ended, said.heard))
 
 
 def merge_absent(row: StoredEpisode, said: EpisodeReport) -> StoredEpisode:
