@@ -190,7 +190,7 @@ def backup(database: str, out: Path, *, as_json: bool) -> None:
         "edgemerge restore hub-2026-11-17.backup --database /var/lib/edgemerge/hub.sqlite --replace"
     )
 )
-@click.argument("file", type=EXISTING_FILE)
+@click.argument("file", type=NEW_FILE)
 @database_option
 @click.option(
     "--replace",
