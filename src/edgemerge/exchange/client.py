@@ -471,8 +471,7 @@ def in_device_time(desired: DesiredState, date: str, now: float) -> DesiredState
 
 def _shifted(review: dict[str, Any], seconds: float) -> dict[str, Any]:
     until = review.get("until")
-    is_number = type(until) in (int, float)
-    return {**review, "until": until + seconds} if is_number else review
+    return {**review, "until": until + seconds} if isinstance(until, int | float) else review
 
 
 def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
