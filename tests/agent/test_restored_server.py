@@ -123,14 +123,14 @@ def test_nothing_is_shared_again_at_the_first_meeting_or_if_the_server_names_no_
         assert exchange.asked == 0
 
 
-def test_if_the_list_cannot_be_had_the_next_exchange_asks_again(device):
+def test_if_the_list_cannot_be_had_the_next_exchange_asks_again(device, monkeypatch):
     memory = device().memory
     exchange = Restored("two")
 
     def fails(*_):
         raise UnavailableError("gone")
 
-    exchange.own_revisions = fails
+    monkeypatch.setattr(exchange, "own_revisions", fails)
     knows = KnownExchange("one", memory.device, memory.incarnation)
     assert run_exchange(exchange, ExchangeJob(knows=knows)).timeline == ""
 

@@ -174,6 +174,7 @@ def test_a_snooze_lasts_as_long_as_it_was_meant_whatever_the_clock_of_the_device
     other = {"number": 2, "decision": "snooze", "until": None}
     date = formatdate(NOW, usegmt=True)
     found = in_device_time(DesiredState(1, reviews=(review, other)), date, NOW + off)
+    assert found.reviews is not None
     lasts = found.reviews[0]["until"] - (NOW + off)
     assert lasts == pytest.approx(7200.0, abs=60.0)
     assert found.reviews[1] == other

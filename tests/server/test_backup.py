@@ -19,7 +19,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.server import audit, backup, contributions
 from edgemerge.server.audit import HeadFile
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.migrations import MIGRATIONS, connect, sqlite_path
+from edgemerge.server.db.migrations import MIGRATIONS, SQLITE, connect, migrate, sqlite_path
 from edgemerge.server.schemas import ReviewRequest, SettingsRequest
 from edgemerge.server.service import Service
 from tests.server.reporting import report
@@ -83,7 +83,7 @@ def tables():
         empty = backup._Image.__new__(backup._Image)
         empty._connection, empty._path = connection, Path("memory")
         connection.isolation_level = None
-        backup.migrate(empty, backup.SQLITE)
+        migrate(empty, SQLITE)
         with empty.reading() as tx:
             return backup._tables(tx)
 
@@ -314,9 +314,10 @@ def test_restoring_the_same_backup_again_does_not_repeat_numbers(local, tmp_path
     backup.backup(world.url, file)
     numbers, names = [], set()
     for later in (LATER, LATER + 60.0):
-        done = backup.restore(file, target, replace_existing=True, clock=lambda at=later: at)
+        clock = iter([later] * 1000).__next__
+        done = backup.restore(file, target, replace_existing=True, clock=clock)
         names.add(done.timeline)
-        service = Service(connect(target), clock=lambda at=later: at)
+        service = Service(connect(target), clock=clock)
         numbers += [approve(service, f"odd-{i}").number for i in range(3)]
         numbers.append(service.choices.desired_revision(FLEET, "a") / 1e6)
         service.close()

@@ -1,5 +1,6 @@
 """The writer: fleets take turns, and on PostgreSQL none waits for another; batches stay whole."""
 
+from functools import partial
 from threading import Event
 
 import pytest
@@ -100,7 +101,7 @@ def test_on_postgresql_a_fleet_does_not_wait_for_another_though_both_are_logged(
     slow = held(writer, "a", go, lambda tx: note(tx, "a"))
     try:
         for i in range(3):
-            writer.write(lambda tx, i=i: note(tx, "b", str(i)), PATIENCE_S, fleet="b")
+            writer.write(partial(note, fleet="b", subject=str(i)), PATIENCE_S, fleet="b")
         assert not slow.done()
         again = writer.submit(lambda tx: note(tx, "a", "later"), "a")
         assert not again.done(), "changes of one fleet keep their order"

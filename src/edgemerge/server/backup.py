@@ -63,12 +63,6 @@ COPY_BYTES = 2**20
 ROWS_PER_PAGE, BLOB_ROWS_PER_PAGE = 500, 16  # read and written by one statement
 BUSY_TIMEOUT_S = 30.0
 MS_PER_S = 1000
-POSTGRES_TYPES = {
-    "text": "text",
-    "integer": "bigint",
-    "real": "double precision",
-    "blob": "bytea",
-}
 RESTORE_ACTION = "restore"  # in the audit log
 RESTORE_ACTOR = "command line"
 # Void after a restore: what was used, ended or revoked since the backup would work again.
@@ -509,7 +503,7 @@ def _replace_rows(source: Transaction, target: Transaction) -> None:
     tables = _tables(source)
     target.run(f"truncate {', '.join(table.name for table in tables)}")
     for table in tables:
-        _copy_rows(source, target, table, _insert_arrays)
+        _copy_rows(source, target, table, _insert_by_copy)
         if table.key == ("id",):  # new rows are numbered after those that were copied
             target.rows(
                 f"select setval(pg_get_serial_sequence('{table.name}', 'id'),"
@@ -584,12 +578,9 @@ def _insert_values(tx: Transaction, table: _Table, rows: Sequence[SqlRow]) -> No
     tx.run(f"insert into {table.name} ({columns}) values {many}", *values)
 
 
-def _insert_arrays(tx: Transaction, table: _Table, rows: Sequence[SqlRow]) -> None:
-    """Insert into PostgreSQL, for which one array a column is many times faster than values."""
-    arrays = ", ".join(f"?::{POSTGRES_TYPES[kind]}[]" for kind in table.types)
-    columns = ", ".join(table.columns)
-    values = [list(column) for column in zip(*rows, strict=True)]
-    tx.run(f"insert into {table.name} ({columns}) select * from unnest({arrays})", *values)
+def _insert_by_copy(tx: Transaction, table: _Table, rows: Sequence[SqlRow]) -> None:
+    """Insert into PostgreSQL, for which this is many times faster than values."""
+    tx.run(f"copy {table.name} ({', '.join(table.columns)}) from stdin", *rows)
 
 
 # A SQLite file that no server uses
