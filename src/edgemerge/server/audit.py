@@ -143,8 +143,8 @@ class HeadFile:
             if self.problem is None:
                 log.error("the audit log was cut or rewritten", extra={"values": {"why": problem}})
             self.problem = (
-                f"{problem}: `edgemerge restore` continues {self._path.name} by itself; remove it "
-                "only if you know why entries are gone"
+                f"{problem}: if you know why, remove {self._path.name}; `edgemerge restore` "
+                "continues it by itself"
             )
             return
         self.problem = None

@@ -326,7 +326,7 @@ class ConnectionPool(Generic[C]):
 
 T = TypeVar("T")
 MAX_BATCH = 32  # changes in one commit
-MAX_BATCH_S = 0.05  # after which no further change is taken into a commit
+MAX_BATCH_S = 0.05  # after which a commit takes no more, if another fleet waits for it
 MAX_QUEUED = 4096  # changes that may wait
 MAX_WRITERS = 4  # transactions at a time, where a database has several
 
@@ -422,6 +422,13 @@ class Writer:
                 self._busy.add(found[0])
             return found
 
+    def _goes_on(self, fleet: str | None, end: float) -> bool:
+        """Return whether a commit takes more: for long only if no other fleet waits for it."""
+        if monotonic() < end or self._database.is_shared:
+            return True
+        with self._news:
+            return {*self._queues} == {fleet}
+
     def _take(self, fleet: str | None = None) -> tuple[str, WriteJob] | None:
         """Return the next change, of one fleet or of that whose turn it is, and its fleet."""
         with self._news:
@@ -449,7 +456,9 @@ class Writer:
                 tx.lock(f"writer {fleet}")  # other servers write for the same fleet
                 end = monotonic() + MAX_BATCH_S
                 outcomes.append(_run_job(tx, first))
-                while len(jobs) < room and monotonic() < end and (more := self._take(only)):
+                alone: str | None = fleet  # the fleet of all changes, None if they are of several
+                while len(jobs) < room and self._goes_on(alone, end) and (more := self._take(only)):
+                    alone = alone if more[0] == alone else None
                     jobs.append(more[1])
                     outcomes.append(_run_job(tx, more[1]))
                 failpoint("server-before-commit")
