@@ -104,6 +104,20 @@ def test_a_release_covers_enough_fresh_samples(exchange):
     assert [one.revision for one in everything(exchange)] == [2]
 
 
+def test_a_fault_that_a_restored_exchange_lost_is_shared_again_as_it_was(exchange):
+    a = Device("a", exchange).meets(40).review("odd-1", "fault", name="bearing")
+    a.sync()
+    released = everything(exchange)[0].stats
+    a.meets(8)  # too few for a release
+    a.exchange = MemoryExchange(P)
+    a.sync()
+    assert everything(a.exchange) == [], "it does not know yet"
+    a.sharing.share_again()
+    a.sync()
+    (one,) = everything(a.exchange)
+    assert (one.pattern, one.revision, one.stats) == ("bearing", 2, released)
+
+
 def test_another_name_is_given_to_the_same_sums_and_undo_withdraws(exchange):
     a = Device("a", exchange).meets(40).review("odd-1", "fault", name="baering")
     a.sync()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from queue import Empty, Full, Queue
@@ -33,7 +33,7 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.exchange.client import DesiredState, ReportAnswer
-from edgemerge.exchange.protocol import Exchange
+from edgemerge.exchange.protocol import Exchange, may_be_restored
 from edgemerge.failpoints import failpoint
 from edgemerge.wire.codec import Tensors, encode
 
@@ -343,6 +343,22 @@ class ExchangeJob:
     rule: Callable[[], float] | None = None
     most: int | None = None
     faults: FaultJob | None = None
+    knows: KnownExchange | None = None
+
+
+@dataclass(frozen=True)
+class KnownExchange:
+    """What a device knows of its exchange's history, to notice that it was restored.
+
+    Args:
+        timeline: The timeline that the device met last, "" if none.
+        device: The device.
+        incarnation: Its incarnation.
+    """
+
+    timeline: str
+    device: str
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -350,7 +366,8 @@ class ExchangeOutcome:
     """How many contributions were pushed, what was pulled, and the error if any.
 
     What was pulled keeps its bytes, since to encode many patterns takes long, and so does `digest`.
-    `left_out` says how many patterns were not kept.
+    `left_out` says how many patterns were not kept. `timeline` is that of the exchange if it is
+    another than before; `held` then says which revisions of this device the exchange has.
     """
 
     pushed: int = 0
@@ -360,6 +377,8 @@ class ExchangeOutcome:
     digest: str = ""
     left_out: str = ""
     faults: FaultOutcome | None = None
+    timeline: str = ""
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -374,11 +393,29 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
 
 def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     """Push, then pull, and then the same with faults; an error is part of the outcome."""
-    outcome = _push_and_pull(exchange, job)
+    outcome = _look_for_restore(exchange, job.knows, _push_and_pull(exchange, job))
     if job.faults is None or isinstance(outcome.error, StaleError | UnavailableError | DeniedError):
         return outcome
     budget = TimeBudget(FAULTS_TIMEOUT_S)
     return replace(outcome, faults=exchange_faults(exchange, job.faults, budget.check))
+
+
+def _look_for_restore(
+    exchange: Exchange, knows: KnownExchange | None, outcome: ExchangeOutcome
+) -> ExchangeOutcome:
+    """Add to the outcome that the exchange has another timeline, and what it has of this device."""
+    if knows is None or not may_be_restored(exchange):
+        return outcome
+    timeline = exchange.timeline
+    if timeline in ("", knows.timeline):
+        return outcome
+    held: Mapping[str, int] = {}
+    if knows.timeline:
+        try:
+            held = exchange.own_revisions(knows.device, knows.incarnation)
+        except EdgemergeError:  # the next exchange looks again
+            return outcome
+    return replace(outcome, timeline=timeline, held=held)
 
 
 def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:

@@ -148,6 +148,13 @@ class FaultSharing:
             if fault and not shared.name and (number, wire_name(fault.name)) not in self._refused:
                 self._queue(fault, self._decoded(shared.data).stats)
 
+    def share_again(self) -> None:
+        """Queue all that is shared: the exchange was restored, and may have lost it."""
+        faults = named_faults(self.memory.monitor)
+        for number, shared in list(self.memory.shared_faults.items()):
+            if shared.name and number in faults:
+                self._queue(faults[number], self._decoded(shared.data).stats)
+
     def _queue(self, fault: OddPattern, stats: Stats) -> None:
         name = wire_name(fault.name)
         data = self._push(name, stats, fault.first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 from edgemerge.agent.background import (
     ExchangeJob,
     ExchangeOutcome,
+    KnownExchange,
     OverBudgetError,
     SyncSchedule,
     TimeBudget,
@@ -204,15 +205,45 @@ def release(memory: AgentState, least: float) -> Decision:
     if not decision.released:
         return decision
     first, then = release_order(memory.gate, decision)
+    moved = bool(first) or any(memory.gate.tracks[name].moved for name in decision.released)
+    _queue(memory, first, then)
+    if moved:
+        memory.moved_revision = memory.revision
+    memory.gate.record_release(decision)
+    return decision
+
+
+def release_again(memory: AgentState, held: Mapping[str, int]) -> int:
+    """Queue what an exchange lost that was restored from a backup; return how many.
+
+    A pattern that has learnt nothing since its last release is released again: the same sums reveal
+    nothing new. One that has learnt something waits for the gate, and the exchange keeps what it
+    has of it, unless samples have moved since: then they could be counted twice. What the exchange
+    has and this device no longer shares is withdrawn again.
+
+    Args:
+        memory: The state.
+        held: The revisions that the exchange has of this incarnation, by pattern.
+    """
+    memory.gate.look(census(memory.learner))
+    tracks = memory.gate.tracks
+    shared = {name for name, track in tracks.items() if track.released}
+    same = [n for n in sorted(shared) if not tracks[n].moved and tracks[n].fresh == 0]
+    unknown = {name for name in held if name not in shared and name not in memory.gate.gone}
+    mixed = {n for n, revision in held.items() if revision < memory.moved_revision} - {*same}
+    _queue(memory, sorted(unknown | mixed), same)
+    return len(memory.pending)
+
+
+def _queue(memory: AgentState, emptied: Iterable[str], pushed: Iterable[str]) -> None:
+    """Let contributions wait to be pushed: patterns to empty, then those with their sums."""
     own, nothing = own_stats(memory.learner), Stats.empty(memory.projection)
-    for step in (dict.fromkeys(first, nothing), {name: own[name] for name in then}):
+    for step in (dict.fromkeys(emptied, nothing), {name: own[name] for name in pushed}):
         memory.revision += bool(step)
         memory.pending += [
             encode(Contribution(memory.device, each, memory.revision, name, memory.incarnation))
             for name, each in step.items()
         ]
-    memory.gate.record_release(decision)
-    return decision
 
 
 def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]:
@@ -272,6 +303,23 @@ class SharingPolicy:
             values = {"patterns": self.decision.released, "revision": self.memory.revision}
             logger.info("a release is on its way", extra={"values": values})
         return len(self.memory.pending)
+
+    def follow_timeline(self, timeline: str, held: Mapping[str, int]) -> int:
+        """Share again what an exchange lost when it was restored; return how much waits.
+
+        Args:
+            timeline: The timeline of the exchange, another one than before.
+            held: The revisions that the exchange has of this incarnation, by pattern.
+        """
+        memory = self.memory
+        before, memory.timeline = memory.timeline, timeline
+        if not before:  # this is the first one
+            return 0
+        waiting = release_again(memory, held)
+        self.faults.share_again()
+        values = {"timeline": timeline, "contributions": waiting}
+        logger.warning("the exchange was restored from a backup", extra={"values": values})
+        return waiting
 
     def consider(self, merged: Merged, digest: str) -> AdoptionJob | None:
         """Return what to plan, unless the merged sum is known, refused or undone."""
@@ -556,7 +604,8 @@ class Synchronizer:
         faults = self._fault_job()
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
-        job = ExchangeJob(push, pull, rule, max_compared(memory.learner), faults)
+        knows = KnownExchange(memory.timeline, memory.device, memory.incarnation)
+        job = ExchangeJob(push, pull, rule, max_compared(memory.learner), faults, knows)
         self._save_then(partial(self._send, job))
 
     def _save_then(self, step: SavedCallback) -> None:
@@ -630,19 +679,24 @@ class Synchronizer:
             self._schedule.succeeded(self._clocks.steady())
         else:
             self._failed(outcome.error)
+        if outcome.timeline:
+            waiting = self._sharing.follow_timeline(outcome.timeline, outcome.held)
+            self._rerun = self._rerun or (bool(waiting) and self._config.push)
         if outcome.merged is None:
             self._finish()
         else:
-            self._sharing.left_out = outcome.left_out
-            refused = self._screening.level.refused if self._screening else {}
-            if self._decisions is not None and self._screening is not None:
-                self._decisions.keep(self._screening)
-            self._sharing.singly = tuple(
-                f"{key[0]}, {key[2]}: {why}" for key, why in refused.items()
-            )
-            for why in self._sharing.singly:
-                logger.warning("left out what does not fit", extra={"values": {"why": why}})
-            self._plan(self._sharing.consider(outcome.merged, outcome.digest))
+            self._consider(outcome.merged, outcome)
+
+    def _consider(self, merged: Merged, outcome: ExchangeOutcome) -> None:
+        """Plan the adoption of what was pulled; note what is left out of it."""
+        self._sharing.left_out = outcome.left_out
+        refused = self._screening.level.refused if self._screening else {}
+        if self._decisions is not None and self._screening is not None:
+            self._decisions.keep(self._screening)
+        self._sharing.singly = tuple(f"{key[0]}, {key[2]}: {why}" for key, why in refused.items())
+        for why in self._sharing.singly:
+            logger.warning("left out what does not fit", extra={"values": {"why": why}})
+        self._plan(self._sharing.consider(merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:
         self._job = job

@@ -9,10 +9,12 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import partial
 from math import inf
 from pathlib import Path
 from socket import gaierror
+from time import time
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import EdgemergeError, FormatError, RejectedError, UnavailableError
@@ -372,6 +374,7 @@ MAX_NAME_CHARS = 200
 KEY_PARTS = 3  # device, incarnation and pattern
 REPORT_TIMEOUT_S = 2.0
 MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = 0.2, 3600.0  # whatever the server asks for
+CLOCK_TOLERANCE_S = 60.0  # by which clocks of device and server may differ: answers take time
 TRIM_DIVISOR = 10  # a tenth of a list is removed at a time until the report fits
 
 
@@ -441,6 +444,34 @@ def parse_desired(document: object) -> DesiredState:
     reviews, settings = _reviews(document.get("reviews")), document.get("settings")
     has_version = isinstance(settings, dict) and _number(settings.get("version")) is not None
     return DesiredState(revision, names, excluded, reviews, settings if has_version else None)
+
+
+def in_device_time(desired: DesiredState, date: str, now: float) -> DesiredState:
+    """Return a desired state whose snoozes end by the clock of the device, if that is wrong.
+
+    Args:
+        desired: The document, whose times are those of the server.
+        date: The date of the server's answer, as HTTP has it; "" if it has none.
+        now: The time by the clock of the device, in Unix seconds.
+
+    >>> date = "Thu, 01 Jan 1970 00:00:00 GMT"
+    >>> reviews = ({"number": 1, "decision": "snooze", "until": 7200.0},)
+    >>> wrong = in_device_time(DesiredState(1, reviews=reviews), date, now=86400.0)
+    >>> wrong.reviews[0]["until"]
+    93600.0
+    """
+    try:
+        ahead = now - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):  # no date, or none that can be read
+        return desired
+    if abs(ahead) < CLOCK_TOLERANCE_S or not desired.reviews:
+        return desired
+    return desired._replace(reviews=tuple(_shifted(each, ahead) for each in desired.reviews))
+
+
+def _shifted(review: dict[str, Any], seconds: float) -> dict[str, Any]:
+    until = review.get("until")
+    return {**review, "until": until + seconds} if isinstance(until, int | float) else review
 
 
 def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
@@ -535,7 +566,8 @@ class ReportClient:
         )
         if reply.must_be(200, 304).status == 304:
             return None
-        return parse_desired(reply.json())
+        found = parse_desired(reply.json())
+        return in_device_time(found, reply.headers.get("date", ""), time())
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""

@@ -159,7 +159,7 @@ class Push(NamedTuple):
                 received = await _decode_and_check(data, agreed, self.key, limiter, kind)
                 now = service.clock()
                 submitted = service.writer.submit(
-                    lambda tx: store(tx, agreed, received, caller, now)
+                    lambda tx: store(tx, agreed, received, caller, now), agreed.name
                 )
                 result = await wrap_future(submitted)
             except EdgemergeError:

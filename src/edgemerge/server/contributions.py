@@ -36,7 +36,7 @@ from edgemerge.wire.codec import decode, decode_with_form
 
 CONTRIBUTION_COLUMNS = (
     "device, incarnation, pattern, revision, samples, bytes, digest, form, received,"
-    " body, counted, counted_digest, part, load"
+    " body, counted, counted_digest, part, load, epoch"
 )
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
@@ -69,6 +69,7 @@ class StoredContribution:
     counted_digest: str | None = None
     part: int = 0
     load: float = 0.0
+    epoch: int = 0
 
     @property
     def key(self) -> Key:
@@ -130,10 +131,14 @@ def list_stored(tx: Transaction, fleet: str, device: str | None = None) -> list[
 def current_contributions(
     contributions: Sequence[StoredContribution], device: str
 ) -> list[StoredContribution]:
-    """Return the contributions of a device's newest incarnation; others are pulled."""
+    """Return the contributions of the incarnation in which a device pushed last.
+
+    Others are pulled. The highest number is not always that: it is the time at which an incarnation
+    began, by a clock that may have been wrong.
+    """
     mine = [stored for stored in contributions if stored.device == device and stored.samples > 0]
-    newest = max((stored.incarnation for stored in mine), default=0)
-    return [stored for stored in mine if stored.incarnation == newest]
+    last = max(mine, key=lambda stored: (stored.epoch, stored.incarnation), default=None)
+    return [stored for stored in mine if last and stored.incarnation == last.incarnation]
 
 
 def list_uncounted(tx: Transaction, fleet: str, limit: int) -> list[StoredContribution]:

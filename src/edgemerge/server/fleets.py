@@ -108,9 +108,9 @@ def create(tx: Transaction, fleet: Fleet, *, any_trust: bool = False) -> bool:
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
             f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
-            " (select coalesce(max(seq), 0) from audit), ?, ?)",
+            " (select coalesce(max(seq), 0) from audit) + ?, ?, ?)",
             *(fleet.name, fleet.projection_bytes, fleet.read_mode, fleet.min_devices),
-            *(int(fleet.growing_only), fleet.created, fleet.trust),
+            *(int(fleet.growing_only), tx.steps_at_end, fleet.created, fleet.trust),
         )
         return True
     trust = fleet.trust if any_trust else known.trust  # it is no agreement, and can be changed

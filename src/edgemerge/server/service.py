@@ -17,11 +17,11 @@ from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
+from edgemerge.server.backup import current_timeline
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import CapacityUse, StoredContribution
-from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError, Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.metrics import Metrics
@@ -80,6 +80,8 @@ class Service:
             audit_head_file: Where the head of the audit log is kept beside the database.
         """
         self.database, self.clock, self.certificate = database, clock, certificate
+        with database.reading() as tx:
+            self.timeline = current_timeline(tx)  # restoring needs servers that are stopped
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
         self.faults = faults.FaultService(database, self.pull_service.rules_cache)
@@ -174,7 +176,7 @@ class Service:
                 self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
             return made
 
-        return self.writer.write(change)
+        return self.writer.write(change, fleet=fleet.name)
 
     def delete(self, name: str, caller: Caller) -> None:
         """Remove a fleet and everything in it."""
@@ -184,7 +186,7 @@ class Service:
             fleets.delete(tx, name)
             self._audit(tx, caller, "delete", name, name)
 
-        self._make_room(change)
+        self._make_room(change, name)
         self.report_limiter.forget(name)
         self.history.forget(name)
         self.episodes.forget(name)
@@ -212,7 +214,7 @@ class Service:
             self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
-        return self._with_fingerprint(self.writer.write(change)), expires
+        return self._with_fingerprint(self.writer.write(change, fleet=name)), expires
 
     def check_invitation(self, invitation: str, name: str) -> None:
         """Refuse an invitation that lets nobody in; a valid one is not used up."""
@@ -227,7 +229,7 @@ class Service:
             self._audit(tx, Caller(device, name), "enrol", name, device)
             return self._with_fingerprint(token), fleets.get(tx, name)
 
-        found = self.writer.write(change)
+        found = self.writer.write(change, fleet=name)
         self.report_limiter.forget(name)  # an earlier token of the device works no more
         return found
 
@@ -243,7 +245,7 @@ class Service:
             auth.revoke_device(tx, name, device, self.clock())
             self._audit(tx, caller, "revoke", name, device)
 
-        self.writer.write(change)
+        self.writer.write(change, fleet=name)
         self.report_limiter.forget(name)
 
     def devices(self, name: str) -> list[Device]:
@@ -328,7 +330,7 @@ class Service:
                 totals.count_changes(tx, fleets.get(tx, name), found)
             return found + named
 
-        return self._make_room(change)
+        return self._make_room(change, name)
 
     def pull(
         self,
@@ -393,14 +395,14 @@ class Service:
         reviews = latest.status.reviews if latest else None
         return reviews.done if reviews else 0
 
-    def _make_room(self, change: Callable[[Any], T]) -> T:
+    def _make_room(self, change: Callable[[Any], T], fleet: str) -> T:
         """Make a change that frees space, even when the disk is full."""
         try:
-            found = self.writer.write(change)
+            found = self.writer.write(change, fleet=fleet)
         except DiskFullError:
             log.warning("the disk is full: the reserve is given up so that dropping works")
             self.database.make_room()
-            found = self.writer.write(change)
+            found = self.writer.write(change, fleet=fleet)
             if not self.database.restore_reserve():
                 log.warning("the disk is still nearly full: there is no reserve")
         self.writer.disk_full_at = -inf

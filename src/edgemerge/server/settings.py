@@ -16,9 +16,9 @@ from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.core.limit import Limit
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
+from edgemerge.server.backup import numbers_begin
 from edgemerge.server.choices.rules import ChangedError
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import ReportedSettings, SettingsRequest
 
@@ -201,12 +201,12 @@ class SettingsService:
             found = choose(known[0], known[1])
             if found is None:
                 return known[0]
-            version = max(known[0].version, least) + 1
+            version = max(known[0].version, least, numbers_begin(tx)) + 1
             made = replace(found, version=version, epoch=fleets.next_epoch(tx, fleet))
             _write(tx, fleet, device, made, action)
             return made
 
-        made = self._writer.write(write)
+        made = self._writer.write(write, fleet=fleet)
         self._changed(fleet)
         return made
 
@@ -217,8 +217,9 @@ def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, actio
         *(fleet, device, made.version, made.at, made.by, made.epoch, made.body),
     )
     tx.run(
-        f"delete from settings {WHERE_DEVICE} and version <= ?",
-        *(fleet, device, made.version - MAX_VERSIONS),
+        f"delete from settings {WHERE_DEVICE} and version <= (select version from settings"
+        f" {WHERE_DEVICE} order by version desc limit 1 offset {MAX_VERSIONS})",
+        *(fleet, device, fleet, device),
     )
     names = ("version", *CHOSEN, "comment", "undoes")
     said = {name: value for name, value in asdict(made).items() if name in names}

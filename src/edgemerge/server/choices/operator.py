@@ -39,8 +39,7 @@ from edgemerge.server.choices.rules import (
     unique_names,
 )
 from edgemerge.server.contributions import StoredContribution, list_stored, profile_bytes
-from edgemerge.server.db.base import Database, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
@@ -192,7 +191,7 @@ class ChoiceService:
             audit.append(tx, at=self._clock(), actor=caller.actor, **about, **words)
             return True
 
-        changed = self._writer.write(change)
+        changed = self._writer.write(change, fleet=fleet)
         self.refresh(fleet)
         return changed
 
@@ -246,7 +245,7 @@ class ChoiceService:
         return is_bank(own, self._latest(fleet, device), grouped=grouped)
 
     def _write(self, fleet: str, change: Change) -> Choice:
-        made = self._writer.write(change)
+        made = self._writer.write(change, fleet=fleet)
         self.refresh(fleet)  # else devices would hear of it a moment later
         return made
 
