@@ -497,7 +497,7 @@ def list_known_faults(fleet: Name, _caller: Operator, service: ServiceDep) -> li
     """Return a fleet's known faults without their numbers, the largest first."""
     agreed, found = service.faults.known(fleet)
     return [
-        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.min_devices)
+        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.devices_needed)
         for fault in found
     ]
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from edgemerge.certificates import ServerCertificate
 from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key, Selection
-from edgemerge.server import audit, auth, contributions, faults, fleets, totals
+from edgemerge.server import audit, auth, contributions, faults, fleets, releases, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
 from edgemerge.server.backup import current_timeline
@@ -84,7 +84,8 @@ class Service:
             self.timeline = current_timeline(tx)  # restoring needs servers that are stopped
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
-        self.faults = faults.FaultService(database, self.pull_service.rules_cache)
+        self.releases = releases.ReleaseService(database, self.writer, self.pull_service)
+        self.faults = faults.FaultService(database, self.writer, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer, max_devices=device_metrics)
         self.history = History(database, self.writer, clock=clock, kept_days=history_days)
         self.notifications = NotificationService(
@@ -316,6 +317,7 @@ class Service:
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
+            releases.withdraw_device(tx, name, device, incarnation)
             found = contributions.drop_device(tx, name, device, incarnation)
             named = faults.drop_faults(tx, name, device, incarnation)
             which = {} if incarnation is None else {"incarnation": incarnation}
@@ -344,14 +346,15 @@ class Service:
         """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
         min_devices = 1 if caller.is_operator else fleet.min_devices
-        picks = bool(selection.devices is not None or selection.without or selection.largest)
-        # Answers for one pattern and for all can be subtracted.
-        picks = picks or (min_devices > 1 and selection.pattern is not None)
-        if picks and not caller.is_operator and fleet.read_mode == "totals":
-            raise DeniedError(f"{name} gives only totals: choosing would reveal single devices")
-        answer = self.pull_service.pull(
-            name, selection, min_devices=min_devices, known=known, grouped=grouped
-        )
+        picks = selection.devices is not None or selection.without or selection.largest
+        if (picks or selection.pattern is not None) and not caller.is_operator:
+            _must_give_contributions(fleet)
+        if fleet.releases_totals and not caller.is_operator:
+            answer = self.releases.pull(name, selection, known=known, grouped=grouped)
+        else:
+            answer = self.pull_service.pull(
+                name, selection, min_devices=min_devices, known=known, grouped=grouped
+            )
         if not caller.is_operator:
             size = len(answer.data or b"")
             self.history.pulled(name, caller.name, size, grouped=grouped)
@@ -413,6 +416,15 @@ class Service:
     ) -> None:
         about = {"action": action, "fleet": fleet, "subject": subject}
         audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
+
+
+def _must_give_contributions(fleet: Fleet) -> None:
+    """Refuse to let a device choose what is in a sum: two such sums can be subtracted."""
+    if fleet.read_mode == "totals":
+        raise DeniedError(
+            f"{fleet.name} gives only totals: choosing devices or a pattern would reveal single "
+            "devices; an operator can"
+        )
 
 
 def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
