@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Contribution, Stats
@@ -40,9 +40,7 @@ class History:
     """A fleet, and all that two devices ever got of it."""
 
     def __init__(self, folder, least):
-        self.world = World(
-            f"sqlite:///{folder}/fleets.db", read_mode="totals", min_devices=least
-        )
+        self.world = World(f"sqlite:///{folder}/fleets.db", read_mode="totals", min_devices=least)
         self.least, self.rng = least, np.random.default_rng(0)
         self.revision = 0
         self.sent = {}  # by key and revision
@@ -109,9 +107,7 @@ class History:
 
     def pull(self, who, *, grouped):
         """Pull, and find out what the answer is the sum of."""
-        told = self.world.told(
-            Selection(receiver=who), self.world.caller(who), grouped=grouped
-        )
+        told = self.world.told(Selection(receiver=who), self.world.caller(who), grouped=grouped)
         with self.world.service.database.reading() as tx:
             releases = load_releases(tx, FLEET)
         sums = [self._versions(each, who) for each in releases]
@@ -163,7 +159,8 @@ REPEATED = [
 ]
 
 
-@given(st.integers(2, 3), st.lists(steps, min_size=4, max_size=14))
+@settings(max_examples=15)
+@given(st.integers(2, 3), st.lists(steps, min_size=4, max_size=12))
 @example(3, PUSHES)
 @example(3, COMES_BACK)
 @example(3, REPEATED)

@@ -50,6 +50,9 @@ SECTIONS = {
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
+ONE_DEVICE_WARNING = (
+    "With --min-devices 1 a device can subtract two totals, and read what another one sent."
+)
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
 
 
@@ -85,9 +88,9 @@ def fleet() -> None:
     "least",
     old={"--least": "--min-devices"},
     type=int,
-    default=1,
+    default=3,
     show_default=True,
-    help="Serve no sum of fewer devices.",
+    help="Serve no sum, and no difference of two sums, of fewer devices; 1: every change at once.",
 )
 @option(
     "--no-forgetting",
@@ -131,6 +134,8 @@ def create(
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
+    if least == 1 and reads == "totals":
+        remark(ONE_DEVICE_WARNING)
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))

@@ -32,7 +32,12 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.faults import put_fault
-from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
+from edgemerge.server.fleets import (
+    DEFAULT_MIN_DEVICES,
+    NAME_PATTERN,
+    Fleet,
+    must_be_pattern_name,
+)
 from edgemerge.server.http import (
     ETAG_HEADER,
     NOT_MODIFIED,
@@ -522,6 +527,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
         epoch=fleet.epoch,
         created=fleet.created,
         trust=fleet.trust,
+        released=counts.released,
     )
 
 
@@ -549,11 +555,14 @@ async def create_fleet(
     request: Request,
     response: Response,
     reads: Reads = "totals",
-    least: Annotated[int, Query(ge=1, le=10_000)] = 1,
+    least: Annotated[int, Query(ge=1, le=10_000)] = DEFAULT_MIN_DEVICES,
     growing: Annotated[bool, Query()] = False,
     trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
 ) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share.
+
+    With `reads=totals` a device gets no sum, and no difference of two sums, that is about fewer
+    than `least` other devices; with 1 it gets every change at once.
 
     Without `trust` a new fleet trusts its members, and one that is there keeps what it has.
     """

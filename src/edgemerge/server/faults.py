@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any
@@ -152,6 +153,7 @@ class FaultService:
         self._database, self._writer, self._rules = database, writer, rules
         self._groups: OrderedDict[str, tuple[str, list[list[Contribution]]]] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._new = releases.NewDevices()
         self._lock = Lock()
 
     def pull(self, name: str, selection: Selection, caller: Caller, tag: str | None) -> PullResult:
@@ -229,10 +231,11 @@ class FaultService:
         held = releases.load_releases(tx, fleet.name, "fault")
         gone = releases.find_withdrawn(held, rows, Rules())
         known = releases.released_revisions(tx, fleet.name, "fault")
+        read = partial(_read_sums, tx, fleet)
         made = []
         for group in self._grouped(tx, fleet, stored):
             members = [rows[note.key] for note in group if note.key in rows]
-            if len(releases.new_devices(members, known)) >= fleet.devices_needed:
+            if len(self._new.of(members, known, read)) >= fleet.devices_needed:
                 made.append((False, members))
         return releases.Changes(frozenset(gone), tuple(made))
 
@@ -248,7 +251,8 @@ class FaultService:
             kept = [replace(each, body=_copy_body(tx, name, each)) for each in members]
             made = releases.Release(number, fleet.epoch, pooled=False, members=tuple(kept))
             stats = Stats.total(fleet.projection, (note.stats for note in notes))
-            releases.store_release(tx, name, made, stats, "fault")
+            content = partial(self._new.content, read=partial(_read_sums, tx, fleet))
+            releases.store_release(tx, name, made, stats, content, "fault")
 
     def known(self, name: str) -> tuple[Fleet, list[KnownFault]]:
         """Return a fleet and all its known faults, as an operator may see them."""
@@ -281,6 +285,10 @@ class FaultService:
             cache.move_to_end(key)
             while len(cache) > MAX_CACHED:
                 cache.popitem(last=False)
+
+
+def _read_sums(tx: Transaction, fleet: Fleet, stored: StoredContribution) -> Stats:
+    return read_fault(tx, fleet.name, stored, fleet.projection).stats
 
 
 def _copy_body(tx: Transaction, fleet: str, stored: StoredContribution) -> int:

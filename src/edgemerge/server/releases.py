@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from threading import Lock
 
@@ -48,6 +49,7 @@ from edgemerge.server.trust import NOT_COMPARED
 from edgemerge.wire.codec import decode, encode
 
 MAX_CACHED = 16  # fleets, and answers, that are remembered
+MAX_CONTENTS = 10_000  # digests of sums
 MAX_JUDGES = 15  # devices whose samples a contribution must fit, those with most
 MIN_JUDGES = 3
 EVERY_DEVICE = "every device"  # the receiver in the audit log
@@ -111,18 +113,59 @@ def load_releases(tx: Transaction, fleet: str, kind: Kind = "normal") -> list[Re
     ]
 
 
-def released_revisions(tx: Transaction, fleet: str, kind: Kind = "normal") -> dict[Key, int]:
-    """Return of each key the highest revision that ever was in a release."""
-    sql = "select device, incarnation, pattern, revision from released_revisions"
+def released_revisions(
+    tx: Transaction, fleet: str, kind: Kind = "normal"
+) -> dict[Key, tuple[int, str]]:
+    """Return of each key the last revision that was in a release, and the digest of its sums."""
+    sql = "select device, incarnation, pattern, revision, content from released_revisions"
     rows = tx.rows(f"{sql} where fleet = ? and kind = ?", fleet, kind)
-    return {
-        (device, incarnation, pattern): revision for device, incarnation, pattern, revision in rows
-    }
+    return {(d, i, p): (revision, content) for d, i, p, revision, content in rows}
 
 
-def new_devices(members: Iterable[StoredContribution], released: Mapping[Key, int]) -> set[str]:
-    """Return the devices of which something is new: in no release before, at no revision."""
-    return {m.device for m in members if m.revision > released.get(m.key, -1)}
+class NewDevices:
+    """Finds devices of which something is new; digests of sums are computed once."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._contents: OrderedDict[str, str] = OrderedDict()
+        self._lock = Lock()
+
+    def of(
+        self,
+        members: Iterable[StoredContribution],
+        released: Mapping[Key, tuple[int, str]],
+        read: Callable[[StoredContribution], Stats],
+    ) -> set[str]:
+        """Return the devices that have sums among these which were in no release before.
+
+        A later revision of the same sums is not new: in a difference of totals it is nothing.
+
+        Args:
+            members: What would be released.
+            released: What `released_revisions` returned.
+            read: Returns the sums of a contribution.
+        """
+        found: set[str] = set()
+        for member in members:
+            revision, content = released.get(member.key, (-1, ""))
+            later = member.revision > revision and member.device not in found
+            if later and (not content or self.content(member, read) != content):
+                found.add(member.device)
+        return found
+
+    def content(
+        self, stored: StoredContribution, read: Callable[[StoredContribution], Stats]
+    ) -> str:
+        """Return the digest of the sums alone, without their revision."""
+        with self._lock:
+            found = self._contents.get(stored.digest)
+        if found is None:
+            found = sha256(encode(read(stored))).hexdigest()
+            with self._lock:
+                self._contents[stored.digest] = found
+                while len(self._contents) > MAX_CONTENTS:
+                    self._contents.popitem(last=False)
+        return found
 
 
 def candidates(
@@ -180,9 +223,23 @@ def withdraw_device(
 
 
 def store_release(
-    tx: Transaction, fleet: str, release: Release, stats: Stats, kind: Kind = "normal"
+    tx: Transaction,
+    fleet: str,
+    release: Release,
+    stats: Stats,
+    content: Callable[[StoredContribution], str],
+    kind: Kind = "normal",
 ) -> None:
-    """Write a release; what holds one of its contributions is withdrawn: none counts twice."""
+    """Write a release; what holds one of its contributions is withdrawn: none counts twice.
+
+    Args:
+        tx: The transaction to write in.
+        fleet: The fleet.
+        release: Its members have their sums among the stored bodies.
+        stats: Their sum.
+        content: Returns the digest of the sums of a member.
+        kind: What it is a sum of.
+    """
     keys = {member.key for member in release.members}
     old = load_releases(tx, fleet, kind)
     withdraw(tx, fleet, [e.number for e in old if keys & {m.key for m in e.members}], kind)
@@ -201,11 +258,12 @@ def store_release(
             *(release.number, member.body),
         )
         tx.run(
-            "insert into released_revisions (fleet, kind, device, incarnation, pattern, revision)"
-            " values (?, ?, ?, ?, ?, ?) on conflict (fleet, kind, device, incarnation, pattern)"
-            " do update set revision = excluded.revision"
+            "insert into released_revisions (fleet, kind, device, incarnation, pattern, revision,"
+            " content) values (?, ?, ?, ?, ?, ?, ?)"
+            " on conflict (fleet, kind, device, incarnation, pattern) do update set"
+            " revision = excluded.revision, content = excluded.content"
             " where excluded.revision > released_revisions.revision",
-            *(fleet, kind, *member.key, member.revision),
+            *(fleet, kind, *member.key, member.revision, content(member)),
         )
 
 
@@ -284,7 +342,7 @@ def origins_of(
 
 def current_revisions(tx: Transaction, fleet: Fleet) -> dict[Key, int]:
     """Return the newest revision of every origin that an answer can have."""
-    found = load_releases(tx, fleet.name)
+    found = load_releases(tx, fleet.name) if fleet.releases_totals else []
     forms = (origins_of(found, fleet, None, grouped=grouped) for grouped in (False, True))
     return {origin.key: origin.revision for form in forms for part in form for origin in part}
 
@@ -295,7 +353,8 @@ def describe(tx: Transaction, fleet: Fleet) -> str:
         return "every change at once"
     releases, needed = load_releases(tx, fleet.name), fleet.devices_needed
     stored = [c for c in list_stored(tx, fleet.name) if c.samples > 0]
-    new = len(new_devices(stored, released_revisions(tx, fleet.name)))
+    known = released_revisions(tx, fleet.name)
+    new = len({c.device for c in stored if c.revision > known.get(c.key, (-1, ""))[0]})
     devices = {who for each in releases for who in each.devices}
     held = f"a total of {len(devices)} devices" if devices else "nothing"
     return f"{held}; the next release needs something new of {needed} devices, and {new} have that"
@@ -310,6 +369,7 @@ class ReleaseService:
         self._refreshed: dict[str, tuple[int, bool]] = {}  # by fleet: its epoch, and by pattern
         self._loaded: OrderedDict[str, tuple[int, list[Release]]] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._new = NewDevices()
         self._lock = Lock()
 
     def pull(
@@ -373,7 +433,7 @@ class ReleaseService:
             if fleet.epoch != epoch:
                 return False
             keys, complete = self._eligible(tx, fleet)
-            pending = bool(_changes(tx, fleet, keys, self._rules(tx, name)))
+            pending = bool(self._changes(tx, fleet, keys))
         after: int | None = epoch
         if pending:
             after = self._writer.write(lambda tx: self._release(tx, fleet, keys))
@@ -402,7 +462,7 @@ class ReleaseService:
         if fleets.is_by_pattern(tx, name) and not totals.is_grouped(tx, name):
             return None
         totals.count_changes(tx, fleet, 2**31)
-        changes = _changes(tx, fleet, keys, self._rules(tx, name))
+        changes = self._changes(tx, fleet, keys)
         if not changes:
             return fleet.epoch
         epoch = fleets.next_epoch(tx, name)
@@ -427,9 +487,25 @@ class ReleaseService:
             )
             stats = Stats.total(fleet.projection, sums)
             made = Release(number, epoch, pooled, tuple(sorted(members, key=lambda m: m.key)))
-            store_release(tx, name, made, stats)
+            content = partial(self._new.content, read=_reader(tx, fleet))
+            store_release(tx, name, made, stats, content)
         failpoint("server-in-release")
         return epoch
+
+    def _changes(self, tx: Transaction, fleet: Fleet, keys: frozenset[Key]) -> Changes:
+        """Decide what to withdraw, and what of these contributions to release."""
+        stored, released = list_stored(tx, fleet.name), released_revisions(tx, fleet.name)
+        current, rules = {each.key: each for each in stored}, self._rules(tx, fleet.name)
+        gone = find_withdrawn(load_releases(tx, fleet.name), current, rules)
+        if not fleets.is_by_pattern(tx, fleet.name):
+            stored = [replace(each, part=0) for each in stored]
+        needed, read = fleet.devices_needed, _reader(tx, fleet)
+        made = [
+            (pooled, members)
+            for pooled, members in candidates([c for c in stored if c.key in keys], needed)
+            if len(self._new.of(members, released, read)) >= needed
+        ]
+        return Changes(frozenset(gone), tuple(made))
 
     def _eligible(self, tx: Transaction, fleet: Fleet) -> tuple[frozenset[Key], bool]:
         """Return what may be released, and whether everything was compared for that."""
@@ -515,19 +591,8 @@ class Changes:
         return bool(self.withdrawn or self.made)
 
 
-def _changes(tx: Transaction, fleet: Fleet, keys: frozenset[Key], rules: Rules) -> Changes:
-    """Decide what to withdraw and to release; what counts as new is in no release before."""
-    stored, released = list_stored(tx, fleet.name), released_revisions(tx, fleet.name)
-    gone = find_withdrawn(load_releases(tx, fleet.name), {c.key: c for c in stored}, rules)
-    if not fleets.is_by_pattern(tx, fleet.name):
-        stored = [replace(each, part=0) for each in stored]
-    needed = fleet.devices_needed
-    made = [
-        (pooled, members)
-        for pooled, members in candidates([c for c in stored if c.key in keys], needed)
-        if len(new_devices(members, released)) >= needed
-    ]
-    return Changes(frozenset(gone), tuple(made))
+def _reader(tx: Transaction, fleet: Fleet) -> Callable[[StoredContribution], Stats]:
+    return partial(read_stats, tx, projection=fleet.projection)
 
 
 def current_of_all(contributions: Sequence[StoredContribution]) -> list[StoredContribution]:

@@ -43,11 +43,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FleetCounts:
-    """How much is in a fleet."""
+    """How much is in a fleet, and what of it is released to devices."""
 
     devices: int
     contributions: int
     samples: float
+    released: str
 
 
 class Service:
@@ -202,7 +203,7 @@ class Service:
         """Return the fleets that the caller may see, and how much is in each."""
         with self.database.reading() as tx:
             seen = fleets.all_fleets(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
-            return [(fleet, _fleet_counts(tx, fleet.name)) for fleet in seen]
+            return [(fleet, _fleet_counts(tx, fleet)) for fleet in seen]
 
     def invite(
         self, name: str, device: str | None, valid_s: float, caller: Caller
@@ -435,8 +436,9 @@ def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     return trusted and rules.allows(key, caller.name)
 
 
-def _fleet_counts(tx: Any, name: str) -> FleetCounts:
+def _fleet_counts(tx: Any, fleet: Fleet) -> FleetCounts:
+    name = fleet.name
     devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
     total = "select count(*), coalesce(sum(samples), 0) from contributions"
     sums = tx.one(f"{total} where fleet = ? and body is not null", name)
-    return FleetCounts(devices[0], sums[0], float(sums[1]))
+    return FleetCounts(devices[0], sums[0], float(sums[1]), releases.describe(tx, fleet))

@@ -255,10 +255,11 @@ MIGRATIONS = (
             " number {integer} not null, body {integer} not null,"
             " primary key (fleet, kind, device, incarnation, pattern)) {end}",
             "create index released_by_body on released (body)",
-            # of each key the highest revision that ever was in a release, also of dropped ones
+            # Of each key the last revision that was in a release, also if it was dropped since;
+            # `content` is the digest of its sums alone.
             "create table released_revisions (fleet {text} not null, kind {text} not null,"
             " device {text} not null, incarnation {integer} not null, pattern {text} not null,"
-            " revision {integer} not null,"
+            " revision {integer} not null, content {text} not null,"
             " primary key (fleet, kind, device, incarnation, pattern)) {end}",
         ),
         ("alter table releases alter column data set storage external",),
