@@ -261,6 +261,8 @@ def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]
 
 logger = logging.getLogger(__name__)
 
+NOTHING_SHARED = "nothing from others: none, or too few of them, have shared something"
+WITHDRAWN = "what others had shared was withdrawn; the next total replaces it"
 MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
 
 
@@ -324,7 +326,8 @@ class SharingPolicy:
         memory, data = self.memory, encode(merged)
         known = memory.rejected.get(digest)
         if data == memory.merged or known:
-            self.message = f"not adopted: {known}" if known else "nothing new"
+            same = "nothing new" if merged.parts else NOTHING_SHARED
+            self.message = f"not adopted: {known}" if known else same
             return None
         self.message = "what others saw is being compared"
         return self._job(lambda: merged, data, digest)
@@ -417,7 +420,8 @@ class SharingPolicy:
         memory, preview = self.memory, found.preview or MergePreview(1.0)
         memory.before, memory.merged = memory.merged or None, job.data
         self.shift = preview.shift
-        self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        adopted = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        self.message = adopted if preview.devices else WITHDRAWN
         logger.info("adopted what others saw", extra={"values": preview.plain()})
         if self.left_out:
             self.message += f"; {self.left_out}"

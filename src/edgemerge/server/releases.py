@@ -607,8 +607,9 @@ def _is_approved(stored: StoredContribution, rules: Rules) -> bool:
 
 
 def _is_majority(refusing: int, judges: Sequence[str], device: str) -> bool:
+    """Return whether most refuse; a judge does not refuse its own, and of two halves none wins."""
     asked = sum(judge != device for judge in judges)
-    return asked >= MIN_JUDGES and refusing > asked / 2
+    return asked >= MIN_JUDGES and refusing > len(judges) / 2
 
 
 def _own_past(
