@@ -27,7 +27,16 @@ from hashlib import sha256
 from threading import Lock
 
 from edgemerge.core.errors import FormatError
-from edgemerge.core.ledger import MAX_PARTS, Key, Kind, Merged, MergedPart, Origin, Selection
+from edgemerge.core.ledger import (
+    KINDS,
+    MAX_PARTS,
+    Key,
+    Kind,
+    Merged,
+    MergedPart,
+    Origin,
+    Selection,
+)
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import can_check
 from edgemerge.core.stats import Stats
@@ -98,14 +107,12 @@ class Release:
 def load_releases(tx: Transaction, fleet: str, kind: Kind = "normal") -> list[Release]:
     """Return the releases of a fleet as they were last made."""
     members: dict[int, list[StoredContribution]] = {}
-    for row in tx.rows(
-        "select number, device, incarnation, pattern, revision, samples, digest, body"
-        " from released where fleet = ? and kind = ?",
+    for number, *row in tx.rows(
+        "select number, device, incarnation, pattern, revision, samples, 0, digest, 'exact', 0.0,"
+        " body from released where fleet = ? and kind = ?",
         *(fleet, kind),
     ):
-        number, *key, revision, samples, digest, body = row
-        stored = StoredContribution(*key, revision, samples, 0, digest, "exact", 0.0, body)
-        members.setdefault(number, []).append(stored)
+        members.setdefault(number, []).append(StoredContribution(*row))
     sql = "select number, epoch, pooled from releases where fleet = ? and kind = ? order by number"
     return [
         Release(number, epoch, bool(pooled), tuple(sorted(members[number], key=lambda m: m.key)))
@@ -217,9 +224,9 @@ def withdraw_device(
     """Withdraw every release with something of a device, of all or of one incarnation."""
     only, values = ("", ()) if incarnation is None else (" and incarnation = ?", (incarnation,))
     sql = f"select distinct number from released where fleet = ? and kind = ? and device = ?{only}"
-    for kind in ("normal", "fault"):
+    for kind in KINDS:
         numbers = [number for (number,) in tx.rows(sql, fleet, kind, device, *values)]
-        withdraw(tx, fleet, numbers, kind)  # type: ignore[arg-type]  # one of the two words
+        withdraw(tx, fleet, numbers, kind)
 
 
 def store_release(
