@@ -349,6 +349,11 @@ def test_a_preview_shows_what_is_released(world):
     push(world, "bcd", revision=2, rows=90)
     (row,) = world.service.choices.preview(FLEET, list("bcd"), ["a"])
     assert row.joined == 90.0  # of three devices, as released
+    push(world, "a", incarnation=1, rows=40)
+    (row,) = world.service.choices.preview(FLEET, list("bcd"), ["a"])
+    assert (row.samples, row.joined) == (40.0, 90.0 + 30.0)  # and what it saw before
+    (row,) = world.service.choices.preview(FLEET, [], ["a"])
+    assert row.joined == 30.0
 
 
 def name_fault(world, device, revision, place=0.7, rows=60):

@@ -358,12 +358,17 @@ def describe(tx: Transaction, fleet: Fleet) -> str:
     """Say what is released, and what the next release needs."""
     if not fleet.releases_totals:
         return "every change at once"
-    releases, needed = load_releases(tx, fleet.name), fleet.devices_needed
-    stored = [c for c in list_stored(tx, fleet.name) if c.samples > 0]
-    known = released_revisions(tx, fleet.name)
-    new = len({c.device for c in stored if c.revision > known.get(c.key, (-1, ""))[0]})
-    devices = {who for each in releases for who in each.devices}
-    held = f"a total of {len(devices)} devices" if devices else "nothing"
+    sql = "select count(distinct device) from released where fleet = ? and kind = 'normal'"
+    ((devices,),) = tx.rows(sql, fleet.name)
+    ((new,),) = tx.rows(
+        "select count(distinct c.device) from contributions c left join released_revisions r"
+        " on r.fleet = c.fleet and r.kind = 'normal' and r.device = c.device"
+        " and r.incarnation = c.incarnation and r.pattern = c.pattern"
+        " where c.fleet = ? and c.body is not null and c.samples > 0"
+        " and (r.revision is null or r.revision < c.revision)",
+        fleet.name,
+    )
+    held, needed = f"a total of {devices} devices" if devices else "nothing", fleet.devices_needed
     return f"{held}; the next release needs something new of {needed} devices, and {new} have that"
 
 
@@ -398,7 +403,7 @@ class ReleaseService:
             fleet = fleets.get(tx, name)
             rules = self._pulls.rules_cache.rules(tx, name)
             given = given_releases(self._valid(tx, fleet, rules), rules, me, grouped=grouped)
-            past = _own_past(tx, name, selection, rules)
+            past = own_past(tx, name, selection, rules)
             given = given[: MAX_PARTS - (len(past) if grouped else 0)]
             tag = _tag(fleet, given, past, me, grouped=grouped)
             if tag == known:
@@ -421,9 +426,9 @@ class ReleaseService:
         for _ in range(MAX_GROUPING_TRIES):
             with self._database.reading() as tx:
                 state = fleets.get(tx, name).epoch, fleets.is_by_pattern(tx, name)
+                if self._refreshed.get(name) == state:
+                    return
                 grouped = not state[1] or totals.is_grouped(tx, name)
-            if self._refreshed.get(name) == state:
-                return
             with suppress(DiskFullError):  # then what is released is given, and nothing new
                 self._pulls.catch_up(name)
                 if not grouped:
@@ -523,9 +528,11 @@ class ReleaseService:
             for stored in contributions
             if stored.samples > 0 and stored.key not in rules.excluded and stored.key not in waiting
         ]
-        misfits = self._misfits(tx, fleet, found, contributions, rules)
         complete = not any(why.endswith(NOT_COMPARED) for why in waiting.values())
-        return frozenset(each.key for each in found) - misfits, complete
+        keys = frozenset(each.key for each in found)
+        if self._changes(tx, fleet, keys).made:  # else there is no need to check
+            keys -= self._misfits(tx, fleet, found, contributions, rules)
+        return keys, complete
 
     def _misfits(
         self,
@@ -619,7 +626,7 @@ def _is_majority(refusing: int, judges: Sequence[str], device: str) -> bool:
     return asked >= MIN_JUDGES and refusing > len(judges) / 2
 
 
-def _own_past(
+def own_past(
     tx: Transaction, fleet: str, selection: Selection, rules: Rules
 ) -> list[StoredContribution]:
     """Return what the receiver saw in other incarnations, as it is now."""

@@ -40,7 +40,13 @@ from edgemerge.server.contributions import (
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks
-from edgemerge.server.releases import Release, given_releases, load_releases, sum_for
+from edgemerge.server.releases import (
+    Release,
+    given_releases,
+    load_releases,
+    own_past,
+    sum_for,
+)
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import (
     FleetSnapshot,
@@ -261,6 +267,8 @@ class Preview:
         me = selection.receiver
         for each in given_releases(self._releases, rules, me, grouped=grouped):
             yield sum_for(self._tx, self._fleet, each, me)
+        for stored in own_past(self._tx, self._fleet.name, selection, rules):
+            yield self._solved.stats(self._tx, stored, self._fleet.projection)
 
     @cached_property
     def _releases(self) -> list[Release]:
