@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,6 +103,7 @@ def solved_gates(N: int, n: int) -> list[tuple[int, bool, int]]:
     ]
 
 
+@cache  # both rules of a gate often ask for the same
 def solve_rows(N: int, n: int, count: int, seed: int) -> float:
     """Return the share of the rows of a release that its sums give back."""
     shared = Projection(n_inputs=n, n_hidden=N, seed=seed, low=-1.0, high=1.0)

@@ -234,7 +234,7 @@ def test_someone_with_the_address_but_no_token_learns_nothing(http_exchange):
 def test_contributions_of_any_size_arrive(hub):
     shared = Projection(n_inputs=561, n_hidden=128)
     operator = hub.operator
-    operator.create_fleet("large", shared)
+    operator.create_fleet("large", shared, least=1)
     stats = Stats.of(shared, [[0.5] * 561] * 3)
     a, b = (hub.exchange("large", device, shared) for device in "ab")
     assert a.push(Contribution("a", stats, 1)) is True

@@ -1,5 +1,6 @@
 """What the service lets whom do, and what it writes down about it."""
 
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -38,6 +39,15 @@ def totals(tmp_path):
     made = World(str(tmp_path / "fleets.db"), read_mode="totals", min_devices=2)
     yield made
     made.close()
+
+
+def test_a_fleet_that_exists_keeps_the_least_that_it_has(totals):
+    assert not totals.service.create(totals.fleet, ROOT)
+    other = replace(totals.fleet, min_devices=3)
+    with pytest.raises(SettingError, match="has agreed on something else"):
+        totals.service.create(other, ROOT)
+    assert not totals.service.create(other, ROOT, any_min_devices=True)
+    assert totals.service.fleet(FLEET).min_devices == 2
 
 
 @pytest.fixture

@@ -88,9 +88,8 @@ def fleet() -> None:
     "least",
     old={"--least": "--min-devices"},
     type=int,
-    default=3,
-    show_default=True,
-    help="Serve no sum, and no difference of two sums, of fewer devices; 1: every change at once.",
+    help="Serve no sum, and no difference of two sums, of fewer devices: 3 with --reads totals"
+    " (default); 1: every change at once.",
 )
 @option(
     "--no-forgetting",
@@ -109,7 +108,7 @@ def fleet() -> None:
 def create(
     name: str,
     reads: str,
-    least: int,
+    least: int | None,
     trust: str | None,
     server: str,
     token_file: Path,

@@ -49,8 +49,12 @@ FLEET_TABLES = (
     *("notices", "quarters", "receivers", "released", "released_revisions", "releases", "reports"),
     *("reviews", "rings", "settings", "told", "totals", "fleets"),
 )
-DEFAULT_MIN_DEVICES = 3  # of a new fleet
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
+
+
+def default_min_devices(read_mode: str) -> int:
+    """Return `min_devices` of a new fleet; single contributions need no protection in sums."""
+    return 3 if read_mode == "totals" else 1
 
 
 class ExistsError(SettingError):
@@ -113,8 +117,17 @@ def _projection(data: bytes) -> Projection:
     return found
 
 
-def create(tx: Transaction, fleet: Fleet, *, any_trust: bool = False) -> bool:
-    """Create a fleet; return False if the same one exists already, perhaps with another trust."""
+def create(
+    tx: Transaction, fleet: Fleet, *, any_trust: bool = False, any_min_devices: bool = False
+) -> bool:
+    """Create a fleet; return False if the same one exists already.
+
+    Args:
+        tx: The transaction to write in.
+        fleet: What it agrees on.
+        any_trust: Whether one that exists may have another trust.
+        any_min_devices: Whether it may have another `min_devices`: the default was once 1.
+    """
     Trust.parse(fleet.trust)
     known = find(tx, fleet.name)
     if known is None:
@@ -126,7 +139,9 @@ def create(tx: Transaction, fleet: Fleet, *, any_trust: bool = False) -> bool:
         )
         return True
     trust = fleet.trust if any_trust else known.trust  # it is no agreement, and can be changed
-    if replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust) != fleet:
+    least = fleet.min_devices if any_min_devices else known.min_devices
+    same = replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust, min_devices=least)
+    if same != fleet:
         raise ExistsError(
             f"a fleet {fleet.name} is there already and has agreed on something else: "
             "choose another name, or delete it first; its trust can be changed"

@@ -165,14 +165,21 @@ class Service:
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
-    def create(self, fleet: Fleet, caller: Caller, *, any_trust: bool = False) -> bool:
-        """Make a fleet; False if the same is there already, with `any_trust` under any rule."""
+    def create(
+        self,
+        fleet: Fleet,
+        caller: Caller,
+        *,
+        any_trust: bool = False,
+        any_min_devices: bool = False,
+    ) -> bool:
+        """Make a fleet; False if the same is there already, see `fleets.create`."""
         must_be_plain_name("fleet", fleet.name)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
             tx.lock(f"fleet {fleet.name}")
-            made = fleets.create(tx, fleet, any_trust=any_trust)
+            made = fleets.create(tx, fleet, any_trust=any_trust, any_min_devices=any_min_devices)
             if made:
                 agreed = {"fingerprint": shown, "trust": fleet.trust}
                 self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
