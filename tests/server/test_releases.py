@@ -10,6 +10,7 @@ from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
 from edgemerge.server import releases
 from edgemerge.server.contributions import decode_and_check
+from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.db.migrations import connect
 from edgemerge.server.faults import put_fault
 from edgemerge.server.service import Service
@@ -136,6 +137,15 @@ def test_a_device_that_comes_back_with_what_it_had_is_nothing_new(world):
     assert got(world).parts == ()
     push(world, "abcd", revision=2)
     assert got(world).total == total(world, "abcd")
+
+
+def test_an_older_revision_after_a_drop_is_nothing_new(world):
+    push(world, "abcd", revision=2)
+    assert got(world).parts
+    for device in "abcd":
+        world.drop(device)
+    push(world, "abcd", revision=1)
+    assert got(world).parts == ()
 
 
 def test_a_drop_leaves_nothing_of_the_device_on_disk(world):
@@ -331,6 +341,40 @@ def test_a_damaged_sum_is_added_up_again(world, caplog):
     world.restart()
     assert got(world).total == first
     assert "a released sum is damaged" in caplog.text
+
+
+def test_what_is_released_is_given_and_what_was_excluded_is_not_though_the_disk_is_full(
+    world, monkeypatch
+):
+    push(world, "abcd")
+    first = got(world).total
+    push(world, "abcd", revision=2)
+
+    def full(_change, **_of):
+        raise DiskFullError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.service.writer, "write", full)
+        assert got(world).total == first
+    world.service.choices.exclude(FLEET, ("a", 0, "normal"), ROOT)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.service.writer, "write", full)
+        assert got(world).parts == ()
+        assert got(world, grouped=True).parts == ()
+
+
+def test_releases_are_made_though_devices_push_all_the_time(world, monkeypatch):
+    push(world, "abcd")
+    caller = world.caller("z")
+    look = world.service.releases._look_and_release
+
+    def interrupted(*state):
+        push(world, "e", revision=len(world.truth) + state[1])
+        return look(*state)
+
+    monkeypatch.setattr(world.service.releases, "_look_and_release", interrupted)
+    answer = world.service.pull(FLEET, Selection(receiver="z"), caller, None)
+    assert decode(answer.data, projection=SHARED).total == total(world, "abcde")
 
 
 def test_a_deleted_fleet_leaves_nothing_behind(world):

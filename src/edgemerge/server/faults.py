@@ -34,8 +34,13 @@ from edgemerge.server.contributions import (
     record_put,
     refuse_put,
 )
-from edgemerge.server.db.base import Database, DiskFullError, Transaction, ValueDamagedError
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import (
+    Database,
+    DiskFullError,
+    Transaction,
+    ValueDamagedError,
+    Writer,
+)
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import PullResult
 from edgemerge.wire.codec import decode, encode
@@ -200,7 +205,7 @@ class FaultService:
             pending = bool(self._changes(tx, fleets.get(tx, name)))
         if pending:
             with suppress(DiskFullError):  # then nothing new is told
-                self._writer.write(lambda tx: self._release(tx, name))
+                self._writer.write(lambda tx: self._release(tx, name), fleet=name)
         with self._database.reading() as tx:
             fleet, rules = fleets.get(tx, name), self._rules.rules(tx, name)
             gone = self._changes(tx, fleet).withdrawn

@@ -50,8 +50,7 @@ from edgemerge.server.contributions import (
     list_stored,
     read_stats,
 )
-from edgemerge.server.db.base import Database, DiskFullError, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullResult, PullService
 from edgemerge.server.trust import NOT_COMPARED
@@ -319,7 +318,7 @@ def given_releases(
 ) -> list[Release]:
     """Return the releases that make up a device's answer, the largest first.
 
-    One with the device's own contributions alone, or almost, cannot be: each has enough others.
+    The pool is no pattern. Each release is of enough devices besides this one.
     """
     found = [e for e in allowed_releases(releases, rules, device) if not (grouped and e.pooled)]
     return sorted(found, key=lambda each: (-each.samples, each.number))
@@ -404,7 +403,7 @@ class ReleaseService:
             rules = self._pulls.rules_cache.rules(tx, name)
             given = given_releases(self._valid(tx, fleet, rules), rules, me, grouped=grouped)
             past = own_past(tx, name, selection, rules)
-            given = given[: MAX_PARTS - (len(past) if grouped else 0)]
+            given = given[: MAX_PARTS - len(past)] if grouped else given
             tag = _tag(fleet, given, past, me, grouped=grouped)
             if tag == known:
                 return PullResult(tag, None)
@@ -435,8 +434,8 @@ class ReleaseService:
                     self._pulls.group(name)
                 if self._look_and_release(name, *state):
                     return
-        # Changes come too fast to look at them first.
-        self._writer.write(lambda tx: self._release_in_one_write(tx, name))
+        with suppress(DiskFullError):  # changes come too fast to look at them first
+            self._writer.write(lambda tx: self._release_in_one_write(tx, name), fleet=name)
 
     def _look_and_release(self, name: str, epoch: int, by_pattern: bool) -> bool:  # noqa: FBT001 - private
         """Look in a read transaction, so that others can write meanwhile; False: look again."""
@@ -448,7 +447,7 @@ class ReleaseService:
             pending = bool(self._changes(tx, fleet, keys))
         after: int | None = epoch
         if pending:
-            after = self._writer.write(lambda tx: self._release(tx, fleet, keys))
+            after = self._writer.write(lambda tx: self._release(tx, fleet, keys), fleet=name)
         if after is not None and complete:
             self._refreshed[name] = after, by_pattern
         return after is not None
@@ -590,7 +589,8 @@ class ReleaseService:
         with self._database.reading() as tx:
             known = fleets.is_by_pattern(tx, name)
         if not known:
-            self._writer.write(lambda tx: fleets.store_by_pattern(tx, name))
+            with suppress(DiskFullError):  # then the next one that asks is remembered
+                self._writer.write(lambda tx: fleets.store_by_pattern(tx, name), fleet=name)
 
 
 @dataclass(frozen=True)
