@@ -14,6 +14,7 @@ from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.db.migrations import connect
 from edgemerge.server.faults import put_fault
 from edgemerge.server.service import Service
+from edgemerge.server.totals import rebuild_totals
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
@@ -162,13 +163,23 @@ def test_the_bodies_of_a_total_stay_until_the_next_one(world):
     push(world, "abcd")
     first = got(world, "a").total
     push(world, "abc", revision=2)
-    world.told()  # counts the changes
+    world.told(grouped=True)  # counts the changes
     world.restart()
     assert got(world, "a").total == first
     push(world, "d", revision=2)
     assert got(world, "a").total == total(world, "bcd")
     with world.service.database.reading() as tx:
         assert tx.one("select count(*) from bodies") == (4,)
+
+
+def test_they_stay_though_kept_sums_were_made_anew(world):
+    push(world, "abcd")
+    first = got(world, "a").total
+    with world.service.database.writing() as tx:
+        rebuild_totals(tx, FLEET, ValueError("for the test"))
+    push(world, "abc", revision=2)
+    world.restart()
+    assert got(world, "a").total == first
 
 
 def test_two_servers_on_one_database_give_the_same(fresh_postgres_url):

@@ -6,8 +6,8 @@ patterns split or join, samples move between them. Fresh samples then count from
 patterns that changed are released together; otherwise samples would be counted twice. If none of a
 pattern's samples was ever released, all of them are fresh.
 
-Enough is 16 times N, so that members of a release are hard to recognise, and so many that the sums
-have fewer numbers than the samples: else the samples are the solution of equations.
+Enough is 16 times N, so that members of a release are hard to recognise by their loss, and so many
+that the sums have fewer numbers than the samples: else the samples are the solution of equations.
 """
 
 from __future__ import annotations
