@@ -77,8 +77,9 @@ honest: .venv/ready-dev  ## what honest fleets lose by the checks
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
 
-attack: .venv/ready-dev  ## what one bad device can do to a fleet, on HAR
+attack: .venv/ready-dev  ## what a bad device can do to a fleet, and a curious one find out, on HAR
 	@$(BIN)/python -m benchmarks.attack
+	@$(BIN)/python -m benchmarks.sharing
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick

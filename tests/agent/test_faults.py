@@ -244,6 +244,7 @@ def configuration(hub, folder, device):
         token_file = "token"
         [sync]
         every_s = 0
+        gate = 2
         """
     )
     return read_config(path, environment={}, overrides=())
@@ -253,7 +254,7 @@ def configuration(hub, folder, device):
 def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub, ExitStack() as stack:
         operator = hub.operator
-        operator.create_fleet("pumps", P)
+        operator.create_fleet("pumps", P, least=1)
         operator.close()
         states, agents = {}, {}
         for seed, device in enumerate(("pump-3", "pump-4")):

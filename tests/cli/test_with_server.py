@@ -33,6 +33,19 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
     assert "no fleet pumps" in failure(hub.fleet("show", "pumps"))
 
 
+def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub):
+    agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
+    assert hub.fleet("create", "hidden", *agree).stderr == "Created fleet hidden.\n"
+    shown = hub.told("show", "hidden")
+    assert shown["least"] == 3
+    assert shown["released"] == (
+        "nothing; the next release needs something new of 4 devices, and 0 have that"
+    )
+    made = hub.fleet("create", "trial", *agree, "--min-devices", 1)
+    assert "a device can subtract two totals, and read what another one sent" in made.stderr
+    assert hub.told("show", "trial")["released"] == "every change at once"
+
+
 def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):
     np.savetxt(tmp_path / "samples.csv", IDLE, delimiter=",")
     made = hub.told("create", "ranged", "--range-from", tmp_path / "samples.csv", "--n-hidden", 8)

@@ -366,7 +366,7 @@ def readings(tmp_path):
 def test_a_device_in_c_and_one_in_python_share_a_real_fleet(build, readings, tmp_path):
     program = build(SHARED, "line.c")
     with running(str(tmp_path / "fleet.sqlite")) as hub:
-        hub.operator.create_fleet("pumps", SHARED)
+        hub.operator.create_fleet("pumps", SHARED, least=1)
         token = hub.enrol("pumps", "pump-3")
         python = hub.exchange("pumps", "pump-4", SHARED)
         own = Stats.of(SHARED, X[200:300])

@@ -332,7 +332,7 @@ def _write_state(folder: StateFolder, tensors: Tensors) -> str:
 
 @dataclass(frozen=True)
 class ExchangeJob:
-    """What to push, in this order, then what to pull; `rule` fetches an unknown release gate.
+    """What to push, in this order, then what to pull.
 
     With `most`, one sum for each pattern is pulled, and at most that many are kept. Faults come
     last, and what goes wrong with them does not matter to the rest.
@@ -340,7 +340,6 @@ class ExchangeJob:
 
     push: tuple[Contribution, ...] = ()
     pull: Selection | None = None
-    rule: Callable[[], float] | None = None
     most: int | None = None
     faults: FaultJob | None = None
     knows: KnownExchange | None = None
@@ -373,7 +372,6 @@ class ExchangeOutcome:
     pushed: int = 0
     merged: Merged | None = None
     error: EdgemergeError | None = None
-    gate: float | None = None
     digest: str = ""
     left_out: str = ""
     faults: FaultOutcome | None = None
@@ -431,9 +429,8 @@ def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=error)
     try:
-        gate = job.rule() if job.rule else None
         if job.pull is None:
-            return ExchangeOutcome(pushed, error=refused, gate=gate)
+            return ExchangeOutcome(pushed, error=refused)
         pulled = exchange.pull(job.pull, grouped=job.most is not None)
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
@@ -443,7 +440,6 @@ def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
         pushed,
         merged.keep_encoded(data),
         refused,
-        gate,
         merged_digest(data),
         _left_out(pulled, merged),
     )

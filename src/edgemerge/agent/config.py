@@ -451,7 +451,7 @@ class SyncConfig:
     at_end: bool | None = None  # once more when the source has ended; None: if every_s > 0
     max_shift: float = positive(2.0)
     adopt_timeout_s: float = positive(10.0)  # to compare what others saw with our own patterns
-    gate: float | None = not_negative(None)  # times N samples; None: 2, or 16 if peers see each
+    gate: float | None = not_negative(None)  # times N samples; None: 16, and enough unknowns
     trust: str = setting("members", TRUST_WORDS, is_trust)  # of peers' contributions, no server's
     push: bool = True
     pull: bool = True

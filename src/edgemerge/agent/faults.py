@@ -94,7 +94,7 @@ class FaultSharing:
         """Queue what may be released, and return what to exchange.
 
         Args:
-            least: The samples that a release must cover; None if that is not known yet.
+            least: The samples that a release must cover; None: release nothing.
             pull: Whose faults to pull; None: none.
         """
         memory, monitor = self.memory, self.memory.monitor

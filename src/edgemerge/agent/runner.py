@@ -70,7 +70,6 @@ from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (
     EdgemergeError,
     MismatchError,
-    RejectedError,
     SettingError,
     UnavailableError,
 )
@@ -86,12 +85,13 @@ from edgemerge.delivery import (
     SyslogChannel,
     WebhookChannel,
 )
-from edgemerge.exchange.client import ReportClient, ServerClient
+from edgemerge.exchange.client import ReportClient
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_secret, read_token
+from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
 from edgemerge.wire.codec import encode
 
 
@@ -388,8 +388,6 @@ def _required(table: str, settings: Any, name: str) -> Any:
     return found
 
 
-# Times N samples; the second where peers see each contribution.
-GATE_TOTALS, GATE_CONTRIBUTIONS = 2.0, 16.0
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 FIRST_RESTART_S, MAX_RESTART_S = 10.0, 600.0  # until a device that failed is started again
 START_TIMEOUT_S = 10.0  # for devices to start, until the process counts as ready without them
@@ -490,28 +488,19 @@ def follow_settings(memory: AgentState, config: Config) -> None:
         )
 
 
-def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | None]:
-    """Return the gate, in samples for each hidden value; or how to ask for it."""
-    if config.sync.gate is not None:
-        if config.sync.gate < GATE_TOTALS:
-            values = {"gate": config.sync.gate}
-            logger.warning(
-                "the release gate is open: single samples can be recovered from what is shared",
-                extra={"values": values},
-            )
-        return config.sync.gate, None
-    if config.exchange.kind == "http":
-        return None, partial(_fetch_gate, config)
-    return GATE_CONTRIBUTIONS, None
-
-
-def _fetch_gate(config: Config) -> float:
-    url, fleet, token = _server_access(config.exchange)
-    with closing(ServerClient(url, token, **_tls_options(config))) as server:
-        reads = server.fleet(fleet).get("reads")
-    if reads not in ("totals", "contributions"):
-        raise RejectedError(f"found reads={reads!r}, expected totals or contributions")
-    return GATE_TOTALS if reads == "totals" else GATE_CONTRIBUTIONS
+def _warn_of_gate(config: Config, projection: Projection) -> None:
+    """Say what a lower gate than the default gives up."""
+    gate = config.sync.gate
+    if gate is None or gate * projection.n_hidden >= min_fresh_samples(projection):
+        return
+    solvable = gate * projection.n_hidden < min_unsolvable(projection)
+    words = (
+        "single samples can be recovered from what is shared"
+        if solvable
+        else "whether a sample was among those learnt can often be told from what is shared"
+    )
+    values = {"gate": gate, "default": min_fresh_samples(projection) / projection.n_hidden}
+    logger.warning(f"sync.gate is lower than the default: {words}", extra={"values": values})
 
 
 def _learner_options(learner: Detector | Bank) -> dict[str, object]:
@@ -646,9 +635,9 @@ def _read_values(config: Config, judge: Judge) -> list[dict[str, Any]]:
 def _build_sync(
     config: Config, memory: AgentState, exchange: Exchange, keeper: StateSaver, clocks: Clocks
 ) -> Synchronizer:
-    gate, rule = release_gate(config)
+    _warn_of_gate(config, memory.projection)
     limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
-    sharing = SharingPolicy(memory, gate=gate, **limits)
+    sharing = SharingPolicy(memory, gate=config.sync.gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker = exchange_worker(exchange)
     decisions = None
@@ -662,7 +651,6 @@ def _build_sync(
         config.sync,
         save=keeper.begin,
         clocks=clocks,
-        rule=rule,
         decisions=decisions,
     )
 

@@ -60,7 +60,7 @@ from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
-from edgemerge.privacy.gate import Decision, Gate
+from edgemerge.privacy.gate import Decision, Gate, min_fresh_samples
 from edgemerge.wire.codec import encode
 
 
@@ -261,6 +261,8 @@ def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]
 
 logger = logging.getLogger(__name__)
 
+NOTHING_SHARED = "nothing from others: none, or too few of them, have shared something"
+WITHDRAWN = "what others had shared was withdrawn; the next total replaces it"
 MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
 
 
@@ -277,10 +279,10 @@ class SharingPolicy:
     ) -> None:
         """Hold back what covers fewer than `gate`·N samples; refuse shifts above `max_shift`.
 
-        With `gate=None` nothing is released until it is known. What takes longer than `timeout_s`
-        to compare is refused.
+        With `gate=None` the default of `min_fresh_samples` holds. What takes longer than
+        `timeout_s` to compare is refused.
         """
-        self.memory, self.gate = memory, gate
+        self.memory, self.min_fresh = memory, min_fresh_samples(memory.projection, gate)
         memory.clear_refusals()  # what may be adopted can have been changed since
         self._max_shift, self._timeout_s = max_shift, timeout_s
         self.decision = Decision()
@@ -294,9 +296,7 @@ class SharingPolicy:
 
     def release(self) -> int:
         """Queue what may be released; return the number of contributions that wait."""
-        if self.gate is None:
-            return 0
-        self.decision = release(self.memory, self.gate * self.memory.projection.n_hidden)
+        self.decision = release(self.memory, self.min_fresh)
         if self.decision.held:
             logger.info("held back", extra={"values": {"patterns": self.decision.held}})
         if self.decision.released:
@@ -326,7 +326,8 @@ class SharingPolicy:
         memory, data = self.memory, encode(merged)
         known = memory.rejected.get(digest)
         if data == memory.merged or known:
-            self.message = f"not adopted: {known}" if known else "nothing new"
+            same = "nothing new" if merged.parts else NOTHING_SHARED
+            self.message = f"not adopted: {known}" if known else same
             return None
         self.message = "what others saw is being compared"
         return self._job(lambda: merged, data, digest)
@@ -419,7 +420,8 @@ class SharingPolicy:
         memory, preview = self.memory, found.preview or MergePreview(1.0)
         memory.before, memory.merged = memory.merged or None, job.data
         self.shift = preview.shift
-        self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        adopted = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        self.message = adopted if preview.devices else WITHDRAWN
         logger.info("adopted what others saw", extra={"values": preview.plain()})
         if self.left_out:
             self.message += f"; {self.left_out}"
@@ -485,18 +487,16 @@ class Synchronizer:
         *,
         save: Callable[[SavedCallback], object],
         clocks: Clocks,
-        rule: Callable[[], float] | None = None,
         decisions: PeerDecisions | None = None,
     ) -> None:
         """Start the schedule; `save` begins to save, and calls back in this thread when it has.
 
-        `rule` fetches the release gate when `sharing` does not know it. With `decisions` the
-        exchange has single contributions at hand, and each is checked before they are summed up; a
-        server does that itself.
+        With `decisions` the exchange has single contributions at hand, and each is checked before
+        they are summed up; a server does that itself.
         """
         self._decisions = decisions
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
-        self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
+        self._config, self._save, self._clocks = config, save, clocks
         self._planner: Worker[AdoptionJob, Adoption] = Worker(
             "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
         )
@@ -597,15 +597,14 @@ class Synchronizer:
 
     def _start(self) -> None:
         memory = self._sharing.memory
-        rule = self._rule if self._sharing.gate is None else None
-        self._rerun = self._config.push and bool(memory.pending or rule)
+        self._rerun = self._config.push and bool(memory.pending)
         if self._config.push and not memory.pending:
             self._sharing.release()
         faults = self._fault_job()
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
         knows = KnownExchange(memory.timeline, memory.device, memory.incarnation)
-        job = ExchangeJob(push, pull, rule, max_compared(memory.learner), faults, knows)
+        job = ExchangeJob(push, pull, max_compared(memory.learner), faults, knows)
         self._save_then(partial(self._send, job))
 
     def _save_then(self, step: SavedCallback) -> None:
@@ -632,13 +631,12 @@ class Synchronizer:
         """Queue what may be released of faults; return None if this exchange is done again."""
         if self._rerun:
             return None
-        memory, config, gate = self._sharing.memory, self._config, self._sharing.gate
-        least = None if gate is None else gate * memory.projection.n_hidden
+        memory, config = self._sharing.memory, self._config
         whose = Selection(
             receiver=memory.device, devices=config.devices or None, without=config.without
         )
         return self._sharing.faults.job(
-            least if config.push else None, whose if config.pull else None
+            self._sharing.min_fresh if config.push else None, whose if config.pull else None
         )
 
     def _selection(self) -> Selection:
@@ -666,8 +664,6 @@ class Synchronizer:
         self._pushed += outcome.pushed
         if outcome.faults is not None:
             self._sharing.faults.finish(outcome.faults)
-        if outcome.gate is not None:
-            self._sharing.gate = outcome.gate
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)

@@ -50,6 +50,9 @@ SECTIONS = {
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
+ONE_DEVICE_WARNING = (
+    "With --min-devices 1 a device can subtract two totals, and read what another one sent."
+)
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
 
 
@@ -85,9 +88,8 @@ def fleet() -> None:
     "least",
     old={"--least": "--min-devices"},
     type=int,
-    default=1,
-    show_default=True,
-    help="Serve no sum of fewer devices.",
+    help="Serve no sum, and no difference of two sums, of fewer devices: 3 with --reads totals"
+    " (default); 1: every change at once.",
 )
 @option(
     "--no-forgetting",
@@ -106,7 +108,7 @@ def fleet() -> None:
 def create(
     name: str,
     reads: str,
-    least: int,
+    least: int | None,
     trust: str | None,
     server: str,
     token_file: Path,
@@ -131,6 +133,8 @@ def create(
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
+    if least == 1 and reads == "totals":
+        remark(ONE_DEVICE_WARNING)
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))

@@ -66,7 +66,7 @@ class ServerClient:
         projection: Projection,
         *,
         reads: str = "totals",
-        least: int = 1,
+        least: int | None = None,
         growing: bool = False,
         trust: str | None = None,
     ) -> bool:
@@ -76,12 +76,16 @@ class ServerClient:
             fleet: Name of the fleet.
             projection: What all devices share.
             reads: What devices may read of each other: "totals" or "contributions".
-            least: The least number of devices in a sum that is served.
+            least: With "totals", devices get no sum, and no difference of two sums, that is about
+                fewer than so many other devices; 1: they get every change at once. None: 3 with
+                "totals", else 1.
             growing: Whether devices never forget, so that sums that decrease are rejected.
             trust: "members", "quorum:K" or "person"; None: "members" for a new fleet, and any for
                 one that exists.
         """
-        query: Query = {"reads": reads, "least": least, "growing": str(growing).lower()}
+        query: Query = {"reads": reads, "growing": str(growing).lower()}
+        if least is not None:
+            query = {**query, "least": least}
         if trust is not None:
             query = {**query, "trust": trust}
         body = encode(projection)

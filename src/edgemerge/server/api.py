@@ -32,7 +32,12 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.faults import put_fault
-from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
+from edgemerge.server.fleets import (
+    NAME_PATTERN,
+    Fleet,
+    default_min_devices,
+    must_be_pattern_name,
+)
 from edgemerge.server.http import (
     ETAG_HEADER,
     NOT_MODIFIED,
@@ -497,7 +502,7 @@ def list_known_faults(fleet: Name, _caller: Operator, service: ServiceDep) -> li
     """Return a fleet's known faults without their numbers, the largest first."""
     agreed, found = service.faults.known(fleet)
     return [
-        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.min_devices)
+        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.devices_needed)
         for fault in found
     ]
 
@@ -522,6 +527,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
         epoch=fleet.epoch,
         created=fleet.created,
         trust=fleet.trust,
+        released=counts.released,
     )
 
 
@@ -549,19 +555,26 @@ async def create_fleet(
     request: Request,
     response: Response,
     reads: Reads = "totals",
-    least: Annotated[int, Query(ge=1, le=10_000)] = 1,
+    least: Annotated[int | None, Query(ge=1, le=10_000)] = None,
     growing: Annotated[bool, Query()] = False,
     trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
 ) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share.
 
-    Without `trust` a new fleet trusts its members, and one that is there keeps what it has.
+    With `reads=totals` a device gets no sum, and no difference of two sums, that is about fewer
+    than `least` other devices, 3 if not given; with 1 it gets every change at once. Where devices
+    may read single contributions, `least` is 1 if not given.
+
+    Without `trust` a new fleet trusts its members; without `trust` and `least`, one that is there
+    keeps what it has.
     """
     rule = str(Trust.parse(trust or "members"))
+    few = default_min_devices(reads) if least is None else least
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
-        made = Fleet(fleet, data, reads, least, growing, 0, service.clock(), rule)
+        made = Fleet(fleet, data, reads, few, growing, 0, service.clock(), rule)
         await run_in_thread(lambda: _must_fit(made, load))
-        new = await run_in_thread(lambda: service.create(made, caller, any_trust=trust is None))
+        same = {"any_trust": trust is None, "any_min_devices": least is None}
+        new = await run_in_thread(lambda: service.create(made, caller, **same))
     response.status_code = 201 if new else 200
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
 

@@ -39,6 +39,7 @@ CONTRIBUTION_COLUMNS = (
     " body, counted, counted_digest, part, load, epoch"
 )
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
+IS_NOT_RELEASED = "not exists (select 1 from released where released.body = bodies.id)"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
 PROFILES_BYTES = 256 * 2**20  # of solved profiles in memory
@@ -205,7 +206,7 @@ def store(
     new = received.contribution
     old = tx.one(f"select body, counted from contributions where {WHERE_KEY}", fleet, *new.key)
     if old and old[0] is not None and old[0] != old[1]:  # in no sum: it is not needed again
-        tx.run("delete from bodies where id = ?", old[0])
+        tx.run(f"delete from bodies where id = ? and {IS_NOT_RELEASED}", old[0])
     made = tx.rows("insert into bodies (data) values (?) returning id", received.data)
     failpoint("server-in-put")
     tx.run(
@@ -227,7 +228,7 @@ def drop_device(tx: Transaction, fleet: str, device: str, incarnation: int | Non
     where = f"where fleet = ? and device = ?{only} and body is not null"
     of = (fleet, device, *values)
     uncounted = f"select body from contributions {where} and (counted is null or counted <> body)"
-    tx.run(f"delete from bodies where id in ({uncounted})", *of)
+    tx.run(f"delete from bodies where id in ({uncounted}) and {IS_NOT_RELEASED}", *of)
     failpoint("server-in-drop")
     found = tx.run(f"update contributions set body = null, load = 0 {where}", *of)
     tx.run("delete from contributions where fleet = ? and body is null and counted is null", fleet)
@@ -237,7 +238,7 @@ def drop_device(tx: Transaction, fleet: str, device: str, incarnation: int | Non
 def mark_counted(tx: Transaction, fleet: str, stored: StoredContribution, part: int) -> None:
     """Record that the totals now hold the newest of this key, in this part."""
     if stored.counted is not None and stored.counted != stored.body:
-        tx.run("delete from bodies where id = ?", stored.counted)
+        tx.run(f"delete from bodies where id = ? and {IS_NOT_RELEASED}", stored.counted)
     if stored.body is None:
         tx.run(f"delete from contributions where {WHERE_KEY}", fleet, *stored.key)
     else:

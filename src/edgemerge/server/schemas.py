@@ -68,6 +68,7 @@ class FleetSummary(BaseModel):
     epoch: int
     created: float
     trust: str
+    released: str
 
 
 class TrustRequest(StrictRequest):

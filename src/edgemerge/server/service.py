@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from edgemerge.certificates import ServerCertificate
 from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key, Selection
-from edgemerge.server import audit, auth, contributions, faults, fleets, totals
+from edgemerge.server import audit, auth, contributions, faults, fleets, releases, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
 from edgemerge.server.backup import current_timeline
@@ -43,11 +43,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FleetCounts:
-    """How much is in a fleet."""
+    """How much is in a fleet, and what of it is released to devices."""
 
     devices: int
     contributions: int
     samples: float
+    released: str
 
 
 class Service:
@@ -84,7 +85,8 @@ class Service:
             self.timeline = current_timeline(tx)  # restoring needs servers that are stopped
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
-        self.faults = faults.FaultService(database, self.pull_service.rules_cache)
+        self.releases = releases.ReleaseService(database, self.writer, self.pull_service)
+        self.faults = faults.FaultService(database, self.writer, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer, max_devices=device_metrics)
         self.history = History(database, self.writer, clock=clock, kept_days=history_days)
         self.notifications = NotificationService(
@@ -163,14 +165,21 @@ class Service:
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
-    def create(self, fleet: Fleet, caller: Caller, *, any_trust: bool = False) -> bool:
-        """Make a fleet; False if the same is there already, with `any_trust` under any rule."""
+    def create(
+        self,
+        fleet: Fleet,
+        caller: Caller,
+        *,
+        any_trust: bool = False,
+        any_min_devices: bool = False,
+    ) -> bool:
+        """Make a fleet; False if the same is there already, see `fleets.create`."""
         must_be_plain_name("fleet", fleet.name)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
             tx.lock(f"fleet {fleet.name}")
-            made = fleets.create(tx, fleet, any_trust=any_trust)
+            made = fleets.create(tx, fleet, any_trust=any_trust, any_min_devices=any_min_devices)
             if made:
                 agreed = {"fingerprint": shown, "trust": fleet.trust}
                 self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
@@ -201,7 +210,7 @@ class Service:
         """Return the fleets that the caller may see, and how much is in each."""
         with self.database.reading() as tx:
             seen = fleets.all_fleets(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
-            return [(fleet, _fleet_counts(tx, fleet.name)) for fleet in seen]
+            return [(fleet, _fleet_counts(tx, fleet)) for fleet in seen]
 
     def invite(
         self, name: str, device: str | None, valid_s: float, caller: Caller
@@ -316,6 +325,7 @@ class Service:
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
+            releases.withdraw_device(tx, name, device, incarnation)
             found = contributions.drop_device(tx, name, device, incarnation)
             named = faults.drop_faults(tx, name, device, incarnation)
             which = {} if incarnation is None else {"incarnation": incarnation}
@@ -344,14 +354,15 @@ class Service:
         """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
         min_devices = 1 if caller.is_operator else fleet.min_devices
-        picks = bool(selection.devices is not None or selection.without or selection.largest)
-        # Answers for one pattern and for all can be subtracted.
-        picks = picks or (min_devices > 1 and selection.pattern is not None)
-        if picks and not caller.is_operator and fleet.read_mode == "totals":
-            raise DeniedError(f"{name} gives only totals: choosing would reveal single devices")
-        answer = self.pull_service.pull(
-            name, selection, min_devices=min_devices, known=known, grouped=grouped
-        )
+        picks = selection.devices is not None or selection.without or selection.largest
+        if (picks or selection.pattern is not None) and not caller.is_operator:
+            _must_give_contributions(fleet)
+        if fleet.releases_totals and not caller.is_operator:
+            answer = self.releases.pull(name, selection, known=known, grouped=grouped)
+        else:
+            answer = self.pull_service.pull(
+                name, selection, min_devices=min_devices, known=known, grouped=grouped
+            )
         if not caller.is_operator:
             size = len(answer.data or b"")
             self.history.pulled(name, caller.name, size, grouped=grouped)
@@ -415,6 +426,15 @@ class Service:
         audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
 
 
+def _must_give_contributions(fleet: Fleet) -> None:
+    """Refuse to let a device choose what is in a sum: two such sums can be subtracted."""
+    if fleet.read_mode == "totals":
+        raise DeniedError(
+            f"{fleet.name} gives only totals: choosing devices or a pattern would reveal single "
+            "devices; an operator can"
+        )
+
+
 def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     """Return whether choices and trust let a caller see a contribution; its own it always may."""
     if caller.is_operator or key[0] == caller.name:
@@ -423,8 +443,9 @@ def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     return trusted and rules.allows(key, caller.name)
 
 
-def _fleet_counts(tx: Any, name: str) -> FleetCounts:
+def _fleet_counts(tx: Any, fleet: Fleet) -> FleetCounts:
+    name = fleet.name
     devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
     total = "select count(*), coalesce(sum(samples), 0) from contributions"
     sums = tx.one(f"{total} where fleet = ? and body is not null", name)
-    return FleetCounts(devices[0], sums[0], float(sums[1]))
+    return FleetCounts(devices[0], sums[0], float(sums[1]), releases.describe(tx, fleet))

@@ -141,7 +141,8 @@ def rebuild_totals(tx: Transaction, fleet: str, why: Exception) -> None:
     tx.run("update contributions set counted = null, part = 0 where fleet = ?", fleet)
     tx.run(
         "delete from bodies where id not in (select body from contributions where body is not null"
-        " union select counted from contributions where counted is not null)"
+        " union select counted from contributions where counted is not null"
+        " union select body from released)"
     )
 
 
@@ -516,10 +517,10 @@ class PullService:
             tx, fleet, receiver, chosen, contributions, trusted=trusted, apart=apart
         )
         if receiver is not None and (new := self.checks.record(fleet.name, receiver, refused)):
-            self._note_refusals(fleet.name, receiver, new)
+            self.note_refusals(fleet.name, receiver, new)
         return found
 
-    def _note_refusals(self, fleet: str, receiver: str, refused: Refusals) -> None:
+    def note_refusals(self, fleet: str, receiver: str, refused: Refusals) -> None:
         """Write into the audit log what is left out from now on, without waiting for it."""
         at = self._clock()
 

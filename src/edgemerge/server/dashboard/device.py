@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
+from edgemerge.server import fleets
 from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.dashboard.chart import (
@@ -43,6 +44,7 @@ from edgemerge.server.http import (
     validation_message,
 )
 from edgemerge.server.level_checks import Refusals
+from edgemerge.server.releases import current_revisions
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import (
@@ -331,9 +333,10 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         contributions = list_stored(tx, fleet)
         reviews = reviews_of(tx, fleet, device)
         versions = versions_of(tx, fleet, device)
+        released = current_revisions(tx, fleets.get(tx, fleet))
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
-    revisions = {stored.key: stored.revision for stored in contributions}
+    revisions = {stored.key: stored.revision for stored in contributions} | released
     own = [stored for stored in contributions if stored.device == device]
     return DeviceView(
         fleet=fleet,

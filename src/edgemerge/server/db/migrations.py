@@ -241,6 +241,29 @@ MIGRATIONS = (
         ),
         fill=_first_timeline,
     ),
+    Migration(
+        12,
+        (
+            "alter table fleets add column by_pattern {integer} not null default 0",
+            "create table releases (fleet {text} not null, kind {text} not null,"
+            " number {integer} not null, epoch {integer} not null, pooled {integer} not null,"
+            " digest {text} not null, data {blob} not null,"
+            " primary key (fleet, kind, number)) {end}",
+            "create table released (fleet {text} not null, kind {text} not null,"
+            " device {text} not null, incarnation {integer} not null, pattern {text} not null,"
+            " revision {integer} not null, samples {real} not null, digest {text} not null,"
+            " number {integer} not null, body {integer} not null,"
+            " primary key (fleet, kind, device, incarnation, pattern)) {end}",
+            "create index released_by_body on released (body)",
+            # Of each key the last revision that was in a release, also if it was dropped since;
+            # `content` is the digest of its sums alone.
+            "create table released_revisions (fleet {text} not null, kind {text} not null,"
+            " device {text} not null, incarnation {integer} not null, pattern {text} not null,"
+            " revision {integer} not null, content {text} not null,"
+            " primary key (fleet, kind, device, incarnation, pattern)) {end}",
+        ),
+        ("alter table releases alter column data set storage external",),
+    ),
 )
 
 
