@@ -14,7 +14,9 @@ PROGRAM = "/opt/edgemerge/bin/edgemerge"
 UNITS = {
     "edgemerge-server.service": "edgemerge-server.service",
     "edgemerge-agent@.service": "edgemerge-agent@pump-3.service",
+    "edgemerge-enrol@.service": "edgemerge-enrol@pump-3.service",
 }
+DAEMONS = ["edgemerge-server.service", "edgemerge-agent@.service"]
 systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 
 
@@ -45,7 +47,7 @@ def test_a_wrong_setting_would_be_noticed(tmp_path):
     assert "ProtectHone" in done.stderr
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", DAEMONS)
 def test_units_tell_when_they_are_ready_and_run_as_nobody_in_particular(unit):
     lines = (DEPLOY / unit).read_text(encoding="utf-8").splitlines()
     wanted = {"Type=notify", "DynamicUser=yes", "Restart=on-failure", "NoNewPrivileges=yes"}

@@ -55,6 +55,41 @@ def test_a_device_enrols_once_with_an_invitation_in_a_file(hub, fleet, tmp_path)
     assert (tmp_path / "token").read_text(encoding="utf-8").strip() == token
 
 
+def test_a_device_enrols_by_its_configuration_with_the_invitation_of_a_new_fleet(
+    hub, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    settings = ("--n-inputs", 3, "--low=-1", "--high", 1, "--n-hidden", 4)
+    made = hub.told("create", "fans", *settings, "--invite", "fan-1")
+    assert made["invitation"] == "fan-1.invitation"
+    assert stat.S_IMODE((tmp_path / "fan-1.invitation").stat().st_mode) == 0o600
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n[exchange]\nkind = "http"\n'
+        f'url = "{hub.url}"\nfleet = "fans"\ntoken_file = "fan.token"\n'
+    )
+    words = ("enrol", "--config", "fan.toml", "--invitation-file", "fan-1.invitation")
+    found = call(*words, "--json")
+    assert json.loads(found.stdout)["device"] == "fan-1", found.output
+    assert [each["device"] for each in hub.told("devices", "fans")] == ["fan-1"]
+    token = (tmp_path / "fan.token").read_text(encoding="utf-8").strip()
+    HttpExchange(hub.url, "fans", token, projection=None).close()
+    assert "already exists" in failure(call(*words))
+
+
+def test_what_enrol_lacks_is_named(tmp_path):
+    (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n'
+        "[projection]\nn_inputs = 3\nlow = 0.0\nhigh = 1.0\n"
+    )
+    words = ("enrol", "--invitation-file", tmp_path / "invitation")
+    configured = ("--config", tmp_path / "fan.toml")
+    assert "give them, or --config" in call(*words, "https://hub").stderr
+    assert "give one of them" in call(*words, *configured, "https://hub").stderr
+    assert "give --token-file" in call(*words, "https://hub", "fans", "fan-1").stderr
+    assert "set url and fleet in [exchange]" in failure(call(*words, *configured))
+
+
 def test_contributions_are_listed_and_dropped_and_devices_revoked(hub, fleet, tmp_path):
     hub.enrolled(fleet, "pump-1", tmp_path / "token")
     token = (tmp_path / "token").read_text(encoding="utf-8").strip()
