@@ -19,9 +19,10 @@ import tempfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +48,9 @@ class DistError(Exception):
     """What was built is not as it must be."""
 
 
-def run(*words: object, cwd: Path = ROOT, **environment: str) -> str:
+def run(
+    *words: object, cwd: Path = ROOT, environment: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Run a program; return its output, or raise DistError with all that it said."""
     done = subprocess.run(
         [str(word) for word in words],
@@ -74,13 +77,13 @@ def build(out: Path, scratch: Path) -> None:
     """Build the sdist, and both wheels from what is in it."""
     epoch = {"SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip()}
     builder = (sys.executable, "-m", "build", "--no-isolation", "--outdir", out)
-    run(*builder, "--sdist", ROOT, **epoch)
+    run(*builder, "--sdist", ROOT, environment=epoch)
     (packed,) = out.glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         archive.extractall(scratch, filter="data")
     sources = scratch / f"edgemerge-{VERSION}"
     for kernel in ("required", "off"):
-        run(*builder, "--wheel", sources, EDGEMERGE_KERNEL=kernel, **epoch)
+        run(*builder, "--wheel", sources, environment={"EDGEMERGE_KERNEL": kernel, **epoch})
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -170,10 +173,10 @@ def try_wheel(wheel: Path, python: str, scratch: Path, *options: object, kernel:
     runner, page = ROOT / "scripts" / "run_page.py", ROOT / "README.md"
     environment = {"EDGEMERGE_KERNEL": kernel, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""}
     run(*install, *requirements(), wheel, cwd=folder)
-    run(clean / "edgemerge", "--help", cwd=folder, **environment)
-    run(clean / "python", runner, "--python", page, cwd=folder, **environment)
+    run(clean / "edgemerge", "--help", cwd=folder, environment=environment)
+    run(clean / "python", runner, "--python", page, cwd=folder, environment=environment)
     run(*install, *requirements(*EXTRAS.split(",")), f"{wheel}[{EXTRAS}]", cwd=folder)
-    run(clean / "python", runner, page, cwd=folder, **environment)
+    run(clean / "python", runner, page, cwd=folder, environment=environment)
     return clean / "python"
 
 
@@ -219,7 +222,7 @@ def main() -> None:
         step("twine check", lambda: run(BIN / "twine", "check", "--strict", *dist.iterdir()))
         (wheel,), (pure,) = dist.glob("*abi3*.whl"), dist.glob("*none-any.whl")
         found = pythons()
-        tries = [
+        tries: list[tuple[Path, tuple[int, int], str, tuple[object, ...], str]] = [
             (wheel, each, "the versions of constraints.txt", constraints, "required")
             for each in found
         ]

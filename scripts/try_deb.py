@@ -122,8 +122,8 @@ def try_package(package: Path) -> None:
             (root / place / "kept").write_text("data")
         (root / "etc/edgemerge/pump-3.token").write_text("secret")
         inside("dpkg -r edgemerge")
-        kept = ("etc/edgemerge/server.env", "etc/edgemerge/pump-3.token")
-        kept += ("var/lib/edgemerge-server/kept", "var/lib/private/edgemerge/pump-3/kept")
+        kept = ["etc/edgemerge/server.env", "etc/edgemerge/pump-3.token"]
+        kept += ["var/lib/edgemerge-server/kept", "var/lib/private/edgemerge/pump-3/kept"]
         expect(
             "dpkg -r keeps settings and data", holds=all((root / each).exists() for each in kept)
         )

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, load
+from edgemerge.cli import agent
 from edgemerge.cli import fleet as fleet_module
+from edgemerge.cli.options import allows_plain_http
+from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.http import HttpExchange
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
@@ -74,6 +77,26 @@ def test_a_device_enrols_by_its_configuration_with_the_invitation_of_a_new_fleet
     token = (tmp_path / "fan.token").read_text(encoding="utf-8").strip()
     HttpExchange(hub.url, "fans", token, projection=None).close()
     assert "already exists" in failure(call(*words))
+
+
+def test_enrol_connects_as_the_configuration_says(tmp_path, monkeypatch):
+    seen = []
+
+    def connect(url, token, ca_file):
+        seen.append((url, token, ca_file, allows_plain_http()))
+        raise UnavailableError("not today")
+
+    monkeypatch.setattr(agent, "server_connection", connect)
+    (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n[exchange]\nkind = "http"\n'
+        'url = "http://hub"\nfleet = "fans"\ntoken_file = "token"\nca_file = "ca.pem"\n'
+        "insecure = true\n"
+    )
+    words = ("--config", tmp_path / "fan.toml", "--invitation-file", tmp_path / "invitation")
+    assert "not today" in failure(call("enrol", *words))
+    assert seen == [("http://hub", "x", tmp_path / "ca.pem", True)]
 
 
 def test_what_enrol_lacks_is_named(tmp_path):
