@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
 	lasting naming attack honest hostile paper docs mcu mcu-long \
-	screenshots flower services setup clean
+	screenshots flower dist deb lock services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -93,6 +93,16 @@ screenshots: .venv/ready-dev  ## pictures of the dashboard into docs/images/dash
 
 flower: .venv-flower/ready  ## tests on Flower and Ray, in an environment of their own
 	@.venv-flower/bin/python -m pytest -q tests/flower tests/ray
+
+dist: .venv/ready-dist  ## sdist, wheels and bill of materials into dist/, tried on every Python here
+	@$(BIN)/python scripts/build_dist.py
+
+deb: .venv/ready-dist  ## Debian package into dist/, tried on two clean machines (as root)
+	@scripts/services deb
+	@$(BIN)/python scripts/try_deb.py
+
+lock: .venv/ready-dist  ## write requirements.txt: constraints.txt for server and agent, with hashes
+	@scripts/lock
 
 services:  ## apt-get install what the tests need (PostgreSQL, nginx, ...)
 	@scripts/services

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 import pytest
 
 from edgemerge import Contribution, Stats
 from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
+from edgemerge.agent.runner import fetch_projection, make_exchange, run_device
 from edgemerge.agent.state import PROJECTION_FILE
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
@@ -143,6 +145,23 @@ def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     assert len(told.verdicts) == 20
     (config.state / "agent.state").unlink()
     assert len(ran(config).verdicts) == 60
+
+
+def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_path):
+    """Or systemd kills it after 90 s, and an outage of the server can last longer."""
+    with running(str(tmp_path / "hub.db")) as hub:
+        config = enrolled(hub, tmp_path)
+    stop, told = Event(), []
+    ending = run_device(config, stop=stop, tell=lambda words: (told.append(words), stop.set()))
+    assert ending.code == 0
+    assert told == ["READY=1\nSTATUS=waiting for the projection of the fleet"]
+
+
+def test_the_status_for_systemd_is_cleared_when_the_projection_has_come(tmp_path):
+    with running(str(tmp_path / "hub.db")) as hub:
+        config, told = enrolled(hub, tmp_path), []
+        assert fetch_projection(make_exchange(config, None), Event(), told.append) == P
+    assert told == ["STATUS="]
 
 
 @pytest.mark.slow

@@ -319,7 +319,7 @@ def test_without_the_library_for_parquet_the_extra_is_named(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "edgemerge.bulk.parquet_file", raising=False)
     words = failure(call("init", tmp_path / "pump.parquet"), ExitCode.FAILED)
-    assert "pyarrow is not installed: pip install 'edgemerge[parquet]'" in words
+    assert "pyarrow is not installed: pip install '.[parquet]'" in words
 
 
 def test_a_parquet_file_that_is_none_is_told(tmp_path, monkeypatch):

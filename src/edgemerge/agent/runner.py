@@ -411,8 +411,17 @@ def known_projection(
     return memory.projection
 
 
-def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | None:
-    """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first."""
+def fetch_projection(
+    exchange: Exchange | None, stop: Event, tell: Callable[[str], None] = notify
+) -> Projection | None:
+    """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first.
+
+    Args:
+        exchange: The fleet's server.
+        stop: Set it to give up.
+        tell: Called with WAITING if the server cannot be reached: systemd would kill an agent that
+            is not ready within 90 s. Afterwards that status is cleared.
+    """
     backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
     while not stop.is_set():
         try:
@@ -423,8 +432,10 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
             logger.warning(
                 "the projection could not be fetched from the fleet", extra={"values": values}
             )
+            tell(WAITING)
             stop.wait(wait_s)
         else:
+            tell(NO_STATUS)
             return found
     return None
 
@@ -512,7 +523,8 @@ WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 EXCHANGE_REFUSED, EXCHANGE_UNREACHABLE = 3, 4  # if the last exchange failed
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
-READY, STOPPING = "READY=1", "STOPPING=1"  # what systemd is told
+READY, STOPPING, NO_STATUS = "READY=1", "STOPPING=1", "STATUS="  # what systemd is told
+WAITING = f"{READY}\nSTATUS=waiting for the projection of the fleet"
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
@@ -556,7 +568,8 @@ def run_device(
         stop: Set it to end the device.
         clock: The time of day in seconds; tests replace it.
         sinks: Receive verdicts in addition to the sinks of the configuration.
-        tell: Called with READY when readings can be judged, and with STOPPING when no more are.
+        tell: Called with WAITING while the server with the projection cannot be reached, with READY
+            when readings can be judged, and with STOPPING when no more are.
     """
     with ExitStack() as ends:
         folder = StateFolder(config.state)
@@ -564,7 +577,7 @@ def run_device(
         memory = folder.read()
         shared = known_projection(config, folder, memory)
         exchange = make_exchange(config, shared)
-        shared = shared or fetch_projection(exchange, stop)
+        shared = shared or fetch_projection(exchange, stop, tell)
         if shared is None:
             return Ending(0)
         if config.projection is None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ from edgemerge.cli.group import (
     options,
 )
 from edgemerge.cli.options import (
+    INSECURE,
     ca_option,
     check_device_name,
     insecure_option,
@@ -40,6 +41,9 @@ from edgemerge.cli.output import (
     progress,
     remark,
 )
+
+if TYPE_CHECKING:
+    from edgemerge.agent.config import Config
 
 
 @click.command(
@@ -256,11 +260,18 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
     epilog=example(
         "edgemerge enrol https://hub:8470 pumps pump-3 \\",
         "    --invitation-file invitation --token-file pump-3.token",
+        "edgemerge enrol --config pump-3.toml --invitation-file invitation",
     )
 )
-@click.argument("url")
-@click.argument("fleet")
-@click.argument("device")
+@click.argument("url", required=False)
+@click.argument("fleet", required=False)
+@click.argument("device", required=False)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Agent's configuration to take URL, FLEET, DEVICE, --token-file and --ca-file from.",
+)
 @click.option(
     "--invitation-file",
     type=click.Path(dir_okay=False, allow_dash=True),
@@ -270,7 +281,6 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
     help="File to write the device's token to, readable by its owner only.",
 )
 @ca_option
@@ -278,11 +288,12 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
 @click.option("--force", is_flag=True, help="Overwrite the token file.")
 @json_option
 def enrol(
-    url: str,
-    fleet: str,
-    device: str,
+    url: str | None,
+    fleet: str | None,
+    device: str | None,
+    config_file: Path | None,
     invitation_file: str,
-    token_file: Path,
+    token_file: Path | None,
     ca_file: Path | None,
     *,
     force: bool,
@@ -290,10 +301,24 @@ def enrol(
 ) -> None:
     """Enrol this device with an invitation.
 
-    DEVICE joins FLEET on the server at URL and gets a token of its own.
+    DEVICE joins FLEET on the server at URL and gets a token of its own. Give the three, or the
+    agent's configuration.
     """
     from edgemerge.files import write_atomically
 
+    if config_file is not None:
+        if url is not None:
+            raise click.UsageError("found --config and URL: give one of them")
+        agent = _enrolling(config_file)
+        url, fleet, device = agent.exchange.url, agent.exchange.fleet, agent.device
+        token_file = token_file or agent.exchange.token_file
+        ca_file = ca_file or agent.exchange.ca_file
+        if agent.exchange.insecure:
+            click.get_current_context().meta[INSECURE] = True
+    if url is None or fleet is None or device is None:
+        raise click.UsageError("found no URL, FLEET and DEVICE: give them, or --config")
+    if token_file is None:
+        raise click.UsageError("found no file for the device's token: give --token-file")
     check_device_name(device)
     _check_writable(token_file, force=force)
     with server_connection(url, _read_invitation(invitation_file), ca_file) as client:
@@ -301,6 +326,18 @@ def enrol(
     write_atomically(f"{found.pop('token')}\n".encode(), token_file)
     found["token_file"] = str(token_file)
     print_json(found) if as_json else print_fields(found)
+
+
+def _enrolling(path: Path) -> Config:
+    """Return the configuration of the one device that can enrol with this file."""
+    from edgemerge.agent.config import read_configuration
+
+    found = read_configuration(path, environment=os.environ).devices
+    if len(found) > 1:
+        raise CommandError(f"{path} has {len(found)} devices: enrol each by URL, FLEET and DEVICE")
+    if found[0].exchange.url is None or found[0].exchange.fleet is None:
+        raise CommandError(f"{path} names no server: set url and fleet in [exchange]")
+    return found[0]
 
 
 def _read_invitation(path: str) -> str:

@@ -32,7 +32,7 @@ from edgemerge.cli.options import (
     readable_by_others,
 )
 from edgemerge.cli.output import json_option, print_json, progress
-from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.errors import EdgemergeError, SettingError, install_command
 
 MAX_CHECKED_SAMPLES = 10_000  # of a source's file
 CHECKED_ROWS = 100
@@ -78,10 +78,10 @@ def check_extras() -> Iterator[Finding]:
         missing = [name for name, _ in packages if _installed_version(name) is None]
         if missing:
             words = f"not installed ({', '.join(missing)} missing)"
-            yield Finding("ok", f"extra {extra}", words, f"pip install 'edgemerge[{extra}]'")
+            yield Finding("ok", f"extra {extra}", words, install_command(extra))
             continue
         for name, least in packages:
-            line = f"pip install --upgrade 'edgemerge[{extra}]'"
+            line = f"pip install '{name}>={least}'"
             yield from _check_version(name, least, line, f"extra {extra}")
 
 

@@ -103,6 +103,11 @@ def fleet() -> None:
     metavar="RULE",
     help="members (default), quorum:K or person: which contributions others adopt at once.",
 )
+@click.option(
+    "--invite",
+    metavar="DEVICE",
+    help="Invite this device too: its invitation is written to DEVICE.invitation.",
+)
 @server_options
 @json_option
 def create(
@@ -110,6 +115,7 @@ def create(
     reads: str,
     least: int | None,
     trust: str | None,
+    invite: str | None,
     server: str,
     token_file: Path,
     ca_file: Path | None,
@@ -123,12 +129,17 @@ def create(
     Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
     --high. It cannot be changed later; of the rest, `fleet trust` changes --trust.
     """
+    if invite is not None:
+        check_device_name(invite)
     projection = build_projection(columns=[], **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         made = client.create_fleet(
             name, projection, reads=reads, least=least, growing=growing, trust=trust
         )
         found = with_dates(client.fleet(name))
+        if invite is not None:
+            invitation = client.invite(name, invite)
+            found["invitation"] = _write_invitation(invitation, Path(f"{invite}.invitation"))
     print_json(found) if as_json else print_fields(found)
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
@@ -221,12 +232,17 @@ def invite(
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
     if out:
-        from edgemerge.files import write_atomically
-
-        write_atomically(f"{found.pop('token')}\n".encode(), out)
-        found["file"] = str(out)
+        found["file"] = _write_invitation(found, out)
     print_json(found) if as_json else click.echo(found.get("file") or found["token"])
     remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+def _write_invitation(invitation: dict[str, Any], file: Path) -> str:
+    """Move the token of an invitation into a file, readable by its owner only; return its name."""
+    from edgemerge.files import write_atomically
+
+    write_atomically(f"{invitation.pop('token')}\n".encode(), file)
+    return str(file)
 
 
 @click.command(epilog=example("edgemerge fleet devices pumps"))
