@@ -12,13 +12,14 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from edgemerge.agent.industrial import value_names
 from edgemerge.agent.rows import MAX_LINE_BYTES
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError
@@ -313,7 +314,7 @@ class ProjectionConfig:
 class SourceConfig:
     """[source]: where readings come from."""
 
-    kind: Literal["stdin", "csv", "jsonl", "tail", "mqtt"] = "stdin"
+    kind: Literal["stdin", "csv", "jsonl", "tail", "mqtt", "opcua", "modbus"] = "stdin"
     format: Literal["csv", "jsonl"] = "csv"
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
@@ -331,13 +332,28 @@ class SourceConfig:
     start: Literal["beginning", "end"] = "beginning"
     max_line_bytes: int = positive(MAX_LINE_BYTES, was="longest_line")
     host: str = "127.0.0.1"
-    port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
+    port: int | None = setting(None, "1 to 65535", lambda value: 1 <= value <= 65535)
     topic: str | None = None
     qos: int = setting(0, "0, 1 or 2", lambda value: value in (0, 1, 2))
     username: str | None = None
     password_file: Path | None = None
     ca_file: Path | None = None
     queue: int = positive(1000)
+    interval_s: float = positive(1.0)
+    timeout_s: float = positive(4.0)  # of one answer
+    endpoint: str | None = setting(
+        None, "opc.tcp://host:port", lambda value: value.startswith("opc.tcp://")
+    )
+    nodes: tuple[str, ...] = ()
+    security_policy: Literal[
+        "none", "Basic256Sha256", "Aes128Sha256RsaOaep", "Aes256Sha256RsaPss"
+    ] = "none"
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    server_certificate_file: Path | None = None
+    registers: tuple[str, ...] = ()
+    unit_id: int = setting(1, "0 to 255", lambda value: 0 <= value <= 255)
+    word_order: Literal["big", "little"] = "big"
 
 
 @dataclass(frozen=True)
@@ -727,6 +743,7 @@ def _config(given: dict[str, Any], file: Path) -> Config:
             f'found sync.trust in {file} with exchange.kind = "http", expected none: the server '
             "applies the fleet's trust; change it with edgemerge fleet trust"
         )
+    parts["source"] = _name_values(parts["source"], file)
     _check_units(parts["source"], file)
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)
@@ -793,6 +810,31 @@ def _check_monitor(said: MonitorConfig, file: Path) -> None:
         Monitor(smallest, **said.options)
     except SettingError as error:
         raise SettingError(f"[monitor] in {file}: {error}") from error
+
+
+def _name_values(source: SourceConfig, file: Path) -> SourceConfig:
+    """Check nodes and registers, and let `columns` name each value of them."""
+    wanted = {"opcua": source.nodes, "modbus": source.registers}
+    for kind, key in (("opcua", "nodes"), ("modbus", "registers")):
+        if bool(wanted[kind]) != (source.kind == kind):
+            raise SettingError(
+                f"found source.{key} = {list(wanted[kind])} in {file} with source.kind = "
+                f'"{source.kind}", expected some for "{kind}", and none for others'
+            )
+    if source.kind not in wanted:
+        return source
+    if source.security_policy != "none" and not (source.certificate_file and source.key_file):
+        raise SettingError(
+            f"source.security_policy in {file} needs source.certificate_file and source.key_file"
+        )
+    names = value_names(source.nodes, source.registers)
+    columns = tuple(map(str, source.columns)) or names
+    if len(columns) != len(names):
+        raise SettingError(
+            f"found {len(columns)} source.columns in {file}, expected {len(names)}: a name for "
+            "each value, in their order, or none"
+        )
+    return replace(source, columns=columns)
 
 
 def _check_units(source: SourceConfig, file: Path) -> None:

@@ -44,6 +44,16 @@ from edgemerge.agent.features import (
     Transitions,
     WindowTransform,
 )
+from edgemerge.agent.industrial import (
+    MODBUS_PORT,
+    Link,
+    ModbusLink,
+    NodeValues,
+    OpcUaAccess,
+    OpcUaLink,
+    PolledSource,
+    Register,
+)
 from edgemerge.agent.interfaces import Features, Sink, Source
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
@@ -115,6 +125,8 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
         width = shared.n_inputs // _features(config.features).n_outputs(1)
         if config.features.kind == "raw":
             columns = columns or tuple(shared.names or ())
+    if settings.kind in ("opcua", "modbus"):
+        return _polled_source(settings)
     form = _row_format(settings, columns, width)
     if settings.device_column is not None:
         if not columns:
@@ -144,6 +156,34 @@ def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | 
     names = ("delimiter", "decimal", "skip_lines")
     options |= {name: getattr(settings, name) for name in names}
     return CsvRows(columns, header=header, **options)
+
+
+def _polled_source(settings: SourceConfig) -> Source:
+    """Make a source that asks a server for its values."""
+    link: Link
+    if settings.kind == "opcua":
+        names = ("username", "password_file", "security_policy", "certificate_file", "key_file")
+        options = {name: getattr(settings, name) for name in (*names, "server_certificate_file")}
+        place = _required("source", settings, "endpoint")
+        nodes = [NodeValues.parse(each) for each in settings.nodes]
+        link = OpcUaLink(OpcUaAccess(place, **options), nodes, settings.timeout_s)
+    else:
+        address = settings.host, settings.port or MODBUS_PORT
+        place = f"{address[0]}:{address[1]}"
+        link = ModbusLink(
+            address,
+            [Register.parse(each) for each in settings.registers],
+            unit_id=settings.unit_id,
+            word_order=settings.word_order,
+            timeout_s=settings.timeout_s,
+        )
+    return PolledSource(
+        link,
+        place,
+        tuple(map(str, settings.columns)),
+        interval_s=settings.interval_s,
+        timeout_s=settings.timeout_s,
+    )
 
 
 def _source(settings: SourceConfig, form: RowFormat) -> Source:
@@ -232,7 +272,7 @@ def make_quality(config: Config, clocks: Clocks) -> DataQuality:
     columns = tuple(map(str, source.columns))
     if not columns and config.features.kind == "raw" and config.projection is not None:
         columns = tuple(config.projection.names or ())
-    live = source.kind in ("tail", "stdin", "mqtt") and source.rate_hz is None
+    live = source.kind not in ("csv", "jsonl") and source.rate_hz is None
     return DataQuality(settings, clocks=clocks, live=live, columns=columns)
 
 

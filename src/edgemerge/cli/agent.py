@@ -74,8 +74,7 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         _print_config(settings, as_json=as_json)
         return
     for each in settings.devices:
-        if "mqtt" in (each.source.kind, each.exchange.kind, *(sink.kind for sink in each.sinks)):
-            needs("mqtt", "paho.mqtt.client")
+        _need_extras(each)
     from edgemerge.agent.runner import run, run_gateway
 
     log_to_stderr(
@@ -86,6 +85,15 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         if isinstance(settings, GatewayConfig):
             raise SystemExit(run_gateway(settings, stop=stop, exit_code=exit_code))
         raise SystemExit(run(settings, stop=stop))
+
+
+def _need_extras(config: Any) -> None:
+    """Say how to install what a configuration needs, before anything is started."""
+    kinds = (config.source.kind, config.exchange.kind, *(sink.kind for sink in config.sinks))
+    packages = {"mqtt": "paho.mqtt.client", "opcua": "asyncua", "modbus": "pymodbus"}
+    for extra, package in packages.items():
+        if extra in kinds:
+            needs(extra, package)
 
 
 def _print_config(settings: Any, *, as_json: bool) -> None:
