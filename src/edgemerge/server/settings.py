@@ -151,7 +151,7 @@ class SettingsService:
     def versions(self, fleet: str, device: str) -> list[DeviceSettings]:
         """Return the versions of a device's settings, newest first."""
         with self._database.reading() as tx:
-            _must_be_enrolled(tx, fleet, device)
+            _must_be_known(tx, fleet, device)
             return versions_of(tx, fleet, device)
 
     def change(
@@ -196,7 +196,7 @@ class SettingsService:
 
         def write(tx: Transaction) -> DeviceSettings:
             tx.lock(f"fleet {fleet}")
-            _must_be_enrolled(tx, fleet, device)
+            _must_be_known(tx, fleet, device)
             known = [*versions_of(tx, fleet, device, 2), DeviceSettings(), DeviceSettings()]
             found = choose(known[0], known[1])
             if found is None:
@@ -227,7 +227,10 @@ def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, actio
     audit.append(tx, at=made.at, actor=made.by, action=action, fleet=fleet, subject=device, **said)
 
 
-def _must_be_enrolled(tx: Transaction, fleet: str, device: str) -> None:
+def _must_be_known(tx: Transaction, fleet: str, device: str) -> None:
+    """Refuse a device that has neither enrolled nor been invited by its name."""
     fleets.get(tx, fleet)
-    if tx.one(f"select 1 from devices {WHERE_DEVICE}", fleet, device) is None:
-        raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
+    for table in ("devices", "invitations"):
+        if tx.one(f"select 1 from {table} {WHERE_DEVICE} limit 1", fleet, device) is not None:
+            return
+    raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
