@@ -1,12 +1,17 @@
-"""Invitations for a list of devices."""
+"""Invitations for a list of devices, and one configuration for all of them."""
 
+import json
 import stat
+import time
 
 import pytest
 
+from edgemerge.agent.config import FleetConfiguration
 from edgemerge.cli.fleet import read_device_list
 from edgemerge.core.errors import SettingError
+from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import call, failure
+from tests.server.reporting import said
 
 
 @pytest.fixture
@@ -86,3 +91,72 @@ def test_nothing_is_made_of_a_list_with_a_mistake(hub, fleet, tmp_path, listed):
     wrong = hub.fleet("invite", fleet, "b", "--from", path, "--out", out)
     assert "takes no DEVICE" in wrong.stderr
     assert "--again is for --from" in hub.fleet("invite", fleet, "b", "--again").stderr
+
+
+@pytest.mark.slow
+def test_a_configuration_is_shown_changed_and_undone(hub, fleet, tmp_path):
+    hub.enrolled(fleet, "pump-1", tmp_path / "token")
+    client = ReportClient(hub.url, fleet, "pump-1", (tmp_path / "token").read_text().strip())
+    path = tmp_path / "pumps.toml"
+    path.write_text("[monitor]\nlimit = 5\n[sync]\nevery_s = 60\n")
+    made = hub.fleet("configure", fleet, "--file", path, "--comment", "calmer")
+    assert made.exit_code == 0, made.stderr
+    assert "monitor.limit = 5, sync.every_s = 60" in made.stdout
+    assert "Devices apply it when they next report." in made.stderr
+    assert client.desired().configuration == {
+        "version": 1,
+        "tables": {"monitor": {"limit": 5}, "sync": {"every_s": 60}},
+    }
+    about = {"version": 0, "seen": 1, "refused": "it does not fit"}
+    client.send(said(time.time(), configuration=about))
+    shown = hub.fleet("configure", fleet).stdout
+    assert "refused" in shown
+    assert "it does not fit" in shown
+    path.write_text("[save]\nevery = 7\n")
+    one = hub.told("configure", fleet, "--device", "pump-1", "--file", path)
+    assert (one["version"], one["tables"]) == (2, {"save": {"every": 7}})
+    assert "'save': {'every': 7}" in str(client.desired().configuration)
+    back = hub.told("configure", fleet, "--device", "pump-1", "--undo", 2)
+    assert (back["version"], back["versions"][0]["undoes"]) == (3, 2)
+    back = hub.fleet("configure", fleet, "--undo", 1)
+    assert "nothing (undoes 1)" in back.stdout
+    assert client.desired().configuration == {"version": 4, "tables": {}}
+    path.write_text("[sync]\ngate = 0\n")
+    assert "found sync.gate" in failure(hub.fleet("configure", fleet, "--file", path))
+    both = hub.fleet("configure", fleet, "--file", path, "--undo", 1)
+    assert "expected one of --file and --undo" in both.stderr
+    client.close()
+
+
+CONFIG = """
+device = "pump-1"
+state = "state"
+[projection]
+n_inputs = 2
+[sync]
+every_s = 60.0
+"""
+
+
+def test_the_agent_and_the_doctor_say_what_holds_and_who_set_it(tmp_path):
+    path = tmp_path / "agent.toml"
+    path.write_text(CONFIG)
+    tables = {"monitor": {"limit": 9.0}, "sync": {"every_s": 1.0}}
+    (tmp_path / "state").mkdir()
+    FleetConfiguration(3, tables, 4, "it does not fit").save(tmp_path / "state")
+    shown = call("agent", path, "--check")
+    assert shown.exit_code == 0, shown.stderr
+    assert "monitor.limit is set by the fleet's configuration, version 3" in shown.stdout
+    assert "configuration version 3; version 4 was refused: it does not fit" in shown.stdout
+    plain = json.loads(call("agent", path, "--check", "--json").stdout)
+    assert (plain["monitor"]["limit"], plain["sync"]["every_s"]) == (9.0, 60.0)
+    assert plain["origins"]["sync.every_s"] == str(path)
+    assert plain["fleet_configuration"]["version"] == 3
+    found = json.loads(call("doctor", path, "--json").stdout)
+    (about,) = [each for each in found if each["about"] == "fleet"]
+    assert about["level"] == "warn"
+    assert "version 4 was refused: it does not fit" in about["words"]
+    path.write_text(CONFIG + "[report]\nfollow = false\n")
+    plain = json.loads(call("agent", path, "--check", "--json").stdout)
+    assert plain["monitor"]["limit"] is None
+    assert plain["fleet_configuration"]["why"] == "report.follow is false"

@@ -2,16 +2,21 @@
 
 `EDGEMERGE_SYNC__EVERY_S=60` and `--set sync.every_s=60` set the same key; the flag wins. Relative
 paths start at the folder of the file. Secrets are never values: their keys name files.
+
+Below all of these are the tables of the fleet's configuration, if the server has one: they hold
+where the device's own file, environment and flags say nothing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
@@ -26,7 +31,8 @@ from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.trust import TRUST_WORDS, is_trust
-from edgemerge.files import load
+from edgemerge.exchange.configuration import check_tables, without_rival_limit
+from edgemerge.files import load, write_atomically
 
 T = TypeVar("T")
 
@@ -547,6 +553,9 @@ class Config:
     save: SaveConfig = field(default_factory=SaveConfig)
     sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = field(default_factory=LogConfig)
+    # What the file, the environment and the flags say, for a fleet's configuration to go below.
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    file: Path = field(default=Path(), repr=False, compare=False)
 
     @property
     def devices(self) -> tuple[Config, ...]:
@@ -719,6 +728,7 @@ def _own_places(config: Config) -> Iterator[tuple[str, object]]:
 def _config(given: dict[str, Any], file: Path) -> Config:
     """Validate the configuration of one device."""
     _replace_threshold(given, file)
+    kept = deepcopy(given)
     top = TOP_KEYS
     known = [*top, *TABLES, "sinks"]
     for name in given:
@@ -748,7 +758,120 @@ def _config(given: dict[str, Any], file: Path) -> Config:
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)
     _warn_of_bare_columns(parts["source"])
-    return Config(head.device, head.state, shared, sinks=sinks, **parts)
+    return Config(head.device, head.state, shared, sinks=sinks, **parts, given=kept, file=file)
+
+
+HELD_FILE = "fleet-configuration.json"  # in the state folder
+MAX_HELD_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FleetConfiguration:
+    """The fleet's configuration on a device.
+
+    Args:
+        version: The version in force; 0 for none.
+        tables: Its tables.
+        seen: The version that was looked at last.
+        refused: Why that one is not in force; empty if it is.
+        restart: Tables of it that wait for a restart of the agent.
+    """
+
+    version: int = 0
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    seen: int = 0
+    refused: str = ""
+    restart: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> FleetConfiguration:
+        """Read what is held in a state folder; nothing if it is missing or broken."""
+        try:
+            with (folder / HELD_FILE).open("rb") as file:
+                found = json.loads(file.read(MAX_HELD_BYTES))
+            held = cls(**{**found, "restart": ()})
+            check_tables(held.tables)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, TypeError, ValueError) as error:
+            logger.warning(
+                "the fleet's configuration on disk cannot be used, and is fetched again",
+                extra={"values": {"file": folder / HELD_FILE, "why": error}},
+            )
+            return cls()
+        return held
+
+    def save(self, folder: Path) -> None:
+        """Write it to a state folder; a full disk is logged, and detection goes on."""
+        try:
+            write_atomically(json.dumps(asdict(self)).encode(), folder / HELD_FILE)
+        except OSError as error:
+            logger.error(
+                "the fleet's configuration cannot be saved", extra={"values": {"why": error}}
+            )
+
+    def plain(self) -> dict[str, Any]:
+        """Return which version is in force, which was refused and why, as plain JSON."""
+        found = asdict(self)
+        return {name: found[name] for name in ("version", "seen", "refused", "restart")}
+
+
+def with_fleet_tables(config: Config, tables: object) -> Config:
+    """Return the configuration with a fleet's tables below what the device itself says.
+
+    Raises:
+        SettingError: The tables set what only the device's own file may, or do not fit it.
+    """
+    allowed = check_tables(tables)
+    if not allowed:
+        return config
+    below = _with_device_name(deepcopy(allowed), config.device)
+    given = deepcopy(dict(config.given))
+    former = below.get("monitor"), given.get("monitor")
+    if isinstance(former[0], dict) and isinstance(former[1], dict):
+        below["monitor"] = without_rival_limit(former[0], former[1])
+    sinks = [*given.get("sinks", []), *below.pop("sinks", [])]
+    merged = _merge_tables(below, given) | ({"sinks": sinks} if sinks else {})
+    found = _config(merged, config.file)
+    return replace(found, given=config.given)
+
+
+def read_fleet_tables(path: Path) -> dict[str, Any]:
+    """Read a file with the configuration of a fleet, and check it as far as no device is needed.
+
+    Raises:
+        SettingError: It sets what only the device's own file may, or a value that cannot be.
+    """
+    tables = check_tables(read_toml(path))
+    for name, table in tables.items():
+        if name == "sinks":
+            _sinks(table, path)
+        else:
+            found = parse_table(TABLES[name], table, TableLocation(path, name))
+            if name == "monitor":
+                _check_monitor(found, path)
+    return tables
+
+
+def origins_of(config: Config, held: FleetConfiguration) -> dict[str, str]:
+    """Return where each value comes from that is not the default, by its key."""
+    fleet = f"the fleet's configuration, version {held.version}"
+    found = {}
+    for name, table in held.tables.items():
+        own = config.given.get(name)
+        if not isinstance(table, dict):
+            found[name] = fleet if own is None else f"{config.file} and {fleet}"
+            continue
+        if isinstance(own, dict):
+            table = without_rival_limit(table, own)
+        found |= {f"{name}.{key}": fleet for key in table}
+    for name, own in config.given.items():
+        if isinstance(own, dict) and name in TABLES:
+            place = TableLocation(config.file, name)
+            found |= {place.key(key): place.origin(value) for key, value in own.items()}
+        else:
+            found.setdefault(name, TableLocation(config.file).origin(own))
+    return found
 
 
 FORMER_POLICY = (("learner", "reject_above"), ("threshold", "sigmas"), ("threshold", "window"))

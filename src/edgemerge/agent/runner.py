@@ -31,9 +31,13 @@ from edgemerge.agent.config import (
     Config,
     ExchangeConfig,
     FeaturesConfig,
+    FleetConfiguration,
     GatewayConfig,
+    MonitorConfig,
+    QualityConfig,
     SinkConfig,
     SourceConfig,
+    with_fleet_tables,
 )
 from edgemerge.agent.control import ControlSocket
 from edgemerge.agent.features import (
@@ -59,7 +63,7 @@ from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.quality import DataQuality
 from edgemerge.agent.reports import DeviceReporter, describe_values
-from edgemerge.agent.reviewer import Reviewer
+from edgemerge.agent.reviewer import MAX_REASON_CHARS, Reviewer
 from edgemerge.agent.rows import (
     Column,
     CsvRows,
@@ -97,6 +101,7 @@ from edgemerge.delivery import (
     WebhookChannel,
 )
 from edgemerge.exchange.client import ReportClient, ServerClient
+from edgemerge.exchange.configuration import SAMPLE_TABLES
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
@@ -265,10 +270,14 @@ def make_learner(config: Config, projection: Projection) -> Detector | Bank:
     return Bank(projection, max_patterns=settings.max_patterns, **options)
 
 
+def _quality_settings(config: Config) -> QualityConfig:
+    rate_hz = config.quality.rate_hz or config.features.rate_hz
+    return replace(config.quality, rate_hz=rate_hz)
+
+
 def make_quality(config: Config, clocks: Clocks) -> DataQuality:
     """Make what notices problems with the data."""
-    settings, source = config.quality, config.source
-    settings = replace(settings, rate_hz=settings.rate_hz or config.features.rate_hz)
+    settings, source = _quality_settings(config), config.source
     columns = tuple(map(str, source.columns))
     if not columns and config.features.kind == "raw" and config.projection is not None:
         columns = tuple(config.projection.names or ())
@@ -609,29 +618,172 @@ def run_device(
         sinks: Receive verdicts in addition to the sinks of the configuration.
         tell: Called with READY when readings can be judged, and with STOPPING when no more are.
     """
+    return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell)
+
+
+def _run_one(
+    own: Config,
+    *,
+    stop: Event,
+    clock: Callable[[], float],
+    sinks: Iterable[Sink],
+    tell: Callable[[str], None],
+) -> Ending:
+    """Run one device by its own configuration, and the fleet's below it."""
     with ExitStack() as ends:
-        folder = StateFolder(config.state)
+        folder = StateFolder(own.state)
         ends.callback(folder.close)
         memory = folder.read()
-        shared = known_projection(config, folder, memory)
-        exchange = make_exchange(config, shared)
+        shared = known_projection(own, folder, memory)
+        exchange = make_exchange(own, shared)
+        held = FleetConfiguration.read(own.state)
+        if memory is None:
+            held = fetch_configuration(own, stop, needed=shared is None) or held
         shared = shared or fetch_projection(exchange, stop)
         if shared is None:
             return Ending(0)
-        if config.projection is None:
+        if own.projection is None:
             folder.save_projection(shared)
-        if memory is None:
-            memory = new_state(config, shared, clock)
-        check_state(memory, config)
-        follow_settings(memory, config)
         clocks = Clocks(clock, time.monotonic)
-        agent = _build_agent(config, memory, folder, exchange, clocks, ends)
+        parts = partial(_start_agent, memory, shared, folder, exchange, clocks)
+        config, agent, held = _start_with_fleet(own, held, parts, ends)
+        if own.report.follow:
+            configure = Reconfiguration(own, config, agent).apply
+            agent.reviews.follow_configuration(held, own.state, configure)
         agent.sinks += sinks
         if not agent.sinks and agent.reporting is None:
             logger.warning(
                 "No output is configured, so alarms will not be delivered. Add a [[sinks]] section."
             )
         return _run(config, agent, stop, clocks, ends, tell)
+
+
+def fetch_configuration(config: Config, stop: Event, *, needed: bool) -> FleetConfiguration | None:
+    """Fetch the fleet's configuration before the first sample; None if there is none.
+
+    Only then may it say what a sample is. With `needed` the server must be reached anyway, and is
+    asked until it answers; else once.
+    """
+    if config.exchange.kind != "http" or not config.report.follow:
+        return None
+    url, fleet, token = _server_access(config.exchange)
+    backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+    client = ReportClient(url, fleet, config.device, token, **_tls_options(config))
+    with closing(client):
+        while not stop.is_set():
+            try:
+                found = client.desired()
+            except UnavailableError as error:
+                values = {"why": error}
+                logger.warning(
+                    "the fleet's configuration was not fetched", extra={"values": values}
+                )
+                if not needed:
+                    return None
+                stop.wait(backoff.next(retry_after_s=error.retry_s))
+            except EdgemergeError:
+                return None  # an older server, or a device that has not enrolled
+            else:
+                wanted = None if found is None else found.configuration
+                if wanted is None:
+                    return None
+                version = wanted["version"]
+                return FleetConfiguration(version, wanted.get("tables", {}), version)
+    return None
+
+
+def _start_with_fleet(
+    own: Config,
+    held: FleetConfiguration,
+    parts: Callable[[Config, ExitStack], Agent],
+    ends: ExitStack,
+) -> tuple[Config, Agent, FleetConfiguration]:
+    """Start with the fleet's configuration; by the device's own alone if that does not fit."""
+    if held.tables and own.report.follow:
+        try:
+            config = with_fleet_tables(own, held.tables)
+            with ExitStack() as begun:
+                agent = parts(config, begun)
+                ends.push(begun.pop_all())
+        except Exception as error:  # noqa: BLE001 - whatever it is must not stop detection
+            why = str(error)[:MAX_REASON_CHARS] or repr(error)
+            values = {"version": held.version, "why": why}
+            logger.warning("the fleet's configuration was refused", extra={"values": values})
+            held = FleetConfiguration(seen=held.seen, refused=why)
+        else:
+            held.save(own.state)
+            return config, agent, held
+    agent = parts(own, ends)
+    if held.seen:
+        held.save(own.state)
+    return own, agent, held
+
+
+def _start_agent(
+    memory: AgentState | None,
+    shared: Projection,
+    folder: StateFolder,
+    exchange: Exchange | None,
+    clocks: Clocks,
+    config: Config,
+    ends: ExitStack,
+) -> Agent:
+    memory = memory or new_state(config, shared, clocks.wall)
+    check_state(memory, config)
+    follow_settings(memory, config)
+    return _build_agent(config, memory, folder, exchange, clocks, ends)
+
+
+class Reconfiguration:
+    """Lets a running agent follow the fleet's configuration, as far as that needs no restart.
+
+    Args:
+        own: What the device itself says.
+        built: What the agent was built with.
+        agent: The agent.
+    """
+
+    def __init__(self, own: Config, built: Config, agent: Agent) -> None:
+        """Begin with what it was built with."""
+        self._own, self._built, self._now, self._agent = own, built, built, agent
+
+    def apply(self, tables: object) -> tuple[MonitorConfig, tuple[str, ...]]:
+        """Apply tables; return the settings of the monitor, and the tables that need a restart.
+
+        Raises:
+            SettingError: They do not fit, with the reason; nothing has changed.
+        """
+        new, agent, memory = with_fleet_tables(self._own, tables), self._agent, self._agent.memory
+        changed = [
+            name for name in SAMPLE_TABLES if getattr(new, name) != getattr(self._built, name)
+        ]
+        if changed and memory.index:
+            raise SettingError(
+                f"it changes {_changed_keys(self._built, new, changed)}, and so what a sample is, "
+                f"but this device has {memory.index} samples: start a new generation with [next], "
+                "or leave that out"
+            )
+        make_features(new, memory.projection)
+        memory.monitor.change(**new.monitor.options_with(asdict(memory.settings)))
+        if new.quality != self._now.quality and agent.quality is not None:
+            agent.quality.change(_quality_settings(new))
+        if new.sync != self._now.sync and agent.syncing is not None:
+            agent.syncing.change(new.sync)
+        if new.report != self._now.report and agent.reporting is not None:
+            agent.reporting.change(new.report)
+        agent.keeper.change(new.save)
+        self._now = new
+        if new.sinks != self._built.sinks:
+            changed.append("sinks")
+        return new.monitor, tuple(changed)
+
+
+def _changed_keys(before: Config, after: Config, tables: Iterable[str]) -> str:
+    found = []
+    for name in tables:
+        old, new = asdict(getattr(before, name)), asdict(getattr(after, name))
+        found += [f"{name}.{key}" for key in old if old[key] != new[key]]
+    return ", ".join(found)
 
 
 def _build_agent(

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import click
 
 from edgemerge import __version__
+from edgemerge.cli.agent import effective_config, fleet_words
 from edgemerge.cli.group import (
     BLAS_THREAD_VARIABLES,
     CommandError,
@@ -321,6 +322,11 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
 def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
     """Check everything that the configuration of one device names."""
     yield from check_folder(config.state, "state folder")
+    config, held, why = effective_config(config)
+    if held.seen:
+        level = "warn" if held.refused or why else "ok"
+        advice = "`edgemerge agent --check` says what is set by whom"
+        yield Finding(level, "fleet", fleet_words(held, why), advice)
     yield from check_source(config)
     yield from check_exchange(config.exchange, asked=asked)
 

@@ -42,7 +42,9 @@ from edgemerge.core.errors import SettingError, UnavailableError
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
-    "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
+    "Devices": dict.fromkeys(
+        ("invite", "devices", "configure", "revoke", "contributions", "drop"), __name__
+    ),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
     "Reviews": dict.fromkeys(
@@ -1120,6 +1122,78 @@ def describe_settings(version: Mapping[str, Any]) -> str:
     words = [f"{name.replace('_', ' ')} {value}" for name, value in found.items()]
     said = ", ".join(words) or "as the device's own file says"
     return said if version["undoes"] is None else f"{said} (undoes {version['undoes']})"
+
+
+CONFIGURED_COLUMNS = headings("device", "version", "in_force", "state", "why", in_force="IN FORCE")
+CONFIGURATION_COLUMNS = headings("version", "at", "by", "what", "comment")
+
+
+@click.command(
+    epilog=example(
+        "edgemerge fleet configure pumps --file pumps.toml --comment 'fewer alarms at night'",
+        "edgemerge fleet configure pumps --undo 3",
+        "edgemerge fleet configure pumps --device pump-3 --file pump-3.toml",
+    )
+)
+@click.argument("fleet")
+@click.option("--file", type=FILE, metavar="TABLES.toml", help="Tables like those of an agent.")
+@click.option("--device", metavar="NAME", help="For this device only, on top of the fleet's.")
+@click.option("--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back.")
+@click.option("--comment", default="", help="One line for those who read the log.")
+@server_options
+@json_option
+def configure(
+    fleet: str,
+    *,
+    file: Path | None,
+    device: str | None,
+    undo: int | None,
+    comment: str,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show or change the configuration of a fleet's agents.
+
+    Without --file and --undo it shows the newest version, earlier ones, and what became of it on
+    each device. A device applies a version when it next reports, and what its own file says goes
+    first. Programs to run, paths, secrets, the exchange, the release gate and report_values can be
+    set in the device's own file only.
+    """
+    from edgemerge.agent.config import read_fleet_tables
+
+    if file is not None and undo is not None:
+        raise click.UsageError("expected one of --file and --undo")
+    tables = None if file is None else read_fleet_tables(file)
+    with operator_connection(**where) as client:
+        if tables is not None:
+            found = client.configure(fleet, tables, device=device, comment=comment)
+        elif undo is not None:
+            found = client.undo_configuration(fleet, undo, device=device)
+        else:
+            found = client.configuration(fleet, device)
+    versions = [with_dates(each) for each in found["versions"]]
+    if as_json:
+        print_json({**found, "versions": versions})
+        return
+    print_fields({"version": found["version"], "tables": describe_tables(found["tables"])})
+    print_table(found["devices"], CONFIGURED_COLUMNS)
+    if versions:
+        rows = [{**each, "what": _describe_version(each)} for each in versions]
+        print_table(rows, CONFIGURATION_COLUMNS)
+    if any(each["state"] == "waiting" for each in found["devices"]):
+        remark("Devices apply it when they next report.")
+
+
+def describe_tables(tables: Mapping[str, Any]) -> str:
+    """Describe tables of a configuration in one line."""
+    from edgemerge.exchange.configuration import table_lines
+
+    return ", ".join(table_lines(tables)) or "nothing"
+
+
+def _describe_version(version: Mapping[str, Any]) -> str:
+    words = describe_tables(version["tables"])
+    return words if version["undoes"] is None else f"{words} (undoes {version['undoes']})"
 
 
 def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float | None) -> None:

@@ -241,6 +241,16 @@ MIGRATIONS = (
         ),
         fill=_first_timeline,
     ),
+    Migration(
+        12,
+        (  # of a device, or of all devices of a fleet, whose `device` is ''
+            "create table configurations (fleet {text} not null, version {integer} not null,"
+            " device {text} not null, at {real} not null, actor {text} not null,"
+            " epoch {integer} not null, body {text} not null,"
+            " primary key (fleet, version)) {end}",
+            "create index configurations_by_device on configurations (fleet, device, version)",
+        ),
+    ),
 )
 
 
