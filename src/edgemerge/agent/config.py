@@ -553,6 +553,7 @@ class Config:
     save: SaveConfig = field(default_factory=SaveConfig)
     sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = field(default_factory=LogConfig)
+    next: Config | None = None  # runs beside this one until it watches, and replaces it then
     # What the file, the environment and the flags say, for a fleet's configuration to go below.
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     file: Path = field(default=Path(), repr=False, compare=False)
@@ -718,6 +719,8 @@ def _own_places(config: Config) -> Iterator[tuple[str, object]]:
     yield "state folder", config.state
     if config.source.kind == "stdin":
         yield "source", "standard input"
+    if config.source.path is not None and config.source.path.is_fifo():
+        yield "source", config.source.path  # a line of a pipe is read once
     if config.exchange.kind == "peer":
         yield "exchange.listen", config.exchange.listen
     for sink in config.sinks:
@@ -729,7 +732,7 @@ def _config(given: dict[str, Any], file: Path) -> Config:
     """Validate the configuration of one device."""
     _replace_threshold(given, file)
     kept = deepcopy(given)
-    top = TOP_KEYS
+    top, following = TOP_KEYS, given.pop("next", None)
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:
@@ -758,7 +761,36 @@ def _config(given: dict[str, Any], file: Path) -> Config:
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)
     _warn_of_bare_columns(parts["source"])
-    return Config(head.device, head.state, shared, sinks=sinks, **parts, given=kept, file=file)
+    found = Config(head.device, head.state, shared, sinks=sinks, **parts, given=kept, file=file)
+    return found if following is None else _with_next(found, following)
+
+
+REPLACED_FILE = "replaced-the-former"  # in the state folder of a [next] that watches
+
+
+def _with_next(config: Config, following: object) -> Config:
+    """Add the generation that comes next; if it watches already, it is the configuration."""
+    if not isinstance(following, dict) or "state" not in following:
+        raise SettingError(
+            f"found [next] without `state` in {config.file}: give it a state folder of its own"
+        )
+    former = {name: value for name, value in config.given.items() if name != "next"}
+    try:
+        found = _config(deepcopy(_merge_tables(former, following)), config.file)
+    except SettingError as error:
+        raise SettingError(f"[next]: {error}") from error
+    if (found.device, found.next) != (config.device, None):
+        raise SettingError(f"found `device` or `next` in [next] of {config.file}: leave it out")
+    for what, place in _own_places(replace(found, sinks=())):
+        if (what, place) in list(_own_places(config)):
+            raise SettingError(
+                f"[next] in {config.file} has the same {what}, {place}: both run side by side, so "
+                "give it its own, and a source that two can read"
+            )
+    if (found.state / REPLACED_FILE).exists():
+        logger.info("[next] has replaced what is above it: leave out the former tables")
+        return found
+    return replace(config, next=found)
 
 
 HELD_FILE = "fleet-configuration.json"  # in the state folder
@@ -832,8 +864,9 @@ def with_fleet_tables(config: Config, tables: object) -> Config:
         below["monitor"] = without_rival_limit(former[0], former[1])
     sinks = [*given.get("sinks", []), *below.pop("sinks", [])]
     merged = _merge_tables(below, given) | ({"sinks": sinks} if sinks else {})
+    merged.pop("next", None)
     found = _config(merged, config.file)
-    return replace(found, given=config.given)
+    return replace(found, next=config.next, given=config.given)
 
 
 def read_fleet_tables(path: Path) -> dict[str, Any]:

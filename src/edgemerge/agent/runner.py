@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
@@ -28,6 +29,7 @@ from edgemerge.agent.background import (
 )
 from edgemerge.agent.config import (
     MQTT_PORT,
+    REPLACED_FILE,
     Config,
     ExchangeConfig,
     FeaturesConfig,
@@ -58,10 +60,10 @@ from edgemerge.agent.industrial import (
     PolledSource,
     Register,
 )
-from edgemerge.agent.interfaces import Features, Sink, Source
+from edgemerge.agent.interfaces import Features, Sink, Source, Verdict
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
-from edgemerge.agent.quality import DataQuality
+from edgemerge.agent.quality import DataQuality, ProblemEvent
 from edgemerge.agent.reports import DeviceReporter, describe_values
 from edgemerge.agent.reviewer import MAX_REASON_CHARS, Reviewer
 from edgemerge.agent.rows import (
@@ -618,6 +620,8 @@ def run_device(
         sinks: Receive verdicts in addition to the sinks of the configuration.
         tell: Called with READY when readings can be judged, and with STOPPING when no more are.
     """
+    if config.next is not None:
+        return Generations(config, stop, clock, sinks, tell).run(config.next)
     return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell)
 
 
@@ -912,6 +916,183 @@ def _ending(agent: Agent) -> Ending:
     return Ending(1, agent.keeper.trouble) if agent.keeper.trouble else Ending(0)
 
 
+MAX_WITHHELD = 1000  # verdicts of the next generation, while the former one ends
+
+
+class FormerAlarm:
+    """A sink of the former generation: remembers whether it is in alarm."""
+
+    def __init__(self) -> None:
+        """Begin without an alarm."""
+        self.alarm = False
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Look at a verdict."""
+        self.alarm = verdict.alarm
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Need none."""
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+class Handover:
+    """A sink of the next generation: delivers nothing until the former one has ended.
+
+    `ready` is set when the next one watches, and the former one is not in alarm. While that one is,
+    the next one does not learn. When the former one has ended, the sinks are made, and get the
+    verdicts since then first: some rows are judged twice, and none goes unseen.
+
+    Args:
+        config: The next generation, with its sinks.
+        former: Whether the former one is in alarm.
+        sinks: More sinks, from then on.
+    """
+
+    def __init__(self, config: Config, former: FormerAlarm, sinks: Iterable[Sink] = ()) -> None:
+        """Wait for the next generation to watch."""
+        self._config, self._former, self._more = config, former, tuple(sinks)
+        self._sinks: list[Sink] | None = None
+        self._withheld: deque[Verdict] = deque(maxlen=MAX_WITHHELD)
+        self._paused: bool | None = None  # learning, by us; None: not known yet
+        self.ready, self.former_ended = Event(), Event()
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Deliver a verdict if the former generation has ended."""
+        if verdict.ready and not self._former.alarm:
+            self.ready.set()
+        if self.ready.is_set():
+            self._withheld.append(verdict)
+        self._own_sinks()
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Deliver the status, likewise."""
+        for sink in self._own_sinks():
+            sink.status(status)
+
+    def problem(self, device: str, event: ProblemEvent) -> None:
+        """Deliver a problem with the data, likewise."""
+        for sink in self._own_sinks():
+            deliver = getattr(sink, "problem", None)
+            if deliver is not None:
+                deliver(device, event)
+
+    def commands(self) -> list[Any]:
+        """Return commands of the sinks, and when to learn: not while the former is in alarm."""
+        found = [each for sink in self._own_sinks() for each in getattr(sink, "commands", list)()]
+        pause = self._former.alarm and not self.former_ended.is_set()
+        if pause != self._paused:
+            self._paused = pause
+            found.append({"command": "learn", "on": not pause})
+        return found
+
+    def close(self) -> None:
+        """Close the sinks that were made here."""
+        for sink in self._sinks or ():
+            if sink not in self._more:
+                sink.close()
+
+    def _own_sinks(self) -> list[Sink]:
+        if self._sinks is None:
+            if not self.former_ended.is_set():
+                return []
+            try:
+                self._sinks = [*make_sinks(self._config), *self._more]
+            except (EdgemergeError, ImportError, OSError) as error:
+                self._sinks = [*self._more]
+                logger.error("no sink can be used", extra={"values": {"why": error}})
+        while self._withheld:
+            verdict = self._withheld.popleft()
+            for sink in self._sinks:
+                sink.verdict(verdict)
+        return self._sinks
+
+
+class Generations:
+    """A device, and its next generation beside it; when that watches, it goes on alone.
+
+    Each has a source, a state and an exchange of its own, so that the former one judges as if it
+    were alone. The next one is started again if it fails. The sinks are the same, so those of the
+    next one are made when the former one has ended.
+
+    Args:
+        config: The former generation, with the next one.
+        stop: Set it to end both.
+        clock: The time of day in seconds.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
+        tell: Called with READY and STOPPING.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        stop: Event,
+        clock: Callable[[], float],
+        sinks: Iterable[Sink],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Start nothing yet."""
+        self._config, self._stop, self._clock = config, stop, clock
+        self._sinks, self._tell = tuple(sinks), tell
+        self._former_stop, self._next_stop, self._replaced = Event(), Event(), Event()
+
+    def run(self, following: Config) -> Ending:
+        """Run both until one is left, and that one until it ends."""
+        former = FormerAlarm()
+        handover = Handover(following, former, self._sinks)
+        beside = DeviceThread(
+            replace(following, sinks=()),
+            self._next_stop,
+            self._clock,
+            lambda _error: 1,
+            sinks=[handover],
+        )
+        watch = in_context(partial(self._watch, following, handover, beside))
+        watcher = Thread(target=watch, name="generations", daemon=True)
+        watcher.start()
+        try:
+            ending = _run_one(
+                replace(self._config, next=None),
+                stop=self._former_stop,
+                clock=self._clock,
+                sinks=[*self._sinks, former],
+                tell=self._tell_of_former,
+            )
+            while beside.is_alive and not self._stop.wait(POLL_S):
+                if self._replaced.is_set():
+                    handover.former_ended.set()
+                elif ending.code:
+                    break
+        finally:
+            self._former_stop.set()
+            self._next_stop.set()
+            watcher.join()
+            beside.join()
+            handover.close()
+        if not self._replaced.is_set():
+            return ending
+        self._tell(STOPPING)
+        return beside.ending
+
+    def _watch(self, following: Config, handover: Handover, beside: DeviceThread) -> None:
+        """End the former generation when asked to, or when the next one watches."""
+        while not self._former_stop.wait(POLL_S):
+            if self._stop.is_set():
+                self._former_stop.set()
+            elif handover.ready.is_set():
+                (following.state / REPLACED_FILE).touch()
+                logger.info("the next generation watches, and replaces the former one")
+                self._replaced.set()
+                self._former_stop.set()
+            else:
+                beside.tend()
+
+    def _tell_of_former(self, told: str) -> None:
+        if told != STOPPING or not self._replaced.is_set():
+            self._tell(told)
+
+
 class DeviceThread:
     """Runs one device, again and again if it fails; `state` says in words what it does now.
 
@@ -920,6 +1101,7 @@ class DeviceThread:
         stop: Set it to end the device.
         clock: The time of day in seconds.
         exit_code: Returns the exit code for an error.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
     """
 
     def __init__(
@@ -928,9 +1110,11 @@ class DeviceThread:
         stop: Event,
         clock: Callable[[], float],
         exit_code: Callable[[Exception], int],
+        *,
+        sinks: Iterable[Sink] = (),
     ) -> None:
         """Start the thread."""
-        self.config = config
+        self.config, self._sinks = config, tuple(sinks)
         self.state, self.ending = "starting", Ending(0)
         self._stop, self._clock, self._exit_code = stop, clock, exit_code
         self._backoff = Backoff(FIRST_RESTART_S, MAX_RESTART_S, Random(config.device))
@@ -966,7 +1150,11 @@ class DeviceThread:
         began = time.monotonic()
         try:
             self.ending = run_device(
-                self.config, stop=self._stop, clock=self._clock, tell=self._follow
+                self.config,
+                stop=self._stop,
+                clock=self._clock,
+                sinks=self._sinks,
+                tell=self._follow,
             )
         except (EdgemergeError, OSError) as error:
             self.ending = Ending(self._exit_code(error), str(error))

@@ -98,6 +98,8 @@ def _need_extras(config: Any) -> None:
     for extra, package in packages.items():
         if extra in kinds:
             needs(extra, package)
+    if config.next is not None:
+        _need_extras(config.next)
 
 
 def _print_config(settings: Any, *, as_json: bool) -> None:
@@ -157,11 +159,12 @@ def config_as_json(config: Any) -> dict[str, Any]:
     shared = config.projection
     projection = None if shared is None else with_old_keys(describe_projection(shared))
     found = {name: _to_json(value) for name, value in _tables(config).items()}
-    return found | {"projection": projection}
+    following = None if config.next is None else config_as_json(config.next)
+    return found | {"projection": projection} | ({"next": following} if following else {})
 
 
 def _tables(config: Any) -> dict[str, Any]:
-    others = ("projection", "given", "file")
+    others = ("projection", "next", "given", "file")
     return {name: value for name, value in vars(config).items() if name not in others}
 
 
@@ -169,7 +172,10 @@ def config_summary(config: Any) -> dict[str, str]:
     """Return one line per table: its kind, and every value that is not the default."""
     shared = "from the fleet" if config.projection is None else str(config.projection)
     found = {name: _summary_line(value) for name, value in _tables(config).items()}
-    return found | {"projection": shared}
+    found["projection"] = shared
+    if config.next is not None:
+        found["next"] = f"{config.next.state}, until it watches"
+    return found
 
 
 def _summary_line(value: Any) -> str:

@@ -329,6 +329,9 @@ def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
         yield Finding(level, "fleet", fleet_words(held, why), advice)
     yield from check_source(config)
     yield from check_exchange(config.exchange, asked=asked)
+    if config.next is not None:
+        for finding in check_device(config.next, asked=config.exchange.url):
+            yield finding._replace(about=f"next: {finding.about}")
 
 
 def check_source(config: Any) -> Iterator[Finding]:
