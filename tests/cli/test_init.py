@@ -111,6 +111,7 @@ def test_what_cannot_be_is_told_with_its_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = pump(tmp_path / "pump.csv")
     assert "is no file" in failure(call("init", "gone.csv"), ExitCode.NO_DATA)
+    assert 'kind = "opcua" or "modbus"' in failure(call("init", "opc.tcp://plc:4840"))
     words = failure(call("init", path, "--columns", "Drück"), ExitCode.USAGE)
     assert "found no column 'Drück', expected some of Zeit, Durchfluss" in words
     words = failure(call("init", path, "--device", "pump 3"), ExitCode.USAGE)

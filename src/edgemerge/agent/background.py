@@ -69,6 +69,13 @@ class SyncSchedule:
         self._backoff = Backoff(SYNC_FIRST_DELAY_S, longest_s, self._random, SYNC_MAX_DELAY_S)
         self.next = inf
 
+    def change(self, every_s: float, jitter: float, now: float) -> None:
+        """Exchange at another interval, from the next exchange on, which comes no later."""
+        self._every_s, self._jitter = every_s, jitter
+        self._backoff.max_s = min(every_s, SYNC_MAX_DELAY_S)
+        spread = 1.0 + jitter * (2.0 * self._random.random() - 1.0)
+        self.next = min(self.next, now + every_s * spread) if every_s else inf
+
     def start(self, now: float) -> None:
         """Be due at a random time within the first interval."""
         self._wait(now, self._random.random() * self._every_s)
@@ -108,6 +115,10 @@ class ReportSchedule:
         self._backoff = Backoff(REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S, Random(device))
         self._begun, self._next = -inf, -inf
         self._urgent = False
+
+    def change(self, every_s: float) -> None:
+        """Report at another interval, from the next answer on."""
+        self._own_s = every_s
 
     @property
     def failures(self) -> int:

@@ -419,6 +419,10 @@ class StateSaver:
         self._written: list[SavedCallback] = []  # for the copy that is being written
         self.trouble = ""
 
+    def change(self, often: SaveConfig) -> None:
+        """Save as often as another configuration says."""
+        self._save_config = often
+
     @property
     def busy(self) -> bool:
         """Whether a state is being written."""

@@ -522,6 +522,10 @@ class Synchronizer:
         """What adopting did to our own level, if what is held now was adopted since the start."""
         return self._sharing.shift
 
+    def change(self, config: SyncConfig) -> None:
+        """Exchange as often as another configuration says; the rest stays as it is."""
+        self._schedule.change(config.every_s, config.jitter, self._clocks.steady())
+
     def sharing_of(self, fault: str) -> str:
         """Return in words whether a fault of this device is shared, and if not, why."""
         return self._sharing.faults.sharing_of(fault)

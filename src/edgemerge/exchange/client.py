@@ -229,6 +229,37 @@ class ServerClient:
         path = ("fleets", fleet, "devices", device, "settings", str(version))
         return _dict(self._ask("DELETE", *path))
 
+    def configuration(self, fleet: str, device: str | None = None) -> dict[str, Any]:
+        """Return the configuration of a fleet's agents, or of one device, and what became of it."""
+        return _dict(self._ask("GET", *_configuration_path(fleet, device)))
+
+    def configure(
+        self,
+        fleet: str,
+        tables: Mapping[str, Any],
+        *,
+        device: str | None = None,
+        comment: str = "",
+    ) -> dict[str, Any]:
+        """Replace the configuration of a fleet's agents; each applies it when it next reports.
+
+        Args:
+            fleet: Name of the fleet.
+            tables: As in the agent's file; only keys of `ALLOWED_KEYS`, and some sinks.
+            device: A single device, whose tables go on top; None for all.
+            comment: One line for those who read the log.
+        """
+        body = json.dumps({"tables": tables, "comment": comment}).encode()
+        path = _configuration_path(fleet, device)
+        return _dict(self._ask("PUT", *path, body=body, headers=JSON_HEADERS))
+
+    def undo_configuration(
+        self, fleet: str, version: int, *, device: str | None = None
+    ) -> dict[str, Any]:
+        """Go back to the configuration before a version, which must be the newest."""
+        path = _configuration_path(fleet, device)
+        return _dict(self._ask("DELETE", *path, str(version)))
+
     def receivers(self, fleet: str) -> list[dict[str, Any]]:
         """Return who is told of what happens in a fleet, without secrets."""
         return _list(self._ask("GET", "fleets", fleet, "receivers"))
@@ -388,7 +419,8 @@ class ReportAnswer(NamedTuple):
     `desired` is the revision of the device's desired state; older servers send only `choice`, the
     number of the operator's newest choice. `monitor` says that the server takes the status of the
     monitor, `settings` that it takes the version of settings and values of inputs, `problems` that
-    it takes problems with the data; older ones refuse them.
+    it takes problems with the data, `configuration` that it takes the version of that; older ones
+    refuse them.
     """
 
     every_s: float | None = None
@@ -397,6 +429,7 @@ class ReportAnswer(NamedTuple):
     monitor: bool = False
     settings: bool = False
     problems: bool = False
+    configuration: bool = False
 
 
 class DesiredState(NamedTuple):
@@ -406,7 +439,8 @@ class DesiredState(NamedTuple):
     leave out, as (device, incarnation, pattern); only their number where devices read totals only.
     `reviews` are decisions about the device's patterns and episodes, each with a "number"; None if
     the server knows none. `settings` are those of the device that an operator changed, with a
-    "version"; None if the server knows none.
+    "version"; None if the server knows none. `configuration` is the fleet's, with a "version" and
+    "tables", likewise.
     """
 
     revision: int
@@ -414,13 +448,15 @@ class DesiredState(NamedTuple):
     excluded: tuple[tuple[str, int, str], ...] | int = ()
     reviews: tuple[dict[str, Any], ...] | None = None
     settings: dict[str, Any] | None = None
+    configuration: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the document as plain JSON; `parse_desired` reads it back."""
         adopt = {"devices": self.devices, "excluded": self.excluded}
         found = {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
         found |= {} if self.reviews is None else {"reviews": list(self.reviews)}
-        return found | ({} if self.settings is None else {"settings": self.settings})
+        later = {"settings": self.settings, "configuration": self.configuration}
+        return found | {name: each for name, each in later.items() if each is not None}
 
 
 def parse_desired(document: object) -> DesiredState:
@@ -430,7 +466,8 @@ def parse_desired(document: object) -> DesiredState:
         RejectedError: The document has another format or a value of the wrong type.
 
     >>> parse_desired({"format": 1, "revision": 7, "adopt": {"devices": ["pump-1"], "excluded": 2}})
-    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None, settings=None)
+    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None, settings=None,
+                 configuration=None)
     """
     if not isinstance(document, dict) or document.get("format") != DESIRED_FORMAT:
         raise RejectedError(f"found no desired state of format {DESIRED_FORMAT}: update the agent")
@@ -445,9 +482,13 @@ def parse_desired(document: object) -> DesiredState:
     elif _number(excluded) is None:
         raise RejectedError("found adopt.excluded in a desired state, expected a list of keys")
     names = None if devices is None else tuple(devices)
-    reviews, settings = _reviews(document.get("reviews")), document.get("settings")
-    has_version = isinstance(settings, dict) and _number(settings.get("version")) is not None
-    return DesiredState(revision, names, excluded, reviews, settings if has_version else None)
+    later = (_versioned(document.get(name)) for name in ("settings", "configuration"))
+    return DesiredState(revision, names, excluded, _reviews(document.get("reviews")), *later)
+
+
+def _versioned(found: object) -> dict[str, Any] | None:
+    has_version = isinstance(found, dict) and _number(found.get("version")) is not None
+    return found if has_version else None  # type: ignore[return-value] # it is a dict then
 
 
 def in_device_time(desired: DesiredState, date: str, now: float) -> DesiredState:
@@ -483,6 +524,11 @@ def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
     if not isinstance(found, list):
         return None
     return tuple(each for each in found if isinstance(each, dict) and _number(each.get("number")))
+
+
+def _configuration_path(fleet: str, device: str | None) -> tuple[str, ...]:
+    whose = () if device is None else ("devices", device)
+    return ("fleets", fleet, *whose, "configuration")
 
 
 def _is_text(found: object) -> bool:
@@ -552,7 +598,10 @@ class ReportClient:
         )
         answer = _dict(reply.must_be(200))
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
-        takes = (answer.get(name) is True for name in ("monitor", "settings", "problems"))
+        takes = (
+            answer.get(name) is True
+            for name in ("monitor", "settings", "problems", "configuration")
+        )
         return ReportAnswer(_interval(answer.get("every_s")), choice, desired, *takes)
 
     def desired(self, known: int | None = None) -> DesiredState | None:

@@ -38,6 +38,7 @@ FLEET_TABLES = (
         "alarms",
         "approvals",
         "choices",
+        "configurations",
         "contributions",
         "devices",
         "episodes",

@@ -30,7 +30,7 @@ from edgemerge.server.reports.history import History
 from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
-from edgemerge.server.settings import SettingsService
+from edgemerge.server.settings import ConfigurationService, SettingsService
 from edgemerge.server.totals import PullResult, PullService
 from edgemerge.server.trust import Waiting
 
@@ -126,6 +126,9 @@ class Service:
             clock=clock,
             latest=self.history.latest,
             changed=self.choices.refresh,
+        )
+        self.configurations = ConfigurationService(
+            database, self.writer, clock=clock, changed=self.choices.refresh
         )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf

@@ -44,7 +44,7 @@ from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS
-from edgemerge.server.settings import settings_of
+from edgemerge.server.settings import configuration_for, settings_of
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 from edgemerge.server.trust import Waiting, WaitingContribution
 
@@ -103,7 +103,10 @@ class ChoiceService:
             found = self._pull_service.rules_cache.rules(tx, fleet).desired(device)
             settings = settings_of(tx, fleet, device).plain
             reviews = waiting_reviews(tx, fleet, device)
-            return agreed, replace(found, reviews=reviews, settings=settings)
+            configuration = configuration_for(tx, fleet, device)
+            return agreed, replace(
+                found, reviews=reviews, settings=settings, configuration=configuration
+            )
 
     def desired_revision(self, fleet: str, device: str) -> int:
         """Return the revision of a device's desired state, 0 as long as nothing was decided.

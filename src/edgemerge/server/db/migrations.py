@@ -264,6 +264,16 @@ MIGRATIONS = (
         ),
         ("alter table releases alter column data set storage external",),
     ),
+    Migration(
+        13,
+        (  # of a device, or of all devices of a fleet, whose `device` is ''
+            "create table configurations (fleet {text} not null, version {integer} not null,"
+            " device {text} not null, at {real} not null, actor {text} not null,"
+            " epoch {integer} not null, body {text} not null,"
+            " primary key (fleet, version)) {end}",
+            "create index configurations_by_device on configurations (fleet, device, version)",
+        ),
+    ),
 )
 
 
