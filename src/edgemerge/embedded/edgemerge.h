@@ -106,7 +106,7 @@ typedef struct {
 #define EM_PACKED(N) ((size_t)(N) * ((size_t)(N) + 1) / 2)
 #define EM_WORDS(n, N)                                                                            \
     (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) +                                         \
-     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + 2 * (size_t)(n)) +             \
+     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + (size_t)(n)) +                 \
      EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
 #define EM_PATTERN_WORDS(n, N)                                                                    \
     (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) + EM_REALS(3 * (size_t)(n)) +              \
@@ -152,13 +152,14 @@ typedef struct em_device {
     em_pattern *pattern;    /* what it has not learnt and waits for a review, or NULL */
     const uint8_t *others;  /* received arrays U, V, C, S as float64, or NULL */
     int64_t others_count;   /* in quanta of the count, as it was sent */
-    em_real *P, *B, *g, *k, *row, *e;
+    em_real *P, *B, *g, *k, *e;
     int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_OF, n) odd ones that wait */
     double ridge, trace;  /* of P */
     double asked;         /* the ridge for the sums; P may have needed a larger one */
     double J, norm;       /* of B: least squares with ridge, and |B|^2 */
     double squares, freedom; /* of B on own samples, once they set the scale */
     uint16_t steps;       /* since P was solved; EM_SOLVE_EVERY: it is due */
+    uint8_t trace_bits;   /* of the sums: another ridge suits them when it changes */
     float limit;          /* of the alarm level; 4 unless set */
     uint32_t commissioning; /* samples that are learnt before it watches; 16 N unless set */
     float level, scores[EM_OF];
@@ -227,13 +228,20 @@ static inline void em_integers_to_grid(const em_projection *p, const int32_t *re
     }
 }
 
+static inline uint32_t em_read32(const uint8_t *bytes) {
+    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline uint64_t em_read64(const uint8_t *bytes) {
+    return em_read32(bytes) | (uint64_t)em_read32(bytes + 4) << 32;
+}
+
 static inline int32_t em_look_up(const em_projection *p, int32_t point) {
     /* the number of changes before a point of the table */
     uint32_t found = p->ranks[point >> 8];
     const uint8_t *rises = p->rises + (point >> 8) * 32;
     for (int32_t left = point & 255; left > 0; left -= 32, rises += 4) {
-        uint32_t bits = rises[0] | (uint32_t)rises[1] << 8 | (uint32_t)rises[2] << 16 |
-                        (uint32_t)rises[3] << 24;
+        uint32_t bits = em_read32(rises);
         if (left < 32) bits &= ((uint32_t)1 << left) - 1;
         bits -= bits >> 1 & 0x55555555; /* counts of two bits, then of four, of eight, of all */
         bits = (bits & 0x33333333) + (bits >> 2 & 0x33333333);
@@ -296,12 +304,6 @@ static inline size_t em_at(unsigned N, unsigned i, unsigned j) {
     return (size_t)i * N - (size_t)i * (i + 1) / 2 + j;
 }
 
-static inline uint64_t em_read64(const uint8_t *bytes) {
-    uint64_t found = 0;
-    for (int i = 7; i >= 0; i--) found = (found << 8) | bytes[i];
-    return found;
-}
-
 static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found) {
     /* a float64 in counts of 2^-bits; EM_BAD_BYTES unless it is a whole one below 2^53 */
     uint64_t word = em_read64(bytes);
@@ -320,9 +322,13 @@ static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found)
 }
 
 static inline int64_t em_other(const em_device *d, size_t place) {
-    int64_t found = 0;
-    if (d->others) (void)em_quanta(d->others + 8 * place, 2u * d->projection->grid_bits, &found);
-    return found; /* checked when it was adopted */
+    /* the same for a number that was checked when it was adopted; 0 if there is none */
+    if (!d->others) return 0;
+    uint64_t word = em_read64(d->others + 8 * place);
+    unsigned bits = 1075u - 2u * d->projection->grid_bits - (unsigned)(word >> 52 & 2047);
+    if (bits > 52) return 0;
+    uint64_t one = (uint64_t)1 << 52, size = ((word & (one - 1)) | one) >> bits;
+    return word >> 63 ? -(int64_t)size : (int64_t)size;
 }
 
 static inline double em_unit(const em_projection *p) {
@@ -377,40 +383,40 @@ static inline void em_add(const em_device *d, em_sums *to) {
 
 /* ---------------------------------------------------------------------------------- readout */
 
-static inline double em_ridge(const em_device *d) {
+static inline unsigned em_trace_bits(const em_device *d) {
+    /* the least k for which N * 2^k quanta are no less than the trace of U */
+    unsigned N = d->projection->N, bits = 0, own = (unsigned)em_on_own_scale(d);
+    uint64_t trace = 0, most = N;
+    size_t at = 0;
+    for (unsigned i = 0; i < N; at += N - i++)
+        trace += (uint64_t)(d->own.U[at] + (own ? 0 : em_other(d, at)));
+    for (; most < trace; most *= 2) bits++;
+    return bits;
+}
+
+static inline double em_ridge(const em_projection *p, unsigned bits) {
     /* small against U, in powers of two, as in Python */
-    const em_projection *p = d->projection;
-    int64_t trace = 0;
-    for (unsigned i = 0; i < p->N; i++) {
-        size_t at = em_at(p->N, i, i);
-        trace += d->own.U[at] + (em_on_own_scale(d) ? 0 : em_other(d, at));
-    }
-    double least = (double)p->N * em_unit(p), found = (double)p->ridge;
-    if (trace <= 0) return least;
-    double mean = (double)trace * em_unit(p) / (double)p->N, power = 1.0;
-    while (power < mean) power *= 2.0;
-    while (power / 2.0 >= mean) power /= 2.0;
-    found *= power;
+    double least = (double)p->N * em_unit(p), found = (double)p->ridge * em_unit(p);
+    while (bits--) found *= 2.0;
     return found > least ? found : least;
 }
 
 static inline int em_sweep(em_device *d, double ridge) {
     /* P = (U + ridge I)^-1 on one triangle, without a square root; 0 if a pivot is not positive */
     unsigned N = d->projection->N;
-    em_real *P = d->P, *column = d->k;
+    size_t at = 0;
+    em_real *P = d->P, *column = d->k, unit = (em_real)em_unit(d->projection);
     for (size_t i = 0; i < EM_PACKED(N); i++)
-        P[i] = (em_real)((double)(d->own.U[i] + em_other(d, i)) * em_unit(d->projection));
-    for (unsigned i = 0; i < N; i++) P[em_at(N, i, i)] += (em_real)ridge;
+        P[i] = (em_real)(d->own.U[i] + em_other(d, i)) * unit;
+    for (unsigned i = 0; i < N; at += N - i++) P[at] += (em_real)ridge;
     for (unsigned k = 0; k < N; k++) {
-        em_real pivot = P[em_at(N, k, k)];
+        em_real pivot = P[em_at(N, k, k)], *row = P;
         if (!(pivot > 0)) return 0;
         for (unsigned i = 0; i < N; i++) column[i] = P[em_at(N, i, k)];
+        column[k] = 0; /* so that row and column k stay as they are */
         for (unsigned i = 0; i < N; i++) {
             em_real share = column[i] / pivot;
-            em_real *row = P + em_at(N, i, i);
-            if (i == k) continue;
-            for (unsigned j = i; j < N; j++, row++)
-                if (j != k) *row -= share * column[j];
+            for (unsigned j = i; j < N; j++) *row++ -= share * column[j];
         }
         for (unsigned i = 0; i < N; i++) P[em_at(N, i, k)] = column[i] / pivot;
         P[em_at(N, k, k)] = -1 / pivot;
@@ -419,73 +425,115 @@ static inline int em_sweep(em_device *d, double ridge) {
     return 1;
 }
 
-static inline void em_load_V(const em_device *d, unsigned i, em_real *row) {
-    unsigned n = d->projection->n;
-    size_t at = (size_t)i * n, others = EM_PACKED(d->projection->N) + at;
-    for (unsigned j = 0; j < n; j++)
-        row[j] = (em_real)((double)(d->own.V[at + j] + em_other(d, others + j)) *
-                           em_unit(d->projection));
+static inline void em_times_P(const em_device *d, const em_real *from, em_real *to) {
+    /* to = P from, both (N) */
+    unsigned N = d->projection->N;
+    const em_real *P = d->P;
+    memset(to, 0, N * sizeof(em_real));
+    for (unsigned i = 0; i < N; i++) {
+        em_real each = from[i], sum = *P++ * each;
+        for (unsigned j = i + 1; j < N; j++) {
+            em_real p = *P++;
+            sum += p * from[j];
+            to[j] += p * each;
+        }
+        to[i] += sum;
+    }
 }
 
-static inline double em_fix_column(em_device *d, unsigned j) {
-    /* round column j of B to whole numbers of 24 bits, which are left in k; return their unit */
-    unsigned n = d->projection->n, N = d->projection->N;
-    em_real largest = 0, unit = 1;
-    for (unsigned i = 0; i < N; i++) {
-        em_real size = d->B[(size_t)i * n + j];
-        if (size < 0) size = -size;
-        if (size > largest) largest = size;
+/* A sum times a whole number of 32 bits, in two parts: upper * 2^32 + lower. */
+typedef struct {
+    int64_t upper, lower;
+} em_product;
+
+static inline int32_t em_upper(int64_t value) {
+    /* with it, value is upper * 2^32 + its lower 32 bits as a signed number */
+    return (int32_t)((uint32_t)((uint64_t)value >> 32) + ((uint32_t)value >> 31));
+}
+
+static inline void em_multiply(em_product *to, int64_t sum, int32_t times) {
+    to->upper += (int64_t)em_upper(sum) * times;
+    to->lower += (int64_t)(int32_t)(uint32_t)sum * times;
+}
+
+static inline int32_t em_whole(const em_device *d, unsigned i) {
+    int32_t found;
+    memcpy(&found, d->k + i, 4);
+    return found;
+}
+
+static inline unsigned em_fix_column(em_device *d, unsigned j) {
+    /* leave column j of B in k, as whole numbers of 2^-s; return s. N of them times 2^31 stay below
+     * 2^62; if the column is too large for that, all of them are 0 */
+    unsigned n = d->projection->n, N = d->projection->N, s = 0;
+    em_real largest = 0, most = (em_real)(INT32_MAX / (int32_t)N), scale;
+    const em_real *B = d->B + j;
+    for (unsigned i = 0; i < N; i++, B += n) {
+        em_real size = *B < 0 ? -*B : *B;
+        if (!(size <= largest)) largest = size; /* NaN, too */
     }
-    for (int i = 0; i < 100 && largest / unit >= 16777215; i++) unit *= 2;
-    for (int i = 0; i < 100 && largest / unit < 8388607; i++) unit /= 2;
-    for (unsigned i = 0; i < N; i++) {
-        em_real *B = d->B + (size_t)i * n + j;
-        int32_t whole = (int32_t)(*B / unit);
+    for (scale = 1; s < 30 && largest * scale * 2 < most; s++) scale *= 2;
+    B = d->B + j;
+    for (unsigned i = 0; i < N; i++, B += n) {
+        int32_t whole = largest < most ? (int32_t)(*B * scale) : 0;
         memcpy(d->k + i, &whole, 4);
-        *B = (em_real)whole * unit; /* exact */
     }
-    return (double)unit;
+    return s;
 }
 
-static inline double em_residual(const em_device *d, unsigned i, unsigned j, double unit) {
-    /* (V - (U + ridge I) B) at (i, j), where B is in k: by integers, in two parts of U */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
-    size_t at = (size_t)i * n + j, u = i;
-    int64_t upper = 0, lower = 0;
-    for (unsigned k = 0; k < N; k++) {
-        int64_t sum = d->own.U[u] + em_other(d, u);
-        int64_t low = sum & 0x3FFFFFF;
-        int32_t B;
-        memcpy(&B, d->k + k, 4);
-        upper += (int64_t)(int32_t)((sum - low) / 0x4000000) * B;
-        lower += (int64_t)(int32_t)low * B;
-        u += k < i ? N - 1 - k : 1; /* down the column, then along the row */
+static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all, em_real ridge) {
+    /* g = V - (U + ridge I)B for column j, of all sums or of own ones, where B is in k as whole
+     * numbers of 2^-s: by integers, as most digits cancel. Returns the sum of B(V + g). */
+    unsigned n = d->projection->n, N = d->projection->N;
+    em_real unit = (em_real)1 / (em_real)((uint32_t)1 << s), along = 0;
+    em_real quantum = (em_real)em_unit(d->projection);
+    em_product BV = {0, 0};
+    for (unsigned i = 0; i < N; i++) {
+        em_product UB = {0, 0};
+        size_t at = (size_t)i * n + j;
+        const int64_t *U = d->own.U + i;
+        int64_t V = d->own.V[at];
+        unsigned k = 0;
+        for (; k < i; U += N - ++k) em_multiply(&UB, *U, em_whole(d, k)); /* down the column */
+        for (; k < N; k++) em_multiply(&UB, *U++, em_whole(d, k));         /* along the row */
+        if (all && d->others) {
+            V += em_other(d, EM_PACKED(N) + at);
+            for (k = 0; k < N; k++) em_multiply(&UB, em_other(d, em_at(N, i, k)), em_whole(d, k));
+        }
+        em_multiply(&UB, V, -((int32_t)1 << s));
+        em_multiply(&BV, V, em_whole(d, i));
+        em_real upper = (em_real)(UB.upper + em_upper(UB.lower));
+        em_real lower = (em_real)(int32_t)(uint32_t)UB.lower, B = (em_real)em_whole(d, i) * unit;
+        d->g[i] = -(upper * 4294967296 + lower) * unit * quantum - ridge * B;
+        along += B * d->g[i];
     }
-    double found = ((double)upper * 67108864.0 + (double)lower) * unit;
-    found = ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
-    return found - d->ridge * (double)d->B[at];
+    return ((double)BV.upper * 4294967296.0 + (double)BV.lower) * (double)(unit * quantum) +
+           (double)along;
+}
+
+static inline double em_S(const em_device *d, unsigned j, int all) {
+    unsigned n = d->projection->n, N = d->projection->N;
+    size_t at = EM_PACKED(N) + (size_t)N * n + n + j;
+    return (double)(d->own.S[j] + (all ? em_other(d, at) : 0)) * em_unit(d->projection);
+}
+
+static inline double em_column_squares(em_device *d, unsigned j, int all) {
+    /* M10: the squared error of input j, of all samples or of own ones */
+    unsigned s = em_fix_column(d, j);
+    return em_S(d, j, all) - em_residuals(d, j, s, all, 0);
 }
 
 static inline void em_fit_own(em_device *d) {
     /* M10: how well B fits own samples, and tr(U_own P) */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
+    unsigned N = d->projection->N;
     double squares = 0.0, freedom = 0.0;
-    for (unsigned j = 0; j < n; j++) squares += (double)d->own.S[j];
-    for (unsigned i = 0; i < N; i++) {
-        for (unsigned k = 0; k < N; k++)
-            freedom += (double)d->own.U[em_at(N, i, k)] * (double)d->P[em_at(N, i, k)];
-        for (unsigned j = 0; j < n; j++) {
-            size_t at = (size_t)i * n + j;
-            double UB = 0.0;
-            for (unsigned k = 0; k < N; k++)
-                UB += (double)d->own.U[em_at(N, i, k)] * (double)d->B[(size_t)k * n + j];
-            squares += (double)d->B[at] * (UB - 2.0 * (double)d->own.V[at]);
-        }
-    }
-    d->squares = squares > 0.0 ? squares * em_unit(p) : 0.0;
-    d->freedom = freedom * em_unit(p);
+    size_t at = 0;
+    for (unsigned j = 0; j < d->projection->n; j++) squares += em_column_squares(d, j, 0);
+    for (unsigned i = 0; i < N; i++)
+        for (unsigned k = i; k < N; k++, at++)
+            freedom += (k > i ? 2.0 : 1.0) * (double)d->own.U[at] * (double)d->P[at];
+    d->squares = squares > 0.0 ? squares : 0.0;
+    d->freedom = freedom * em_unit(d->projection);
 }
 
 /* Solve P and B afresh from the sums. em_take does so when it is due; call it in an idle moment
@@ -493,44 +541,40 @@ static inline void em_fit_own(em_device *d) {
 static inline void em_solve(em_device *d) {
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    d->ridge = d->asked = em_ridge(d);
+    em_real unit = (em_real)em_unit(p);
+    d->trace_bits = (uint8_t)em_trace_bits(d);
+    d->ridge = d->asked = em_ridge(p, d->trace_bits);
     while (!em_sweep(d, d->ridge)) d->ridge *= 10.0;
     memset(d->B, 0, (size_t)N * n * sizeof(em_real));
+    size_t at = 0;
     for (unsigned k = 0; k < N; k++) { /* M3 */
-        em_load_V(d, k, d->row);
+        for (unsigned j = 0; j < n; j++, at++)
+            d->e[j] = (em_real)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * unit;
         for (unsigned i = 0; i < N; i++) {
             em_real share = d->P[em_at(N, i, k)], *B = d->B + (size_t)i * n;
-            for (unsigned j = 0; j < n; j++) B[j] += share * d->row[j];
+            for (unsigned j = 0; j < n; j++) B[j] += share * d->e[j];
         }
     }
-    double J = 0.0, norm = 0.0, trace = 0.0;
-    for (unsigned j = 0; j < n; j++)
-        J += (double)(d->own.S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
+    d->J = d->norm = d->trace = 0.0;
     for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
-        double unit = em_fix_column(d, j);
-        for (unsigned i = 0; i < N; i++) {
-            double residual = em_residual(d, i, j, unit);
-            size_t at = (size_t)i * n + j;
-            d->g[i] = (em_real)residual;
-            J -= (double)d->B[at] *
-                 ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * em_unit(p) + residual);
+        unsigned s = em_fix_column(d, j);
+        em_real *B = d->B + j, norm = 0, more = 0;
+        d->J += em_S(d, j, 1) - em_residuals(d, j, s, 1, (em_real)d->ridge);
+        for (unsigned i = 0; i < N; i++, B += n)
+            *B = (em_real)em_whole(d, i) / (em_real)((uint32_t)1 << s); /* exact */
+        em_times_P(d, d->g, d->k);
+        B = d->B + j;
+        for (unsigned i = 0; i < N; i++, B += n) {
+            *B += d->k[i];
+            more += d->g[i] * d->k[i];
+            norm += *B * *B;
         }
-        for (unsigned i = 0; i < N; i++) {
-            em_real more = 0;
-            for (unsigned k = 0; k < N; k++) more += d->P[em_at(N, i, k)] * d->g[k];
-            d->k[i] = more;
-        }
-        for (unsigned i = 0; i < N; i++) {
-            size_t at = (size_t)i * n + j;
-            J -= (double)d->g[i] * (double)d->k[i];
-            d->B[at] += d->k[i];
-            norm += (double)d->B[at] * (double)d->B[at];
-        }
+        d->J -= (double)more;
+        d->norm += (double)norm;
     }
-    for (unsigned i = 0; i < N; i++) trace += (double)d->P[em_at(N, i, i)];
-    d->J = J > 0.0 ? J : 0.0;
-    d->norm = norm;
-    d->trace = trace;
+    at = 0;
+    for (unsigned i = 0; i < N; at += N - i++) d->trace += (double)d->P[at];
+    if (d->J < 0.0) d->J = 0.0;
     d->steps = 0;
     if (em_on_own_scale(d)) em_fit_own(d);
 }
@@ -541,22 +585,15 @@ static inline void em_look(em_device *d, double *squares, double *leverage) {
     unsigned n = p->n, N = p->N;
     em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits), lever = 0, sum = 0;
     for (unsigned j = 0; j < n; j++) d->e[j] = (em_real)d->x[j] * step;
-    memset(d->g, 0, N * sizeof(em_real));
-    const em_real *P = d->P;
     for (unsigned i = 0; i < N; i++) {
-        em_real h = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
-        d->k[i] = h;
-        d->g[i] += *P++ * h;
-        for (unsigned j = i + 1; j < N; j++, P++) {
-            d->g[i] += *P * ((em_real)d->h[j] * step);
-            d->g[j] += *P * h;
-        }
+        em_real h = d->k[i] = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
         for (unsigned j = 0; j < n; j++) d->e[j] -= h * B[j];
     }
+    em_times_P(d, d->k, d->g);
     for (unsigned i = 0; i < N; i++) lever += d->g[i] * d->k[i];
     for (unsigned j = 0; j < n; j++) sum += d->e[j] * d->e[j];
     *squares = (double)sum;
-    *leverage = (double)lever;
+    *leverage = lever > 0 ? (double)lever : 0.0; /* P may have lost digits */
 }
 
 static inline float em_score_of(const em_device *d, double squares, double leverage) {
@@ -644,11 +681,14 @@ static inline int em_score_grid(em_device *d, float *score, em_seen *seen) {
 static inline int em_learn_seen(em_device *d, em_seen seen) {
     /* learn the sample x that was just looked at, and follow P and B */
     int first = !d->own.count && !d->others, scale = em_on_own_scale(d);
-    double asked = d->asked;
     if (em_make_room(d, &d->own)) return EM_FULL;
     if (!first) em_follow(d, seen.squares, seen.leverage);
     em_add(d, &d->own);
-    if (first || scale != em_on_own_scale(d) || asked != em_ridge(d)) d->steps = EM_SOLVE_EVERY;
+    unsigned bits = em_trace_bits(d);
+    if (first || scale != em_on_own_scale(d) ||
+        (bits != d->trace_bits && em_ridge(d->projection, bits) != d->asked))
+        d->steps = EM_SOLVE_EVERY;
+    d->trace_bits = (uint8_t)bits;
     return EM_OK;
 }
 
@@ -674,10 +714,9 @@ static inline int em_init(em_device *d, const em_projection *p, void *memory, si
     d->B = d->P + EM_PACKED(N);
     d->g = d->B + N * n;
     d->k = d->g + N;
-    d->row = d->k + N;
-    d->e = d->row + n;
+    d->e = d->k + N;
     d->x = (int32_t *)(void *)((int64_t *)(void *)d->P +
-                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + 2 * n));
+                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + n));
     d->h = d->x + n;
     d->odd = d->h + N;
     d->limit = 4.0f;
@@ -740,7 +779,7 @@ static inline double em_sqrt(double number) {
     return root;
 }
 
-static inline void em_usual(const em_device *d, em_real *usual) {
+static inline void em_usual(em_device *d, em_real *usual) {
     /* the usual error of each input: M10, M11 */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
@@ -748,22 +787,9 @@ static inline void em_usual(const em_device *d, em_real *usual) {
     double count = (double)d->own.count + (own ? 0.0 : (double)d->others_count * em_unit(p));
     double freedom = own ? d->freedom : (double)N - d->ridge * d->trace;
     double spare = 1.0 - freedom / count, floor = em_unit(p) / 12.0;
-    size_t V = EM_PACKED(N), S = V + (size_t)N * n + n;
     if (spare < 1e-6) spare = 1e-6;
     for (unsigned j = 0; j < n; j++) {
-        double sum = (double)(d->own.S[j] + (own ? 0 : em_other(d, S + j)));
-        for (unsigned i = 0; i < N; i++) {
-            size_t at = (size_t)i * n + j;
-            double UB = 0.0;
-            for (unsigned k = 0; k < N; k++) {
-                size_t u = em_at(N, i, k);
-                UB += (double)(d->own.U[u] + (own ? 0 : em_other(d, u))) *
-                      (double)d->B[(size_t)k * n + j];
-            }
-            UB -= 2.0 * (double)(d->own.V[at] + (own ? 0 : em_other(d, V + at)));
-            sum += (double)d->B[at] * UB;
-        }
-        sum *= em_unit(p) / count / (spare * spare);
+        double sum = em_column_squares(d, j, !own) / count / (spare * spare);
         usual[j] = (em_real)em_sqrt(sum > floor ? sum : floor);
     }
 }
