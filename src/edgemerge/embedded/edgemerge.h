@@ -31,8 +31,11 @@ typedef float em_real;
 #endif
 
 #ifndef EM_SOLVE_EVERY
-#define EM_SOLVE_EVERY 256
+#define EM_SOLVE_EVERY 256 /* samples, at most 65535 */
 #endif
+
+/* Readings become the steps that Python has only if double is a float64, unlike on AVR. */
+typedef char em_double_must_have_64_bits[sizeof(double) == 8 && EM_SOLVE_EVERY < 65536 ? 1 : -1];
 
 enum {
     EM_OK = 0,
@@ -104,13 +107,13 @@ typedef struct {
 } em_projection;
 
 #define EM_PACKED(N) ((size_t)(N) * ((size_t)(N) + 1) / 2)
+#define EM_SUMS(n, N) (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)) /* U, V, C, S */
 #define EM_WORDS(n, N)                                                                            \
-    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) +                                         \
+    (EM_SUMS(n, N) +                                                                              \
      EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + (size_t)(n)) +                 \
      EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
 #define EM_PATTERN_WORDS(n, N)                                                                    \
-    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) + EM_REALS(3 * (size_t)(n)) +              \
-     EM_INTS(EM_BLOCK * (size_t)(n)))
+    (EM_SUMS(n, N) + EM_REALS(3 * (size_t)(n)) + EM_INTS(EM_BLOCK * (size_t)(n)))
 #define EM_PATTERN_BYTES(n, N) (8 * EM_PATTERN_WORDS(n, N))
 #define EM_REALS(count) (((count) * sizeof(em_real) + 7) / 8)
 #define EM_INTS(count) (((count) * 4 + 7) / 8)
@@ -132,12 +135,15 @@ typedef struct {
 } em_sums;
 
 struct em_device;
+struct em_stream;
 
 /* Odd samples of episodes, which were not learnt: em_keep_pattern gives it its memory. */
 typedef struct {
     em_sums sums;
     void (*keep)(struct em_device *d, int odd); /* pointers: no code if no pattern is kept */
     void (*end)(struct em_device *d);
+    void (*save)(const struct em_device *d, struct em_stream *to);
+    void (*resume)(struct em_device *d, size_t place, uint64_t word);
     int32_t *rows;                      /* (EM_BLOCK, n) that are assigned together */
     em_real *mean, *direction, *scale;  /* (n): of residuals, in units of what is usual */
     float cosine, squares;              /* sums over its blocks, for what is coherent with it */
@@ -339,6 +345,16 @@ static inline int em_on_own_scale(const em_device *d) {
     return d->others && 10 * d->own.count >= 13 * (int64_t)d->projection->N;
 }
 
+static inline void em_count_largest(const em_projection *p, em_sums *to) {
+    /* the bound that em_make_room follows is a rough one: look again */
+    size_t at = 0;
+    to->largest = to->count * ((int64_t)1 << (2 * p->grid_bits));
+    for (unsigned i = 0; i < p->N; at += p->N - i++)
+        if (to->U[at] > to->largest) to->largest = to->U[at];
+    for (unsigned j = 0; j < p->n; j++)
+        if (to->S[j] > to->largest) to->largest = to->S[j];
+}
+
 static inline int em_make_room(const em_device *d, em_sums *to) {
     /* EM_FULL unless the sample x with hidden values h fits into the sums */
     const em_projection *p = d->projection;
@@ -354,14 +370,8 @@ static inline int em_make_room(const em_device *d, em_sums *to) {
     }
     int64_t more = h2 > x2 ? h2 : x2;
     if (more < one) more = one;
-    if (to->largest > EM_EXACT - 1 - more) { /* look again: this bound is a rough one */
-        to->largest = to->count * one;
-        for (unsigned i = 0; i < N; i++)
-            if (to->U[em_at(N, i, i)] > to->largest) to->largest = to->U[em_at(N, i, i)];
-        for (unsigned j = 0; j < n; j++)
-            if (to->S[j] > to->largest) to->largest = to->S[j];
-        if (to->largest > EM_EXACT - 1 - more) return EM_FULL;
-    }
+    if (to->largest > EM_EXACT - 1 - more) em_count_largest(p, to);
+    if (to->largest > EM_EXACT - 1 - more) return EM_FULL;
     to->largest += more;
     return EM_OK;
 }
@@ -882,11 +892,12 @@ static inline int em_settle_odd(em_device *d) {
 }
 
 /* Take one sample that is on the grid, in steps of 2^-g of the range: score it, tell whether it is
- * an alarm, and learn it unless an episode is open. */
+ * an alarm, and learn it unless an episode is open. EM_FULL: it is scored, but not learnt. */
 static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result) {
     unsigned n = d->projection->n;
+    const int32_t far = (int32_t)EM_FAR << d->projection->grid_bits;
     em_result found = {0};
-    if (x != d->x) memcpy(d->x, x, n * sizeof(int32_t));
+    for (unsigned i = 0; i < n; i++) d->x[i] = x[i] > far ? far : x[i] < -far ? -far : x[i];
     em_seen seen;
     int error = em_score_grid(d, &found.score, &seen);
     if (error) return error;
@@ -932,34 +943,14 @@ static inline int em_take_integers(em_device *d, const int32_t *readings, em_res
     return em_take_grid(d, d->x, result);
 }
 
-/* Keep the odd samples of episodes, as the sums of one pattern that waits for a review. `memory`
- * holds at least EM_PATTERN_BYTES(n, N) bytes, aligned to 8. The samples of the first episode form
- * the pattern; later ones join it if they point the same way, and are left out if they do not. */
-static inline int em_keep_pattern(em_device *d, em_pattern *pattern, void *memory, size_t bytes) {
-    size_t n = d->projection->n, N = d->projection->N;
-    if (bytes < EM_PATTERN_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
-    memset(pattern, 0, sizeof *pattern);
-    memset(memory, 0, EM_PATTERN_BYTES(n, N));
-    pattern->sums.U = (int64_t *)memory;
-    pattern->sums.V = pattern->sums.U + EM_PACKED(N);
-    pattern->sums.C = pattern->sums.V + N * n;
-    pattern->sums.S = pattern->sums.C + n;
-    pattern->mean = (em_real *)(void *)(pattern->sums.S + n);
-    pattern->direction = pattern->mean + n;
-    pattern->scale = pattern->direction + n;
-    pattern->rows = (int32_t *)(void *)((int64_t *)(void *)pattern->mean + EM_REALS(3 * n));
-    pattern->keep = em_keep_odd;
-    pattern->end = em_end_block;
-    d->pattern = pattern;
-    return EM_OK;
-}
-
 /* What a person says of the pattern: it is not normal. Then another one can be kept. */
 static inline void em_dismiss(em_device *d) {
     em_pattern *pattern = d->pattern;
-    if (pattern)
-        (void)em_keep_pattern(d, pattern, pattern->sums.U,
-                              EM_PATTERN_BYTES(d->projection->n, d->projection->N));
+    if (!pattern) return;
+    memset(pattern->sums.U, 0, EM_PATTERN_BYTES(d->projection->n, d->projection->N));
+    pattern->sums.count = pattern->sums.largest = 0;
+    pattern->cosine = pattern->squares = 0;
+    pattern->left_out = pattern->blocks = pattern->n_rows = 0;
 }
 
 /* What a person says of the pattern: it is normal. Its sums are added to those of the device. */
@@ -967,8 +958,9 @@ static inline int em_approve(em_device *d) {
     em_pattern *pattern = d->pattern;
     size_t n = d->projection->n, N = d->projection->N;
     if (!pattern) return EM_OK;
+    em_count_largest(d->projection, &d->own);
     if (pattern->sums.largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
-    for (size_t i = 0; i < EM_PACKED(N) + N * n + 2 * n; i++)
+    for (size_t i = 0; i < EM_SUMS(n, N); i++)
         d->own.U[i] += pattern->sums.U[i]; /* U, V, C, S in one: M7 */
     d->own.count += pattern->sums.count;
     d->own.largest += pattern->sums.largest;
@@ -982,7 +974,7 @@ static inline int em_approve(em_device *d) {
 /* Takes bytes that are sent or saved; returns 0, or anything else to stop. */
 typedef int (*em_write)(void *context, const void *bytes, size_t size);
 
-typedef struct {
+typedef struct em_stream {
     em_write write;
     void *context;
     size_t size;  /* bytes so far */
@@ -1010,6 +1002,10 @@ static inline void em_put64(em_stream *to, uint64_t word) {
     uint8_t bytes[8];
     for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
     em_put(to, bytes, 8);
+}
+
+static inline void em_put_words(em_stream *to, const int64_t *words, size_t count) {
+    for (size_t i = 0; i < count; i++) em_put64(to, (uint64_t)words[i]);
 }
 
 static inline void em_put_number(em_stream *to, uint32_t number) {
@@ -1130,7 +1126,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
     /* what em_put_count writes, in counts of 2^-bits */
     uint64_t digits = 0, exponent = 0;
     size_t at = 4, end = 4;
-    if (size >= 8 && !memcmp(text, "0x0.0p+0\"", 9)) {
+    if (size >= 9 && !memcmp(text, "0x0.0p+0\"", 9)) {
         *quanta = 0;
         return 8;
     }
@@ -1156,7 +1152,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
 static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     const em_projection *p = d->projection;
     unsigned bits = 2u * p->grid_bits;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
+    size_t sums = EM_SUMS(p->n, p->N);
     if (!bytes) {
         d->others = NULL;
         d->others_count = 0;
@@ -1194,8 +1190,9 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
         if (found < 0) return EM_BAD_BYTES;
     }
     if (count > largest) largest = count;
+    em_count_largest(p, &d->own);
     if (largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
-    d->others = arrays;
+    d->others = count ? arrays : NULL;
     d->others_count = count;
     d->steps = EM_SOLVE_EVERY;
     return EM_OK;
@@ -1203,8 +1200,9 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
 
 /* ------------------------------------------------------------------------------------ saving */
 
-/* Storage with two slots of at least EM_SAVED_BYTES(n, N) each: writes go to one, the other keeps
- * the state before, so power can fail at any moment. Functions return 0, or anything else. */
+/* Storage with two slots of at least EM_SAVED_BYTES(n, N) each, or EM_SAVED_PATTERN_BYTES(n, N) if a
+ * pattern is kept: writes go to one, the other keeps the state before, so power can fail at any
+ * moment. Functions return 0, or anything else. */
 typedef struct {
     int (*begin)(void *context, int slot); /* erase a slot */
     int (*write)(void *context, const void *bytes, size_t size); /* append to it */
@@ -1212,62 +1210,89 @@ typedef struct {
     void *context;
 } em_storage;
 
-#define EM_SAVED_BYTES(n, N) (128 + 8 * (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)))
-#define EM_MAGIC UINT64_C(0x31656772656d6465) /* "edmerge1" */
+#define EM_SAVED_WORDS(n, N) (14 + EM_SUMS(n, N))
+#define EM_PATTERN_SAVED_WORDS(n, N) (3 + EM_SUMS(n, N) + (size_t)(n))
+#define EM_SAVED_BYTES(n, N) (16 + 8 * EM_SAVED_WORDS(n, N))
+#define EM_SAVED_PATTERN_BYTES(n, N) (EM_SAVED_BYTES(n, N) + 8 * EM_PATTERN_SAVED_WORDS(n, N))
+#define EM_MAGIC UINT64_C(0x31656772656d6465)              /* "edmerge1" */
+#define EM_MAGIC_WITH_PATTERN UINT64_C(0x32656772656d6465) /* "edmerge2" */
 
-/* Save sums, revision and limit. */
+static inline uint64_t em_two_floats(float upper, float lower) {
+    uint32_t words[2];
+    memcpy(words, &lower, 4);
+    memcpy(words + 1, &upper, 4);
+    return (uint64_t)words[1] << 32 | words[0];
+}
+
+static inline float em_float_of(uint32_t word) {
+    float found;
+    memcpy(&found, &word, 4);
+    return found;
+}
+
+/* Save sums, the pattern that is kept, revision and limit; not saved are odd samples that wait for
+ * their block or episode, at most EM_BLOCK + EM_OF. Both slots are of one life: erase them if the
+ * device starts with em_init alone, or em_resume may find an older life later. */
 static inline int em_save(em_device *d, const em_storage *storage) {
     const em_projection *p = d->projection;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
-    uint32_t limit;
     em_stream to = {storage->write, storage->context, 0, 0, 0};
     if (storage->begin(storage->context, (int)((d->saved + 1) & 1))) return EM_WRITE_FAILED;
-    memcpy(&limit, &d->limit, 4);
-    em_put64(&to, EM_MAGIC);
+    em_put64(&to, d->pattern ? EM_MAGIC_WITH_PATTERN : EM_MAGIC);
     em_put64(&to, d->saved + 1);
     em_put(&to, p->fingerprint, 64);
     em_put64(&to, (uint64_t)d->own.count);
     em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
-    em_put64(&to, (uint64_t)d->commissioning << 32 | limit);
-    for (size_t i = 0; i < sums; i++) em_put64(&to, (uint64_t)d->own.U[i]); /* U, V, C, S in one */
+    em_put64(&to, (uint64_t)d->commissioning << 32 | (uint32_t)em_two_floats(0, d->limit));
+    em_put_words(&to, d->own.U, EM_SUMS(p->n, p->N)); /* U, V, C, S in one */
+    if (d->pattern) d->pattern->save(d, &to);
     em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
     if (to.failed) return EM_WRITE_FAILED;
     d->saved++;
     return EM_OK;
 }
 
-static inline int em_read_slot(const em_storage *storage, int slot, size_t words, const char *fingerprint,
-                        uint64_t *number) {
+static inline int em_read_slot(const em_projection *p, const em_storage *storage, int slot,
+                               uint64_t *number, size_t *words) {
+    const char *fingerprint = p->fingerprint;
     em_stream sum = {0};
     uint8_t bytes[8];
-    for (size_t i = 0; i < words; i++) {
+    *words = EM_SAVED_WORDS(p->n, p->N);
+    for (size_t i = 0; i < *words; i++) {
         if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
         uint64_t word = em_read64(bytes);
-        if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
+        if (i == 0 && word == EM_MAGIC_WITH_PATTERN) *words += EM_PATTERN_SAVED_WORDS(p->n, p->N);
+        else if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
         if (i == 1) *number = word;
         if (i >= 2 && i < 10) {
             if (memcmp(bytes, fingerprint, 8)) return EM_OTHER_FLEET;
             fingerprint += 8;
         }
-        if (i == words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
+        if (i == *words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
         em_put(&sum, bytes, 8);
     }
     return EM_CORRUPT;
 }
 
-/* Continue from the newest state that is whole. Call it right after em_init. */
+/* Continue from the newest state that is whole. Call it right after em_init, and after
+ * em_keep_pattern, if a pattern is kept: without it, a pattern that was saved is left out. */
 static inline int em_resume(em_device *d, const em_storage *storage) {
     const em_projection *p = d->projection;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n, words = 14 + sums;
     uint64_t numbers[2] = {0, 0};
+    size_t words[2], sums = EM_SUMS(p->n, p->N);
     int found[2];
     for (int slot = 0; slot < 2; slot++)
-        found[slot] = em_read_slot(storage, slot, words, p->fingerprint, &numbers[slot]);
+        found[slot] = em_read_slot(p, storage, slot, &numbers[slot], &words[slot]);
     if (found[0] && found[1]) return found[0] == EM_OTHER_FLEET ? found[0] : found[1];
     int slot = found[0] ? 1 : found[1] ? 0 : numbers[1] > numbers[0];
     uint8_t bytes[8];
-    for (size_t i = 10; i < words; i++) {
-        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
+    for (size_t i = 10; i < words[slot]; i++) {
+        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) { /* it could a moment ago */
+            em_pattern *pattern = d->pattern;
+            (void)em_init(d, p, d->own.U, EM_BYTES(p->n, p->N));
+            d->pattern = pattern;
+            em_dismiss(d);
+            return EM_CORRUPT;
+        }
         uint64_t word = em_read64(bytes);
         uint32_t low = (uint32_t)word;
         if (i == 10) d->own.count = (int64_t)word;
@@ -1275,14 +1300,69 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
             d->revision = low;
             d->incarnation = (uint32_t)(word >> 32);
         } else if (i == 12) {
-            memcpy(&d->limit, &low, 4);
+            d->limit = em_float_of(low);
             d->commissioning = (uint32_t)(word >> 32);
-        } else if (i < words - 1) d->own.U[i - 13] = (int64_t)word;
-        else d->episodes = low;
+        } else if (i < 13 + sums) d->own.U[i - 13] = (int64_t)word;
+        else if (i == words[slot] - 1) d->episodes = low;
+        else if (d->pattern) d->pattern->resume(d, i - 13 - sums, word);
     }
     d->saved = (uint32_t)numbers[slot];
-    d->own.largest = EM_EXACT; /* counted again when the next sample is learnt */
+    em_count_largest(p, &d->own);
     d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+static inline void em_save_pattern(const em_device *d, em_stream *to) {
+    const em_pattern *pattern = d->pattern;
+    unsigned n = d->projection->n;
+    em_put64(to, (uint64_t)pattern->sums.count);
+    em_put64(to, em_two_floats(pattern->cosine, pattern->squares));
+    em_put64(to, (uint64_t)pattern->blocks << 32 | pattern->left_out);
+    em_put_words(to, pattern->sums.U, EM_SUMS(n, d->projection->N));
+    for (unsigned j = 0; j < n; j++)
+        em_put64(to, em_two_floats((float)pattern->direction[j], (float)pattern->scale[j]));
+}
+
+static inline void em_resume_pattern(em_device *d, size_t place, uint64_t word) {
+    em_pattern *pattern = d->pattern;
+    size_t sums = EM_SUMS(d->projection->n, d->projection->N);
+    uint32_t upper = (uint32_t)(word >> 32), lower = (uint32_t)word;
+    if (place == 0) pattern->sums.count = (int64_t)word;
+    else if (place == 1) {
+        pattern->cosine = em_float_of(upper);
+        pattern->squares = em_float_of(lower);
+    } else if (place == 2) {
+        pattern->blocks = (uint16_t)upper;
+        pattern->left_out = lower;
+    } else if (place < 3 + sums) {
+        pattern->sums.U[place - 3] = (int64_t)word;
+        if (place == 2 + sums) em_count_largest(d->projection, &pattern->sums);
+    } else {
+        pattern->direction[place - 3 - sums] = (em_real)em_float_of(upper);
+        pattern->scale[place - 3 - sums] = (em_real)em_float_of(lower);
+    }
+}
+
+/* Keep the odd samples of episodes, as the sums of one pattern that waits for a review. `memory`
+ * holds at least EM_PATTERN_BYTES(n, N) bytes, aligned to 8. The samples of the first episode form
+ * the pattern; later ones join it if they point the same way, and are left out if they do not. */
+static inline int em_keep_pattern(em_device *d, em_pattern *pattern, void *memory, size_t bytes) {
+    size_t n = d->projection->n, N = d->projection->N;
+    if (bytes < EM_PATTERN_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
+    pattern->sums.U = (int64_t *)memory;
+    pattern->sums.V = pattern->sums.U + EM_PACKED(N);
+    pattern->sums.C = pattern->sums.V + N * n;
+    pattern->sums.S = pattern->sums.C + n;
+    pattern->mean = (em_real *)(void *)(pattern->sums.S + n);
+    pattern->direction = pattern->mean + n;
+    pattern->scale = pattern->direction + n;
+    pattern->rows = (int32_t *)(void *)((int64_t *)(void *)pattern->mean + EM_REALS(3 * n));
+    pattern->keep = em_keep_odd;
+    pattern->end = em_end_block;
+    pattern->save = em_save_pattern;
+    pattern->resume = em_resume_pattern;
+    d->pattern = pattern;
+    em_dismiss(d);
     return EM_OK;
 }
 
