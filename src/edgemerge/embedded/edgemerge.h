@@ -160,10 +160,10 @@ typedef struct em_device {
     int64_t others_count;   /* in quanta of the count, as it was sent */
     em_real *P, *B, *g, *k, *e;
     int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_OF, n) odd ones that wait */
-    double ridge, trace;  /* of P */
-    double asked;         /* the ridge for the sums; P may have needed a larger one */
-    double J, norm;       /* of B: least squares with ridge, and |B|^2 */
-    double squares, freedom; /* of B on own samples, once they set the scale */
+    em_real ridge, trace; /* of P */
+    em_real asked;        /* the ridge for the sums; P may have needed a larger one */
+    em_real J, norm;      /* of B: least squares with ridge, and |B|^2 */
+    em_real squares, freedom; /* of B on own samples, once they set the scale */
     uint16_t steps;       /* since P was solved; EM_SOLVE_EVERY: it is due */
     uint8_t trace_bits;   /* of the sums: another ridge suits them when it changes */
     float limit;          /* of the alarm level; 4 unless set */
@@ -310,9 +310,8 @@ static inline size_t em_at(unsigned N, unsigned i, unsigned j) {
     return (size_t)i * N - (size_t)i * (i + 1) / 2 + j;
 }
 
-static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found) {
+static inline int em_quanta(uint64_t word, unsigned bits, int64_t *found) {
     /* a float64 in counts of 2^-bits; EM_BAD_BYTES unless it is a whole one below 2^53 */
-    uint64_t word = em_read64(bytes);
     int exponent = (int)(word >> 52 & 2047) - 1075 + (int)bits;
     uint64_t size = word & (((uint64_t)1 << 52) - 1);
     if ((word << 1) == 0) {
@@ -337,8 +336,9 @@ static inline int64_t em_other(const em_device *d, size_t place) {
     return word >> 63 ? -(int64_t)size : (int64_t)size;
 }
 
-static inline double em_unit(const em_projection *p) {
-    return 1.0 / (double)((uint64_t)1 << (2 * p->grid_bits));
+static inline em_real em_unit(const em_projection *p) {
+    /* one quantum: a power of two, so that multiplying by it is exact */
+    return (em_real)1 / (em_real)((uint64_t)1 << (2 * p->grid_bits));
 }
 
 static inline int em_on_own_scale(const em_device *d) {
@@ -404,21 +404,21 @@ static inline unsigned em_trace_bits(const em_device *d) {
     return bits;
 }
 
-static inline double em_ridge(const em_projection *p, unsigned bits) {
+static inline em_real em_ridge(const em_projection *p, unsigned bits) {
     /* small against U, in powers of two, as in Python */
-    double least = (double)p->N * em_unit(p), found = (double)p->ridge * em_unit(p);
-    while (bits--) found *= 2.0;
+    em_real least = (em_real)p->N * em_unit(p), found = (em_real)p->ridge * em_unit(p);
+    while (bits--) found *= 2;
     return found > least ? found : least;
 }
 
-static inline int em_sweep(em_device *d, double ridge) {
+static inline int em_sweep(em_device *d, em_real ridge) {
     /* P = (U + ridge I)^-1 on one triangle, without a square root; 0 if a pivot is not positive */
     unsigned N = d->projection->N;
     size_t at = 0;
-    em_real *P = d->P, *column = d->k, unit = (em_real)em_unit(d->projection);
+    em_real *P = d->P, *column = d->k, unit = em_unit(d->projection);
     for (size_t i = 0; i < EM_PACKED(N); i++)
         P[i] = (em_real)(d->own.U[i] + em_other(d, i)) * unit;
-    for (unsigned i = 0; i < N; at += N - i++) P[at] += (em_real)ridge;
+    for (unsigned i = 0; i < N; at += N - i++) P[at] += ridge;
     for (unsigned k = 0; k < N; k++) {
         em_real pivot = P[em_at(N, k, k)], *row = P;
         if (!(pivot > 0)) return 0;
@@ -496,7 +496,7 @@ static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all,
      * numbers of 2^-s: by integers, as most digits cancel. Returns the sum of B(V + g). */
     unsigned n = d->projection->n, N = d->projection->N;
     em_real unit = (em_real)1 / (em_real)((uint32_t)1 << s), along = 0;
-    em_real quantum = (em_real)em_unit(d->projection);
+    em_real quantum = em_unit(d->projection);
     em_product BV = {0, 0};
     for (unsigned i = 0; i < N; i++) {
         em_product UB = {0, 0};
@@ -524,7 +524,7 @@ static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all,
 static inline double em_S(const em_device *d, unsigned j, int all) {
     unsigned n = d->projection->n, N = d->projection->N;
     size_t at = EM_PACKED(N) + (size_t)N * n + n + j;
-    return (double)(d->own.S[j] + (all ? em_other(d, at) : 0)) * em_unit(d->projection);
+    return (double)(d->own.S[j] + (all ? em_other(d, at) : 0)) * (double)em_unit(d->projection);
 }
 
 static inline double em_column_squares(em_device *d, unsigned j, int all) {
@@ -542,8 +542,8 @@ static inline void em_fit_own(em_device *d) {
     for (unsigned i = 0; i < N; i++)
         for (unsigned k = i; k < N; k++, at++)
             freedom += (k > i ? 2.0 : 1.0) * (double)d->own.U[at] * (double)d->P[at];
-    d->squares = squares > 0.0 ? squares : 0.0;
-    d->freedom = freedom * em_unit(d->projection);
+    d->squares = squares > 0.0 ? (em_real)squares : 0;
+    d->freedom = (em_real)freedom * em_unit(d->projection);
 }
 
 /* Solve P and B afresh from the sums. em_take does so when it is due; call it in an idle moment
@@ -551,10 +551,11 @@ static inline void em_fit_own(em_device *d) {
 static inline void em_solve(em_device *d) {
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    em_real unit = (em_real)em_unit(p);
+    em_real unit = em_unit(p);
+    double J = 0.0;
     d->trace_bits = (uint8_t)em_trace_bits(d);
     d->ridge = d->asked = em_ridge(p, d->trace_bits);
-    while (!em_sweep(d, d->ridge)) d->ridge *= 10.0;
+    while (!em_sweep(d, d->ridge)) d->ridge *= 10;
     memset(d->B, 0, (size_t)N * n * sizeof(em_real));
     size_t at = 0;
     for (unsigned k = 0; k < N; k++) { /* M3 */
@@ -565,11 +566,11 @@ static inline void em_solve(em_device *d) {
             for (unsigned j = 0; j < n; j++) B[j] += share * d->e[j];
         }
     }
-    d->J = d->norm = d->trace = 0.0;
+    d->norm = d->trace = 0;
     for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
         unsigned s = em_fix_column(d, j);
-        em_real *B = d->B + j, norm = 0, more = 0;
-        d->J += em_S(d, j, 1) - em_residuals(d, j, s, 1, (em_real)d->ridge);
+        em_real *B = d->B + j, more = 0;
+        J += em_S(d, j, 1) - em_residuals(d, j, s, 1, d->ridge);
         for (unsigned i = 0; i < N; i++, B += n)
             *B = (em_real)em_whole(d, i) / (em_real)((uint32_t)1 << s); /* exact */
         em_times_P(d, d->g, d->k);
@@ -577,63 +578,68 @@ static inline void em_solve(em_device *d) {
         for (unsigned i = 0; i < N; i++, B += n) {
             *B += d->k[i];
             more += d->g[i] * d->k[i];
-            norm += *B * *B;
+            d->norm += *B * *B;
         }
-        d->J -= (double)more;
-        d->norm += (double)norm;
+        J -= (double)more;
     }
     at = 0;
-    for (unsigned i = 0; i < N; at += N - i++) d->trace += (double)d->P[at];
-    if (d->J < 0.0) d->J = 0.0;
+    for (unsigned i = 0; i < N; at += N - i++) d->trace += d->P[at];
+    d->J = J > 0.0 ? (em_real)J : 0;
     d->steps = 0;
     if (em_on_own_scale(d)) em_fit_own(d);
 }
 
-static inline void em_look(em_device *d, double *squares, double *leverage) {
-    /* g = Ph, e = x - hB, and their norms */
+typedef struct {
+    em_real squares, leverage; /* of the sample that was looked at: |x - hB|^2, hPh' */
+} em_seen;
+
+static inline em_seen em_look(em_device *d) {
+    /* g = Ph, k = h and e = x - hB of the sample x with hidden values h */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits), lever = 0, sum = 0;
+    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits);
+    em_seen seen = {0, 0};
     for (unsigned j = 0; j < n; j++) d->e[j] = (em_real)d->x[j] * step;
     for (unsigned i = 0; i < N; i++) {
         em_real h = d->k[i] = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
         for (unsigned j = 0; j < n; j++) d->e[j] -= h * B[j];
     }
     em_times_P(d, d->k, d->g);
-    for (unsigned i = 0; i < N; i++) lever += d->g[i] * d->k[i];
-    for (unsigned j = 0; j < n; j++) sum += d->e[j] * d->e[j];
-    *squares = (double)sum;
-    *leverage = lever > 0 ? (double)lever : 0.0; /* P may have lost digits */
+    for (unsigned i = 0; i < N; i++) seen.leverage += d->g[i] * d->k[i];
+    for (unsigned j = 0; j < n; j++) seen.squares += d->e[j] * d->e[j];
+    if (!(seen.leverage > 0)) seen.leverage = 0; /* P may have lost digits */
+    return seen;
 }
 
-static inline float em_score_of(const em_device *d, double squares, double leverage) {
+static inline em_real em_spare(const em_device *d, em_real *count, em_real *freedom) {
+    /* M11: 1 - f/c, with the samples that set the scale and what their readout is free to fit */
+    const em_projection *p = d->projection;
+    int own = em_on_own_scale(d);
+    *count = (em_real)d->own.count + (own ? 0 : (em_real)d->others_count * em_unit(p));
+    *freedom = own ? d->freedom : (em_real)p->N - d->ridge * d->trace;
+    em_real spare = 1 - *freedom / *count, least = (em_real)1e-6;
+    if (*freedom < least) *freedom = least;
+    return spare > least ? spare : least;
+}
+
+static inline float em_score_of(const em_device *d, em_seen seen) {
     /* M11 */
     const em_projection *p = d->projection;
-    double n = (double)p->n, count = (double)d->own.count, loss, freedom, floor = em_unit(p) / 12.0;
-    if (em_on_own_scale(d)) {
-        loss = d->squares;
-        freedom = d->freedom;
-    } else {
-        count += (double)d->others_count * em_unit(p);
-        loss = d->J - d->ridge * d->norm;
-        freedom = (double)p->N - d->ridge * d->trace;
-    }
-    double spare = 1.0 - freedom / count, share = (double)p->loss_share;
-    if (spare < 1e-6) spare = 1e-6;
-    double usual = loss / n / count / (spare * spare);
+    em_real count, freedom, spare = em_spare(d, &count, &freedom);
+    em_real n = (em_real)p->n, share = (em_real)p->loss_share, floor = em_unit(p) / 12;
+    em_real loss = em_on_own_scale(d) ? d->squares : d->J - d->ridge * d->norm;
+    em_real usual = loss / n / count / (spare * spare);
     if (usual < floor) usual = floor;
-    if (freedom < 1e-6) freedom = 1e-6;
-    return (float)(share * (squares / n / usual) +
-                   (1.0 - share) * (leverage * spare * count / freedom));
+    return (float)(share * (seen.squares / n / usual) +
+                   (1 - share) * (seen.leverage * spare * count / freedom));
 }
 
-static inline void em_follow(em_device *d, double squares, double leverage) {
+static inline void em_follow(em_device *d, em_seen seen) {
     /* P and B with one more sample, whose g, k = h and e are at hand: M4, M5 */
     unsigned n = d->projection->n, N = d->projection->N;
-    double unit = em_unit(d->projection), step = 1.0 / (1.0 + leverage);
-    em_real g2 = 0, across = 0; /* of few terms, so that em_real is enough */
+    em_real step = 1 / (1 + seen.leverage), left = 1 - step * seen.leverage, g2 = 0, across = 0;
     if (em_on_own_scale(d)) {
-        double bend = 0.0, lean = 0.0, left = 1.0 - step * leverage;
+        em_real bend = 0, lean = 0, unit = em_unit(d->projection);
         for (unsigned i = 0; i < N; i++) {
             em_real Ug = 0, gap = 0;
             for (unsigned k = 0; k < N; k++) Ug += (em_real)d->own.U[em_at(N, i, k)] * d->g[k];
@@ -641,26 +647,26 @@ static inline void em_follow(em_device *d, double squares, double leverage) {
                 size_t at = (size_t)i * n + j;
                 gap += (d->g[i] * (em_real)d->own.V[at] - Ug * d->B[at]) * d->e[j];
             }
-            bend += (double)(Ug * d->g[i]) * unit;
-            lean += (double)gap * unit;
+            bend += Ug * d->g[i] * unit;
+            lean += gap * unit;
         }
-        d->squares += step * (step * bend * squares - 2.0 * lean) + left * left * squares;
-        d->freedom += left * leverage - step * bend;
+        d->squares += step * (step * bend * seen.squares - 2 * lean) + left * left * seen.squares;
+        d->freedom += left * seen.leverage - step * bend;
     }
-    em_real *P = d->P;
+    em_real *P = d->P, *B = d->B;
     for (unsigned i = 0; i < N; i++) {
-        em_real share = (em_real)step * d->g[i], dot = 0, *B = d->B + (size_t)i * n;
+        em_real share = step * d->g[i], dot = 0;
         for (unsigned j = i; j < N; j++) *P++ -= share * d->g[j]; /* M4 */
-        for (unsigned j = 0; j < n; j++) {
-            dot += B[j] * d->e[j];
-            B[j] += share * d->e[j]; /* M5 */
+        for (unsigned j = 0; j < n; j++, B++) {
+            dot += *B * d->e[j];
+            *B += share * d->e[j]; /* M5 */
         }
         across += d->g[i] * dot;
         g2 += d->g[i] * d->g[i];
     }
-    d->J += step * squares;
-    d->norm += step * (2.0 * (double)across + step * (double)g2 * squares);
-    d->trace -= step * (double)g2;
+    d->J += step * seen.squares;
+    d->norm += step * (2 * across + step * g2 * seen.squares);
+    d->trace -= step * g2;
     d->steps++;
 }
 
@@ -668,15 +674,11 @@ static inline void em_freshen(em_device *d) {
     if (d->steps >= EM_SOLVE_EVERY) em_solve(d);
 }
 
-typedef struct {
-    double squares, leverage; /* of the sample that was looked at */
-} em_seen;
-
 static inline em_seen em_look_fresh(em_device *d) {
-    em_seen seen = {0.0, 0.0};
+    em_seen seen = {0, 0};
     if (d->own.count || d->others) {
         em_freshen(d);
-        em_look(d, &seen.squares, &seen.leverage);
+        seen = em_look(d);
     }
     return seen;
 }
@@ -684,7 +686,7 @@ static inline em_seen em_look_fresh(em_device *d) {
 static inline int em_score_grid(em_device *d, float *score, em_seen *seen) {
     if (em_project(d->projection, d->x, d->h)) return EM_FULL;
     *seen = em_look_fresh(d);
-    *score = d->own.count || d->others ? em_score_of(d, seen->squares, seen->leverage) : 0.0f;
+    *score = d->own.count || d->others ? em_score_of(d, *seen) : 0.0f;
     return EM_OK;
 }
 
@@ -692,7 +694,7 @@ static inline int em_learn_seen(em_device *d, em_seen seen) {
     /* learn the sample x that was just looked at, and follow P and B */
     int first = !d->own.count && !d->others, scale = em_on_own_scale(d);
     if (em_make_room(d, &d->own)) return EM_FULL;
-    if (!first) em_follow(d, seen.squares, seen.leverage);
+    if (!first) em_follow(d, seen);
     em_add(d, &d->own);
     unsigned bits = em_trace_bits(d);
     if (first || scale != em_on_own_scale(d) ||
@@ -791,16 +793,12 @@ static inline double em_sqrt(double number) {
 
 static inline void em_usual(em_device *d, em_real *usual) {
     /* the usual error of each input: M10, M11 */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
-    int own = em_on_own_scale(d);
-    double count = (double)d->own.count + (own ? 0.0 : (double)d->others_count * em_unit(p));
-    double freedom = own ? d->freedom : (double)N - d->ridge * d->trace;
-    double spare = 1.0 - freedom / count, floor = em_unit(p) / 12.0;
-    if (spare < 1e-6) spare = 1e-6;
-    for (unsigned j = 0; j < n; j++) {
-        double sum = em_column_squares(d, j, !own) / count / (spare * spare);
-        usual[j] = (em_real)em_sqrt(sum > floor ? sum : floor);
+    int all = !em_on_own_scale(d);
+    em_real count, freedom, spare = em_spare(d, &count, &freedom);
+    em_real floor = em_unit(d->projection) / 12;
+    for (unsigned j = 0; j < d->projection->n; j++) {
+        em_real each = (em_real)em_column_squares(d, j, all) / count / (spare * spare);
+        usual[j] = (em_real)em_sqrt((double)(each > floor ? each : floor));
     }
 }
 
@@ -864,12 +862,11 @@ static inline void em_keep_row(em_device *d) {
 static inline void em_keep_odd(em_device *d, int odd) {
     /* in an episode: the odd samples before it, then the sample x if it is odd */
     unsigned n = d->projection->n;
-    double squares, leverage;
     if (odd) em_keep_row(d);
     for (unsigned i = 0; i < d->n_odd; i++) {
         memcpy(d->x, d->odd + (size_t)i * n, n * sizeof(int32_t));
         (void)em_project(d->projection, d->x, d->h);
-        em_look(d, &squares, &leverage);
+        (void)em_look(d);
         em_keep_row(d);
     }
     if (d->pattern->n_rows >= EM_BLOCK) em_assign(d);
@@ -1140,10 +1137,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
     for (at = end += 2; end < size && end < at + 2 && text[end] >= '0' && text[end] <= '9'; end++)
         exponent = 10 * exponent + (uint64_t)(text[end] - '0');
     if (end == at || end >= size || text[end] != '"') return 0;
-    uint64_t word = (exponent + 1023) << 52 | digits;
-    uint8_t bytes[8];
-    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
-    return em_quanta(bytes, bits, quanta) ? 0 : (int)end;
+    return em_quanta((exponent + 1023) << 52 | digits, bits, quanta) ? 0 : (int)end;
 }
 
 /* Use what others have seen: the bytes of a Stats of the same projection, as `edgemerge bridge`
@@ -1181,14 +1175,13 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     int64_t largest = 0, found = 0;
     for (size_t i = 0; i < sums; i++) {
         size_t C = sums - 2 * (size_t)p->n;
-        if (em_quanta(arrays + 8 * i, i >= C && i < C + p->n ? p->grid_bits : bits, &found))
+        if (em_quanta(em_read64(arrays + 8 * i), i >= C && i < C + p->n ? p->grid_bits : bits, &found))
             return EM_BAD_BYTES;
         if ((found < 0 ? -found : found) > largest) largest = found < 0 ? -found : found;
     }
-    for (unsigned i = 0; i < p->N; i++) {
-        (void)em_quanta(arrays + 8 * em_at(p->N, i, i), bits, &found);
-        if (found < 0) return EM_BAD_BYTES;
-    }
+    size_t place = 0;
+    for (unsigned i = 0; i < p->N; place += p->N - i++)
+        if (arrays[8 * place + 7] & 128) return EM_BAD_BYTES; /* less than 0 on the diagonal */
     if (count > largest) largest = count;
     em_count_largest(p, &d->own);
     if (largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
