@@ -106,7 +106,8 @@ static inline int em_link_receive(em_link *link, char letter) {
     /* wait for a frame with this letter, or for one that says how things stand */
     unsigned size = 0;
     uint8_t byte;
-    for (unsigned frames = 0; frames < 16;) {
+    /* a line that is noisy and never silent is given up */
+    for (unsigned frames = 0, bytes = 0; frames < 16 && bytes < 16 * sizeof link->frame; bytes++) {
         if (link->read(link->context, &byte)) return EM_NO_ANSWER;
         if (byte) {
             if (size < sizeof link->frame) link->frame[size] = byte;
