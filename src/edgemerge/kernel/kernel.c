@@ -401,6 +401,23 @@ INLINE void column_sums_body(size_t k, size_t n, const double *restrict X, doubl
     }
 }
 
+/* M times `weight`, rounded to whole numbers, times `quantum`; never -0. */
+INLINE void settle_body(size_t rows, size_t n, size_t wide, double weight, double quantum,
+                        double *restrict M)
+{
+    for (size_t i = 0; i < rows; i++) {
+        double *restrict m = M + i * wide;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            m[j] = rint(m[j] * weight) * quantum + 0.0;
+    }
+}
+
+static void settle_any(size_t rows, size_t n, size_t wide, double weight, double quantum, double *M)
+{
+    settle_body(rows, n, wide, weight, quantum, M);
+}
+
 static void sums_any(size_t k, size_t n, const double *X, double *C, double *S)
 {
     column_sums_body(k, n, X, C, S);
@@ -415,6 +432,12 @@ static double grid_any(size_t n, const double *x, const double *gain, const doub
 }
 
 #ifdef HAVE_AVX2
+__attribute__((target("avx2,fma"))) static void settle_avx2(size_t rows, size_t n, size_t wide,
+                                                            double weight, double quantum, double *M)
+{
+    settle_body(rows, n, wide, weight, quantum, M);
+}
+
 __attribute__((target("avx2,fma"))) static void sums_avx2(size_t k, size_t n, const double *X,
                                                           double *C, double *S)
 {
@@ -938,6 +961,37 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     return release(views, 3, ok, 1);
 }
 
+PyDoc_STRVAR(settle_sums_doc,
+             "settle_sums(weight, quantum, M): multiply sums by a weight, and round them to whole\n"
+             "numbers, times the quantum.");
+static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    if (!must_have(count, 3))
+        return NULL;
+    const double weight = PyFloat_AsDouble(args[0]), quantum = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0)
+        return NULL;
+    size_t rows = 1, n = (size_t)view.len / 8, wide = n;
+    int ok = view.itemsize == 8 && (uintptr_t)view.buf % sizeof(double) == 0;
+    if (ok && !PyBuffer_IsContiguous(&view, 'A')) { /* rows that start at cache lines */
+        ok = view.ndim == 2 && view.strides[1] == 8 && view.strides[0] % 8 == 0 &&
+             view.strides[0] >= 8 * view.shape[1];
+        rows = ok ? (size_t)view.shape[0] : 0;
+        n = ok ? (size_t)view.shape[1] : 0;
+        wide = ok ? (size_t)view.strides[0] / 8 : 0;
+    }
+    if (ok) {
+#ifdef HAVE_AVX2
+        if (with_avx2)
+            settle_avx2(rows, n, wide, weight, quantum, view.buf);
+        else
+#endif
+            settle_any(rows, n, wide, weight, quantum, view.buf);
+    }
+    return release(&view, 1, ok, 1);
+}
+
 PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
 static PyObject *detect_cpu(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -958,6 +1012,7 @@ static PyObject *use_plain_loops(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 static PyMethodDef methods[] = {
     {"grid_rows", (PyCFunction)(void (*)(void))grid_rows, METH_FASTCALL, grid_rows_doc},
     {"column_sums", (PyCFunction)(void (*)(void))column_sums, METH_FASTCALL, column_sums_doc},
+    {"settle_sums", (PyCFunction)(void (*)(void))settle_sums, METH_FASTCALL, settle_sums_doc},
     {"tally", tally, METH_NOARGS, tally_doc},
     {"detect_cpu", detect_cpu, METH_NOARGS, detect_doc},
     {"use_plain_loops", use_plain_loops, METH_NOARGS, plain_doc},
