@@ -484,10 +484,10 @@ static double grid(size_t n, const double *x, const double *gain, const double *
 static int take_readings(Run *run, PyObject *given, double *out)
 {
     Py_buffer view;
-    if (run->ended || !PyObject_CheckBuffer(given))
-        return 0;
-    if (PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+    if (run->ended || !PyObject_CheckBuffer(given) ||
+        PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
         PyErr_Clear();
+        declined++;
         return 0;
     }
     int ok = view.ndim == 1 && view.shape[0] == (Py_ssize_t)run->n && view.itemsize == 8 &&
@@ -503,36 +503,40 @@ static int take_readings(Run *run, PyObject *given, double *out)
         ok = grid(run->n, x, in(run, GAIN), in(run, SHIFT), run->is.far, 1.0 / run->is.scale, out) == 0.0;
     }
     PyBuffer_Release(&view);
+    declined += !ok;
     return ok;
 }
 
-/* Copy one row that is on the grid; false with an error if it is of another kind. */
+/* Get n floats in a row; false with an error if it is of another kind. */
+static int get_row(PyObject *given, size_t n, int flags, Py_buffer *view)
+{
+    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS) < 0)
+        return 0;
+    if ((size_t)view->len == n * sizeof(double))
+        return 1;
+    PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view->len, n);
+    PyBuffer_Release(view);
+    return 0;
+}
+
 static int copy_row(PyObject *given, size_t n, double *out)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(given, &view, PyBUF_ND | PyBUF_C_CONTIGUOUS) < 0)
+    if (!get_row(given, n, PyBUF_SIMPLE, &view))
         return 0;
-    const int ok = (size_t)view.len == n * sizeof(double);
-    if (ok)
-        memcpy(out, view.buf, n * sizeof(double));
-    else
-        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    memcpy(out, view.buf, n * sizeof(double));
     PyBuffer_Release(&view);
-    return ok;
+    return 1;
 }
 
 static int fill(PyObject *given, size_t n, const double *from)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(given, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+    if (!get_row(given, n, PyBUF_WRITABLE, &view))
         return 0;
-    const int ok = (size_t)view.len == n * sizeof(double);
-    if (ok)
-        memcpy(view.buf, from, n * sizeof(double));
-    else
-        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    memcpy(view.buf, from, n * sizeof(double));
     PyBuffer_Release(&view);
-    return ok;
+    return 1;
 }
 
 /* Whether the last sample, which was looked at, can be learnt without a decision of Python's. */
@@ -622,15 +626,22 @@ static int must_have(Py_ssize_t found, Py_ssize_t expected)
     return found == expected;
 }
 
+/* Learn `next` after it was scored, which costs nothing if it was the last to be scored. */
+static PyObject *learn_next(Run *run, double limit)
+{
+    if (!is_last(run, run->next.x) && !score_next(run, NULL))
+        return none();
+    const double score = run->last.score;
+    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+}
+
 PyDoc_STRVAR(score_doc, "score(x): the score of one sample of readings, or None.");
 static PyObject *run_score(Run *run, PyObject *const *args, Py_ssize_t count)
 {
     if (!must_have(count, 1))
         return NULL;
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
     return score_next(run, NULL) ? PyFloat_FromDouble(run->last.score) : none();
 }
 
@@ -656,14 +667,9 @@ static PyObject *run_both(Run *run, PyObject *const *args, Py_ssize_t count)
     const double limit = as_limit(args[1]);
     if (PyErr_Occurred())
         return NULL;
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
-    if (!is_last(run, run->next.x) && !score_next(run, NULL))
-        return none();
-    const double score = run->last.score;
-    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+    return learn_next(run, limit);
 }
 
 PyDoc_STRVAR(learn_doc, "learn(x): buffer one sample of readings until the next score; True or None.");
@@ -673,10 +679,8 @@ static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (run->state >= UNSEEN_WAITING && run->state != LEARNT)
         return none(); /* a second one: Python learns them together */
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
     if (is_last(run, run->next.x)) {
         if (!can_learn(run)) {
             declined++;
@@ -702,10 +706,21 @@ static PyObject *run_row(Run *run, PyObject *const *args, Py_ssize_t count)
     const double limit = as_limit(args[1]);
     if (PyErr_Occurred() || !copy_row(args[0], run->n, run->next.x))
         return NULL;
-    if (!is_last(run, run->next.x) && !score_next(run, NULL))
-        return none();
-    const double score = run->last.score;
-    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+    return learn_next(run, limit);
+}
+
+PyDoc_STRVAR(score_row_doc,
+             "score_row(row, hidden): the score of a sample that is on the grid, whose hidden values\n"
+             "are at hand, or None.");
+static PyObject *run_score_row(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer hidden;
+    if (!must_have(count, 2) || !copy_row(args[0], run->n, run->next.x) ||
+        !get_row(args[1], run->N, PyBUF_SIMPLE, &hidden))
+        return NULL;
+    const int scored = score_next(run, hidden.buf);
+    PyBuffer_Release(&hidden);
+    return scored ? PyFloat_FromDouble(run->last.score) : none();
 }
 
 PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
@@ -783,6 +798,7 @@ static PyMethodDef run_methods[] = {
     {"learn_and_score", (PyCFunction)(void (*)(void))run_both, METH_FASTCALL, both_doc},
     {"learn", (PyCFunction)(void (*)(void))run_learn, METH_FASTCALL, learn_doc},
     {"learn_row", (PyCFunction)(void (*)(void))run_row, METH_FASTCALL, row_doc},
+    {"score_row", (PyCFunction)(void (*)(void))run_score_row, METH_FASTCALL, score_row_doc},
     {"learn_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, rows_doc},
     {"settle", (PyCFunction)(void (*)(void))run_settle, METH_FASTCALL, settle_doc},
     {"counts", (PyCFunction)run_counts, METH_NOARGS, counts_doc},
@@ -794,7 +810,10 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
 {
     const int changes = which == U_ || which == V_ || which == C_ || which == S_ || which == P_;
     const int rows = which == V_ || which == OTHERS;
-    const int layout = rows ? PyBUF_STRIDES : PyBUF_ANY_CONTIGUOUS;
+    const int layout = rows           ? PyBUF_STRIDES
+                       : which == A_ ? PyBUF_C_CONTIGUOUS
+                       : which == U_ ? PyBUF_F_CONTIGUOUS /* the triangle that is in use */
+                                     : PyBUF_ANY_CONTIGUOUS;
     if (given == Py_None && (which == TABLE || which == OTHERS))
         return 1;
     Py_buffer *view = &run->views[which];
@@ -803,8 +822,8 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     int ok = (expected == 0 || (size_t)view->len == expected * sizeof(double)) &&
              (uintptr_t)view->buf % sizeof(double) == 0;
     if (ok && rows) {
-        ok = view->ndim == 2 && view->strides[1] == 8 && view->strides[0] % 8 == 0 &&
-             view->strides[0] >= 8 * view->shape[1];
+        ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
+             view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
         *(which == V_ ? &run->wide : &run->others_wide) = ok ? (size_t)view->strides[0] / 8 : 0;
     }
     if (!ok)
