@@ -381,7 +381,7 @@ def test_single_samples_of_a_bank_have_the_scores_of_rows(activation):
         if at == 200:
             bank.adopt(Stats.of(projection, X[:50] + 0.1))
         if at % 90 == 0:
-            bank = pickle.loads(pickle.dumps(bank))
+            bank = deepcopy(bank)
     alone, together = np.array(scores[40:]).T
     assert kernel.MODULE.tally()[0] - taken >= len(X) - 40
     assert alone == pytest.approx(together, rel=SCORES)
