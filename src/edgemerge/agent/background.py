@@ -302,7 +302,7 @@ class Worker(Generic[Job, Result]):
 
     def outcome(self, timeout_s: float = 0.0) -> Result | None:
         """Return the result of the job, or None if there is none within `timeout_s`."""
-        if not self.busy:
+        if not self.busy or (not timeout_s and self._results.empty()):
             return None
         try:
             result = self._results.get(timeout=timeout_s) if timeout_s else self._results.get(False)
