@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
 	lasting naming attack honest hostile masked paper docs mcu mcu-long \
-	screenshots flower services setup clean
+	screenshots flower dist deb lock services setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -22,7 +22,8 @@ test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 
 long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray && \
+	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws; \
 	code=$$?; wait $$! && exit $$code
 
 quick: .venv/ready-dev  ## only the fast tests
@@ -79,8 +80,9 @@ hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile pat
 masked: .venv/ready-dev  ## what masked sums cost, alone and with a real server
 	@$(BIN)/python -m benchmarks.masked
 
-attack: .venv/ready-dev  ## what one bad device can do to a fleet, on HAR
+attack: .venv/ready-dev  ## what a bad device can do to a fleet, and a curious one find out, on HAR
 	@$(BIN)/python -m benchmarks.attack
+	@$(BIN)/python -m benchmarks.sharing
 
 paper: .venv/ready-paper  ## the paper's evaluation in part, some minutes
 	@$(BIN)/edgemerge paper all --quick
@@ -94,6 +96,16 @@ screenshots: .venv/ready-dev  ## pictures of the dashboard into docs/images/dash
 
 flower: .venv-flower/ready  ## tests on Flower and Ray, in an environment of their own
 	@.venv-flower/bin/python -m pytest -q tests/flower tests/ray
+
+dist: .venv/ready-dist  ## sdist, wheels and bill of materials into dist/, tried on every Python here
+	@$(BIN)/python scripts/build_dist.py
+
+deb: .venv/ready-dist  ## Debian package into dist/, tried on two clean machines (as root)
+	@scripts/services deb
+	@$(BIN)/python scripts/try_deb.py
+
+lock: .venv/ready-dist  ## write requirements.txt: constraints.txt for server and agent, with hashes
+	@scripts/lock
 
 services:  ## apt-get install what the tests need (PostgreSQL, nginx, ...)
 	@scripts/services

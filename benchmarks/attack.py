@@ -298,7 +298,7 @@ class Programs:
         self._url = f"http://127.0.0.1:{(folder / 'port').read_text().strip()}"
         token = (folder / "fleet.sqlite.operator-token").read_text().strip()
         self._operator = ServerClient(self._url, token)
-        self._operator.create_fleet(FLEET, self._projection)
+        self._operator.create_fleet(FLEET, self._projection, least=1)
         self._operator.set_trust(FLEET, self._trust)
         (folder / f"{ME}.token").touch(mode=0o600)
         (folder / f"{ME}.token").write_text(self._enrol(ME))

@@ -474,7 +474,8 @@ def _contributions(programs: Programs, port: int) -> str:
 def _enrolled(programs: Programs, port: int) -> None:
     """Make a fleet of a and b."""
     url, operator = f"http://127.0.0.1:{port}", _operator(port)
-    programs.command("fleet", "create", FLEET, "--projection", "projection", *operator)
+    few = ("--min-devices", "1")  # one device, whose change is given at once
+    programs.command("fleet", "create", FLEET, "--projection", "projection", *few, *operator)
     for device in "ab":
         programs.command("fleet", "invite", FLEET, device, "--out", f"{device}.invited", *operator)
         invited = ("--invitation-file", f"{device}.invited", "--token-file", f"{device}.token")
@@ -534,6 +535,7 @@ fleet = "{FLEET}"
 token_file = "a.token"
 [sync]
 every_s = 0
+gate = 2
 [report]
 every_s = {every_s}
 """

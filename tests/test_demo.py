@@ -192,7 +192,8 @@ def test_roc_auc_counts_pairs_and_halves_ties():
 
 def test_it_says_what_it_does_and_leaves_nothing_running(outcome, told, folder):
     assert outcome.seconds > 0.0
-    assert [line[:6] for line in told[1:]] == ["1 of 5", "2 of 5", "3 of 5", "4 of 5", "5 of 5"]
+    assert "keep the defaults for confidential data" in told[1]
+    assert [line[:6] for line in told[2:]] == ["1 of 5", "2 of 5", "3 of 5", "4 of 5", "5 of 5"]
     left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     assert not [path for path in folder.rglob("*") if path.name == "agent.state.broken-1"]

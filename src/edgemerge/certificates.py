@@ -18,7 +18,7 @@ from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
 
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import SettingError, install_command
 from edgemerge.files import write_atomically
 
 VALID_DAYS = 3650
@@ -62,7 +62,7 @@ def make_certificate(names: Iterable[str] = ()) -> bytes:
     except ImportError as error:
         raise SettingError(
             "the package cryptography is not installed, which makes certificates: "
-            "install edgemerge[tls], or give a certificate of your own"
+            f"{install_command('tls')}; or give a certificate of your own"
         ) from error
 
     def alternative(name: str) -> x509.GeneralName:

@@ -120,10 +120,11 @@ def write_atomically(
             beside.unlink()
         raise
     if sync:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Let a file that was renamed in a folder keep its name after a power cut."""
     if os.name == "nt":  # Windows has no such thing
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -104,6 +104,20 @@ def test_a_release_covers_enough_fresh_samples(exchange):
     assert [one.revision for one in everything(exchange)] == [2]
 
 
+def test_a_fault_that_a_restored_exchange_lost_is_shared_again_as_it_was(exchange):
+    a = Device("a", exchange).meets(40).review("odd-1", "fault", name="bearing")
+    a.sync()
+    released = everything(exchange)[0].stats
+    a.meets(8)  # too few for a release
+    a.exchange = MemoryExchange(P)
+    a.sync()
+    assert everything(a.exchange) == [], "it does not know yet"
+    a.sharing.share_again()
+    a.sync()
+    (one,) = everything(a.exchange)
+    assert (one.pattern, one.revision, one.stats) == ("bearing", 2, released)
+
+
 def test_another_name_is_given_to_the_same_sums_and_undo_withdraws(exchange):
     a = Device("a", exchange).meets(40).review("odd-1", "fault", name="baering")
     a.sync()
@@ -230,6 +244,7 @@ def configuration(hub, folder, device):
         token_file = "token"
         [sync]
         every_s = 0
+        gate = 2
         """
     )
     return read_config(path, environment={}, overrides=())
@@ -239,7 +254,7 @@ def configuration(hub, folder, device):
 def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub, ExitStack() as stack:
         operator = hub.operator
-        operator.create_fleet("pumps", P)
+        operator.create_fleet("pumps", P, least=1)
         operator.close()
         states, agents = {}, {}
         for seed, device in enumerate(("pump-3", "pump-4")):

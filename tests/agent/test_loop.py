@@ -310,11 +310,20 @@ def test_a_disk_that_cannot_be_written_does_not_stop_detection(tailing, monkeypa
     assert tailing.ask("save") == {"saved": "ok"}
 
 
-def test_an_open_gate_is_warned_of(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("gate", "warning"),
+    [
+        ("0", "sync.gate is lower than the default: single samples can be recovered"),
+        ("12", "sync.gate is lower than the default: whether a sample was among those learnt"),
+        ("16", None),
+    ],
+)
+def test_a_lower_gate_than_the_default_is_warned_of(tmp_path, caplog, gate, warning):
     write_rows(tmp_path / "pump-1.csv", stream(5))
     with caplog.at_level(logging.WARNING):
-        ran(configured(tmp_path, "sync.gate=0"))
-    assert "the release gate is open" in caplog.text
+        ran(configured(tmp_path, f"sync.gate={gate}"))
+    assert (warning or "sync.gate is lower") in caplog.text or warning is None
+    assert ("sync.gate is lower" in caplog.text) == bool(warning)
 
 
 def test_changed_settings_of_the_learner_are_warned_of(tmp_path, caplog):

@@ -188,7 +188,7 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
     write_rows(tmp_path / "pump-1.csv", stream(50))
     with running_hub(str(tmp_path / "hub.db")) as hub:
         operator = hub.operator
-        operator.create_fleet("pumps", P)
+        operator.create_fleet("pumps", P, least=1)
         operator.close()
         config = reporting(tmp_path, hub.url, *TAIL)
         (tmp_path / "token").write_text(hub.enrol("pumps", "pump-1"))

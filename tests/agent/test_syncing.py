@@ -140,11 +140,9 @@ def test_too_few_fresh_samples_are_held_back_and_named(exchange, devices):
     assert total(exchange).count == 0
 
 
-def test_nothing_is_released_before_the_rule_of_the_fleet_is_known(exchange, devices):
+def test_the_gate_is_16_times_n_unless_another_is_chosen(exchange, devices):
     device = devices(exchange, gate=None)
     device.learn(stream(40))
-    assert device.sync()["pushed"] == 0
-    device.syncing._rule = lambda: 16.0
     assert device.sync()["held_back"] == ["normal: 40 of 128 samples"]
     device.learn(stream(90, 1))
     assert device.sync()["pushed"] == 1

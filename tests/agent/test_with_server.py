@@ -2,12 +2,14 @@
 
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 import pytest
 
 from edgemerge import Contribution, Stats
 from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
+from edgemerge.agent.runner import fetch_projection, make_exchange, run_device
 from edgemerge.agent.state import PROJECTION_FILE
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
@@ -25,10 +27,10 @@ def hub(tmp_path):
         yield found
 
 
-def enrolled(hub, folder, *settings, reads="totals"):
+def enrolled(hub, folder, *settings, reads="totals", least=1):
     """The configuration of a device that knows nothing but its server."""
     operator = hub.operator
-    operator.create_fleet("pumps", P, reads=reads)
+    operator.create_fleet("pumps", P, reads=reads, least=least)
     operator.close()
     (folder / "token").write_text(hub.enrol("pumps", "pump-1"))
     path = Path(folder / "agent.toml")
@@ -59,11 +61,15 @@ def enrolled(hub, folder, *settings, reads="totals"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("reads", "held"),
-    [("totals", []), ("contributions", ["normal: 40 of 128 samples"])],
+    ("reads", "settings", "held"),
+    [
+        ("totals", (), ["normal: 40 of 128 samples"]),
+        ("contributions", (), ["normal: 40 of 128 samples"]),
+        ("totals", ("sync.gate=2",), []),
+    ],
 )
-def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
-    config = enrolled(hub, tmp_path, reads=reads)
+def test_the_gate_is_16_whatever_the_fleet_lets_others_read(hub, tmp_path, reads, settings, held):
+    config = enrolled(hub, tmp_path, *settings, reads=reads)
     peer = hub.exchange("pumps", "pump-2", P)
     peer.push(Contribution("pump-2", Stats.of(P, stream(50, 1)), 1))
     with Running(config) as agent:
@@ -75,6 +81,31 @@ def test_the_gate_is_as_high_as_the_fleet_asks_for(hub, tmp_path, reads, held):
     there = peer.pull(Selection(receiver="pump-2")).total
     assert there == (Stats.empty(P) if held else Stats.of(P, stream(40)))
     peer.close()
+
+
+@pytest.mark.slow
+def test_agents_adopt_what_is_released_of_enough_devices_and_not_before(hub, tmp_path):
+    config = enrolled(hub, tmp_path, least=3)
+    peers = {name: hub.exchange("pumps", name, P) for name in ("pump-2", "pump-3", "pump-4")}
+    for seed, (name, peer) in enumerate(peers.items(), 1):
+        peer.push(Contribution(name, Stats.of(P, stream(50, seed)), 1))
+    with Running(config) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        found = send_command(config.state, "sync", ASK_S)
+        assert found["told"].startswith("nothing from others: none, or too few of them")
+        fourth = hub.exchange("pumps", "pump-5", P)
+        fourth.push(Contribution("pump-5", Stats.of(P, stream(50, 9)), 1))
+        found = send_command(config.state, "sync", ASK_S)
+        assert found["told"] == "adopted 200 samples of 4 devices"
+        peers["pump-2"].push(Contribution("pump-2", Stats.of(P, stream(60, 1)), 2))
+        assert send_command(config.state, "sync", ASK_S)["told"] == "nothing new"
+        operator = hub.operator
+        operator.drop("pumps", "pump-3")
+        operator.close()
+        found = send_command(config.state, "sync", ASK_S)
+        assert found["told"].startswith("what others had shared was withdrawn")
+    for peer in (*peers.values(), fourth):
+        peer.close()
 
 
 @pytest.mark.slow
@@ -115,6 +146,23 @@ def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     assert len(told.verdicts) == 20
     (config.state / "agent.state").unlink()
     assert len(ran(config).verdicts) == 60
+
+
+def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_path):
+    """Or systemd kills it after 90 s, and an outage of the server can last longer."""
+    with running(str(tmp_path / "hub.db")) as hub:
+        config = enrolled(hub, tmp_path)
+    stop, told = Event(), []
+    ending = run_device(config, stop=stop, tell=lambda words: (told.append(words), stop.set()))
+    assert ending.code == 0
+    assert told == ["READY=1\nSTATUS=waiting for the projection of the fleet"]
+
+
+def test_the_status_for_systemd_is_cleared_when_the_projection_has_come(tmp_path):
+    with running(str(tmp_path / "hub.db")) as hub:
+        config, told = enrolled(hub, tmp_path), []
+        assert fetch_projection(make_exchange(config, None), Event(), told.append) == P
+    assert told == ["STATUS="]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.services.missing import left_out
 @pytest.fixture(scope="module")
 def cluster():
     if find_spec("distributed") is None:
-        left_out("Dask", "pip install 'edgemerge[dask]'")
+        left_out("Dask", "pip install '.[dask]'")
     from edgemerge.dask import local_client
 
     with local_client(workers=2) as client:

@@ -215,7 +215,7 @@ def test_extras_that_are_missing_are_no_failure_but_are_told(monkeypatch):
     monkeypatch.setattr(doctor, "requirements", lambda: wanted)
     told = {each.about: each for each in doctor.check_extras()}
     assert told["extra mqtt"].level == "ok"
-    assert told["extra mqtt"].advice == "pip install 'edgemerge[mqtt]'"
+    assert told["extra mqtt"].advice == "pip install '.[mqtt]' in a checkout of edgemerge"
     assert told["extra plot"].level == "fail"
     assert told["extra server"].level == "ok"
 

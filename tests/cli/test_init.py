@@ -111,6 +111,7 @@ def test_what_cannot_be_is_told_with_its_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = pump(tmp_path / "pump.csv")
     assert "is no file" in failure(call("init", "gone.csv"), ExitCode.NO_DATA)
+    assert 'kind = "opcua" or "modbus"' in failure(call("init", "opc.tcp://plc:4840"))
     words = failure(call("init", path, "--columns", "Drück"), ExitCode.USAGE)
     assert "found no column 'Drück', expected some of Zeit, Durchfluss" in words
     words = failure(call("init", path, "--device", "pump 3"), ExitCode.USAGE)
@@ -319,7 +320,7 @@ def test_without_the_library_for_parquet_the_extra_is_named(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "edgemerge.bulk.parquet_file", raising=False)
     words = failure(call("init", tmp_path / "pump.parquet"), ExitCode.FAILED)
-    assert "pyarrow is not installed: pip install 'edgemerge[parquet]'" in words
+    assert "pyarrow is not installed: pip install '.[parquet]'" in words
 
 
 def test_a_parquet_file_that_is_none_is_told(tmp_path, monkeypatch):

@@ -148,12 +148,20 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("missing", "words", "line"),
     [
-        ("uvicorn", ["serve"], "uvicorn is not installed: pip install 'edgemerge[server]'"),
-        ("fastapi", ["serve"], "fastapi is not installed: pip install 'edgemerge[server]'"),
+        (
+            "uvicorn",
+            ["serve"],
+            "uvicorn is not installed: pip install '.[server]' in a checkout of edgemerge",
+        ),
+        (
+            "fastapi",
+            ["serve"],
+            "fastapi is not installed: pip install '.[server]' in a checkout of edgemerge",
+        ),
         (
             "psycopg",
             ["serve", "--database", "postgresql://h/d"],
-            "psycopg is not installed: pip install 'edgemerge[postgres]'",
+            "psycopg is not installed: pip install '.[postgres]' in a checkout of edgemerge",
         ),
     ],
 )

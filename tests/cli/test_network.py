@@ -209,7 +209,7 @@ def test_an_agent_that_speaks_mqtt_names_the_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     words = ("--set", "source.kind=mqtt", "--set", "source.topic=pumps/1")
     assert failure(call("agent", config, *words)) == (
-        "paho is not installed: pip install 'edgemerge[mqtt]'"
+        "paho is not installed: pip install '.[mqtt]' in a checkout of edgemerge"
     )
 
 

@@ -73,13 +73,15 @@ def test_trials_are_the_papers_unless_told_otherwise(given, trials, tmp_path):
 )
 def test_a_missing_extra_is_named_with_the_line_that_adds_it(missing, words, name):
     told = started(BLOCKED.format(missing=[missing], words=words))
-    assert told == f"1 {name} is not installed: pip install 'edgemerge[paper]'\n"
+    assert told == f"1 {name} is not installed: pip install '.[paper]' in a checkout of edgemerge\n"
 
 
 @pytest.mark.parametrize("missing", ["river", "pysad"])
 def test_a_comparison_names_the_library_that_is_missing(missing):
     told = started(BLOCKED.format(missing=[missing], words=["paper", "streams"]))
-    assert told == f"1 {missing} is not installed: pip install 'edgemerge[bench]'\n"
+    assert (
+        told == f"1 {missing} is not installed: pip install '.[bench]' in a checkout of edgemerge\n"
+    )
 
 
 @pytest.mark.slow

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Projection, Stats, load
+from edgemerge.cli import agent
 from edgemerge.cli import fleet as fleet_module
+from edgemerge.cli.options import allows_plain_http
+from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.http import HttpExchange
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
@@ -33,6 +36,19 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
     assert "no fleet pumps" in failure(hub.fleet("show", "pumps"))
 
 
+def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub):
+    agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
+    assert hub.fleet("create", "hidden", *agree).stderr == "Created fleet hidden.\n"
+    shown = hub.told("show", "hidden")
+    assert shown["least"] == 3
+    assert shown["released"] == (
+        "nothing; the next release needs something new of 4 devices, and 0 have that"
+    )
+    made = hub.fleet("create", "trial", *agree, "--min-devices", 1)
+    assert "a device can subtract two totals, and read what another one sent" in made.stderr
+    assert hub.told("show", "trial")["released"] == "every change at once"
+
+
 def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):
     np.savetxt(tmp_path / "samples.csv", IDLE, delimiter=",")
     made = hub.told("create", "ranged", "--range-from", tmp_path / "samples.csv", "--n-hidden", 8)
@@ -53,6 +69,61 @@ def test_a_device_enrols_once_with_an_invitation_in_a_file(hub, fleet, tmp_path)
     again = call("enrol", hub.url, fleet, "pump-2", *words, "--force")
     assert "ask an operator for a new one" in failure(again)
     assert (tmp_path / "token").read_text(encoding="utf-8").strip() == token
+
+
+def test_a_device_enrols_by_its_configuration_with_the_invitation_of_a_new_fleet(
+    hub, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    settings = ("--n-inputs", 3, "--low=-1", "--high", 1, "--n-hidden", 4)
+    made = hub.told("create", "fans", *settings, "--invite", "fan-1")
+    assert made["invitation"] == "fan-1.invitation"
+    assert stat.S_IMODE((tmp_path / "fan-1.invitation").stat().st_mode) == 0o600
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n[exchange]\nkind = "http"\n'
+        f'url = "{hub.url}"\nfleet = "fans"\ntoken_file = "fan.token"\n'
+    )
+    words = ("enrol", "--config", "fan.toml", "--invitation-file", "fan-1.invitation")
+    found = call(*words, "--json")
+    assert json.loads(found.stdout)["device"] == "fan-1", found.output
+    assert [each["device"] for each in hub.told("devices", "fans")] == ["fan-1"]
+    token = (tmp_path / "fan.token").read_text(encoding="utf-8").strip()
+    HttpExchange(hub.url, "fans", token, projection=None).close()
+    assert "already exists" in failure(call(*words))
+
+
+def test_enrol_connects_as_the_configuration_says(tmp_path, monkeypatch):
+    seen = []
+
+    def connect(url, token, ca_file):
+        seen.append((url, token, ca_file, allows_plain_http()))
+        raise UnavailableError("not today")
+
+    monkeypatch.setattr(agent, "server_connection", connect)
+    (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n[exchange]\nkind = "http"\n'
+        'url = "http://hub"\nfleet = "fans"\ntoken_file = "token"\nca_file = "ca.pem"\n'
+        "insecure = true\n"
+    )
+    words = ("--config", tmp_path / "fan.toml", "--invitation-file", tmp_path / "invitation")
+    assert "not today" in failure(call("enrol", *words))
+    assert seen == [("http://hub", "x", tmp_path / "ca.pem", True)]
+
+
+def test_what_enrol_lacks_is_named(tmp_path):
+    (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "fan.toml").write_text(
+        'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n'
+        "[projection]\nn_inputs = 3\nlow = 0.0\nhigh = 1.0\n"
+    )
+    words = ("enrol", "--invitation-file", tmp_path / "invitation")
+    configured = ("--config", tmp_path / "fan.toml")
+    assert "give them, or --config" in call(*words, "https://hub").stderr
+    assert "give one of them" in call(*words, *configured, "https://hub").stderr
+    assert "give --token-file" in call(*words, "https://hub", "fans", "fan-1").stderr
+    assert "set url and fleet in [exchange]" in failure(call(*words, *configured))
 
 
 def test_contributions_are_listed_and_dropped_and_devices_revoked(hub, fleet, tmp_path):

@@ -72,7 +72,8 @@ def test_every_route_that_the_server_describes_is_on_the_page():
 def test_what_a_route_takes_and_answers_is_said():
     told = create_app(None).openapi()
     create_fleet = told["paths"]["/fleets/{fleet}"]["put"]
-    assert "`?least=`: a whole number; 1 if not given" in http_api.taken(create_fleet)
+    assert "`?least=`: a whole number" in http_api.taken(create_fleet)
+    assert "`?growing=`: `true` or `false`; false if not given" in http_api.taken(create_fleet)
     lines = list(http_api.answered(create_fleet, told["components"]["schemas"]))
     assert lines[0].startswith("`200`: The same is there already. JSON: `fleet`, `reads`")
     assert lines[-1] == "Problems: `400`, `401`, `403`, `409`, `413`, `422`, `503`, `507`."

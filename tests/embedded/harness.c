@@ -4,7 +4,8 @@
  *   L k  learn and score k samples: float scores       T k  take k samples: score, level, 4 marks
  *   S k  score k samples: float scores                 G k  take k samples on the grid: alarms
  *   C    share: 32-bit length, bytes                   A k  adopt k bytes
- *   W k  save, of which k bytes reach the storage      R    start anew and resume
+ *   W k  save, of which k bytes reach the storage      R k  start anew and resume, with a pattern (1)
+ *   Q k  the same, while reading fails after k bytes
  *   D    digest of the sums and the count              I k  take k samples of whole numbers
  *   K    keep a pattern from now on                    V k  dismiss (0) or approve (1) it
  *   F    share it as a fault: 32-bit length, bytes     X k  integers to the grid, k samples
@@ -18,8 +19,8 @@ static uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
 #ifndef SMALL /* 16 kB of RAM have no room for these */
 static uint64_t pattern_memory[EM_PATTERN_WORDS(PUMP_N, PUMP_HIDDEN)];
 static em_pattern pattern;
-static uint8_t slots[2][EM_SAVED_BYTES(PUMP_N, PUMP_HIDDEN)];
-static size_t at, left;
+static uint8_t slots[2][EM_SAVED_PATTERN_BYTES(PUMP_N, PUMP_HIDDEN)];
+static size_t at, left, readable = SIZE_MAX;
 static int slot_of;
 static uint8_t *adopted;
 
@@ -40,6 +41,8 @@ static int append(void *context, const void *bytes, size_t size) {
 
 static int fetch(void *context, int slot, size_t from, void *bytes, size_t size) {
     (void)context;
+    if (from + size > sizeof slots[slot] || readable < size) return 1;
+    readable -= readable == SIZE_MAX ? 0 : size;
     memcpy(bytes, slots[slot] + from, size);
     return 0;
 }
@@ -116,9 +119,12 @@ static void run(em_device *d, int command, uint32_t k) {
         left = k;
         error = em_save(d, &storage);
         put(&error, 4);
-    } else if (command == 'R') {
+    } else if (command == 'R' || command == 'Q') {
         if (em_init(d, &pump_projection, memory, sizeof memory)) exit(7);
+        if (k && em_keep_pattern(d, &pattern, pattern_memory, sizeof pattern_memory)) exit(7);
+        readable = command == 'Q' ? k : SIZE_MAX;
         error = em_resume(d, &storage);
+        readable = SIZE_MAX;
         put(&error, 4);
 #endif
     } else {

@@ -366,7 +366,7 @@ def readings(tmp_path):
 def test_a_device_in_c_and_one_in_python_share_a_real_fleet(build, readings, tmp_path):
     program = build(SHARED, "line.c")
     with running(str(tmp_path / "fleet.sqlite")) as hub:
-        hub.operator.create_fleet("pumps", SHARED)
+        hub.operator.create_fleet("pumps", SHARED, least=1)
         token = hub.enrol("pumps", "pump-3")
         python = hub.exchange("pumps", "pump-4", SHARED)
         own = Stats.of(SHARED, X[200:300])
@@ -505,6 +505,97 @@ class SilentLine:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def test_a_device_that_connects_again_ends_its_older_session():
+    fleet, stop = Fleet(), Event()
+    bridge = Bridge({"pump-3": TOKEN, "pump-4": TOKEN}.get, fleet.connect, stop)
+    port = bridge.listen("127.0.0.1", 0)
+    lines = [socket.create_connection(("127.0.0.1", port), 5.0) for _ in range(3)]
+    names = ("pump-3", "pump-4", "pump-3")  # its first connection was lost, and was never closed
+    for line, name in zip(lines, names, strict=True):
+        said, nonce = ask(line, b"H", b"\1" + name.encode())
+        assert said == b"N"
+        proof = hmac.digest(TOKEN.encode(), nonce + name.encode(), "sha256")
+        assert ask(line, b"P", proof) == (b"A", b"")
+    assert [ask(line, b"T")[0] for line in lines] == [b"R", b"S", b"S"]
+    stop.set()
+    bridge.wait()
+    for line in lines:
+        line.close()
+
+
+def ask(line: socket.socket, letter: bytes, payload: bytes = b"") -> tuple[bytes, bytes]:
+    """Send a frame, and return the one that comes back."""
+    line.sendall(encode_frame(letter, payload))
+    found = b""
+    while not found.endswith(b"\0"):
+        found += line.recv(1)
+    return read_frame(found)
+
+
+class ShortOfFiles(socket.socket):
+    """A listening socket whose first connections find no file descriptor left."""
+
+    left = 2
+
+    def accept(self):
+        found = super().accept()
+        if self.left:
+            self.left -= 1
+            found[0].close()
+            raise OSError(24, "Too many open files")
+        return found
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_bridge(caplog):
+    fleet, stop = Fleet(), Event()
+    bridge = Bridge({"pump-3": TOKEN}.get, fleet.connect, stop)
+    server = ShortOfFiles()
+    server.bind(("127.0.0.1", 0))
+    server.listen()
+    server.settimeout(0.5)
+    bridge._start(bridge._accept, server)
+    for _ in range(2):
+        with closing(socket.create_connection(server.getsockname(), 5.0)) as line:
+            assert line.recv(1) == b""
+    with closing(socket.create_connection(server.getsockname(), 5.0)) as line:
+        assert ask(line, b"H", b"\1pump-3")[0] == b"N"
+    stop.set()
+    bridge.wait()
+    assert caplog.text.count("Too many open files") == 2
+
+
+def test_an_error_that_nobody_expected_ends_a_session_and_not_its_line(caplog):
+    fleet = Fleet()
+    session = fleet.session()
+    fleet.pull = lambda *_, **__: 1 / 0
+    assert read_frame(session.answer(b"T", b"")) == refusal(Status.LATER)
+    assert "division by zero" in caplog.text
+
+
+def test_a_stream_longer_than_any_contribution_of_the_fleet_is_not_kept():
+    session = Fleet().session()
+    session.answer(b"B", b"")
+    for at in range(0, 10**6, 200):
+        session.answer(b"D", struct.pack("<I", at) + bytes(200))
+    assert session._received is None
+
+
+@pytest.mark.slow
+def test_a_line_that_never_falls_silent_does_not_hold_a_device(build, readings):
+    words = [build(SHARED, "line.c"), "pump-3", TOKEN, readings, "lsl"]
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as noise:
+        done = subprocess.run(
+            words,
+            stdin=noise.stdout,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=30,
+        )
+        noise.kill()
+    assert done.stderr.decode().splitlines() == ["l 0", "s -16", "l 0", "samples 100 of others 0"]
 
 
 def test_a_connection_that_does_not_say_who_it_is_is_left(caplog):

@@ -293,6 +293,160 @@ def test_power_may_fail_at_any_moment_of_saving(compiled):
     assert answers.contribution() == encode(Contribution("pump-3", Stats.of(p, X), revision=1))
 
 
+def test_a_state_that_was_resumed_is_complete_before_the_next_sample(compiled):
+    p, X, Z = projection(), samples(100), samples(50, 1)
+    total, device = encode(Stats.of(p, samples(300, 2))), compiled(p)
+    device.rows("L", X)
+    device.ask("W", 10**6)
+    device.ask("A", len(total), total)
+    device.rows("S", Z)
+    device.ask("R")
+    device.ask("A", len(total), total)
+    device.rows("S", Z)
+    answers = device.answers()
+    answers.scores(len(X))
+    assert (answers.error(), answers.error()) == (0, 0)
+    before = answers.scores(len(Z))
+    assert (answers.error(), answers.error()) == (0, 0)  # there is room for what others saw
+    assert np.array_equal(answers.scores(len(Z)), before)
+
+
+def test_a_pattern_is_saved_with_the_state(compiled):
+    p = projection()
+    calm, odd, other = episodes()
+    quiet = calm[:30]
+    found = []
+    for cut in (False, True):
+        device = compiled(p)
+        device.ask("K")
+        for part in (calm, odd, quiet):
+            device.rows("T", part)
+        device.ask("W", 10**6)
+        if cut:
+            device.ask("R", 1)
+        device.ask("F")
+        for part in (other, quiet, odd[50:101], quiet):
+            device.rows("T", part)
+        for each in "FCF":
+            device.ask(each)
+        device.ask("V", 1)
+        device.ask("C")
+        answers = device.answers()
+        assert answers.error() == 0
+        for part in (calm, odd, quiet):
+            answers.results(len(part))
+        assert answers.error() == 0
+        assert not cut or answers.error() == 0
+        kept = [decode(answers.contribution(), Contribution).stats]
+        results = [answers.results(len(part)) for part in (other, quiet, odd[50:101], quiet)]
+        kept += [decode(answers.contribution(), Contribution).stats for _ in "FCF"]
+        assert answers.error() == 0
+        kept.append(decode(answers.contribution(), Contribution).stats)
+        found.append((kept, [each["alarm"].tolist() for each in results[::2]]))
+    assert found[0][0][0].count > 100
+    assert found[0][0][1].count > found[0][0][0].count  # what points the same way joins it later
+    assert found[1] == found[0]
+
+
+def test_a_pattern_approved_after_a_restart_is_learnt(compiled):
+    p = projection()
+    calm, odd, _ = episodes()
+    device = compiled(p)
+    device.ask("K")
+    device.rows("T", calm)
+    device.rows("T", odd)
+    device.ask("F")
+    device.ask("W", 10**6)
+    device.ask("R", 1)
+    device.ask("V", 1)
+    device.ask("C")
+    answers = device.answers()
+    assert answers.error() == 0
+    learnt = answers.results(len(calm))["learnt"].sum()
+    answers.results(len(odd))
+    pattern = decode(answers.contribution(), Contribution).stats
+    assert [answers.error() for _ in "WRV"] == [0, 0, 0]
+    mine = decode(answers.contribution(), Contribution).stats
+    assert mine.count == pytest.approx(learnt + pattern.count, abs=5)  # some odd ones waited
+
+
+def test_a_state_with_a_pattern_is_resumed_without_memory_for_it(compiled):
+    p = projection()
+    calm, odd, _ = episodes()
+    device = compiled(p)
+    device.ask("K")
+    device.rows("T", calm)
+    device.rows("T", odd)
+    device.ask("D")
+    device.ask("W", 10**6)
+    device.ask("R", 0)
+    device.ask("D")
+    answers = device.answers()
+    assert answers.error() == 0
+    answers.results(len(calm))
+    answers.results(len(odd))
+    before = answers.digest()
+    assert (answers.error(), answers.error()) == (0, 0)
+    assert answers.digest() == before
+
+
+def test_storage_that_fails_while_it_is_read_leaves_a_device_that_starts_afresh(compiled):
+    p = projection()
+    calm, odd, _ = episodes()
+    empty, device = compiled(p), compiled(p)
+    empty.ask("K")
+    empty.ask("D")
+    empty.ask("F")
+    device.ask("K")
+    device.rows("T", calm)
+    device.rows("T", odd)
+    device.ask("W", 10**6)
+    sums = N_HIDDEN * (N_HIDDEN + 1) // 2 + N_HIDDEN * N_INPUTS + 2 * N_INPUTS
+    whole = 8 * (17 + 2 * sums + N_INPUTS)
+    for more in (8, 8 * 20, whole - 88):  # both slots were read: the first is empty
+        device.ask("Q", 8 + whole + more)
+        device.ask("D")
+        device.ask("F")
+    answers, nothing = device.answers(), empty.answers()
+    assert (answers.error(), nothing.error()) == (0, 0)
+    answers.results(len(calm))
+    answers.results(len(odd))
+    assert answers.error() == 0
+    before, pattern = nothing.digest(), nothing.contribution()
+    for _ in range(3):
+        assert answers.error() == CORRUPT
+        assert answers.digest() == before
+        assert answers.contribution() == pattern
+
+
+def test_a_total_without_samples_is_as_good_as_none(compiled):
+    p, X = projection(), samples(100)
+    total, device = encode(Stats.empty(p)), compiled(p)
+    device.ask("A", len(total), total)
+    device.rows("L", X)
+    answers, python = device.answers(), Detector(p)
+    assert answers.error() == 0
+    expected = np.array([python.learn_and_score(x) for x in X])
+    found = answers.scores(len(X))
+    assert np.isfinite(found).all()
+    assert relative(found[2 * N_HIDDEN :], expected[2 * N_HIDDEN :]) < FLOAT_TOLERANCE
+
+
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_steps_far_outside_the_range_are_clipped_as_readings_are(compiled, activation):
+    p, X = projection(activation), p_steps(samples(40), activation)
+    far = np.array([[2**31 - 1, -(2**31), 2**30, 256 << 12, -(256 << 12) - 1, 5]])
+    one, other = compiled(p), compiled(p)
+    one.rows("G", np.vstack([X, far, X]), "<i4")
+    other.rows("G", np.vstack([X, np.clip(far, -(256 << 12), 256 << 12), X]), "<i4")
+    assert one.answers().data == other.answers().data
+
+
+def p_steps(X: np.ndarray, activation: str) -> np.ndarray:
+    p = projection(activation)
+    return p.to_grid(X) / p.step
+
+
 def test_a_fault_that_lasts_stays_an_alarm_and_is_never_learnt(compiled):
     p, calm, odd = projection(), samples(16 * N_HIDDEN + 200), samples(300, 1)
     odd[:, 2] += 1.5

@@ -149,20 +149,22 @@ def fleet(hub, request):
 
 def test_the_server_lets_a_device_do_only_what_its_fleet_allows(hub, fleet):
     name, operator = fleet
-    a, b, c = (hub.exchange(name, device, SHARED) for device in "abc")
+    a, b, c, d = (hub.exchange(name, device, SHARED) for device in "abcd")
     a.push(note("a"))
     with pytest.raises(DeniedError, match="403"):
         b.push(note("a", 2))
-    with pytest.raises(DeniedError, match="403"):
-        b.pull(WISH)  # one device only
-    c.push(note("c", seed=1))
-    assert b.pull(WISH).total == note("a").stats + note("c", seed=1).stats
-    with pytest.raises(DeniedError, match="403"):
-        b.pull(Selection(receiver="b", without=("a",)))
+    assert b.pull(WISH).parts == ()  # one device only
+    for seed, (one, device) in enumerate(((c, "c"), (d, "d")), 1):
+        one.push(note(device, seed=seed))
+    others = [note(device, seed=seed).stats for seed, device in enumerate("acd")]
+    assert b.pull(WISH).total == Stats.total(SHARED, others)
+    for choice in ({"without": ("a",)}, {"devices": ("a",)}, {"pattern": "normal"}):
+        with pytest.raises(DeniedError, match="403"):
+            b.pull(Selection(receiver="b", **choice))
     operator.revoke(name, "b")
     with pytest.raises(DeniedError, match=r"40[13]"):
         b.pull(WISH)
-    for one in (a, b, c):
+    for one in (a, b, c, d):
         one.close()
 
 
@@ -232,7 +234,7 @@ def test_someone_with_the_address_but_no_token_learns_nothing(http_exchange):
 def test_contributions_of_any_size_arrive(hub):
     shared = Projection(n_inputs=561, n_hidden=128)
     operator = hub.operator
-    operator.create_fleet("large", shared)
+    operator.create_fleet("large", shared, least=1)
     stats = Stats.of(shared, [[0.5] * 561] * 3)
     a, b = (hub.exchange("large", device, shared) for device in "ab")
     assert a.push(Contribution("a", stats, 1)) is True

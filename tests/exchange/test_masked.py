@@ -246,12 +246,13 @@ def test_lost_keys_are_refused_until_an_operator_forgets_them(world):
 
 def test_the_state_is_the_same_after_bytes():
     state = MaskedState(bytes(range(32)), "ab", {"idle": b"12", "fast": b""}, fresh=True)
-    state.counted, state.epoch, state.last = np.array([2**63 + 1], np.uint64), 3, 4
+    state.counted, state.through = np.array([2**63 + 1], np.uint64), 2
+    state.epoch, state.last = 3, 4
     state.delta, state.upload, state.keeper = np.array([7], np.uint64), b"up", b"keep"
     again = MaskedState.from_bytes(state.to_bytes())
     assert again.to_bytes() == state.to_bytes()
     assert again.counted.tolist() == [2**63 + 1]
-    assert (again.newest, again.epoch, again.last) == (state.newest, 3, 4)
+    assert (again.newest, again.through, again.epoch, again.last) == (state.newest, 2, 3, 4)
 
 
 def test_the_server_stores_no_upload_of_an_opened_epoch(world):
@@ -266,3 +267,16 @@ def test_the_server_stores_no_upload_of_an_opened_epoch(world):
     assert (left, boxes) == ((0,), (0,))
     opened = [json.loads(detail) for action, detail in entries if action == "open total"]
     assert opened == [{"members": 5, "survivors": 5}]
+
+
+def test_a_total_that_lacks_what_was_counted_is_refused(world):
+    """As after a backup was restored: subtracting would give sums that nobody saw."""
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    world.place.service.writer.write(
+        lambda tx: tx.run("update masked_totals set through = 0 where fleet = ?", world.fleet)
+    )
+    with pytest.raises(RejectedError, match="restored from a backup"):
+        pulled(world, DEVICES[0])

@@ -4,6 +4,7 @@ from itertools import count
 
 from edgemerge import decode, encode, save
 from edgemerge.core.ledger import Merged, MergedPart
+from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import HistoryFile, ReleaseHistory, contribute
 from tests.flower.fleet import SHARED, rows
 
@@ -41,3 +42,8 @@ def given(config, samples=None, memory=None, clock=CLOCK, shared=SHARED):
 def told(*notes):
     """Give the bytes of what a node is told when others gave this."""
     return encode(Merged(SHARED, (MergedPart.of(notes, SHARED),)))
+
+
+def node_of(device, **settings):
+    """Give a node whose gate few rows pass: so many the tests have."""
+    return NodeConfig(device, **{"gate": 2.0} | settings)

@@ -9,16 +9,15 @@ from edgemerge import Bank, Detector, EdgemergeError, Monitor, Stats, load, save
 from edgemerge.agent.state import AgentState, state_to_bytes
 from edgemerge.exchange.folder import folder_lock
 from edgemerge.flower import device
-from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import adopt
 from edgemerge.wire.state import to_bytes
 from tests.flower.fleet import SHARED, note, rows
-from tests.flower.nodes import given, learnt, told
+from tests.flower.nodes import given, learnt, node_of, told
 
 
 @pytest.fixture
 def config(tmp_path):
-    return NodeConfig("a", state=learnt(Detector(SHARED), tmp_path / "pump", 1))
+    return node_of("a", state=learnt(Detector(SHARED), tmp_path / "pump", 1))
 
 
 def test_while_another_process_has_the_folder_nothing_is_read_or_written(config, monkeypatch):
@@ -77,13 +76,13 @@ def test_the_state_of_an_agent_is_left_to_the_agent(tmp_path):
     with pytest.raises(
         EdgemergeError, match="is the state of an agent, which no other program may"
     ):
-        given(NodeConfig("a", state=state))
+        given(node_of("a", state=state))
 
 
 def test_samples_of_a_bank_that_wait_go_on_waiting_when_it_adopts(tmp_path):
     state = learnt(Bank(SHARED), tmp_path / "bank", 1, 2)
     before = load(state, Bank)
-    adopt(NodeConfig("a", state=state), told(note("b", 3)))
+    adopt(node_of("a", state=state), told(note("b", 3)))
     after = load(state, Bank)
     assert np.array_equal(after.waiting, before.waiting)
     assert {n: after[n].own for n in before} == {n: before[n].own for n in before}
@@ -93,7 +92,7 @@ def test_samples_that_cannot_be_had_are_told_with_their_error():
     def broken(_number, _parts):
         raise RuntimeError("no sensor")
 
-    config = NodeConfig("a", partition=3, partitions=5)
+    config = node_of("a", partition=3, partitions=5)
     with pytest.raises(EdgemergeError, match=r"samples\(3, 5\) raised RuntimeError\('no sensor'\)"):
         given(config, samples=broken)
 

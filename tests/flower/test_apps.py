@@ -22,7 +22,9 @@ def pumps(folder, count):
         pump = Detector(SHARED)
         pump.learn(rows(i))
         save(pump, state)
-    configs = {10 + i: {"device": f"pump-{i}", "state": str(s)} for i, s in enumerate(states)}
+    configs = {
+        10 + i: {"device": f"pump-{i}", "state": str(s), "gate": 2} for i, s in enumerate(states)
+    }
     return NearGrid({node: client_app() for node in configs}, configs), states
 
 
@@ -242,5 +244,9 @@ def test_the_server_app_runs_with_the_settings_of_the_run(tmp_path):
 def test_settings_of_the_run_reach_nodes_that_have_none(tmp_path):
     np.save(tmp_path / "0.npy", rows(0))
     grid = NearGrid({10: client_app()}, {10: {"partition-id": 0}})
-    grid.contexts[10].run_config = {"data": str(tmp_path / "{partition}.npy"), "state": ""}
+    grid.contexts[10].run_config = {
+        "data": str(tmp_path / "{partition}.npy"),
+        "state": "",
+        "gate": 2,
+    }
     assert run(grid, RUN).total == everything(1)

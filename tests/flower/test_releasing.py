@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Detector, EdgemergeError, Projection, Stats, load, save
-from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import (
     HistoryFile,
     PatternProgress,
@@ -20,7 +19,7 @@ from edgemerge.flower.device import (
     release,
 )
 from tests.flower.fleet import OTHER, SHARED, note, rows
-from tests.flower.nodes import given, learnt, told
+from tests.flower.nodes import given, learnt, node_of, told
 
 LEAST = 8  # 2N
 
@@ -40,14 +39,14 @@ def counts(config):
 
 def pump_in(folder, **settings):
     state = learnt(Detector(SHARED, **settings), folder / "pump", 1)
-    return NodeConfig("a", state=state)
+    return node_of("a", state=state)
 
 
 def test_too_few_samples_are_held_back_until_there_are_enough(tmp_path):
     pump = Detector(SHARED)
     pump.learn(rows(1, 7))
     save(pump, tmp_path / "pump")
-    config = NodeConfig("a", state=tmp_path / "pump")
+    config = node_of("a", state=tmp_path / "pump")
     assert counts(config) == ({}, "normal: 7 of 8 samples")
     one_more(config, 2)
     assert counts(config) == ({"normal": 8}, "")
@@ -106,7 +105,7 @@ def kept_in(folder, bank):
     """Save a bank, and give the node that it is at."""
     bank.catch_up()
     save(bank, folder / "bank")
-    return NodeConfig("a", state=folder / "bank")
+    return node_of("a", state=folder / "bank")
 
 
 def of_bank(config):
@@ -202,7 +201,7 @@ def test_of_a_bank_that_forgets_samples_are_counted(tmp_path):
 
 
 def test_a_file_of_samples_that_grows_by_a_row_is_held_back_in_the_next_run_too(tmp_path):
-    config, data = NodeConfig("a", data=tmp_path / "a.npy"), rows(1, 60)
+    config, data = node_of("a", data=tmp_path / "a.npy"), rows(1, 60)
     np.save(config.data, data[:40])
     assert counts(config) == ({"normal": 40}, "")
     np.save(config.data, data[:41])
@@ -215,7 +214,7 @@ def test_a_file_of_samples_that_grows_by_a_row_is_held_back_in_the_next_run_too(
 
 def test_beside_samples_that_nobody_guards_nothing_is_written(tmp_path):
     np.save(tmp_path / "a.npy", rows(1))
-    given(NodeConfig("a", data=tmp_path / "a.npy", gate=0.0))
+    given(node_of("a", data=tmp_path / "a.npy", gate=0.0))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
@@ -237,7 +236,7 @@ def test_under_another_name_the_same_sums_leave(tmp_path):
 
 
 def test_another_projection_is_refused_before_anything_leaves(tmp_path):
-    config = NodeConfig("a", state=learnt(Detector(OTHER), tmp_path / "pump", 1))
+    config = node_of("a", state=learnt(Detector(OTHER), tmp_path / "pump", 1))
     with pytest.raises(EdgemergeError, match="every device must build the same Projection"):
         given(config)
     assert not (tmp_path / "pump.release").exists()

@@ -654,7 +654,7 @@ def _busy_day(path):
     with Serving(path) as there:
         there.service.let_in(tokens["operator"], "admin")
         operator = Hub(there.url, tokens["operator"])
-        operator.create_fleet("pumps", shared["pumps"])
+        operator.create_fleet("pumps", shared["pumps"], least=1)
         operator.create_fleet(
             "mixers", shared["mixers"], reads="contributions", least=2, growing=True
         )

@@ -1,6 +1,7 @@
 """Laws of the kernel: the same sums as NumPy to the bit, the same scores to nine digits."""
 
 import pickle
+import sys
 from copy import deepcopy
 from math import inf
 
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgemerge import Detector, Monitor, Projection, Stats, kernel
+from edgemerge import Bank, Detector, Monitor, Projection, Stats, kernel
 from edgemerge.core.errors import CapacityError, SampleError
 from edgemerge.core.projection import ACTIVATIONS
+from edgemerge.core.readout import Ceiling
 from tests.cases import examples
 
 SCORES = 1e-9  # readings within 100 times the range
@@ -310,6 +312,118 @@ def test_a_sample_that_was_only_looked_at_is_not_learnt():
     assert detector.own == Stats.of(projection, X[:201])
     detector.learn(seen)  # looks again
     assert detector.own == Stats.of(projection, np.vstack([X[:201], X[300:301]]))
+
+
+def arguments(monkeypatch):
+    """Return what a kernel's run is started with, received sums included."""
+    projection, X = machine()
+    found = []
+    monkeypatch.setattr(kernel, "Run", lambda *given: found.append(given))
+    detector = Detector(projection)
+    detector.learn(X[:200])
+    detector.adopt(Stats.of(projection, X[200:300]))
+    detector.known.start()
+    return list(found[0])
+
+
+WRONG = {
+    "A by columns": (0, np.asfortranarray),
+    "b of other size": (1, lambda b: b[:-1]),
+    "no table": (2, lambda _: None),
+    "U by rows": (5, np.ascontiguousarray),
+    "V transposed": (6, lambda V: np.ascontiguousarray(V.T)),
+    "V by columns": (6, np.asfortranarray),
+    "C that cannot change": (7, lambda C: np.frombuffer(C.tobytes())),
+    "no P": (9, lambda _: None),
+    "others transposed": (10, lambda V: np.ascontiguousarray(V.T)),
+    "few numbers": (11, lambda numbers: numbers[1:]),
+    "no numbers": (11, lambda numbers: ("x", *numbers[1:])),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_of_another_layout_are_refused_and_released(case, monkeypatch):
+    given, (place, change) = arguments(monkeypatch), WRONG[case]
+    wrong = [*given]
+    wrong[place] = change(given[place])
+    before = [sys.getrefcount(each) for each in wrong]
+    for _ in range(10):
+        with pytest.raises((ValueError, BufferError, TypeError)):
+            kernel.MODULE.Run(*wrong)
+    assert [sys.getrefcount(each) for each in wrong] == before
+
+
+def test_a_run_gives_its_arrays_back(monkeypatch):
+    given = arguments(monkeypatch)
+    before = [sys.getrefcount(each) for each in given]
+    run = kernel.MODULE.Run(*given)
+    with pytest.raises(ValueError, match="floats"):
+        run.learn_row(np.zeros(3), None)
+    with pytest.raises(ValueError, match="floats"):
+        run.look(np.zeros(30), np.zeros(30), np.zeros(3))
+    with pytest.raises(TypeError, match="found 1 arguments, expected 2"):
+        run.score_row(np.zeros(30))
+    del run
+    assert [sys.getrefcount(each) for each in given] == before
+
+
+@pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
+def test_single_samples_of_a_bank_have_the_scores_of_rows(activation):
+    projection = Projection(n_inputs=6, n_hidden=9, activation=activation)
+    rng = np.random.default_rng(2)
+    X = np.vstack([rng.normal(side, 0.1, (150, 6)) for side in (-0.5, 0.5)])
+    bank = Bank(projection, reject_above=None)
+    scores = []
+    taken, _ = kernel.MODULE.tally()
+    for at, x in enumerate(X):
+        scores.append((bank.score(x), bank.score(np.array([x, x]))[0]))  # rows are NumPy's
+        bank.learn(x)
+        if at == 200:
+            bank.adopt(Stats.of(projection, X[:50] + 0.1))
+        if at % 90 == 0:
+            bank = deepcopy(bank)
+    alone, together = np.array(scores[40:]).T
+    assert kernel.MODULE.tally()[0] - taken >= len(X) - 40
+    assert alone == pytest.approx(together, rel=SCORES)
+
+
+def test_what_a_bank_learns_or_adopts_counts_for_its_next_score():
+    projection, X = machine()
+    bank = Bank(projection, reject_above=None)
+    bank.learn(X[:320])
+    x = X[330]
+    first = bank.score(x)
+    detector = next(iter(bank.detectors.values()))
+    detector.learn(np.tile(x, (50, 1)))
+    assert bank.score(x) < 0.9 * first
+    detector.adopt(Stats.of(projection, X[:100] * 1.2))
+    assert bank.score(x) == pytest.approx(bank.score(np.array([x, x]))[0], rel=SCORES)
+    told = Bank(projection, reject_above=None)
+    told.adopt(Stats.of(projection, X[:100]))
+    before = told.score(x)
+    for detector in told.detectors.values():
+        detector.known.ceiling = Ceiling(1e-6, 1e-6)  # what peers may call usual
+    assert told.score(x) > 10.0 * before
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_sums_settle_as_with_numpy(plain):
+    projection, X = machine()
+    found = []
+    for compiled in (True, False):
+        use(compiled=compiled)
+        if compiled and plain:
+            kernel.MODULE.use_plain_loops()
+        sums = Stats.of(projection, X).sums(for_kernel=True)
+        sums.V[0, :4] = -1e-9, 1e-9, 1.5 * sums.quantum, -2.5 * sums.quantum
+        sums.settle(1.0)
+        ties = sums.V[0, :4].tobytes()
+        sums.settle(0.7310)
+        found.append((ties, *(each.tobytes() for each in (sums.U, sums.V, sums.C, sums.S))))
+    assert found[0] == found[1]
+    assert np.frombuffer(found[0][0]).tolist() == [0.0, 0.0, 2 * sums.quantum, -2 * sums.quantum]
+    with pytest.raises(ValueError, match="unlike"):
+        kernel.MODULE.settle_sums(1.0, 1.0, np.zeros((4, 4))[:, ::2])
 
 
 def test_a_monitor_leaves_the_kernel_at_work():

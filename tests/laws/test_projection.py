@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from edgemerge import Detector, Projection
 from edgemerge.cli.files import learn
+from edgemerge.core import projection as projection_module
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
 from edgemerge.core.projection import (
     ACTIVATIONS,
@@ -185,6 +186,17 @@ def test_an_anomaly_far_outside_the_range_stays_one():
     assert near[1] == 1.0
     assert far[1] == 19.0
     assert absurd[1] == MAX_ABS_INPUT
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "cosine"])
+def test_a_machine_with_narrow_indices_has_the_same_hidden_values(monkeypatch, name):
+    """NumPy's indices have 32 bits on armv7, and a far sample's place in a table has more."""
+    shared = Projection(n_inputs=3, n_hidden=8, activation=name)
+    X = np.array([[0.1, -0.4, 0.9], [1e9, 1e9, 1e9], [-1e9, 1e9, -1e9]])
+    wide = shared.project(X)
+    monkeypatch.setattr(projection_module, "INDEX_BITS", 32)
+    monkeypatch.setattr(np, "intp", np.int32)
+    assert (shared.project(X) == wide).all()
 
 
 def test_the_range_can_be_fixed_from_a_first_stretch_of_data():

@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from edgemerge import Projection, Stats
 from edgemerge.agent.sync import release_order
-from edgemerge.privacy.gate import Gate, PatternSamples
+from edgemerge.privacy.gate import Gate, PatternSamples, min_fresh_samples, min_unsolvable
 
 LEAST = 4
 few = st.integers(1, 6 * LEAST)
@@ -253,3 +254,22 @@ def test_what_finds_no_room_withdraws_nothing():
         {name: PatternSamples(lives[name], n, float(n)) for name, n in (("a", 30), ("b", 20))}
     )
     assert gate.decide(LEAST, 1).released == gate.decide(LEAST, 1).withdrawn == ()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 561])
+@pytest.mark.parametrize("N", [1, 16, 128])
+def test_the_default_gate_is_16_times_n_and_has_more_unknowns_than_equations(n, N):
+    shared = Projection(n_inputs=n, n_hidden=N)
+    sums = Stats.of(shared, [[0.0] * n])
+    equations = N * (N + 1) // 2 + sums.V.size + sums.C.size + sums.S.size
+    least = min_fresh_samples(shared)
+    assert least >= 16 * N
+    assert least * n > equations
+    assert (min_unsolvable(shared) - 1) * n <= equations < min_unsolvable(shared) * n
+    assert least in (16 * N, min_unsolvable(shared))  # no more than either asks for
+
+
+def test_a_gate_that_was_chosen_replaces_both():
+    shared = Projection(n_inputs=1, n_hidden=128)
+    assert min_fresh_samples(shared, 2.0) == 256.0
+    assert min_fresh_samples(shared, 0.0) == 0.0

@@ -37,7 +37,7 @@ def written(folder, kind, X):
         np.save(path, X)
         return path
     if find_spec("pyarrow") is None:
-        left_out("pyarrow", "pip install 'edgemerge[flower-tests]'")
+        left_out("pyarrow", "pip install '.[flower-tests]'")
     if kind == "csv":
         with path.open("w", newline="") as file:
             csv.writer(file).writerows(X.tolist())

@@ -56,6 +56,12 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "GET /fleets/{fleet}/devices/{device}/settings": Route(("operator",)),
     "PUT /fleets/{fleet}/devices/{device}/settings": Route(("operator",), b'{"limit": 5}'),
     "DELETE /fleets/{fleet}/devices/{device}/settings/{version}": Route(("operator",)),
+    "GET /fleets/{fleet}/configuration": Route(("operator",)),
+    "PUT /fleets/{fleet}/configuration": Route(("operator",), b'{"tables": {}}'),
+    "DELETE /fleets/{fleet}/configuration/{version}": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}/configuration": Route(("operator",)),
+    "PUT /fleets/{fleet}/devices/{device}/configuration": Route(("operator",), b'{"tables": {}}'),
+    "DELETE /fleets/{fleet}/devices/{device}/configuration/{version}": Route(("operator",)),
     "GET /fleets/{fleet}/devices/{device}/reviews": Route(("operator",)),
     "POST /fleets/{fleet}/devices/{device}/reviews": Route(
         ("operator",), b'{"decision": "approve", "pattern": "odd-1"}'

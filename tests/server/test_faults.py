@@ -89,11 +89,13 @@ def test_a_fleet_that_tells_nothing_about_few_devices_tells_a_fault_when_enough_
     made = World(f"sqlite:///{tmp_path / 'f.db'}", read_mode="totals", min_devices=2)
     share(made, fault("a"))
     share(made, fault("b", seed=1))
-    assert names(made, "a") == names(made, "b") == []
-    assert names(made, "c") == [("bearing", ["a", "b"])]
+    assert names(made, "a") == names(made, "b") == names(made, "c") == []
+    share(made, fault("d", seed=2))
+    assert names(made, "a") == [("bearing", ["b", "d"])]
+    assert names(made, "c") == [("bearing", ["a", "b", "d"])]
     with pytest.raises(DeniedError, match="choosing would give single devices away"):
         names(made, "c", without=("a",))
-    assert names(made, without=("a",)) == [("bearing", ["b"])]  # an operator may
+    assert names(made, without=("a",)) == [("bearing", ["b", "d"])]  # an operator may
     share(made, fault("a", revision=2, rows=0))
     assert names(made, "c") == []
     made.close()

@@ -11,7 +11,7 @@ import pytest
 
 from edgemerge.core.errors import RejectedError, UnavailableError
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.http import Limits
 from edgemerge.wire.codec import decode, encode

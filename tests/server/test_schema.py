@@ -20,11 +20,13 @@ NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
 # those of `encode`, nor which of all characters are printable, as the name of a pattern must be,
 # nor that a whole number in a report is to be written without a point, nor which decision needs
 # a pattern, or which receiver an address, nor that a device has one limit, or a rate in words such
-# as "1 per week".
+# as "1 per week", nor which tables a configuration may have.
 NOT_ALL = [
     "POST /fleets/{fleet}/devices/{device}/report",
     "POST /fleets/{fleet}/devices/{device}/reviews",
     "PUT /fleets/{fleet}/devices/{device}/settings",
+    "PUT /fleets/{fleet}/devices/{device}/configuration",
+    "PUT /fleets/{fleet}/configuration",
     "PUT /fleets/{fleet}",
     "PUT /fleets/{fleet}/receivers/{receiver}",
     "PUT /fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}",

@@ -1,5 +1,6 @@
 """What the service lets whom do, and what it writes down about it."""
 
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -36,6 +37,23 @@ def world(database_url):
 @pytest.fixture
 def totals(tmp_path):
     made = World(str(tmp_path / "fleets.db"), read_mode="totals", min_devices=2)
+    yield made
+    made.close()
+
+
+def test_a_fleet_that_exists_keeps_the_least_that_it_has(totals):
+    assert not totals.service.create(totals.fleet, ROOT)
+    other = replace(totals.fleet, min_devices=3)
+    with pytest.raises(SettingError, match="has agreed on something else"):
+        totals.service.create(other, ROOT)
+    assert not totals.service.create(other, ROOT, any_min_devices=True)
+    assert totals.service.fleet(FLEET).min_devices == 2
+
+
+@pytest.fixture
+def few(tmp_path):
+    """A fleet that gives single contributions, and no sum of fewer than two others."""
+    made = World(str(tmp_path / "fleets.db"), min_devices=2)
     yield made
     made.close()
 
@@ -231,13 +249,24 @@ def test_a_sum_of_too_few_devices_is_not_told(totals):
     rng = generator(7)
     totals.put(note("a", 1, rng, place=0.1))
     totals.put(note("b", 1, rng, place=0.1))
-    with pytest.raises(DeniedError, match="fewer than 2"):
-        ask(totals, "a")
-    with pytest.raises(DeniedError, match="fewer than 2"):
-        ask(totals, "a", incarnation=9)  # its own would be in it, and it could take them away
+    assert ask(totals, "a") == []
+    assert ask(totals, "a", incarnation=9) == [["a"]]  # what it saw itself
     totals.put(note("c", 1, rng, place=0.1))
     assert ask(totals, "a") == [["b", "c"]]
     assert ask(totals, "a", incarnation=9) == [["a", "b", "c"]]
+
+
+def test_where_single_contributions_can_be_read_a_sum_of_too_few_devices_is_refused(few):
+    rng = generator(7)
+    few.put(note("a", 1, rng, place=0.1))
+    few.put(note("b", 1, rng, place=0.1))
+    with pytest.raises(DeniedError, match="fewer than 2"):
+        ask(few, "a")
+    with pytest.raises(DeniedError, match="fewer than 2"):
+        ask(few, "a", incarnation=9)  # its own would be in it, and it could take them away
+    few.put(note("c", 1, rng, place=0.1))
+    assert ask(few, "a") == [["b", "c"]]
+    assert ask(few, "a", incarnation=9) == [["a", "b", "c"]]
 
 
 def test_its_own_earlier_life_is_told_to_a_device_that_is_alone(totals):
@@ -248,12 +277,12 @@ def test_its_own_earlier_life_is_told_to_a_device_that_is_alone(totals):
 
 def test_where_a_few_must_hide_no_pattern_can_be_chosen_because_answers_can_be_subtracted(totals):
     rng = generator(7)
-    for device, pattern in ("bp", "bq", "bs", "cp", "cq"):  # total − p − q would be b's s alone
+    for device, pattern in ("bp", "bq", "bs", "cp", "cq", "dp"):  # total − p − q would be b's s
         totals.put(note(device, 1, rng, pattern=pattern))
     for pattern in "pqs":
         with pytest.raises(DeniedError, match="only totals"):
             ask(totals, "a", pattern=pattern)
-    assert ask(totals, "a") == [["b", "c"]]
+    assert ask(totals, "a") == [["b", "c", "d"]]
     wish = Selection(pattern="p")
     assert decode(totals.service.pull(FLEET, wish, ROOT, None).data).parts  # an operator may
 
@@ -274,17 +303,17 @@ def test_asking_about_other_lives_of_its_own_tells_a_device_nothing_new_about_ot
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_patterns_that_are_left_out_hide_among_others(totals):
+def test_patterns_that_are_left_out_hide_among_others(few):
     rng = generator(7)
     for device in ("a", "b", "c"):
-        totals.put(note(device, 1, rng, place=0.1, rows=60))
-    totals.put(note("d", 1, rng, place=0.9, rows=60))
-    assert ask(totals, "a", grouped=True) == []  # else total − patterns would be d's alone
-    totals.put(note("e", 1, rng, place=0.9, rows=60))
-    assert sorted(ask(totals, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
-    totals.put(note("f", 1, rng, place=0.5, rows=60))
-    totals.put(note("g", 1, rng, place=0.3, rows=60))
-    assert sorted(ask(totals, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
+        few.put(note(device, 1, rng, place=0.1, rows=60))
+    few.put(note("d", 1, rng, place=0.9, rows=60))
+    assert ask(few, "a", grouped=True) == []  # else total − patterns would be d's alone
+    few.put(note("e", 1, rng, place=0.9, rows=60))
+    assert sorted(ask(few, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
+    few.put(note("f", 1, rng, place=0.5, rows=60))
+    few.put(note("g", 1, rng, place=0.3, rows=60))
+    assert sorted(ask(few, "a", grouped=True)) == [["b", "c"], ["d", "e"]]
 
 
 def test_a_growing_fleet_refuses_sums_that_fell(tmp_path):

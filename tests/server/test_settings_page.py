@@ -3,10 +3,11 @@
 import pytest
 
 from edgemerge.server.main import create_app
+from edgemerge.server.schemas import ConfigurationRequest
 from tests.server.reporting import report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, World
+from tests.server.world import FLEET, ROOT, World
 
 pytestmark = pytest.mark.slow
 
@@ -114,3 +115,18 @@ def test_values_are_shown_for_devices_that_report_them(world, operator):
     assert BAD not in operator.get(PAGE).text
     tell(world)
     assert "Values now" not in operator.get(PAGE).text
+
+
+def test_the_configuration_of_the_fleet_is_shown_with_what_became_of_it(world, operator):
+    tell(world)
+    assert "Configuration of the fleet" not in section(operator)
+    asked = ConfigurationRequest(tables={"monitor": {"commissioning": BAD}, "save": {"every": 9}})
+    world.service.configurations.change(FLEET, "", asked, ROOT)
+    assert "Version 1 will be applied when the device next reports" in section(operator)
+    text = operator.get(PAGE).text
+    assert BAD not in text
+    assert "save.every = 9" in section(operator)
+    tell(world, configuration={"version": 0, "seen": 1, "refused": BAD})
+    assert f"refused version 1, and goes on with its own file: {BAD}" in section(operator)
+    tell(world, configuration={"version": 1, "seen": 1, "restart": ["sinks"]})
+    assert "applied version 1; after its next restart: sinks" in section(operator)

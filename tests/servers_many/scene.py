@@ -53,7 +53,7 @@ class Scene:
         self.token = self._token_file.read_text(encoding="utf-8").strip()
         operator = ServerClient(self.balancer.url, self.token)
         for truth in self.truths:
-            operator.create_fleet(truth.fleet, truth.projection, reads=truth.reads)
+            operator.create_fleet(truth.fleet, truth.projection, reads=truth.reads, least=1)
         operator.close()
         with ThreadPoolExecutor(SERVERS) as pool:
             list(pool.map(self._enrol, [self.devices[i::SERVERS] for i in range(SERVERS)]))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from queue import Empty, Full, Queue
@@ -33,7 +33,7 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.exchange.client import DesiredState, ReportAnswer
-from edgemerge.exchange.protocol import Exchange
+from edgemerge.exchange.protocol import Exchange, may_be_restored
 from edgemerge.failpoints import failpoint
 from edgemerge.wire.codec import Tensors, encode
 
@@ -68,6 +68,13 @@ class SyncSchedule:
         longest_s = min(every_s, SYNC_MAX_DELAY_S)
         self._backoff = Backoff(SYNC_FIRST_DELAY_S, longest_s, self._random, SYNC_MAX_DELAY_S)
         self.next = inf
+
+    def change(self, every_s: float, jitter: float, now: float) -> None:
+        """Exchange at another interval, from the next exchange on, which comes no later."""
+        self._every_s, self._jitter = every_s, jitter
+        self._backoff.max_s = min(every_s, SYNC_MAX_DELAY_S)
+        spread = 1.0 + jitter * (2.0 * self._random.random() - 1.0)
+        self.next = min(self.next, now + every_s * spread) if every_s else inf
 
     def start(self, now: float) -> None:
         """Be due at a random time within the first interval."""
@@ -108,6 +115,10 @@ class ReportSchedule:
         self._backoff = Backoff(REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S, Random(device))
         self._begun, self._next = -inf, -inf
         self._urgent = False
+
+    def change(self, every_s: float) -> None:
+        """Report at another interval, from the next answer on."""
+        self._own_s = every_s
 
     @property
     def failures(self) -> int:
@@ -291,7 +302,7 @@ class Worker(Generic[Job, Result]):
 
     def outcome(self, timeout_s: float = 0.0) -> Result | None:
         """Return the result of the job, or None if there is none within `timeout_s`."""
-        if not self.busy:
+        if not self.busy or (not timeout_s and self._results.empty()):
             return None
         try:
             result = self._results.get(timeout=timeout_s) if timeout_s else self._results.get(False)
@@ -332,7 +343,7 @@ def _write_state(folder: StateFolder, tensors: Tensors) -> str:
 
 @dataclass(frozen=True)
 class ExchangeJob:
-    """What to push, in this order, then what to pull; `rule` fetches an unknown release gate.
+    """What to push, in this order, then what to pull.
 
     With `most`, one sum for each pattern is pulled, and at most that many are kept. Faults come
     last, and what goes wrong with them does not matter to the rest.
@@ -340,9 +351,24 @@ class ExchangeJob:
 
     push: tuple[Contribution, ...] = ()
     pull: Selection | None = None
-    rule: Callable[[], float] | None = None
     most: int | None = None
     faults: FaultJob | None = None
+    knows: KnownExchange | None = None
+
+
+@dataclass(frozen=True)
+class KnownExchange:
+    """What a device knows of its exchange's history, to notice that it was restored.
+
+    Args:
+        timeline: The timeline that the device met last, "" if none.
+        device: The device.
+        incarnation: Its incarnation.
+    """
+
+    timeline: str
+    device: str
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -350,16 +376,18 @@ class ExchangeOutcome:
     """How many contributions were pushed, what was pulled, and the error if any.
 
     What was pulled keeps its bytes, since to encode many patterns takes long, and so does `digest`.
-    `left_out` says how many patterns were not kept.
+    `left_out` says how many patterns were not kept. `timeline` is that of the exchange if it is
+    another than before; `held` then says which revisions of this device the exchange has.
     """
 
     pushed: int = 0
     merged: Merged | None = None
     error: EdgemergeError | None = None
-    gate: float | None = None
     digest: str = ""
     left_out: str = ""
     faults: FaultOutcome | None = None
+    timeline: str = ""
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -374,11 +402,29 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
 
 def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     """Push, then pull, and then the same with faults; an error is part of the outcome."""
-    outcome = _push_and_pull(exchange, job)
+    outcome = _look_for_restore(exchange, job.knows, _push_and_pull(exchange, job))
     if job.faults is None or isinstance(outcome.error, StaleError | UnavailableError | DeniedError):
         return outcome
     budget = TimeBudget(FAULTS_TIMEOUT_S)
     return replace(outcome, faults=exchange_faults(exchange, job.faults, budget.check))
+
+
+def _look_for_restore(
+    exchange: Exchange, knows: KnownExchange | None, outcome: ExchangeOutcome
+) -> ExchangeOutcome:
+    """Add to the outcome that the exchange has another timeline, and what it has of this device."""
+    if knows is None or not may_be_restored(exchange):
+        return outcome
+    timeline = exchange.timeline
+    if timeline in ("", knows.timeline):
+        return outcome
+    held: Mapping[str, int] = {}
+    if knows.timeline:
+        try:
+            held = exchange.own_revisions(knows.device, knows.incarnation)
+        except EdgemergeError:  # the next exchange looks again
+            return outcome
+    return replace(outcome, timeline=timeline, held=held)
 
 
 def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
@@ -394,9 +440,8 @@ def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=error)
     try:
-        gate = job.rule() if job.rule else None
         if job.pull is None:
-            return ExchangeOutcome(pushed, error=refused, gate=gate)
+            return ExchangeOutcome(pushed, error=refused)
         pulled = exchange.pull(job.pull, grouped=job.most is not None)
     except EdgemergeError as error:
         return ExchangeOutcome(pushed, error=refused or error)
@@ -406,7 +451,6 @@ def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
         pushed,
         merged.keep_encoded(data),
         refused,
-        gate,
         merged_digest(data),
         _left_out(pulled, merged),
     )

@@ -2,30 +2,37 @@
 
 `EDGEMERGE_SYNC__EVERY_S=60` and `--set sync.every_s=60` set the same key; the flag wins. Relative
 paths start at the folder of the file. Secrets are never values: their keys name files.
+
+Below all of these are the tables of the fleet's configuration, if the server has one: they hold
+where the device's own file, environment and flags say nothing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, asdict, dataclass, field, fields
+from copy import deepcopy
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from edgemerge.agent.industrial import value_names
 from edgemerge.agent.rows import MAX_LINE_BYTES
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.trust import TRUST_WORDS, is_trust
-from edgemerge.files import load
+from edgemerge.exchange.configuration import check_tables, without_rival_limit
+from edgemerge.files import load, write_atomically
 
 T = TypeVar("T")
 
@@ -317,7 +324,7 @@ class ProjectionConfig:
 class SourceConfig:
     """[source]: where readings come from."""
 
-    kind: Literal["stdin", "csv", "jsonl", "tail", "mqtt"] = "stdin"
+    kind: Literal["stdin", "csv", "jsonl", "tail", "mqtt", "opcua", "modbus"] = "stdin"
     format: Literal["csv", "jsonl"] = "csv"
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
@@ -335,13 +342,28 @@ class SourceConfig:
     start: Literal["beginning", "end"] = "beginning"
     max_line_bytes: int = positive(MAX_LINE_BYTES, was="longest_line")
     host: str = "127.0.0.1"
-    port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)
+    port: int | None = setting(None, "1 to 65535", lambda value: 1 <= value <= 65535)
     topic: str | None = None
     qos: int = setting(0, "0, 1 or 2", lambda value: value in (0, 1, 2))
     username: str | None = None
     password_file: Path | None = None
     ca_file: Path | None = None
     queue: int = positive(1000)
+    interval_s: float = positive(1.0)
+    timeout_s: float = positive(4.0)  # of one answer
+    endpoint: str | None = setting(
+        None, "opc.tcp://host:port", lambda value: value.startswith("opc.tcp://")
+    )
+    nodes: tuple[str, ...] = ()
+    security_policy: Literal[
+        "none", "Basic256Sha256", "Aes128Sha256RsaOaep", "Aes256Sha256RsaPss"
+    ] = "none"
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    server_certificate_file: Path | None = None
+    registers: tuple[str, ...] = ()
+    unit_id: int = setting(1, "0 to 255", lambda value: 0 <= value <= 255)
+    word_order: Literal["big", "little"] = "big"
 
 
 @dataclass(frozen=True)
@@ -457,7 +479,7 @@ class SyncConfig:
     at_end: bool | None = None  # once more when the source has ended; None: if every_s > 0
     max_shift: float = positive(2.0)
     adopt_timeout_s: float = positive(10.0)  # to compare what others saw with our own patterns
-    gate: float | None = not_negative(None)  # times N samples; None: 2, or 16 if peers see each
+    gate: float | None = not_negative(None)  # times N samples; None: 16, and enough unknowns
     trust: str = setting("members", TRUST_WORDS, is_trust)  # of peers' contributions, no server's
     push: bool = True
     pull: bool = True
@@ -537,6 +559,10 @@ class Config:
     save: SaveConfig = field(default_factory=SaveConfig)
     sinks: tuple[SinkConfig, ...] = ()
     log: LogConfig = field(default_factory=LogConfig)
+    next: Config | None = None  # runs beside this one until it watches, and replaces it then
+    # What the file, the environment and the flags say, for a fleet's configuration to go below.
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    file: Path = field(default=Path(), repr=False, compare=False)
 
     @property
     def devices(self) -> tuple[Config, ...]:
@@ -699,6 +725,8 @@ def _own_places(config: Config) -> Iterator[tuple[str, object]]:
     yield "state folder", config.state
     if config.source.kind == "stdin":
         yield "source", "standard input"
+    if config.source.path is not None and config.source.path.is_fifo():
+        yield "source", config.source.path  # a line of a pipe is read once
     if config.exchange.kind == "peer":
         yield "exchange.listen", config.exchange.listen
     for sink in config.sinks:
@@ -709,7 +737,8 @@ def _own_places(config: Config) -> Iterator[tuple[str, object]]:
 def _config(given: dict[str, Any], file: Path) -> Config:
     """Validate the configuration of one device."""
     _replace_threshold(given, file)
-    top = TOP_KEYS
+    kept = deepcopy(given)
+    top, following = TOP_KEYS, given.pop("next", None)
     known = [*top, *TABLES, "sinks"]
     for name in given:
         if name not in known:
@@ -733,11 +762,155 @@ def _config(given: dict[str, Any], file: Path) -> Config:
             f'found sync.trust in {file} with exchange.kind = "http", expected none: the server '
             "applies the fleet's trust; change it with edgemerge fleet trust"
         )
+    parts["source"] = _name_values(parts["source"], file)
     _check_units(parts["source"], file)
     sinks = _sinks(given.get("sinks", []), file)
     _check_monitor(parts["monitor"], file)
     _warn_of_bare_columns(parts["source"])
-    return Config(head.device, head.state, shared, sinks=sinks, **parts)
+    found = Config(head.device, head.state, shared, sinks=sinks, **parts, given=kept, file=file)
+    return found if following is None else _with_next(found, following)
+
+
+REPLACED_FILE = "replaced-the-former"  # in the state folder of a [next] that watches
+
+
+def _with_next(config: Config, following: object) -> Config:
+    """Add the generation that comes next; if it watches already, it is the configuration."""
+    if not isinstance(following, dict) or "state" not in following:
+        raise SettingError(
+            f"found [next] without `state` in {config.file}: give it a state folder of its own"
+        )
+    former = {name: value for name, value in config.given.items() if name != "next"}
+    try:
+        found = _config(deepcopy(_merge_tables(former, following)), config.file)
+    except SettingError as error:
+        raise SettingError(f"[next]: {error}") from error
+    if (found.device, found.next) != (config.device, None):
+        raise SettingError(f"found `device` or `next` in [next] of {config.file}: leave it out")
+    for what, place in _own_places(replace(found, sinks=())):
+        if (what, place) in list(_own_places(config)):
+            raise SettingError(
+                f"[next] in {config.file} has the same {what}, {place}: both run side by side, so "
+                "give it its own, and a source that two can read"
+            )
+    if (found.state / REPLACED_FILE).exists():
+        logger.info("[next] has replaced what is above it: leave out the former tables")
+        return found
+    return replace(config, next=found)
+
+
+HELD_FILE = "fleet-configuration.json"  # in the state folder
+MAX_HELD_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FleetConfiguration:
+    """The fleet's configuration on a device.
+
+    Args:
+        version: The version in force; 0 for none.
+        tables: Its tables.
+        seen: The version that was looked at last.
+        refused: Why that one is not in force; empty if it is.
+        restart: Tables of it that wait for a restart of the agent.
+    """
+
+    version: int = 0
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    seen: int = 0
+    refused: str = ""
+    restart: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> FleetConfiguration:
+        """Read what is held in a state folder; nothing if it is missing or broken."""
+        try:
+            with (folder / HELD_FILE).open("rb") as file:
+                found = json.loads(file.read(MAX_HELD_BYTES))
+            held = cls(**{**found, "restart": ()})
+            check_tables(held.tables)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, TypeError, ValueError) as error:
+            logger.warning(
+                "the fleet's configuration on disk cannot be used, and is fetched again",
+                extra={"values": {"file": folder / HELD_FILE, "why": error}},
+            )
+            return cls()
+        return held
+
+    def save(self, folder: Path) -> None:
+        """Write it to a state folder; a full disk is logged, and detection goes on."""
+        try:
+            write_atomically(json.dumps(asdict(self)).encode(), folder / HELD_FILE)
+        except OSError as error:
+            logger.error(
+                "the fleet's configuration cannot be saved", extra={"values": {"why": error}}
+            )
+
+    def plain(self) -> dict[str, Any]:
+        """Return which version is in force, which was refused and why, as plain JSON."""
+        found = asdict(self)
+        return {name: found[name] for name in ("version", "seen", "refused", "restart")}
+
+
+def with_fleet_tables(config: Config, tables: object) -> Config:
+    """Return the configuration with a fleet's tables below what the device itself says.
+
+    Raises:
+        SettingError: The tables set what only the device's own file may, or do not fit it.
+    """
+    allowed = check_tables(tables)
+    if not allowed:
+        return config
+    below = _with_device_name(deepcopy(allowed), config.device)
+    given = deepcopy(dict(config.given))
+    former = below.get("monitor"), given.get("monitor")
+    if isinstance(former[0], dict) and isinstance(former[1], dict):
+        below["monitor"] = without_rival_limit(former[0], former[1])
+    sinks = [*given.get("sinks", []), *below.pop("sinks", [])]
+    merged = _merge_tables(below, given) | ({"sinks": sinks} if sinks else {})
+    merged.pop("next", None)
+    found = _config(merged, config.file)
+    return replace(found, next=config.next, given=config.given)
+
+
+def read_fleet_tables(path: Path) -> dict[str, Any]:
+    """Read a file with the configuration of a fleet, and check it as far as no device is needed.
+
+    Raises:
+        SettingError: It sets what only the device's own file may, or a value that cannot be.
+    """
+    tables = check_tables(read_toml(path))
+    for name, table in tables.items():
+        if name == "sinks":
+            _sinks(table, path)
+        else:
+            found = parse_table(TABLES[name], table, TableLocation(path, name))
+            if name == "monitor":
+                _check_monitor(found, path)
+    return tables
+
+
+def origins_of(config: Config, held: FleetConfiguration) -> dict[str, str]:
+    """Return where each value comes from that is not the default, by its key."""
+    fleet = f"the fleet's configuration, version {held.version}"
+    found = {}
+    for name, table in held.tables.items():
+        own = config.given.get(name)
+        if not isinstance(table, dict):
+            found[name] = fleet if own is None else f"{config.file} and {fleet}"
+            continue
+        if isinstance(own, dict):
+            table = without_rival_limit(table, own)
+        found |= {f"{name}.{key}": fleet for key in table}
+    for name, own in config.given.items():
+        if isinstance(own, dict) and name in TABLES:
+            place = TableLocation(config.file, name)
+            found |= {place.key(key): place.origin(value) for key, value in own.items()}
+        else:
+            found.setdefault(name, TableLocation(config.file).origin(own))
+    return found
 
 
 FORMER_POLICY = (("learner", "reject_above"), ("threshold", "sigmas"), ("threshold", "window"))
@@ -799,6 +972,31 @@ def _check_monitor(said: MonitorConfig, file: Path) -> None:
         Monitor(smallest, **said.options)
     except SettingError as error:
         raise SettingError(f"[monitor] in {file}: {error}") from error
+
+
+def _name_values(source: SourceConfig, file: Path) -> SourceConfig:
+    """Check nodes and registers, and let `columns` name each value of them."""
+    wanted = {"opcua": source.nodes, "modbus": source.registers}
+    for kind, key in (("opcua", "nodes"), ("modbus", "registers")):
+        if bool(wanted[kind]) != (source.kind == kind):
+            raise SettingError(
+                f"found source.{key} = {list(wanted[kind])} in {file} with source.kind = "
+                f'"{source.kind}", expected some for "{kind}", and none for others'
+            )
+    if source.kind not in wanted:
+        return source
+    if source.security_policy != "none" and not (source.certificate_file and source.key_file):
+        raise SettingError(
+            f"source.security_policy in {file} needs source.certificate_file and source.key_file"
+        )
+    names = value_names(source.nodes, source.registers)
+    columns = tuple(map(str, source.columns)) or names
+    if len(columns) != len(names):
+        raise SettingError(
+            f"found {len(columns)} source.columns in {file}, expected {len(names)}: a name for "
+            "each value, in their order, or none"
+        )
+    return replace(source, columns=columns)
 
 
 def _check_units(source: SourceConfig, file: Path) -> None:

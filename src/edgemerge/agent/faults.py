@@ -94,7 +94,7 @@ class FaultSharing:
         """Queue what may be released, and return what to exchange.
 
         Args:
-            least: The samples that a release must cover; None if that is not known yet.
+            least: The samples that a release must cover; None: release nothing.
             pull: Whose faults to pull; None: none.
         """
         memory, monitor = self.memory, self.memory.monitor
@@ -147,6 +147,13 @@ class FaultSharing:
             fault = faults.get(number)
             if fault and not shared.name and (number, wire_name(fault.name)) not in self._refused:
                 self._queue(fault, self._decoded(shared.data).stats)
+
+    def share_again(self) -> None:
+        """Queue all that is shared: the exchange was restored, and may have lost it."""
+        faults = named_faults(self.memory.monitor)
+        for number, shared in list(self.memory.shared_faults.items()):
+            if shared.name and number in faults:
+                self._queue(faults[number], self._decoded(shared.data).stats)
 
     def _queue(self, fault: OddPattern, stats: Stats) -> None:
         name = wire_name(fault.name)

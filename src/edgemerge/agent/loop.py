@@ -58,6 +58,8 @@ class Agent:
         found |= {"monitor": self._monitor_status(), "reviews": self.reviews.plain()}
         if memory.settings.version:
             found["settings"] = asdict(memory.settings)
+        if self.reviews.configuration is not None and self.reviews.configuration.seen:
+            found["configuration"] = self.reviews.configuration.plain()
         if memory.desired is not None:
             found |= {"desired": memory.desired, "followed": memory.followed}
         return found | (self.syncing.plain() if self.syncing else {"exchange": "none"})

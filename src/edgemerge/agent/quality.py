@@ -346,26 +346,31 @@ class DataQuality:
         columns: Sequence[str] = (),
     ) -> None:
         """Begin without any problem."""
-        self._wall, self._steady = clocks.wall, clocks.steady
-        now = clocks.steady()
-        self._rate_hz = settings.rate_hz
-        step_s = 1.0 / settings.rate_hz if settings.rate_hz else 0.0
-        self._silence = Silence(settings.no_data_s, step_s, now)
-        self._still = Stillness(settings.stuck_rows)
-        self._times = RowTimes(step_s)
-        self._arrivals = Arrivals(settings.rate_hz, now) if live and settings.rate_hz else None
+        self._wall, self._steady, self._live = clocks.wall, clocks.steady, live
+        self.change(settings)
         self._unreadable, self._outside = Share(), Share()
         self._columns, self._names = tuple(columns), tuple(columns)
         self._rows = self._counted = 0  # usable rows since the last look; rows skipped so far
         self._skipped_before = 0  # the last reading
         self._why = ""
         self._waiting: Callable[[], str] = str
-        self._rate: float | None = None  # the wrong one
-        self._slow = 0  # times in a row that too few rows arrived
         # What lies outside the range, and the names of these inputs; whoever judges knows.
         self.range_words: Callable[[], tuple[str, tuple[str, ...]]] = lambda: ("", ())
         self._problems: dict[str, Problem] = {}
         self._histories = {name: _History() for name in NAMES}
+
+    def change(self, settings: QualityConfig) -> None:
+        """Look at rows by other settings from now on; problems that there are end by them."""
+        now = self._steady()
+        self._rate_hz = settings.rate_hz
+        step_s = 1.0 / settings.rate_hz if settings.rate_hz else 0.0
+        self._silence = Silence(settings.no_data_s, step_s, now)
+        self._still = Stillness(settings.stuck_rows)
+        self._times = RowTimes(step_s)
+        counts = settings.rate_hz if self._live else None
+        self._arrivals = Arrivals(counts, now) if counts else None
+        self._rate: float | None = None  # the wrong one
+        self._slow = 0  # times in a row that too few rows arrived
 
     @property
     def problems(self) -> list[Problem]:

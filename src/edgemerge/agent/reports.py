@@ -331,8 +331,13 @@ class DeviceReporter:
         self._sends_desired = False  # whether the last answer named a desired state
         self._takes_monitor = _knows_reviews(memory.desired)  # whether the server does
         self._takes_settings = False  # and settings and values
-        self._takes_problems = False
+        self._takes_problems = self._takes_configuration = False
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
+
+    def change(self, config: ReportConfig) -> None:
+        """Report as often as another configuration says, from the next report on."""
+        self._config = config
+        self._schedule.change(config.every_s)
 
     def verdict(self, verdict: Verdict) -> None:
         """Add a verdict to the next report."""
@@ -400,6 +405,8 @@ class DeviceReporter:
             report["status"]["settings"] = known
             if self._values is not None:
                 report["status"]["values"] = self._values()
+        if self._takes_configuration and "configuration" in found:
+            report["status"]["configuration"] = found["configuration"]
         if not self._schedule.failures:  # after a failure try with a short report first
             report |= self._news(sent - now)
         self._worker.send(report | ({"leaving": True} if leaving else {}))
@@ -446,7 +453,7 @@ class DeviceReporter:
         self._takes_settings = answer.settings
         if answer.problems and not self._takes_problems:
             self.hurry()  # it may not know that there are any
-        self._takes_problems = answer.problems
+        self._takes_problems, self._takes_configuration = answer.problems, answer.configuration
         wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
@@ -456,7 +463,7 @@ class DeviceReporter:
             self._points.requeue(taken)
         # It may be an older server now.
         self._sends_desired = self._takes_monitor = False
-        self._takes_settings = self._takes_problems = False
+        self._takes_settings = self._takes_problems = self._takes_configuration = False
         now, kind = self._clocks.steady(), error_kind(error)
         if kind in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])

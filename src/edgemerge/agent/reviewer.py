@@ -1,7 +1,8 @@
 """What people decide about a device: reviews of patterns, acknowledging, snoozing, relearning.
 
 Decisions come as commands (control socket, MQTT), or from the server in the desired-state document,
-where each has a number and is acted upon once.
+where each has a number and is acted upon once. The document also has settings of the device and the
+configuration of its fleet, each with a version.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from edgemerge.agent.config import MonitorConfig
+from edgemerge.agent.config import FleetConfiguration, MonitorConfig
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.state import MAX_REFUSED_REVIEWS, AgentState, AppliedSettings, StateSaver
 from edgemerge.agent.sync import iso_time
@@ -44,6 +46,9 @@ class Reviewer:
         `monitor` has the settings of the device's own file, which hold where the server has none.
         """
         self._monitor = monitor or MonitorConfig()
+        self.configuration: FleetConfiguration | None = None  # None: it is not followed
+        self._configure: Callable[[object], tuple[MonitorConfig, tuple[str, ...]]] | None = None
+        self._folder = Path()
         self._memory, self._judge, self._keeper = memory, judge, keeper
         self._clock, self._follow = clock, follow
         self._looked_at: object = None  # the desired state that was acted upon
@@ -68,13 +73,54 @@ class Reviewer:
         self._looked_at = desired
         entries = [] if desired is None else desired.get("reviews") or []
         new = [each for each in entries if each["number"] > self._memory.reviewed]
-        changed = self._follow_settings((desired or {}).get("settings"))
+        changed = self._follow_configuration((desired or {}).get("configuration"))
+        changed = self._follow_settings((desired or {}).get("settings")) or changed
         for entry in sorted(new, key=lambda each: each["number"]):
             self._act(entry)
         if new or changed:
             self._judge.news()
             self._keeper.save()
         return bool(new) or changed
+
+    def follow_configuration(
+        self,
+        held: FleetConfiguration,
+        folder: Path,
+        configure: Callable[[object], tuple[MonitorConfig, tuple[str, ...]]],
+    ) -> None:
+        """Apply the fleet's configuration from now on.
+
+        Args:
+            held: What is in force now.
+            folder: The state folder, where it is kept.
+            configure: Applies tables; returns the settings of the monitor that hold now, and the
+                tables that wait for a restart. It raises before anything has changed.
+        """
+        self.configuration, self._folder, self._configure = held, folder, configure
+
+    def _follow_configuration(self, wanted: dict[str, Any] | None) -> bool:
+        """Apply another version of the fleet's configuration; return whether there was one."""
+        held = self.configuration
+        if wanted is None or held is None or self._configure is None:
+            return False
+        version, tables = wanted["version"], wanted.get("tables", {})
+        is_known = held.seen == version and (bool(held.refused) or held.tables == tables)
+        if is_known:
+            return False
+        values: dict[str, Any] = {"version": version}
+        try:
+            self._monitor, restart = self._configure(tables)
+            held = FleetConfiguration(version, tables, version, "", restart)
+            values |= {"restart": list(restart)} if restart else {}
+            logger.info("the fleet's configuration was applied", extra={"values": values})
+        except (EdgemergeError, ArithmeticError, ValueError, TypeError, LookupError) as error:
+            why = str(error)[:MAX_REASON_CHARS]
+            held = replace(held, seen=version, refused=why)
+            values["why"] = why
+            logger.warning("the fleet's configuration was refused", extra={"values": values})
+        self.configuration = held
+        held.save(self._folder)
+        return True
 
     def _follow_settings(self, wanted: dict[str, Any] | None) -> bool:
         """Apply settings of another version, once; return whether there were any."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
@@ -28,12 +29,17 @@ from edgemerge.agent.background import (
 )
 from edgemerge.agent.config import (
     MQTT_PORT,
+    REPLACED_FILE,
     Config,
     ExchangeConfig,
     FeaturesConfig,
+    FleetConfiguration,
     GatewayConfig,
+    MonitorConfig,
+    QualityConfig,
     SinkConfig,
     SourceConfig,
+    with_fleet_tables,
 )
 from edgemerge.agent.control import ControlSocket
 from edgemerge.agent.features import (
@@ -44,12 +50,22 @@ from edgemerge.agent.features import (
     Transitions,
     WindowTransform,
 )
-from edgemerge.agent.interfaces import Features, Sink, Source
+from edgemerge.agent.industrial import (
+    MODBUS_PORT,
+    Link,
+    ModbusLink,
+    NodeValues,
+    OpcUaAccess,
+    OpcUaLink,
+    PolledSource,
+    Register,
+)
+from edgemerge.agent.interfaces import Features, Sink, Source, Verdict
 from edgemerge.agent.judge import Judge, OutsideError
 from edgemerge.agent.loop import Agent, Loop
-from edgemerge.agent.quality import DataQuality
+from edgemerge.agent.quality import DataQuality, ProblemEvent
 from edgemerge.agent.reports import DeviceReporter, describe_values
-from edgemerge.agent.reviewer import Reviewer
+from edgemerge.agent.reviewer import MAX_REASON_CHARS, Reviewer
 from edgemerge.agent.rows import (
     Column,
     CsvRows,
@@ -70,7 +86,6 @@ from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (
     EdgemergeError,
     MismatchError,
-    RejectedError,
     SettingError,
     UnavailableError,
 )
@@ -86,12 +101,14 @@ from edgemerge.delivery import (
     SyslogChannel,
     WebhookChannel,
 )
-from edgemerge.exchange.client import ReportClient, ServerClient
+from edgemerge.exchange.client import ReportClient
+from edgemerge.exchange.configuration import SAMPLE_TABLES
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_secret, read_token
+from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
 from edgemerge.wire.codec import encode
 
 
@@ -115,6 +132,8 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
         width = shared.n_inputs // _features(config.features).n_outputs(1)
         if config.features.kind == "raw":
             columns = columns or tuple(shared.names or ())
+    if settings.kind in ("opcua", "modbus"):
+        return _polled_source(settings)
     form = _row_format(settings, columns, width)
     if settings.device_column is not None:
         if not columns:
@@ -144,6 +163,34 @@ def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | 
     names = ("delimiter", "decimal", "skip_lines")
     options |= {name: getattr(settings, name) for name in names}
     return CsvRows(columns, header=header, **options)
+
+
+def _polled_source(settings: SourceConfig) -> Source:
+    """Make a source that asks a server for its values."""
+    link: Link
+    if settings.kind == "opcua":
+        names = ("username", "password_file", "security_policy", "certificate_file", "key_file")
+        options = {name: getattr(settings, name) for name in (*names, "server_certificate_file")}
+        place = _required("source", settings, "endpoint")
+        nodes = [NodeValues.parse(each) for each in settings.nodes]
+        link = OpcUaLink(OpcUaAccess(place, **options), nodes, settings.timeout_s)
+    else:
+        address = settings.host, settings.port or MODBUS_PORT
+        place = f"{address[0]}:{address[1]}"
+        link = ModbusLink(
+            address,
+            [Register.parse(each) for each in settings.registers],
+            unit_id=settings.unit_id,
+            word_order=settings.word_order,
+            timeout_s=settings.timeout_s,
+        )
+    return PolledSource(
+        link,
+        place,
+        tuple(map(str, settings.columns)),
+        interval_s=settings.interval_s,
+        timeout_s=settings.timeout_s,
+    )
 
 
 def _source(settings: SourceConfig, form: RowFormat) -> Source:
@@ -225,14 +272,18 @@ def make_learner(config: Config, projection: Projection) -> Detector | Bank:
     return Bank(projection, max_patterns=settings.max_patterns, **options)
 
 
+def _quality_settings(config: Config) -> QualityConfig:
+    rate_hz = config.quality.rate_hz or config.features.rate_hz
+    return replace(config.quality, rate_hz=rate_hz)
+
+
 def make_quality(config: Config, clocks: Clocks) -> DataQuality:
     """Make what notices problems with the data."""
-    settings, source = config.quality, config.source
-    settings = replace(settings, rate_hz=settings.rate_hz or config.features.rate_hz)
+    settings, source = _quality_settings(config), config.source
     columns = tuple(map(str, source.columns))
     if not columns and config.features.kind == "raw" and config.projection is not None:
         columns = tuple(config.projection.names or ())
-    live = source.kind in ("tail", "stdin", "mqtt") and source.rate_hz is None
+    live = source.kind not in ("csv", "jsonl") and source.rate_hz is None
     return DataQuality(settings, clocks=clocks, live=live, columns=columns)
 
 
@@ -396,8 +447,6 @@ def _required(table: str, settings: Any, name: str) -> Any:
     return found
 
 
-# Times N samples; the second where peers see each contribution.
-GATE_TOTALS, GATE_CONTRIBUTIONS = 2.0, 16.0
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 FIRST_RESTART_S, MAX_RESTART_S = 10.0, 600.0  # until a device that failed is started again
 START_TIMEOUT_S = 10.0  # for devices to start, until the process counts as ready without them
@@ -421,8 +470,17 @@ def known_projection(
     return memory.projection
 
 
-def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | None:
-    """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first."""
+def fetch_projection(
+    exchange: Exchange | None, stop: Event, tell: Callable[[str], None] = notify
+) -> Projection | None:
+    """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first.
+
+    Args:
+        exchange: The fleet's server.
+        stop: Set it to give up.
+        tell: Called with WAITING if the server cannot be reached: systemd would kill an agent that
+            is not ready within 90 s. Afterwards that status is cleared.
+    """
     backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
     while not stop.is_set():
         try:
@@ -433,8 +491,10 @@ def fetch_projection(exchange: Exchange | None, stop: Event) -> Projection | Non
             logger.warning(
                 "the projection could not be fetched from the fleet", extra={"values": values}
             )
+            tell(WAITING)
             stop.wait(wait_s)
         else:
+            tell(NO_STATUS)
             return found
     return None
 
@@ -498,28 +558,19 @@ def follow_settings(memory: AgentState, config: Config) -> None:
         )
 
 
-def release_gate(config: Config) -> tuple[float | None, Callable[[], float] | None]:
-    """Return the gate, in samples for each hidden value; or how to ask for it."""
-    if config.sync.gate is not None:
-        if config.sync.gate < GATE_TOTALS:
-            values = {"gate": config.sync.gate}
-            logger.warning(
-                "the release gate is open: single samples can be recovered from what is shared",
-                extra={"values": values},
-            )
-        return config.sync.gate, None
-    if config.exchange.kind == "http":
-        return None, partial(_fetch_gate, config)
-    return GATE_CONTRIBUTIONS, None
-
-
-def _fetch_gate(config: Config) -> float:
-    url, fleet, token = _server_access(config.exchange)
-    with closing(ServerClient(url, token, **_tls_options(config))) as server:
-        reads = server.fleet(fleet).get("reads")
-    if reads not in ("totals", "contributions"):
-        raise RejectedError(f"found reads={reads!r}, expected totals or contributions")
-    return GATE_TOTALS if reads == "totals" else GATE_CONTRIBUTIONS
+def _warn_of_gate(config: Config, projection: Projection) -> None:
+    """Say what a lower gate than the default gives up."""
+    gate = config.sync.gate
+    if gate is None or gate * projection.n_hidden >= min_fresh_samples(projection):
+        return
+    solvable = gate * projection.n_hidden < min_unsolvable(projection)
+    words = (
+        "single samples can be recovered from what is shared"
+        if solvable
+        else "whether a sample was among those learnt can often be told from what is shared"
+    )
+    values = {"gate": gate, "default": min_fresh_samples(projection) / projection.n_hidden}
+    logger.warning(f"sync.gate is lower than the default: {words}", extra={"values": values})
 
 
 def _learner_options(learner: Detector | Bank) -> dict[str, object]:
@@ -531,7 +582,8 @@ WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 EXCHANGE_REFUSED, EXCHANGE_UNREACHABLE = 3, 4  # if the last exchange failed
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
-READY, STOPPING = "READY=1", "STOPPING=1"  # what systemd is told
+READY, STOPPING, NO_STATUS = "READY=1", "STOPPING=1", "STATUS="  # what systemd is told
+WAITING = f"{READY}\nSTATUS=waiting for the projection of the fleet"
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
 
@@ -575,31 +627,177 @@ def run_device(
         stop: Set it to end the device.
         clock: The time of day in seconds; tests replace it.
         sinks: Receive verdicts in addition to the sinks of the configuration.
-        tell: Called with READY when readings can be judged, and with STOPPING when no more are.
+        tell: Called with WAITING while the server with the projection cannot be reached, with READY
+            when readings can be judged, and with STOPPING when no more are.
     """
+    if config.next is not None:
+        return Generations(config, stop, clock, sinks, tell).run(config.next)
+    return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell)
+
+
+def _run_one(
+    own: Config,
+    *,
+    stop: Event,
+    clock: Callable[[], float],
+    sinks: Iterable[Sink],
+    tell: Callable[[str], None],
+) -> Ending:
+    """Run one device by its own configuration, and the fleet's below it."""
     with ExitStack() as ends:
-        folder = StateFolder(config.state)
+        folder = StateFolder(own.state)
         ends.callback(folder.close)
         memory = folder.read()
-        shared = known_projection(config, folder, memory)
-        exchange = make_exchange(config, shared)
-        shared = shared or fetch_projection(exchange, stop)
+        shared = known_projection(own, folder, memory)
+        exchange = make_exchange(own, shared)
+        held = FleetConfiguration.read(own.state)
+        if memory is None:
+            held = fetch_configuration(own, stop, needed=shared is None) or held
+        shared = shared or fetch_projection(exchange, stop, tell)
         if shared is None:
             return Ending(0)
-        if config.projection is None:
+        if own.projection is None:
             folder.save_projection(shared)
-        if memory is None:
-            memory = new_state(config, shared, clock)
-        check_state(memory, config)
-        follow_settings(memory, config)
         clocks = Clocks(clock, time.monotonic)
-        agent = _build_agent(config, memory, folder, exchange, clocks, ends)
+        parts = partial(_start_agent, memory, shared, folder, exchange, clocks)
+        config, agent, held = _start_with_fleet(own, held, parts, ends)
+        if own.report.follow:
+            configure = Reconfiguration(own, config, agent).apply
+            agent.reviews.follow_configuration(held, own.state, configure)
         agent.sinks += sinks
         if not agent.sinks and agent.reporting is None:
             logger.warning(
                 "No output is configured, so alarms will not be delivered. Add a [[sinks]] section."
             )
         return _run(config, agent, stop, clocks, ends, tell)
+
+
+def fetch_configuration(config: Config, stop: Event, *, needed: bool) -> FleetConfiguration | None:
+    """Fetch the fleet's configuration before the first sample; None if there is none.
+
+    Only then may it say what a sample is. With `needed` the server must be reached anyway, and is
+    asked until it answers; else once.
+    """
+    if config.exchange.kind != "http" or not config.report.follow:
+        return None
+    url, fleet, token = _server_access(config.exchange)
+    backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+    client = ReportClient(url, fleet, config.device, token, **_tls_options(config))
+    with closing(client):
+        while not stop.is_set():
+            try:
+                found = client.desired()
+            except UnavailableError as error:
+                values = {"why": error}
+                logger.warning(
+                    "the fleet's configuration was not fetched", extra={"values": values}
+                )
+                if not needed:
+                    return None
+                stop.wait(backoff.next(retry_after_s=error.retry_s))
+            except EdgemergeError:
+                return None  # an older server, or a device that has not enrolled
+            else:
+                wanted = None if found is None else found.configuration
+                if wanted is None:
+                    return None
+                version = wanted["version"]
+                return FleetConfiguration(version, wanted.get("tables", {}), version)
+    return None
+
+
+def _start_with_fleet(
+    own: Config,
+    held: FleetConfiguration,
+    parts: Callable[[Config, ExitStack], Agent],
+    ends: ExitStack,
+) -> tuple[Config, Agent, FleetConfiguration]:
+    """Start with the fleet's configuration; by the device's own alone if that does not fit."""
+    if held.tables and own.report.follow:
+        try:
+            config = with_fleet_tables(own, held.tables)
+            with ExitStack() as begun:
+                agent = parts(config, begun)
+                ends.push(begun.pop_all())
+        except Exception as error:  # noqa: BLE001 - whatever it is must not stop detection
+            why = str(error)[:MAX_REASON_CHARS] or repr(error)
+            values = {"version": held.version, "why": why}
+            logger.warning("the fleet's configuration was refused", extra={"values": values})
+            held = FleetConfiguration(seen=held.seen, refused=why)
+        else:
+            held.save(own.state)
+            return config, agent, held
+    agent = parts(own, ends)
+    if held.seen:
+        held.save(own.state)
+    return own, agent, held
+
+
+def _start_agent(
+    memory: AgentState | None,
+    shared: Projection,
+    folder: StateFolder,
+    exchange: Exchange | None,
+    clocks: Clocks,
+    config: Config,
+    ends: ExitStack,
+) -> Agent:
+    memory = memory or new_state(config, shared, clocks.wall)
+    check_state(memory, config)
+    follow_settings(memory, config)
+    return _build_agent(config, memory, folder, exchange, clocks, ends)
+
+
+class Reconfiguration:
+    """Lets a running agent follow the fleet's configuration, as far as that needs no restart.
+
+    Args:
+        own: What the device itself says.
+        built: What the agent was built with.
+        agent: The agent.
+    """
+
+    def __init__(self, own: Config, built: Config, agent: Agent) -> None:
+        """Begin with what it was built with."""
+        self._own, self._built, self._now, self._agent = own, built, built, agent
+
+    def apply(self, tables: object) -> tuple[MonitorConfig, tuple[str, ...]]:
+        """Apply tables; return the settings of the monitor, and the tables that need a restart.
+
+        Raises:
+            SettingError: They do not fit, with the reason; nothing has changed.
+        """
+        new, agent, memory = with_fleet_tables(self._own, tables), self._agent, self._agent.memory
+        changed = [
+            name for name in SAMPLE_TABLES if getattr(new, name) != getattr(self._built, name)
+        ]
+        if changed and memory.index:
+            raise SettingError(
+                f"it changes {_changed_keys(self._built, new, changed)}, and so what a sample is, "
+                f"but this device has {memory.index} samples: start a new generation with [next], "
+                "or leave that out"
+            )
+        make_features(new, memory.projection)
+        memory.monitor.change(**new.monitor.options_with(asdict(memory.settings)))
+        if new.quality != self._now.quality and agent.quality is not None:
+            agent.quality.change(_quality_settings(new))
+        if new.sync != self._now.sync and agent.syncing is not None:
+            agent.syncing.change(new.sync)
+        if new.report != self._now.report and agent.reporting is not None:
+            agent.reporting.change(new.report)
+        agent.keeper.change(new.save)
+        self._now = new
+        if new.sinks != self._built.sinks:
+            changed.append("sinks")
+        return new.monitor, tuple(changed)
+
+
+def _changed_keys(before: Config, after: Config, tables: Iterable[str]) -> str:
+    found = []
+    for name in tables:
+        old, new = asdict(getattr(before, name)), asdict(getattr(after, name))
+        found += [f"{name}.{key}" for key in old if old[key] != new[key]]
+    return ", ".join(found)
 
 
 def _build_agent(
@@ -654,9 +852,9 @@ def _read_values(config: Config, judge: Judge) -> list[dict[str, Any]]:
 def _build_sync(
     config: Config, memory: AgentState, exchange: Exchange, keeper: StateSaver, clocks: Clocks
 ) -> Synchronizer:
-    gate, rule = release_gate(config)
+    _warn_of_gate(config, memory.projection)
     limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
-    sharing = SharingPolicy(memory, gate=gate, **limits)
+    sharing = SharingPolicy(memory, gate=config.sync.gate, **limits)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker = exchange_worker(exchange)
     decisions = None
@@ -670,7 +868,6 @@ def _build_sync(
         config.sync,
         save=keeper.begin,
         clocks=clocks,
-        rule=rule,
         decisions=decisions,
     )
 
@@ -728,6 +925,183 @@ def _ending(agent: Agent) -> Ending:
     return Ending(1, agent.keeper.trouble) if agent.keeper.trouble else Ending(0)
 
 
+MAX_WITHHELD = 1000  # verdicts of the next generation, while the former one ends
+
+
+class FormerAlarm:
+    """A sink of the former generation: remembers whether it is in alarm."""
+
+    def __init__(self) -> None:
+        """Begin without an alarm."""
+        self.alarm = False
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Look at a verdict."""
+        self.alarm = verdict.alarm
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Need none."""
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+class Handover:
+    """A sink of the next generation: delivers nothing until the former one has ended.
+
+    `ready` is set when the next one watches, and the former one is not in alarm. While that one is,
+    the next one does not learn. When the former one has ended, the sinks are made, and get the
+    verdicts since then first: some rows are judged twice, and none goes unseen.
+
+    Args:
+        config: The next generation, with its sinks.
+        former: Whether the former one is in alarm.
+        sinks: More sinks, from then on.
+    """
+
+    def __init__(self, config: Config, former: FormerAlarm, sinks: Iterable[Sink] = ()) -> None:
+        """Wait for the next generation to watch."""
+        self._config, self._former, self._more = config, former, tuple(sinks)
+        self._sinks: list[Sink] | None = None
+        self._withheld: deque[Verdict] = deque(maxlen=MAX_WITHHELD)
+        self._paused: bool | None = None  # learning, by us; None: not known yet
+        self.ready, self.former_ended = Event(), Event()
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Deliver a verdict if the former generation has ended."""
+        if verdict.ready and not self._former.alarm:
+            self.ready.set()
+        if self.ready.is_set():
+            self._withheld.append(verdict)
+        self._own_sinks()
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Deliver the status, likewise."""
+        for sink in self._own_sinks():
+            sink.status(status)
+
+    def problem(self, device: str, event: ProblemEvent) -> None:
+        """Deliver a problem with the data, likewise."""
+        for sink in self._own_sinks():
+            deliver = getattr(sink, "problem", None)
+            if deliver is not None:
+                deliver(device, event)
+
+    def commands(self) -> list[Any]:
+        """Return commands of the sinks, and when to learn: not while the former is in alarm."""
+        found = [each for sink in self._own_sinks() for each in getattr(sink, "commands", list)()]
+        pause = self._former.alarm and not self.former_ended.is_set()
+        if pause != self._paused:
+            self._paused = pause
+            found.append({"command": "learn", "on": not pause})
+        return found
+
+    def close(self) -> None:
+        """Close the sinks that were made here."""
+        for sink in self._sinks or ():
+            if sink not in self._more:
+                sink.close()
+
+    def _own_sinks(self) -> list[Sink]:
+        if self._sinks is None:
+            if not self.former_ended.is_set():
+                return []
+            try:
+                self._sinks = [*make_sinks(self._config), *self._more]
+            except (EdgemergeError, ImportError, OSError) as error:
+                self._sinks = [*self._more]
+                logger.error("no sink can be used", extra={"values": {"why": error}})
+        while self._withheld:
+            verdict = self._withheld.popleft()
+            for sink in self._sinks:
+                sink.verdict(verdict)
+        return self._sinks
+
+
+class Generations:
+    """A device, and its next generation beside it; when that watches, it goes on alone.
+
+    Each has a source, a state and an exchange of its own, so that the former one judges as if it
+    were alone. The next one is started again if it fails. The sinks are the same, so those of the
+    next one are made when the former one has ended.
+
+    Args:
+        config: The former generation, with the next one.
+        stop: Set it to end both.
+        clock: The time of day in seconds.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
+        tell: Called with READY and STOPPING.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        stop: Event,
+        clock: Callable[[], float],
+        sinks: Iterable[Sink],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Start nothing yet."""
+        self._config, self._stop, self._clock = config, stop, clock
+        self._sinks, self._tell = tuple(sinks), tell
+        self._former_stop, self._next_stop, self._replaced = Event(), Event(), Event()
+
+    def run(self, following: Config) -> Ending:
+        """Run both until one is left, and that one until it ends."""
+        former = FormerAlarm()
+        handover = Handover(following, former, self._sinks)
+        beside = DeviceThread(
+            replace(following, sinks=()),
+            self._next_stop,
+            self._clock,
+            lambda _error: 1,
+            sinks=[handover],
+        )
+        watch = in_context(partial(self._watch, following, handover, beside))
+        watcher = Thread(target=watch, name="generations", daemon=True)
+        watcher.start()
+        try:
+            ending = _run_one(
+                replace(self._config, next=None),
+                stop=self._former_stop,
+                clock=self._clock,
+                sinks=[*self._sinks, former],
+                tell=self._tell_of_former,
+            )
+            while beside.is_alive and not self._stop.wait(POLL_S):
+                if self._replaced.is_set():
+                    handover.former_ended.set()
+                elif ending.code:
+                    break
+        finally:
+            self._former_stop.set()
+            self._next_stop.set()
+            watcher.join()
+            beside.join()
+            handover.close()
+        if not self._replaced.is_set():
+            return ending
+        self._tell(STOPPING)
+        return beside.ending
+
+    def _watch(self, following: Config, handover: Handover, beside: DeviceThread) -> None:
+        """End the former generation when asked to, or when the next one watches."""
+        while not self._former_stop.wait(POLL_S):
+            if self._stop.is_set():
+                self._former_stop.set()
+            elif handover.ready.is_set():
+                (following.state / REPLACED_FILE).touch()
+                logger.info("the next generation watches, and replaces the former one")
+                self._replaced.set()
+                self._former_stop.set()
+            else:
+                beside.tend()
+
+    def _tell_of_former(self, told: str) -> None:
+        if told != STOPPING or not self._replaced.is_set():
+            self._tell(told)
+
+
 class DeviceThread:
     """Runs one device, again and again if it fails; `state` says in words what it does now.
 
@@ -736,6 +1110,7 @@ class DeviceThread:
         stop: Set it to end the device.
         clock: The time of day in seconds.
         exit_code: Returns the exit code for an error.
+        sinks: Receive verdicts in addition to the sinks of the configuration.
     """
 
     def __init__(
@@ -744,9 +1119,11 @@ class DeviceThread:
         stop: Event,
         clock: Callable[[], float],
         exit_code: Callable[[Exception], int],
+        *,
+        sinks: Iterable[Sink] = (),
     ) -> None:
         """Start the thread."""
-        self.config = config
+        self.config, self._sinks = config, tuple(sinks)
         self.state, self.ending = "starting", Ending(0)
         self._stop, self._clock, self._exit_code = stop, clock, exit_code
         self._backoff = Backoff(FIRST_RESTART_S, MAX_RESTART_S, Random(config.device))
@@ -782,7 +1159,11 @@ class DeviceThread:
         began = time.monotonic()
         try:
             self.ending = run_device(
-                self.config, stop=self._stop, clock=self._clock, tell=self._follow
+                self.config,
+                stop=self._stop,
+                clock=self._clock,
+                sinks=self._sinks,
+                tell=self._follow,
             )
         except (EdgemergeError, OSError) as error:
             self.ending = Ending(self._exit_code(error), str(error))

@@ -56,6 +56,8 @@ OPTIONAL_FIELDS = (
     *("desired", "followed", "reviewed", "refused_reviews", "provisional", "fault_revision"),
     "settings",
     "skipped_ahead",
+    "timeline",
+    "moved_revision",
 )
 
 
@@ -108,6 +110,8 @@ class AgentState:
     pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
     merged: bytes = b""  # the Merged that was adopted last; empty if there was none
     before: bytes | None = None  # the one before that, for undo
+    timeline: str = ""  # of the exchange, see `release_again`
+    moved_revision: int = 0  # of the last release before which samples moved between patterns
     provisional: bool = True  # `merged` was not checked, for lack of own samples
     rejected: dict[str, str] = field(default_factory=dict)  # reason, by the digest of a Merged
     desired: Any = None  # the newest desired-state document of the server, as plain JSON
@@ -414,6 +418,10 @@ class StateSaver:
         self._requests: list[SavedCallback] = []  # for the next copy
         self._written: list[SavedCallback] = []  # for the copy that is being written
         self.trouble = ""
+
+    def change(self, often: SaveConfig) -> None:
+        """Save as often as another configuration says."""
+        self._save_config = often
 
     @property
     def busy(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 from edgemerge.agent.background import (
     ExchangeJob,
     ExchangeOutcome,
+    KnownExchange,
     OverBudgetError,
     SyncSchedule,
     TimeBudget,
@@ -59,7 +60,7 @@ from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.similarity import LevelCheck
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
-from edgemerge.privacy.gate import Decision, Gate
+from edgemerge.privacy.gate import Decision, Gate, min_fresh_samples
 from edgemerge.wire.codec import encode
 
 
@@ -204,15 +205,45 @@ def release(memory: AgentState, least: float) -> Decision:
     if not decision.released:
         return decision
     first, then = release_order(memory.gate, decision)
+    moved = bool(first) or any(memory.gate.tracks[name].moved for name in decision.released)
+    _queue(memory, first, then)
+    if moved:
+        memory.moved_revision = memory.revision
+    memory.gate.record_release(decision)
+    return decision
+
+
+def release_again(memory: AgentState, held: Mapping[str, int]) -> int:
+    """Queue what an exchange lost that was restored from a backup; return how many.
+
+    A pattern that has learnt nothing since its last release is released again: the same sums reveal
+    nothing new. One that has learnt something waits for the gate, and the exchange keeps what it
+    has of it, unless samples have moved since: then they could be counted twice. What the exchange
+    has and this device no longer shares is withdrawn again.
+
+    Args:
+        memory: The state.
+        held: The revisions that the exchange has of this incarnation, by pattern.
+    """
+    memory.gate.look(census(memory.learner))
+    tracks = memory.gate.tracks
+    shared = {name for name, track in tracks.items() if track.released}
+    same = [n for n in sorted(shared) if not tracks[n].moved and tracks[n].fresh == 0]
+    unknown = {name for name in held if name not in shared and name not in memory.gate.gone}
+    mixed = {n for n, revision in held.items() if revision < memory.moved_revision} - {*same}
+    _queue(memory, sorted(unknown | mixed), same)
+    return len(memory.pending)
+
+
+def _queue(memory: AgentState, emptied: Iterable[str], pushed: Iterable[str]) -> None:
+    """Let contributions wait to be pushed: patterns to empty, then those with their sums."""
     own, nothing = own_stats(memory.learner), Stats.empty(memory.projection)
-    for step in (dict.fromkeys(first, nothing), {name: own[name] for name in then}):
+    for step in (dict.fromkeys(emptied, nothing), {name: own[name] for name in pushed}):
         memory.revision += bool(step)
         memory.pending += [
             encode(Contribution(memory.device, each, memory.revision, name, memory.incarnation))
             for name, each in step.items()
         ]
-    memory.gate.record_release(decision)
-    return decision
 
 
 def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]:
@@ -230,6 +261,8 @@ def release_order(gate: Gate, decision: Decision) -> tuple[list[str], list[str]]
 
 logger = logging.getLogger(__name__)
 
+NOTHING_SHARED = "nothing from others: none, or too few of them, have shared something"
+WITHDRAWN = "what others had shared was withdrawn; the next total replaces it"
 MS_PER_S = 1000  # in a second: an incarnation is the time at which it began
 
 
@@ -246,10 +279,10 @@ class SharingPolicy:
     ) -> None:
         """Hold back what covers fewer than `gate`·N samples; refuse shifts above `max_shift`.
 
-        With `gate=None` nothing is released until it is known. What takes longer than `timeout_s`
-        to compare is refused.
+        With `gate=None` the default of `min_fresh_samples` holds. What takes longer than
+        `timeout_s` to compare is refused.
         """
-        self.memory, self.gate = memory, gate
+        self.memory, self.min_fresh = memory, min_fresh_samples(memory.projection, gate)
         memory.clear_refusals()  # what may be adopted can have been changed since
         self._max_shift, self._timeout_s = max_shift, timeout_s
         self.decision = Decision()
@@ -263,9 +296,7 @@ class SharingPolicy:
 
     def release(self) -> int:
         """Queue what may be released; return the number of contributions that wait."""
-        if self.gate is None:
-            return 0
-        self.decision = release(self.memory, self.gate * self.memory.projection.n_hidden)
+        self.decision = release(self.memory, self.min_fresh)
         if self.decision.held:
             logger.info("held back", extra={"values": {"patterns": self.decision.held}})
         if self.decision.released:
@@ -273,12 +304,30 @@ class SharingPolicy:
             logger.info("a release is on its way", extra={"values": values})
         return len(self.memory.pending)
 
+    def follow_timeline(self, timeline: str, held: Mapping[str, int]) -> int:
+        """Share again what an exchange lost when it was restored; return how much waits.
+
+        Args:
+            timeline: The timeline of the exchange, another one than before.
+            held: The revisions that the exchange has of this incarnation, by pattern.
+        """
+        memory = self.memory
+        before, memory.timeline = memory.timeline, timeline
+        if not before:  # this is the first one
+            return 0
+        waiting = release_again(memory, held)
+        self.faults.share_again()
+        values = {"timeline": timeline, "contributions": waiting}
+        logger.warning("the exchange was restored from a backup", extra={"values": values})
+        return waiting
+
     def consider(self, merged: Merged, digest: str) -> AdoptionJob | None:
         """Return what to plan, unless the merged sum is known, refused or undone."""
         memory, data = self.memory, encode(merged)
         known = memory.rejected.get(digest)
         if data == memory.merged or known:
-            self.message = f"not adopted: {known}" if known else "nothing new"
+            same = "nothing new" if merged.parts else NOTHING_SHARED
+            self.message = f"not adopted: {known}" if known else same
             return None
         self.message = "what others saw is being compared"
         return self._job(lambda: merged, data, digest)
@@ -371,7 +420,8 @@ class SharingPolicy:
         memory, preview = self.memory, found.preview or MergePreview(1.0)
         memory.before, memory.merged = memory.merged or None, job.data
         self.shift = preview.shift
-        self.message = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        adopted = f"adopted {preview.samples:g} samples of {preview.devices} devices"
+        self.message = adopted if preview.devices else WITHDRAWN
         logger.info("adopted what others saw", extra={"values": preview.plain()})
         if self.left_out:
             self.message += f"; {self.left_out}"
@@ -437,18 +487,16 @@ class Synchronizer:
         *,
         save: Callable[[SavedCallback], object],
         clocks: Clocks,
-        rule: Callable[[], float] | None = None,
         decisions: PeerDecisions | None = None,
     ) -> None:
         """Start the schedule; `save` begins to save, and calls back in this thread when it has.
 
-        `rule` fetches the release gate when `sharing` does not know it. With `decisions` the
-        exchange has single contributions at hand, and each is checked before they are summed up; a
-        server does that itself.
+        With `decisions` the exchange has single contributions at hand, and each is checked before
+        they are summed up; a server does that itself.
         """
         self._decisions = decisions
         self._sharing, self._worker, self._schedule = sharing, worker, schedule
-        self._config, self._save, self._clocks, self._rule = config, save, clocks, rule
+        self._config, self._save, self._clocks = config, save, clocks
         self._planner: Worker[AdoptionJob, Adoption] = Worker(
             "planner", plan_adoption, lambda error: Adoption(refusal=f"a bug: {error!r}"), bool
         )
@@ -473,6 +521,10 @@ class Synchronizer:
     def shift(self) -> float | None:
         """What adopting did to our own level, if what is held now was adopted since the start."""
         return self._sharing.shift
+
+    def change(self, config: SyncConfig) -> None:
+        """Exchange as often as another configuration says; the rest stays as it is."""
+        self._schedule.change(config.every_s, config.jitter, self._clocks.steady())
 
     def sharing_of(self, fault: str) -> str:
         """Return in words whether a fault of this device is shared, and if not, why."""
@@ -549,14 +601,14 @@ class Synchronizer:
 
     def _start(self) -> None:
         memory = self._sharing.memory
-        rule = self._rule if self._sharing.gate is None else None
-        self._rerun = self._config.push and bool(memory.pending or rule)
+        self._rerun = self._config.push and bool(memory.pending)
         if self._config.push and not memory.pending:
             self._sharing.release()
         faults = self._fault_job()
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
-        job = ExchangeJob(push, pull, rule, max_compared(memory.learner), faults)
+        knows = KnownExchange(memory.timeline, memory.device, memory.incarnation)
+        job = ExchangeJob(push, pull, max_compared(memory.learner), faults, knows)
         self._save_then(partial(self._send, job))
 
     def _save_then(self, step: SavedCallback) -> None:
@@ -583,13 +635,12 @@ class Synchronizer:
         """Queue what may be released of faults; return None if this exchange is done again."""
         if self._rerun:
             return None
-        memory, config, gate = self._sharing.memory, self._config, self._sharing.gate
-        least = None if gate is None else gate * memory.projection.n_hidden
+        memory, config = self._sharing.memory, self._config
         whose = Selection(
             receiver=memory.device, devices=config.devices or None, without=config.without
         )
         return self._sharing.faults.job(
-            least if config.push else None, whose if config.pull else None
+            self._sharing.min_fresh if config.push else None, whose if config.pull else None
         )
 
     def _selection(self) -> Selection:
@@ -617,8 +668,6 @@ class Synchronizer:
         self._pushed += outcome.pushed
         if outcome.faults is not None:
             self._sharing.faults.finish(outcome.faults)
-        if outcome.gate is not None:
-            self._sharing.gate = outcome.gate
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)
@@ -630,19 +679,24 @@ class Synchronizer:
             self._schedule.succeeded(self._clocks.steady())
         else:
             self._failed(outcome.error)
+        if outcome.timeline:
+            waiting = self._sharing.follow_timeline(outcome.timeline, outcome.held)
+            self._rerun = self._rerun or (bool(waiting) and self._config.push)
         if outcome.merged is None:
             self._finish()
         else:
-            self._sharing.left_out = outcome.left_out
-            refused = self._screening.level.refused if self._screening else {}
-            if self._decisions is not None and self._screening is not None:
-                self._decisions.keep(self._screening)
-            self._sharing.singly = tuple(
-                f"{key[0]}, {key[2]}: {why}" for key, why in refused.items()
-            )
-            for why in self._sharing.singly:
-                logger.warning("left out what does not fit", extra={"values": {"why": why}})
-            self._plan(self._sharing.consider(outcome.merged, outcome.digest))
+            self._consider(outcome.merged, outcome)
+
+    def _consider(self, merged: Merged, outcome: ExchangeOutcome) -> None:
+        """Plan the adoption of what was pulled; note what is left out of it."""
+        self._sharing.left_out = outcome.left_out
+        refused = self._screening.level.refused if self._screening else {}
+        if self._decisions is not None and self._screening is not None:
+            self._decisions.keep(self._screening)
+        self._sharing.singly = tuple(f"{key[0]}, {key[2]}: {why}" for key, why in refused.items())
+        for why in self._sharing.singly:
+            logger.warning("left out what does not fit", extra={"values": {"why": why}})
+        self._plan(self._sharing.consider(merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:
         self._job = job

@@ -16,7 +16,7 @@ SECTIONS = {
     },
     "Over a network": {
         "serve": "edgemerge.cli.serve",
-        "certificate": "edgemerge.cli.serve",
+        **dict.fromkeys(("certificate", "backup", "restore"), "edgemerge.cli.serve"),
         "fleet": "edgemerge.cli.fleet",
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ from edgemerge.cli.group import (
     options,
 )
 from edgemerge.cli.options import (
+    INSECURE,
     ca_option,
     check_device_name,
     insecure_option,
@@ -41,6 +42,9 @@ from edgemerge.cli.output import (
     remark,
 )
 
+if TYPE_CHECKING:
+    from edgemerge.agent.config import Config
+
 
 @click.command(
     epilog=example(
@@ -55,7 +59,11 @@ from edgemerge.cli.output import (
     metavar="TABLE.KEY=VALUE",
     help="Override the file and the environment; can be repeated.",
 )
-@click.option("--check", is_flag=True, help="Print the configuration and exit.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print what holds, with the fleet's configuration if it has one, and exit.",
+)
 @json_option
 def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: bool) -> None:
     """Learn, score and exchange on this device.
@@ -74,8 +82,7 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         _print_config(settings, as_json=as_json)
         return
     for each in settings.devices:
-        if "mqtt" in (each.source.kind, each.exchange.kind, *(sink.kind for sink in each.sinks)):
-            needs("mqtt", "paho.mqtt.client")
+        _need_extras(each)
     from edgemerge.agent.runner import run, run_gateway
 
     log_to_stderr(
@@ -88,17 +95,65 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         raise SystemExit(run(settings, stop=stop))
 
 
+def _need_extras(config: Any) -> None:
+    """Say how to install what a configuration needs, before anything is started."""
+    kinds = (config.source.kind, config.exchange.kind, *(sink.kind for sink in config.sinks))
+    packages = {"mqtt": "paho.mqtt.client", "opcua": "asyncua", "modbus": "pymodbus"}
+    for extra, package in packages.items():
+        if extra in kinds:
+            needs(extra, package)
+    if config.next is not None:
+        _need_extras(config.next)
+
+
 def _print_config(settings: Any, *, as_json: bool) -> None:
-    """Print a configuration; of several devices one after the other."""
-    found = [config_as_json(each) for each in settings.devices]
+    """Print what holds, and where it comes from; of several devices one after the other."""
+    from edgemerge.agent.config import origins_of
+
+    effective = [effective_config(each) for each in settings.devices]
+    found = [
+        config_as_json(config) | {"fleet_configuration": held.plain() | {"why": why}}
+        | {"origins": origins_of(config, held)}
+        for config, held, why in effective
+    ]  # fmt: skip
     if settings.devices != (settings,):
         found = [{"state": str(settings.state), "devices": found}]
     if as_json:
         print_json(found[0])
         return
-    for number, each in enumerate(settings.devices):
+    for number, (config, held, why) in enumerate(effective):
         click.echo("\n" if number else "", nl=False)
-        print_fields(config_summary(each))
+        print_fields(config_summary(config) | {"fleet": fleet_words(held, why)})
+        for key, origin in origins_of(config, held).items():
+            if origin.startswith("the fleet"):
+                click.echo(f"  {key} is set by {origin}")
+
+
+def effective_config(config: Any) -> tuple[Any, Any, str]:
+    """Return what holds on a device: its own configuration, and the fleet's that it has below it.
+
+    Also returns what it has of the fleet's, and why that cannot be used, if so.
+    """
+    from edgemerge.agent.config import FleetConfiguration, with_fleet_tables
+    from edgemerge.core.errors import SettingError
+
+    held = FleetConfiguration.read(config.state)
+    if not config.report.follow:
+        return config, FleetConfiguration(), "report.follow is false"
+    try:
+        return with_fleet_tables(config, held.tables), held, ""
+    except SettingError as error:
+        return config, held, str(error)
+
+
+def fleet_words(held: Any, why: str) -> str:
+    """Say in words which version of the fleet's configuration is in force."""
+    words = f"configuration version {held.version}" if held.version else "no configuration"
+    if held.refused:
+        words += f"; version {held.seen} was refused: {held.refused}"
+    if held.restart:
+        words += f"; after a restart: {', '.join(held.restart)}"
+    return f"{words}; not used: {why}" if why else words
 
 
 def config_as_json(config: Any) -> dict[str, Any]:
@@ -107,15 +162,24 @@ def config_as_json(config: Any) -> dict[str, Any]:
 
     shared = config.projection
     projection = None if shared is None else with_old_keys(describe_projection(shared))
-    tables = {name: value for name, value in vars(config).items() if name != "projection"}
-    return {name: _to_json(value) for name, value in tables.items()} | {"projection": projection}
+    found = {name: _to_json(value) for name, value in _tables(config).items()}
+    following = None if config.next is None else config_as_json(config.next)
+    return found | {"projection": projection} | ({"next": following} if following else {})
+
+
+def _tables(config: Any) -> dict[str, Any]:
+    others = ("projection", "next", "given", "file")
+    return {name: value for name, value in vars(config).items() if name not in others}
 
 
 def config_summary(config: Any) -> dict[str, str]:
     """Return one line per table: its kind, and every value that is not the default."""
-    tables = {name: value for name, value in vars(config).items() if name != "projection"}
     shared = "from the fleet" if config.projection is None else str(config.projection)
-    return {name: _summary_line(value) for name, value in tables.items()} | {"projection": shared}
+    found = {name: _summary_line(value) for name, value in _tables(config).items()}
+    found["projection"] = shared
+    if config.next is not None:
+        found["next"] = f"{config.next.state}, until it watches"
+    return found
 
 
 def _summary_line(value: Any) -> str:
@@ -256,11 +320,18 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
     epilog=example(
         "edgemerge enrol https://hub:8470 pumps pump-3 \\",
         "    --invitation-file invitation --token-file pump-3.token",
+        "edgemerge enrol --config pump-3.toml --invitation-file invitation",
     )
 )
-@click.argument("url")
-@click.argument("fleet")
-@click.argument("device")
+@click.argument("url", required=False)
+@click.argument("fleet", required=False)
+@click.argument("device", required=False)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Agent's configuration to take URL, FLEET, DEVICE, --token-file and --ca-file from.",
+)
 @click.option(
     "--invitation-file",
     type=click.Path(dir_okay=False, allow_dash=True),
@@ -270,7 +341,6 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
     help="File to write the device's token to, readable by its owner only.",
 )
 @ca_option
@@ -278,11 +348,12 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
 @click.option("--force", is_flag=True, help="Overwrite the token file.")
 @json_option
 def enrol(
-    url: str,
-    fleet: str,
-    device: str,
+    url: str | None,
+    fleet: str | None,
+    device: str | None,
+    config_file: Path | None,
     invitation_file: str,
-    token_file: Path,
+    token_file: Path | None,
     ca_file: Path | None,
     *,
     force: bool,
@@ -290,10 +361,24 @@ def enrol(
 ) -> None:
     """Enrol this device with an invitation.
 
-    DEVICE joins FLEET on the server at URL and gets a token of its own.
+    DEVICE joins FLEET on the server at URL and gets a token of its own. Give the three, or the
+    agent's configuration.
     """
     from edgemerge.files import write_atomically
 
+    if config_file is not None:
+        if url is not None:
+            raise click.UsageError("found --config and URL: give one of them")
+        agent = _enrolling(config_file)
+        url, fleet, device = agent.exchange.url, agent.exchange.fleet, agent.device
+        token_file = token_file or agent.exchange.token_file
+        ca_file = ca_file or agent.exchange.ca_file
+        if agent.exchange.insecure:
+            click.get_current_context().meta[INSECURE] = True
+    if url is None or fleet is None or device is None:
+        raise click.UsageError("found no URL, FLEET and DEVICE: give them, or --config")
+    if token_file is None:
+        raise click.UsageError("found no file for the device's token: give --token-file")
     check_device_name(device)
     _check_writable(token_file, force=force)
     with server_connection(url, _read_invitation(invitation_file), ca_file) as client:
@@ -301,6 +386,18 @@ def enrol(
     write_atomically(f"{found.pop('token')}\n".encode(), token_file)
     found["token_file"] = str(token_file)
     print_json(found) if as_json else print_fields(found)
+
+
+def _enrolling(path: Path) -> Config:
+    """Return the configuration of the one device that can enrol with this file."""
+    from edgemerge.agent.config import read_configuration
+
+    found = read_configuration(path, environment=os.environ).devices
+    if len(found) > 1:
+        raise CommandError(f"{path} has {len(found)} devices: enrol each by URL, FLEET and DEVICE")
+    if found[0].exchange.url is None or found[0].exchange.fleet is None:
+        raise CommandError(f"{path} names no server: set url and fleet in [exchange]")
+    return found[0]
 
 
 def _read_invitation(path: str) -> str:

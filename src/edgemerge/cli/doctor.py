@@ -22,7 +22,15 @@ from urllib.parse import urlsplit
 import click
 
 from edgemerge import __version__
-from edgemerge.cli.group import BLAS_THREAD_VARIABLES, ExitCode, example, one_line
+from edgemerge.cli.agent import effective_config, fleet_words
+from edgemerge.cli.group import (
+    BLAS_THREAD_VARIABLES,
+    CommandError,
+    ExitCode,
+    example,
+    needs,
+    one_line,
+)
 from edgemerge.cli.options import (
     DEFAULT_PORT,
     FILE,
@@ -32,7 +40,7 @@ from edgemerge.cli.options import (
     readable_by_others,
 )
 from edgemerge.cli.output import json_option, print_json, progress
-from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.errors import EdgemergeError, SettingError, install_command
 
 MAX_CHECKED_SAMPLES = 10_000  # of a source's file
 CHECKED_ROWS = 100
@@ -42,7 +50,10 @@ DAY_S = 86400.0
 REQUIREMENT = re.compile(
     r"([\w.-]+)(?:\[[\w,]+\])?(?:[^;]*?>=([\d.]+))?.*?(?:extra == ['\"]([\w-]+)['\"])?$"
 )
-EXTRAS = ("plot", "sklearn", "river", "server", "postgres", "mqtt", "parquet", "dask", "flower")
+EXTRAS = (
+    *("plot", "sklearn", "river", "server", "postgres", "mqtt", "opcua", "modbus", "parquet"),
+    *("dask", "flower"),
+)
 
 # Wheels rename the functions of OpenBLAS.
 SYMBOL_PREFIXES, SYMBOL_SUFFIXES = ("", "scipy_"), ("", "64_", "_64")
@@ -78,10 +89,10 @@ def check_extras() -> Iterator[Finding]:
         missing = [name for name, _ in packages if _installed_version(name) is None]
         if missing:
             words = f"not installed ({', '.join(missing)} missing)"
-            yield Finding("ok", f"extra {extra}", words, f"pip install 'edgemerge[{extra}]'")
+            yield Finding("ok", f"extra {extra}", words, install_command(extra))
             continue
         for name, least in packages:
-            line = f"pip install --upgrade 'edgemerge[{extra}]'"
+            line = f"pip install '{name}>={least}'"
             yield from _check_version(name, least, line, f"extra {extra}")
 
 
@@ -311,18 +322,39 @@ def check_config(path: Path, *, asked: str | None = None) -> Iterator[Finding]:
 def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
     """Check everything that the configuration of one device names."""
     yield from check_folder(config.state, "state folder")
+    config, held, why = effective_config(config)
+    if held.seen:
+        level = "warn" if held.refused or why else "ok"
+        advice = "`edgemerge agent --check` says what is set by whom"
+        yield Finding(level, "fleet", fleet_words(held, why), advice)
+    yield from check_source(config)
+    yield from check_exchange(config.exchange, asked=asked)
+    if config.next is not None:
+        for finding in check_device(config.next, asked=config.exchange.url):
+            yield finding._replace(about=f"next: {finding.about}")
+
+
+def check_source(config: Any) -> Iterator[Finding]:
+    """Check that readings are there, and can be read."""
     source = config.source
-    if source.path is not None and not source.path.exists():
+    if source.kind in ("opcua", "modbus"):
+        yield from check_polled_source(config)
+    elif source.path is None:
+        return
+    elif not source.path.exists():
         yield Finding("warn", "source", f"{source.path} does not exist yet", "see [source] path")
-    elif source.path is not None and source.path.is_fifo():
+    elif source.path.is_fifo():
         words = f"{source.path} is a pipe, which is not read here"
         yield Finding("ok", "source", words)
-    elif source.path is not None:
+    else:
         yield Finding("ok", "source", f"{source.path} exists")
         yield from check_table(config)
         yield from check_rows(config)
         yield from check_range(config)
-    exchange = config.exchange
+
+
+def check_exchange(exchange: Any, *, asked: str | None = None) -> Iterator[Finding]:
+    """Check the other side of an exchange, unless it was asked before."""
     if exchange.token_file is not None:
         yield from check_token_file(exchange.token_file)
     if exchange.kind == "folder" and exchange.path is not None:
@@ -330,6 +362,40 @@ def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
     if exchange.kind == "http" and exchange.url is not None and exchange.url != asked:
         pin = _pin_of(exchange.token_file)
         yield from check_server(exchange.url, exchange.ca_file, pin, insecure=exchange.insecure)
+
+
+def check_polled_source(config: Any) -> Iterator[Finding]:
+    """Check that the server of a source answers, and has all values."""
+    from threading import Timer
+
+    from edgemerge.agent.runner import make_source
+
+    try:
+        needs(config.source.kind, {"opcua": "asyncua", "modbus": "pymodbus"}[config.source.kind])
+        source = make_source(config)
+    except (CommandError, EdgemergeError) as error:
+        yield Finding("fail", "source", one_line(error), "see [source]")
+        return
+    stop = Event()
+    timer = Timer(config.source.timeout_s + 1.0, stop.set)
+    timer.start()
+    try:
+        row = next(source.read(stop), None)
+    except EdgemergeError as error:
+        yield Finding("fail", "source", one_line(error), "see [source]")
+        return
+    finally:
+        stop.set()
+        timer.cancel()
+    if row is None:
+        why = getattr(source, "why_skipped", "") or getattr(source, "waiting", "")
+        yield Finding(
+            "fail", "source", why, "see [source]: is the server on, and the address right?"
+        )
+        return
+    values = dict(zip(row.names or (), row.values.tolist(), strict=True))
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in islice(values.items(), 4))
+    yield Finding("ok", "source", f"gives {len(values)} values: {shown}")
 
 
 def _pin_of(token_file: Path | None) -> str | None:

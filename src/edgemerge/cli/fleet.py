@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,7 +42,9 @@ from edgemerge.core.errors import SettingError, UnavailableError
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
-    "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
+    "Devices": dict.fromkeys(
+        ("invite", "devices", "configure", "revoke", "contributions", "drop"), __name__
+    ),
     "Masked": dict.fromkeys(("cohorts", "form-cohorts", "forget-keys"), __name__)
     | {"form-cohorts": f"{__name__}:form_cohorts", "forget-keys": f"{__name__}:forget_keys"},
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
@@ -59,6 +62,9 @@ MASKED_LOSES = (
 )
 COHORT_COLUMNS = headings(
     "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "why"
+)
+ONE_DEVICE_WARNING = (
+    "With --min-devices 1 a device can subtract two totals, and read what another one sent."
 )
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
 
@@ -96,9 +102,8 @@ def fleet() -> None:
     "least",
     old={"--least": "--min-devices"},
     type=int,
-    default=1,
-    show_default=True,
-    help="Serve no sum of fewer devices.",
+    help="Serve no sum, and no difference of two sums, of fewer devices: 3 with --reads totals"
+    " (default); 1: every change at once.",
 )
 @option(
     "--no-forgetting",
@@ -112,13 +117,19 @@ def fleet() -> None:
     metavar="RULE",
     help="members (default), quorum:K or person: which contributions others adopt at once.",
 )
+@click.option(
+    "--invite",
+    metavar="DEVICE",
+    help="Invite this device too: its invitation is written to DEVICE.invitation.",
+)
 @server_options
 @json_option
 def create(
     name: str,
     reads: str,
-    least: int,
+    least: int | None,
     trust: str | None,
+    invite: str | None,
     server: str,
     token_file: Path,
     ca_file: Path | None,
@@ -132,18 +143,25 @@ def create(
     Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
     --high. It cannot be changed later; of the rest, `fleet trust` changes --trust.
     """
+    if invite is not None:
+        check_device_name(invite)
     projection = build_projection(columns=[], **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         made = client.create_fleet(
             name, projection, reads=reads, least=least, growing=growing, trust=trust
         )
         found = with_dates(client.fleet(name))
+        if invite is not None:
+            invitation = client.invite(name, invite)
+            found["invitation"] = _write_invitation(invitation, Path(f"{invite}.invitation"))
     print_json(found) if as_json else print_fields(found)
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
     if reads == "masked":
         remark(MASKED_LOSES)
+    if least == 1 and reads == "totals":
+        remark(ONE_DEVICE_WARNING)
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))
@@ -306,37 +324,172 @@ CONTRIBUTION_COLUMNS = headings(
 )
 
 
-@click.command(epilog=example("edgemerge fleet invite pumps pump-3 --out invitation"))
+@click.command(
+    epilog=example(
+        "edgemerge fleet invite pumps pump-3 --out invitation",
+        "edgemerge fleet invite pumps --from devices.csv --out invitations/",
+    )
+)
 @click.argument("fleet")
 @click.argument("device", required=False)
+@click.option(
+    "--from",
+    "list_file",
+    type=FILE,
+    metavar="DEVICES.csv",
+    help="Invite each device of this file: a column `device`, and `label` if you like.",
+)
 @click.option(
     "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
 )
 @click.option(
     "--out",
-    type=FILE,
-    help="Write the token to this file instead, readable by its owner only.",
+    type=click.Path(path_type=Path),
+    help="Write the token to this file instead, readable by its owner only; with --from, to a file "
+    "for each device in this folder.",
+)
+@click.option(
+    "--again", is_flag=True, help="With --from: also devices that enrolled or were invited before."
 )
 @server_options
 @json_option
 def invite(
-    fleet: str, device: str | None, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
+    fleet: str,
+    device: str | None,
+    *,
+    list_file: Path | None,
+    valid_s: int,
+    out: Path | None,
+    again: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Create an invitation, with which one device can enrol.
 
-    It works once, for DEVICE, or for any device if none is given.
+    It works once, for DEVICE, or for any device if none is given. With --from it creates one for
+    each device of a list; repeating that leaves out devices that are enrolled or invited, unless
+    --again is set.
     """
+    if list_file is not None:
+        if device is not None or out is None:
+            raise click.UsageError("--from needs --out FOLDER, and takes no DEVICE")
+        _invite_all(fleet, read_device_list(list_file), out, valid_s, again, as_json, where)
+        return
+    if again:
+        raise click.UsageError("--again is for --from: a single invitation is always made")
     if device is not None:
         check_device_name(device)
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
     if out:
-        from edgemerge.files import write_atomically
-
-        write_atomically(f"{found.pop('token')}\n".encode(), out)
-        found["file"] = str(out)
+        found["file"] = _write_invitation(found, out)
     print_json(found) if as_json else click.echo(found.get("file") or found["token"])
     remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+def _write_invitation(invitation: dict[str, Any], file: Path) -> str:
+    """Move the token of an invitation into a file, readable by its owner only; return its name."""
+    from edgemerge.files import write_atomically
+
+    write_atomically(f"{invitation.pop('token')}\n".encode(), file)
+    return str(file)
+
+
+MAX_LISTED_DEVICES = 10_000
+MAX_LABEL_CHARS = 100
+
+
+def read_device_list(path: Path) -> dict[str, str]:
+    """Read the names of devices, each with its label, which may be empty.
+
+    Raises:
+        SettingError: The file has no column `device`, no device, or one that cannot be: nothing
+            is made then. It names every such line, up to ten.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read as text: {error}") from error
+    head = text.partition("\n")[0]
+    rows = csv.DictReader(
+        text.splitlines(), delimiter=";" if head.count(";") > head.count(",") else ","
+    )
+    names = [(each or "").strip().lower() for each in rows.fieldnames or ()]
+    if "device" not in names:
+        raise SettingError(f"found the columns {names} in {path}, expected one named device")
+    rows.fieldnames = names
+    found: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    wrong: list[str] = []
+    for row in rows:
+        device, label = ((row.get(name) or "").strip() for name in ("device", "label"))
+        why = _why_not_listed(device, label, lines)
+        if why:
+            wrong.append(f"line {rows.line_num}: {why}")
+        lines.setdefault(device, rows.line_num)
+        found[device] = label
+    if not found:
+        raise SettingError(f"{path} names no device: write one in each line below the header")
+    if len(found) > MAX_LISTED_DEVICES:
+        wrong.append(f"{len(found)} devices, expected at most {MAX_LISTED_DEVICES}")
+    if wrong:
+        more = f"; and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        raise SettingError(f"{path}: {'; '.join(wrong[:10])}{more}. Nothing was made.")
+    return found
+
+
+def _why_not_listed(device: str, label: str, lines: Mapping[str, int]) -> str:
+    if not device:
+        return "no device"
+    if device in lines:
+        return f"{device} is in line {lines[device]} already"
+    if len(label) > MAX_LABEL_CHARS or not label.isprintable():
+        return f"the label of {device} is too long or not printable"
+    try:
+        check_device_name(device)
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+INVITED_COLUMNS = headings("device", "file", "what")
+
+
+def _invite_all(
+    fleet: str,
+    wanted: Mapping[str, str],
+    folder: Path,
+    valid_s: int,
+    again: bool,  # noqa: FBT001 - private
+    as_json: bool,  # noqa: FBT001
+    where: Mapping[str, Any],
+) -> None:
+    """Invite devices that are not enrolled or invited, and write their invitations to files."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rows, expires = [], None
+    with operator_connection(**where) as client:
+        enrolled = {each["device"] for each in client.devices(fleet)}
+        for device, label in wanted.items():
+            file, what = folder / device, "invited"
+            if device in enrolled and not again:
+                what = "left out: enrolled before"
+            elif file.exists() and not again:
+                what = "left out: invited before"
+            else:
+                made = client.invite(fleet, device, valid_s=valid_s)
+                expires = format_time(made["expires"])
+                _write_invitation(made, file)
+            if label and what == "invited":
+                now = client.settings(fleet, device)
+                kept = {name: now[name] for name in ("limit", "false_alarms")}
+                client.change_settings(fleet, device, **kept, label=label)
+            rows.append({"device": device, "file": str(file), "what": what})
+    print_json(rows) if as_json else print_table(rows, INVITED_COLUMNS)
+    made_count = sum(row["what"] == "invited" for row in rows)
+    until = "" if expires is None else f", each once, until {expires}"
+    remark(f"{made_count} of {len(rows)} devices invited{until}.")
+    if made_count < len(rows):
+        remark("Those left out keep what they have; --again makes new invitations for them too.")
 
 
 @click.command(epilog=example("edgemerge fleet devices pumps"))
@@ -1101,6 +1254,78 @@ def describe_settings(version: Mapping[str, Any]) -> str:
     words = [f"{name.replace('_', ' ')} {value}" for name, value in found.items()]
     said = ", ".join(words) or "as the device's own file says"
     return said if version["undoes"] is None else f"{said} (undoes {version['undoes']})"
+
+
+CONFIGURED_COLUMNS = headings("device", "version", "in_force", "state", "why", in_force="IN FORCE")
+CONFIGURATION_COLUMNS = headings("version", "at", "by", "what", "comment")
+
+
+@click.command(
+    epilog=example(
+        "edgemerge fleet configure pumps --file pumps.toml --comment 'fewer alarms at night'",
+        "edgemerge fleet configure pumps --undo 3",
+        "edgemerge fleet configure pumps --device pump-3 --file pump-3.toml",
+    )
+)
+@click.argument("fleet")
+@click.option("--file", type=FILE, metavar="TABLES.toml", help="Tables like those of an agent.")
+@click.option("--device", metavar="NAME", help="For this device only, on top of the fleet's.")
+@click.option("--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back.")
+@click.option("--comment", default="", help="One line for those who read the log.")
+@server_options
+@json_option
+def configure(
+    fleet: str,
+    *,
+    file: Path | None,
+    device: str | None,
+    undo: int | None,
+    comment: str,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Show or change the configuration of a fleet's agents.
+
+    Without --file and --undo it shows the newest version, earlier ones, and what became of it on
+    each device. A device applies a version when it next reports, and what its own file says goes
+    first. Programs to run, paths, secrets, the exchange, the release gate and report_values can be
+    set in the device's own file only.
+    """
+    from edgemerge.agent.config import read_fleet_tables
+
+    if file is not None and undo is not None:
+        raise click.UsageError("expected one of --file and --undo")
+    tables = None if file is None else read_fleet_tables(file)
+    with operator_connection(**where) as client:
+        if tables is not None:
+            found = client.configure(fleet, tables, device=device, comment=comment)
+        elif undo is not None:
+            found = client.undo_configuration(fleet, undo, device=device)
+        else:
+            found = client.configuration(fleet, device)
+    versions = [with_dates(each) for each in found["versions"]]
+    if as_json:
+        print_json({**found, "versions": versions})
+        return
+    print_fields({"version": found["version"], "tables": describe_tables(found["tables"])})
+    print_table(found["devices"], CONFIGURED_COLUMNS)
+    if versions:
+        rows = [{**each, "what": _describe_version(each)} for each in versions]
+        print_table(rows, CONFIGURATION_COLUMNS)
+    if any(each["state"] == "waiting" for each in found["devices"]):
+        remark("Devices apply it when they next report.")
+
+
+def describe_tables(tables: Mapping[str, Any]) -> str:
+    """Describe tables of a configuration in one line."""
+    from edgemerge.exchange.configuration import table_lines
+
+    return ", ".join(table_lines(tables)) or "nothing"
+
+
+def _describe_version(version: Mapping[str, Any]) -> str:
+    words = describe_tables(version["tables"])
+    return words if version["undoes"] is None else f"{words} (undoes {version['undoes']})"
 
 
 def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float | None) -> None:

@@ -30,6 +30,7 @@ from edgemerge.core.errors import (
     SettingError,
     UnavailableError,
     UnknownError,
+    install_command,
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -234,9 +235,7 @@ def needs(extra: str, module: str) -> ModuleType:
 
 def missing_package(name: str, extra: str) -> CommandError:
     """Return the error for a package that is not installed, with the command that installs it."""
-    return CommandError(
-        f"{name} is not installed: pip install 'edgemerge[{extra}]'", ExitCode.FAILED
-    )
+    return CommandError(f"{name} is not installed: {install_command(extra)}", ExitCode.FAILED)
 
 
 COMPLETION_VARIABLE = "_EDGEMERGE_COMPLETE"

@@ -181,6 +181,11 @@ def _look(place: Path, *, follow: bool) -> Found:
         return Found(
             place, newest.report, name, form, True, follow, tuple(members), left_out  # noqa: FBT003
         )  # fmt: skip
+    if str(place).startswith(("opc.tcp:", "modbus:")):
+        raise CommandError(
+            f"{place} is no file: for OPC UA and Modbus, write [source] by hand, with kind = "
+            '"opcua" or "modbus"; `edgemerge doctor CONFIG.toml` then reads a row'
+        )
     if not place.exists():
         raise CommandError(
             f"{place} is no file: give the path of a CSV, JSON lines or Parquet file, of a folder "

@@ -1,4 +1,4 @@
-"""Commands of the server: `serve`, its `bridge` for small devices, and its `dashboard`."""
+"""Commands of the server: `serve`, `backup` and `restore`, `bridge`, and `dashboard`."""
 
 from __future__ import annotations
 
@@ -139,8 +139,7 @@ def serve(
         raise CommandError("found one of --tls-cert and --tls-key, expected both or none")
     if public_url is not None and not public_url.startswith(("http://", "https://")):
         raise CommandError(f'found --public-url "{public_url}", expected http://… or https://…')
-    if database.startswith(("postgres:", "postgresql:")):
-        needs("postgres", "psycopg")
+    _needs_driver(database)
     running = needs("server", "edgemerge.server.main")
     log_to_stderr(log_level, form=JsonFormatter if log_json else TextFormatter)
     running.serve(
@@ -152,6 +151,103 @@ def serve(
         public_url=public_url,
         **settings,
     )
+
+
+def database_option(function: Any) -> Any:
+    """Add the database that a server uses."""
+    return serve_option(
+        "--database",
+        metavar="PATH|URL",
+        required=True,
+        help="SQLite file, or postgresql://... of a PostgreSQL database, as for `edgemerge serve`.",
+    )(function)
+
+
+@click.command(
+    epilog=example(
+        "edgemerge backup --database /var/lib/edgemerge/hub.sqlite --out hub-2026-11-17.backup"
+    )
+)
+@database_option
+@click.option("--out", type=NEW_FILE, required=True, help="File to write; it is replaced at once.")
+@json_option
+def backup(database: str, out: Path, *, as_json: bool) -> None:
+    """Write everything in a server's database to one file, while the server runs.
+
+    The file has the state of one moment, a checksum, and the same form for SQLite and PostgreSQL.
+    Keep it as safe as the database: it holds the hashes of tokens, and the secrets of receivers as
+    they are. It does not hold the TLS key, the operator's token file, the file of the audit log's
+    head and the folder of secrets: copy those yourself.
+    """
+    _needs_driver(database)
+    facts = needs("server", "edgemerge.server.backup").backup(database, out)
+    found = {"file": str(out), **_backup_fields(facts)}
+    print_json(found) if as_json else print_fields(found)
+
+
+@click.command(
+    epilog=example(
+        "edgemerge restore hub-2026-11-17.backup --database /var/lib/edgemerge/hub.sqlite --replace"
+    )
+)
+@click.argument("file", type=NEW_FILE)
+@database_option
+@click.option(
+    "--replace",
+    "replace_existing",
+    is_flag=True,
+    help="Replace a database that has content; it is kept under another name.",
+)
+@serve_option(
+    "--audit-head-file",
+    type=NEW_FILE,
+    help="File of the audit log's head, as for `edgemerge serve`.  [default: beside the database]",
+)
+@json_option
+def restore(
+    file: Path,
+    database: str,
+    audit_head_file: Path | None,
+    *,
+    replace_existing: bool,
+    as_json: bool,
+) -> None:
+    """Put the content of a backup into a database; stop its servers first.
+
+    The backup can be of the other kind of database. Its checksum, tables and audit log are checked
+    before anything changes. The restore is an entry in the audit log.
+    """
+    _needs_driver(database)
+    restoring = needs("server", "edgemerge.server.backup")
+    head_file = audit_head_file or restoring.default_head_file(database)
+    done = restoring.restore(
+        file, database, replace_existing=replace_existing, audit_head_file=head_file
+    )
+    found = {
+        **_backup_fields(done.backup),
+        "replaced": str(done.replaced) if done.replaced else "",
+        "audit_head": done.audit_head,
+        "timeline": done.timeline,
+    }
+    print_json(found) if as_json else print_fields(found)
+    remark(
+        f"What happened after {format_time(done.backup.made)} is lost, except what devices share "
+        "again by themselves."
+    )
+    remark("Repeat revocations, drops, reviews and settings since then.")
+    remark("Devices that enrolled since then need a new invitation; older invitations are void.")
+    if done.voided:
+        remark(f"{done.voided} sessions, sign-in links and invitations no longer work.")
+
+
+def _backup_fields(facts: Any) -> dict[str, Any]:
+    names = ("schema", "fleets", "devices", "contributions", "size", "sha256")
+    return {"made": format_time(facts.made), **{name: getattr(facts, name) for name in names}}
+
+
+def _needs_driver(database: str) -> None:
+    if database.startswith(("postgres:", "postgresql:")):
+        needs("postgres", "psycopg")
 
 
 @click.command(

@@ -75,6 +75,7 @@ class Model:
     ceiling = NO_CEILING  # of what is usual, while the sums of others tell it
     small_ridge = False  # the default one would hide fine structure
     _last_others: Stats | None = None
+    _is_padded = False  # whether each row of their V starts at a cache line
 
     def __init__(self, projection: Projection, ridge: float | None, fade: float) -> None:
         """Start with empty sums."""
@@ -306,11 +307,12 @@ class Model:
     def _padded(self, others: Stats) -> Stats:
         """Return the sums of others; from the second call on, each row of V at a cache line."""
         if self._last_others is not others:  # worth a copy only if they stay for a while
-            self._last_others = others
-        elif others.V.flags.c_contiguous:
+            self._last_others, self._is_padded = others, False
+        elif not self._is_padded:
             V = aligned_empty(*others.V.shape, pad=True)
             V[:] = others.V
             others = self.others = self._last_others = replace(others, V=V)
+            self._is_padded = True
         return others
 
     def follow(self, numbers: Sequence[float], learnt: int) -> None:

@@ -88,3 +88,8 @@ def must_be(value: object, kind: type | tuple[type, ...], advice: str) -> None:
     if not isinstance(value, kind):
         kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
         raise KindError(f"found {type(value).__name__}, expected {kinds}: {advice}")
+
+
+def install_command(extra: str) -> str:
+    """Return how to install an extra; edgemerge is in no package index, so a checkout is needed."""
+    return f"pip install '.[{extra}]' in a checkout of edgemerge"

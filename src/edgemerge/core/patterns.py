@@ -247,6 +247,7 @@ class Pattern:
 
     pinned = False  # approved by a person: neither split nor joined
     held = 0  # approved additions that may be taken back: not joined
+    _run: tuple[Any, Any] | None = None  # a kernel that only scores, and what it was started from
 
     def __init__(self, detector: Detector, rows: Array) -> None:
         """Wrap a detector that has learnt these rows last."""
@@ -274,7 +275,25 @@ class Pattern:
     def score(self, X: Array, H: Array) -> Array:
         """Score rows whose hidden values are at hand, (k,)."""
         known = self.detector.known
-        return np.asarray(known.judge(X, H)[1]) if known.count else np.ones(len(X))
+        if not known.count:
+            return np.ones(len(X))
+        if len(X) == 1 and (run := self._started()) is not None:
+            found = run.score_row(X, H)
+            if found is not None:
+                return np.array([found])
+        return np.asarray(known.judge(X, H)[1])
+
+    def _started(self) -> Any:
+        """Return a kernel's run for scores of what is known now; None if there is no kernel."""
+        known = self.detector.known
+        if self._run is None or self._run[1] != (known.version(), known.ceiling):
+            run = known.start()
+            self._run = run, (known.version(), known.ceiling)
+        return self._run[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: everything but the kernel's run."""
+        return {name: each for name, each in self.__dict__.items() if name != "_run"}
 
     def loss(self, X: Array, H: Array) -> Array:
         """Return the loss of such rows, (k,)."""

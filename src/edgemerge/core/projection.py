@@ -76,6 +76,7 @@ def activation_table(name: str, bits: int) -> Array:
 
 
 Words64 = NDArray[np.uint64]
+INDEX_BITS = np.iinfo(np.intp).bits  # of this machine's indices: 64, or 32
 
 SPLITMIX_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 BIAS_KEY = (1 << 64) - 1  # the key of the bias; inputs without names have keys 0, 1, ...
@@ -156,7 +157,8 @@ def aligned_empty(rows: int, columns: int, *, pad: bool = False) -> Array:
     per_line = CACHE_LINE // 8
     width = -(-columns // per_line) * per_line if pad else columns
     memory = np.empty(rows * width + per_line)
-    start = -memory.ctypes.data % CACHE_LINE // 8
+    address = memory.__array_interface__["data"][0]  # .ctypes takes longer than the rest
+    start = -address % CACHE_LINE // 8
     return memory[start : start + rows * width].reshape(rows, width)[:, :columns]
 
 
@@ -667,6 +669,8 @@ class Projection:
             places = steps.astype(np.int64)
             if self.rule.period:
                 places &= len(self._table) - 1  # modulo one period, a power of two
+            if INDEX_BITS < 64:  # take() wants its own kind of integer, and places may exceed it
+                places = places.clip(0, len(self._table) - 1).astype(np.intp)
             return self._table.take(places, mode="clip")  # M1
         steps *= self.step
         return self.rule.function(steps)  # M1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf, log2
 from typing import Any, NamedTuple, Self
 from warnings import warn
@@ -210,6 +211,14 @@ class OwnFit:
         return OwnFit(self.squares[which], self.freedom[which])
 
 
+@lru_cache(maxsize=4)
+def lower_weights(N: int) -> Array:
+    """Return how often each entry of a symmetric (N, N) counts if only the lower ones are read."""
+    weights: Array = np.asfortranarray(2.0 * np.tri(N) - np.eye(N))
+    weights.flags.writeable = False
+    return weights
+
+
 class Cache:
     """P and its trace, and the fit of B once it was computed from V and S."""
 
@@ -266,11 +275,10 @@ class Cache:
         U is that of own samples, its lower triangle in Fortran's order.
         """
         B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1).T  # M3
-        lower, BB = np.tril(U), B @ B.T  # tr(BᵀUB) from U and BBᵀ, which is half of a product
-        BUB = 2.0 * np.vdot(lower, BB) - np.vdot(lower.diagonal(), BB.diagonal())
+        UU = (U * lower_weights(len(U))).T  # in the order of memory, as both products are
+        BUB = np.vdot(UU, B @ B.T)  # tr(BᵀUB) from U and BBᵀ, which is half of a product
         squares = own_S.sum() - 2.0 * np.einsum("ij,ij->", B, own_V) + BUB  # M10
-        UP = lower * self.P
-        freedom = 2.0 * UP.sum() - np.trace(UP)
+        freedom = np.vdot(UU, self.P.T)
         return OwnFit(max(float(squares), 0.0), float(freedom))
 
     def gains(self, H: Array) -> Array:
@@ -311,7 +319,7 @@ class Cache:
         self.steps += W.shape[1]
 
     def _solved(self) -> Array:
-        R, _ = lapack.dtrtrs(self._L, np.eye(len(self._L), order="F"), lower=1, overwrite_b=1)
+        R, _ = lapack.dtrtri(self._L, lower=1)
         P = aligned_empty(*R.shape)
         np.matmul(R.T, R, out=P)
         self._P, self._trace, self._L = P.T, float(np.vdot(R, R)), R[:0]

@@ -160,6 +160,9 @@ class Sums:
     def settle(self, weight: float) -> None:
         """Multiply all sums by a weight and round them to the grid."""
         for sums in (self.U, self.V, self.C, self.S):
+            if kernel.Run is not None:
+                kernel.MODULE.settle_sums(weight / self.quantum, self.quantum, sums)
+                continue
             sums *= weight / self.quantum
             np.rint(sums, out=sums)
             sums *= self.quantum

@@ -16,7 +16,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -32,6 +32,7 @@ from zlib import crc32
 from edgemerge.core.detector import NORMAL
 from edgemerge.core.errors import EdgemergeError, SettingError, StaleError, UnavailableError
 from edgemerge.core.ledger import Contribution, Selection
+from edgemerge.core.stats import Stats
 from edgemerge.daemon import Backoff
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_token
@@ -41,6 +42,7 @@ VERSION = 1  # of the frames
 MAX_PAYLOAD = 240  # bytes; so that a frame is one COBS block
 MAX_FRAME = MAX_PAYLOAD + 6  # encoded, without the zero
 MAX_STREAM = 2**24  # bytes of a contribution
+MAX_NAMES = 2**12  # bytes by which its header is longer than that of sums
 NONCE_BYTES = 16
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a device, and of its token's file
 MAX_LINES = 256  # connections at a time
@@ -199,6 +201,7 @@ class Session:
     _nonce: bytes = b""
     _uplink: Uplink | None = None
     _received: bytearray | None = None  # None: something was lost
+    _max_stream: int = 0  # 0: not known yet
     _total: bytes = b""
     _answers: Mapping[bytes, Callable[[Uplink, bytes], bytes]] = field(init=False, repr=False)
 
@@ -240,6 +243,9 @@ class Session:
         except EdgemergeError as error:
             logger.warning("refused: %s", error, extra=self._values)
             return _say(Status.REFUSED)
+        except Exception as error:  # a bug that one device shows must not end its line
+            logger.exception("failed: %s", error, extra=self._values)
+            return _say(Status.LATER)
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -247,12 +253,16 @@ class Session:
 
     def _hello(self, payload: bytes) -> bytes:
         name = payload[1:].decode("ascii", "replace")
-        self.known, self._received, self._total = False, None, b""
+        self.end()
         if payload[:1] != bytes([VERSION]) or not NAME.fullmatch(name):
             logger.warning("found a hello of version %r, name %r", payload[:1], name[:100])
             return _say(Status.REFUSED)
         self.name, self._nonce = name, self.nonce(NONCE_BYTES)
         return encode_frame(b"N", self._nonce)
+
+    def end(self) -> None:
+        """Forget who the device is and what it has sent so far: it says hello again."""
+        self.known, self._received, self._total = False, None, b""
 
     def _prove(self, payload: bytes) -> bytes:
         if not self._nonce:
@@ -272,13 +282,17 @@ class Session:
         logger.info("hello", extra=self._values)
         return encode_frame(b"A")
 
-    def _begin(self, _uplink: Uplink, _payload: bytes) -> bytes:
+    def _begin(self, uplink: Uplink, _payload: bytes) -> bytes:
         self._received = bytearray()
+        if not self._max_stream:
+            projection = getattr(uplink.exchange, "projection", None)
+            empty = b"" if projection is None else encode(Stats.empty(projection))
+            self._max_stream = min(MAX_STREAM, len(empty) + MAX_NAMES) if empty else MAX_STREAM
         return b""
 
     def _add(self, _uplink: Uplink, payload: bytes) -> bytes:
         received, offset = self._received, int.from_bytes(payload[:4], "little")
-        if received is None or offset != len(received) or offset + len(payload) > MAX_STREAM:
+        if received is None or offset != len(received) or offset + len(payload) > self._max_stream:
             self._received = None
         else:
             received += payload[4:]
@@ -460,6 +474,7 @@ class Bridge:
     connect: Callable[[str, str], Uplink]
     stop: Event
     _threads: list[Thread] = field(default_factory=list, repr=False)
+    _sessions: dict[str, Session] = field(default_factory=dict, repr=False)  # the newest of each
     _slots: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MAX_LINES))
 
     def serve(self, line: Line, *, hello_timeout_s: float | None = None) -> None:
@@ -479,9 +494,19 @@ class Bridge:
             for letter, payload in reader.feed(data):
                 if answer := session.answer(letter, payload):
                     line.write(answer)
+                if session.known:
+                    self._end_older_session(session)
             if hello_timeout_s and not session.known and monotonic() - began > hello_timeout_s:
                 logger.warning("a connection that did not say who it is was closed")
                 return
+
+    def _end_older_session(self, session: Session) -> None:
+        """Let a device have one session: a lost connection may stay open for hours."""
+        older = self._sessions.get(session.name)
+        if older is not session:
+            self._sessions[session.name] = session
+            if older is not None and older.name == session.name:
+                older.end()
 
     def listen(self, host: str, port: int) -> int:
         """Take connections over TCP from now on; return the port.
@@ -525,13 +550,19 @@ class Bridge:
     def _accept(self, server: socket.socket) -> None:
         with closing(server):
             while not self.stop.is_set():
-                with suppress(TimeoutError):
+                try:
                     connection, _ = server.accept()
-                    if self._slots.acquire(blocking=False):
-                        self._start(self._serve_tcp, connection)
-                    else:
-                        connection.close()
-                        logger.warning("more than %s connections: one was refused", MAX_LINES)
+                except TimeoutError:
+                    continue
+                except OSError as error:  # such as too many open files
+                    logger.warning("a connection was not accepted: %s", error)
+                    self.stop.wait(POLL_S)
+                    continue
+                if self._slots.acquire(blocking=False):
+                    self._start(self._serve_tcp, connection)
+                else:
+                    connection.close()
+                    logger.warning("more than %s connections: one was refused", MAX_LINES)
 
     def _serve_tcp(self, connection: socket.socket) -> None:
         try:

@@ -31,8 +31,11 @@ typedef float em_real;
 #endif
 
 #ifndef EM_SOLVE_EVERY
-#define EM_SOLVE_EVERY 256
+#define EM_SOLVE_EVERY 256 /* samples, at most 65535 */
 #endif
+
+/* Readings become the steps that Python has only if double is a float64, unlike on AVR. */
+typedef char em_double_must_have_64_bits[sizeof(double) == 8 && EM_SOLVE_EVERY < 65536 ? 1 : -1];
 
 enum {
     EM_OK = 0,
@@ -104,13 +107,13 @@ typedef struct {
 } em_projection;
 
 #define EM_PACKED(N) ((size_t)(N) * ((size_t)(N) + 1) / 2)
+#define EM_SUMS(n, N) (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)) /* U, V, C, S */
 #define EM_WORDS(n, N)                                                                            \
-    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) +                                         \
-     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + 2 * (size_t)(n)) +             \
+    (EM_SUMS(n, N) +                                                                              \
+     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + (size_t)(n)) +                 \
      EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
 #define EM_PATTERN_WORDS(n, N)                                                                    \
-    (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n) + EM_REALS(3 * (size_t)(n)) +              \
-     EM_INTS(EM_BLOCK * (size_t)(n)))
+    (EM_SUMS(n, N) + EM_REALS(3 * (size_t)(n)) + EM_INTS(EM_BLOCK * (size_t)(n)))
 #define EM_PATTERN_BYTES(n, N) (8 * EM_PATTERN_WORDS(n, N))
 #define EM_REALS(count) (((count) * sizeof(em_real) + 7) / 8)
 #define EM_INTS(count) (((count) * 4 + 7) / 8)
@@ -132,12 +135,15 @@ typedef struct {
 } em_sums;
 
 struct em_device;
+struct em_stream;
 
 /* Odd samples of episodes, which were not learnt: em_keep_pattern gives it its memory. */
 typedef struct {
     em_sums sums;
     void (*keep)(struct em_device *d, int odd); /* pointers: no code if no pattern is kept */
     void (*end)(struct em_device *d);
+    void (*save)(const struct em_device *d, struct em_stream *to);
+    void (*resume)(struct em_device *d, size_t place, uint64_t word);
     int32_t *rows;                      /* (EM_BLOCK, n) that are assigned together */
     em_real *mean, *direction, *scale;  /* (n): of residuals, in units of what is usual */
     float cosine, squares;              /* sums over its blocks, for what is coherent with it */
@@ -152,13 +158,14 @@ typedef struct em_device {
     em_pattern *pattern;    /* what it has not learnt and waits for a review, or NULL */
     const uint8_t *others;  /* received arrays U, V, C, S as float64, or NULL */
     int64_t others_count;   /* in quanta of the count, as it was sent */
-    em_real *P, *B, *g, *k, *row, *e;
+    em_real *P, *B, *g, *k, *e;
     int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_OF, n) odd ones that wait */
-    double ridge, trace;  /* of P */
-    double asked;         /* the ridge for the sums; P may have needed a larger one */
-    double J, norm;       /* of B: least squares with ridge, and |B|^2 */
-    double squares, freedom; /* of B on own samples, once they set the scale */
+    em_real ridge, trace; /* of P */
+    em_real asked;        /* the ridge for the sums; P may have needed a larger one */
+    em_real J, norm;      /* of B: least squares with ridge, and |B|^2 */
+    em_real squares, freedom; /* of B on own samples, once they set the scale */
     uint16_t steps;       /* since P was solved; EM_SOLVE_EVERY: it is due */
+    uint8_t trace_bits;   /* of the sums: another ridge suits them when it changes */
     float limit;          /* of the alarm level; 4 unless set */
     uint32_t commissioning; /* samples that are learnt before it watches; 16 N unless set */
     float level, scores[EM_OF];
@@ -227,13 +234,20 @@ static inline void em_integers_to_grid(const em_projection *p, const int32_t *re
     }
 }
 
+static inline uint32_t em_read32(const uint8_t *bytes) {
+    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline uint64_t em_read64(const uint8_t *bytes) {
+    return em_read32(bytes) | (uint64_t)em_read32(bytes + 4) << 32;
+}
+
 static inline int32_t em_look_up(const em_projection *p, int32_t point) {
     /* the number of changes before a point of the table */
     uint32_t found = p->ranks[point >> 8];
     const uint8_t *rises = p->rises + (point >> 8) * 32;
     for (int32_t left = point & 255; left > 0; left -= 32, rises += 4) {
-        uint32_t bits = rises[0] | (uint32_t)rises[1] << 8 | (uint32_t)rises[2] << 16 |
-                        (uint32_t)rises[3] << 24;
+        uint32_t bits = em_read32(rises);
         if (left < 32) bits &= ((uint32_t)1 << left) - 1;
         bits -= bits >> 1 & 0x55555555; /* counts of two bits, then of four, of eight, of all */
         bits = (bits & 0x33333333) + (bits >> 2 & 0x33333333);
@@ -296,15 +310,8 @@ static inline size_t em_at(unsigned N, unsigned i, unsigned j) {
     return (size_t)i * N - (size_t)i * (i + 1) / 2 + j;
 }
 
-static inline uint64_t em_read64(const uint8_t *bytes) {
-    uint64_t found = 0;
-    for (int i = 7; i >= 0; i--) found = (found << 8) | bytes[i];
-    return found;
-}
-
-static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found) {
+static inline int em_quanta(uint64_t word, unsigned bits, int64_t *found) {
     /* a float64 in counts of 2^-bits; EM_BAD_BYTES unless it is a whole one below 2^53 */
-    uint64_t word = em_read64(bytes);
     int exponent = (int)(word >> 52 & 2047) - 1075 + (int)bits;
     uint64_t size = word & (((uint64_t)1 << 52) - 1);
     if ((word << 1) == 0) {
@@ -320,17 +327,32 @@ static inline int em_quanta(const uint8_t *bytes, unsigned bits, int64_t *found)
 }
 
 static inline int64_t em_other(const em_device *d, size_t place) {
-    int64_t found = 0;
-    if (d->others) (void)em_quanta(d->others + 8 * place, 2u * d->projection->grid_bits, &found);
-    return found; /* checked when it was adopted */
+    /* the same for a number that was checked when it was adopted; 0 if there is none */
+    if (!d->others) return 0;
+    uint64_t word = em_read64(d->others + 8 * place);
+    unsigned bits = 1075u - 2u * d->projection->grid_bits - (unsigned)(word >> 52 & 2047);
+    if (bits > 52) return 0;
+    uint64_t one = (uint64_t)1 << 52, size = ((word & (one - 1)) | one) >> bits;
+    return word >> 63 ? -(int64_t)size : (int64_t)size;
 }
 
-static inline double em_unit(const em_projection *p) {
-    return 1.0 / (double)((uint64_t)1 << (2 * p->grid_bits));
+static inline em_real em_unit(const em_projection *p) {
+    /* one quantum: a power of two, so that multiplying by it is exact */
+    return (em_real)1 / (em_real)((uint64_t)1 << (2 * p->grid_bits));
 }
 
 static inline int em_on_own_scale(const em_device *d) {
     return d->others && 10 * d->own.count >= 13 * (int64_t)d->projection->N;
+}
+
+static inline void em_count_largest(const em_projection *p, em_sums *to) {
+    /* the bound that em_make_room follows is a rough one: look again */
+    size_t at = 0;
+    to->largest = to->count * ((int64_t)1 << (2 * p->grid_bits));
+    for (unsigned i = 0; i < p->N; at += p->N - i++)
+        if (to->U[at] > to->largest) to->largest = to->U[at];
+    for (unsigned j = 0; j < p->n; j++)
+        if (to->S[j] > to->largest) to->largest = to->S[j];
 }
 
 static inline int em_make_room(const em_device *d, em_sums *to) {
@@ -348,14 +370,8 @@ static inline int em_make_room(const em_device *d, em_sums *to) {
     }
     int64_t more = h2 > x2 ? h2 : x2;
     if (more < one) more = one;
-    if (to->largest > EM_EXACT - 1 - more) { /* look again: this bound is a rough one */
-        to->largest = to->count * one;
-        for (unsigned i = 0; i < N; i++)
-            if (to->U[em_at(N, i, i)] > to->largest) to->largest = to->U[em_at(N, i, i)];
-        for (unsigned j = 0; j < n; j++)
-            if (to->S[j] > to->largest) to->largest = to->S[j];
-        if (to->largest > EM_EXACT - 1 - more) return EM_FULL;
-    }
+    if (to->largest > EM_EXACT - 1 - more) em_count_largest(p, to);
+    if (to->largest > EM_EXACT - 1 - more) return EM_FULL;
     to->largest += more;
     return EM_OK;
 }
@@ -377,40 +393,40 @@ static inline void em_add(const em_device *d, em_sums *to) {
 
 /* ---------------------------------------------------------------------------------- readout */
 
-static inline double em_ridge(const em_device *d) {
+static inline unsigned em_trace_bits(const em_device *d) {
+    /* the least k for which N * 2^k quanta are no less than the trace of U */
+    unsigned N = d->projection->N, bits = 0, own = (unsigned)em_on_own_scale(d);
+    uint64_t trace = 0, most = N;
+    size_t at = 0;
+    for (unsigned i = 0; i < N; at += N - i++)
+        trace += (uint64_t)(d->own.U[at] + (own ? 0 : em_other(d, at)));
+    for (; most < trace; most *= 2) bits++;
+    return bits;
+}
+
+static inline em_real em_ridge(const em_projection *p, unsigned bits) {
     /* small against U, in powers of two, as in Python */
-    const em_projection *p = d->projection;
-    int64_t trace = 0;
-    for (unsigned i = 0; i < p->N; i++) {
-        size_t at = em_at(p->N, i, i);
-        trace += d->own.U[at] + (em_on_own_scale(d) ? 0 : em_other(d, at));
-    }
-    double least = (double)p->N * em_unit(p), found = (double)p->ridge;
-    if (trace <= 0) return least;
-    double mean = (double)trace * em_unit(p) / (double)p->N, power = 1.0;
-    while (power < mean) power *= 2.0;
-    while (power / 2.0 >= mean) power /= 2.0;
-    found *= power;
+    em_real least = (em_real)p->N * em_unit(p), found = (em_real)p->ridge * em_unit(p);
+    while (bits--) found *= 2;
     return found > least ? found : least;
 }
 
-static inline int em_sweep(em_device *d, double ridge) {
+static inline int em_sweep(em_device *d, em_real ridge) {
     /* P = (U + ridge I)^-1 on one triangle, without a square root; 0 if a pivot is not positive */
     unsigned N = d->projection->N;
-    em_real *P = d->P, *column = d->k;
+    size_t at = 0;
+    em_real *P = d->P, *column = d->k, unit = em_unit(d->projection);
     for (size_t i = 0; i < EM_PACKED(N); i++)
-        P[i] = (em_real)((double)(d->own.U[i] + em_other(d, i)) * em_unit(d->projection));
-    for (unsigned i = 0; i < N; i++) P[em_at(N, i, i)] += (em_real)ridge;
+        P[i] = (em_real)(d->own.U[i] + em_other(d, i)) * unit;
+    for (unsigned i = 0; i < N; at += N - i++) P[at] += ridge;
     for (unsigned k = 0; k < N; k++) {
-        em_real pivot = P[em_at(N, k, k)];
+        em_real pivot = P[em_at(N, k, k)], *row = P;
         if (!(pivot > 0)) return 0;
         for (unsigned i = 0; i < N; i++) column[i] = P[em_at(N, i, k)];
+        column[k] = 0; /* so that row and column k stay as they are */
         for (unsigned i = 0; i < N; i++) {
             em_real share = column[i] / pivot;
-            em_real *row = P + em_at(N, i, i);
-            if (i == k) continue;
-            for (unsigned j = i; j < N; j++, row++)
-                if (j != k) *row -= share * column[j];
+            for (unsigned j = i; j < N; j++) *row++ -= share * column[j];
         }
         for (unsigned i = 0; i < N; i++) P[em_at(N, i, k)] = column[i] / pivot;
         P[em_at(N, k, k)] = -1 / pivot;
@@ -419,73 +435,115 @@ static inline int em_sweep(em_device *d, double ridge) {
     return 1;
 }
 
-static inline void em_load_V(const em_device *d, unsigned i, em_real *row) {
-    unsigned n = d->projection->n;
-    size_t at = (size_t)i * n, others = EM_PACKED(d->projection->N) + at;
-    for (unsigned j = 0; j < n; j++)
-        row[j] = (em_real)((double)(d->own.V[at + j] + em_other(d, others + j)) *
-                           em_unit(d->projection));
+static inline void em_times_P(const em_device *d, const em_real *from, em_real *to) {
+    /* to = P from, both (N) */
+    unsigned N = d->projection->N;
+    const em_real *P = d->P;
+    memset(to, 0, N * sizeof(em_real));
+    for (unsigned i = 0; i < N; i++) {
+        em_real each = from[i], sum = *P++ * each;
+        for (unsigned j = i + 1; j < N; j++) {
+            em_real p = *P++;
+            sum += p * from[j];
+            to[j] += p * each;
+        }
+        to[i] += sum;
+    }
 }
 
-static inline double em_fix_column(em_device *d, unsigned j) {
-    /* round column j of B to whole numbers of 24 bits, which are left in k; return their unit */
-    unsigned n = d->projection->n, N = d->projection->N;
-    em_real largest = 0, unit = 1;
-    for (unsigned i = 0; i < N; i++) {
-        em_real size = d->B[(size_t)i * n + j];
-        if (size < 0) size = -size;
-        if (size > largest) largest = size;
+/* A sum times a whole number of 32 bits, in two parts: upper * 2^32 + lower. */
+typedef struct {
+    int64_t upper, lower;
+} em_product;
+
+static inline int32_t em_upper(int64_t value) {
+    /* with it, value is upper * 2^32 + its lower 32 bits as a signed number */
+    return (int32_t)((uint32_t)((uint64_t)value >> 32) + ((uint32_t)value >> 31));
+}
+
+static inline void em_multiply(em_product *to, int64_t sum, int32_t times) {
+    to->upper += (int64_t)em_upper(sum) * times;
+    to->lower += (int64_t)(int32_t)(uint32_t)sum * times;
+}
+
+static inline int32_t em_whole(const em_device *d, unsigned i) {
+    int32_t found;
+    memcpy(&found, d->k + i, 4);
+    return found;
+}
+
+static inline unsigned em_fix_column(em_device *d, unsigned j) {
+    /* leave column j of B in k, as whole numbers of 2^-s; return s. N of them times 2^31 stay below
+     * 2^62; if the column is too large for that, all of them are 0 */
+    unsigned n = d->projection->n, N = d->projection->N, s = 0;
+    em_real largest = 0, most = (em_real)(INT32_MAX / (int32_t)N), scale;
+    const em_real *B = d->B + j;
+    for (unsigned i = 0; i < N; i++, B += n) {
+        em_real size = *B < 0 ? -*B : *B;
+        if (!(size <= largest)) largest = size; /* NaN, too */
     }
-    for (int i = 0; i < 100 && largest / unit >= 16777215; i++) unit *= 2;
-    for (int i = 0; i < 100 && largest / unit < 8388607; i++) unit /= 2;
-    for (unsigned i = 0; i < N; i++) {
-        em_real *B = d->B + (size_t)i * n + j;
-        int32_t whole = (int32_t)(*B / unit);
+    for (scale = 1; s < 30 && largest * scale * 2 < most; s++) scale *= 2;
+    B = d->B + j;
+    for (unsigned i = 0; i < N; i++, B += n) {
+        int32_t whole = largest < most ? (int32_t)(*B * scale) : 0;
         memcpy(d->k + i, &whole, 4);
-        *B = (em_real)whole * unit; /* exact */
     }
-    return (double)unit;
+    return s;
 }
 
-static inline double em_residual(const em_device *d, unsigned i, unsigned j, double unit) {
-    /* (V - (U + ridge I) B) at (i, j), where B is in k: by integers, in two parts of U */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
-    size_t at = (size_t)i * n + j, u = i;
-    int64_t upper = 0, lower = 0;
-    for (unsigned k = 0; k < N; k++) {
-        int64_t sum = d->own.U[u] + em_other(d, u);
-        int64_t low = sum & 0x3FFFFFF;
-        int32_t B;
-        memcpy(&B, d->k + k, 4);
-        upper += (int64_t)(int32_t)((sum - low) / 0x4000000) * B;
-        lower += (int64_t)(int32_t)low * B;
-        u += k < i ? N - 1 - k : 1; /* down the column, then along the row */
+static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all, em_real ridge) {
+    /* g = V - (U + ridge I)B for column j, of all sums or of own ones, where B is in k as whole
+     * numbers of 2^-s: by integers, as most digits cancel. Returns the sum of B(V + g). */
+    unsigned n = d->projection->n, N = d->projection->N;
+    em_real unit = (em_real)1 / (em_real)((uint32_t)1 << s), along = 0;
+    em_real quantum = em_unit(d->projection);
+    em_product BV = {0, 0};
+    for (unsigned i = 0; i < N; i++) {
+        em_product UB = {0, 0};
+        size_t at = (size_t)i * n + j;
+        const int64_t *U = d->own.U + i;
+        int64_t V = d->own.V[at];
+        unsigned k = 0;
+        for (; k < i; U += N - ++k) em_multiply(&UB, *U, em_whole(d, k)); /* down the column */
+        for (; k < N; k++) em_multiply(&UB, *U++, em_whole(d, k));         /* along the row */
+        if (all && d->others) {
+            V += em_other(d, EM_PACKED(N) + at);
+            for (k = 0; k < N; k++) em_multiply(&UB, em_other(d, em_at(N, i, k)), em_whole(d, k));
+        }
+        em_multiply(&UB, V, -((int32_t)1 << s));
+        em_multiply(&BV, V, em_whole(d, i));
+        em_real upper = (em_real)(UB.upper + em_upper(UB.lower));
+        em_real lower = (em_real)(int32_t)(uint32_t)UB.lower, B = (em_real)em_whole(d, i) * unit;
+        d->g[i] = -(upper * 4294967296 + lower) * unit * quantum - ridge * B;
+        along += B * d->g[i];
     }
-    double found = ((double)upper * 67108864.0 + (double)lower) * unit;
-    found = ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) - found) * em_unit(p);
-    return found - d->ridge * (double)d->B[at];
+    return ((double)BV.upper * 4294967296.0 + (double)BV.lower) * (double)(unit * quantum) +
+           (double)along;
+}
+
+static inline double em_S(const em_device *d, unsigned j, int all) {
+    unsigned n = d->projection->n, N = d->projection->N;
+    size_t at = EM_PACKED(N) + (size_t)N * n + n + j;
+    return (double)(d->own.S[j] + (all ? em_other(d, at) : 0)) * (double)em_unit(d->projection);
+}
+
+static inline double em_column_squares(em_device *d, unsigned j, int all) {
+    /* M10: the squared error of input j, of all samples or of own ones */
+    unsigned s = em_fix_column(d, j);
+    return em_S(d, j, all) - em_residuals(d, j, s, all, 0);
 }
 
 static inline void em_fit_own(em_device *d) {
     /* M10: how well B fits own samples, and tr(U_own P) */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
+    unsigned N = d->projection->N;
     double squares = 0.0, freedom = 0.0;
-    for (unsigned j = 0; j < n; j++) squares += (double)d->own.S[j];
-    for (unsigned i = 0; i < N; i++) {
-        for (unsigned k = 0; k < N; k++)
-            freedom += (double)d->own.U[em_at(N, i, k)] * (double)d->P[em_at(N, i, k)];
-        for (unsigned j = 0; j < n; j++) {
-            size_t at = (size_t)i * n + j;
-            double UB = 0.0;
-            for (unsigned k = 0; k < N; k++)
-                UB += (double)d->own.U[em_at(N, i, k)] * (double)d->B[(size_t)k * n + j];
-            squares += (double)d->B[at] * (UB - 2.0 * (double)d->own.V[at]);
-        }
-    }
-    d->squares = squares > 0.0 ? squares * em_unit(p) : 0.0;
-    d->freedom = freedom * em_unit(p);
+    size_t at = 0;
+    for (unsigned j = 0; j < d->projection->n; j++) squares += em_column_squares(d, j, 0);
+    for (unsigned i = 0; i < N; i++)
+        for (unsigned k = i; k < N; k++, at++)
+            freedom += (k > i ? 2.0 : 1.0) * (double)d->own.U[at] * (double)d->P[at];
+    d->squares = squares > 0.0 ? (em_real)squares : 0;
+    d->freedom = (em_real)freedom * em_unit(d->projection);
 }
 
 /* Solve P and B afresh from the sums. em_take does so when it is due; call it in an idle moment
@@ -493,100 +551,95 @@ static inline void em_fit_own(em_device *d) {
 static inline void em_solve(em_device *d) {
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    d->ridge = d->asked = em_ridge(d);
-    while (!em_sweep(d, d->ridge)) d->ridge *= 10.0;
+    em_real unit = em_unit(p);
+    double J = 0.0;
+    d->trace_bits = (uint8_t)em_trace_bits(d);
+    d->ridge = d->asked = em_ridge(p, d->trace_bits);
+    while (!em_sweep(d, d->ridge)) d->ridge *= 10;
     memset(d->B, 0, (size_t)N * n * sizeof(em_real));
+    size_t at = 0;
     for (unsigned k = 0; k < N; k++) { /* M3 */
-        em_load_V(d, k, d->row);
+        for (unsigned j = 0; j < n; j++, at++)
+            d->e[j] = (em_real)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * unit;
         for (unsigned i = 0; i < N; i++) {
             em_real share = d->P[em_at(N, i, k)], *B = d->B + (size_t)i * n;
-            for (unsigned j = 0; j < n; j++) B[j] += share * d->row[j];
+            for (unsigned j = 0; j < n; j++) B[j] += share * d->e[j];
         }
     }
-    double J = 0.0, norm = 0.0, trace = 0.0;
-    for (unsigned j = 0; j < n; j++)
-        J += (double)(d->own.S[j] + em_other(d, EM_PACKED(N) + (size_t)N * n + n + j)) * em_unit(p);
+    d->norm = d->trace = 0;
     for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
-        double unit = em_fix_column(d, j);
-        for (unsigned i = 0; i < N; i++) {
-            double residual = em_residual(d, i, j, unit);
-            size_t at = (size_t)i * n + j;
-            d->g[i] = (em_real)residual;
-            J -= (double)d->B[at] *
-                 ((double)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * em_unit(p) + residual);
+        unsigned s = em_fix_column(d, j);
+        em_real *B = d->B + j, more = 0;
+        J += em_S(d, j, 1) - em_residuals(d, j, s, 1, d->ridge);
+        for (unsigned i = 0; i < N; i++, B += n)
+            *B = (em_real)em_whole(d, i) / (em_real)((uint32_t)1 << s); /* exact */
+        em_times_P(d, d->g, d->k);
+        B = d->B + j;
+        for (unsigned i = 0; i < N; i++, B += n) {
+            *B += d->k[i];
+            more += d->g[i] * d->k[i];
+            d->norm += *B * *B;
         }
-        for (unsigned i = 0; i < N; i++) {
-            em_real more = 0;
-            for (unsigned k = 0; k < N; k++) more += d->P[em_at(N, i, k)] * d->g[k];
-            d->k[i] = more;
-        }
-        for (unsigned i = 0; i < N; i++) {
-            size_t at = (size_t)i * n + j;
-            J -= (double)d->g[i] * (double)d->k[i];
-            d->B[at] += d->k[i];
-            norm += (double)d->B[at] * (double)d->B[at];
-        }
+        J -= (double)more;
     }
-    for (unsigned i = 0; i < N; i++) trace += (double)d->P[em_at(N, i, i)];
-    d->J = J > 0.0 ? J : 0.0;
-    d->norm = norm;
-    d->trace = trace;
+    at = 0;
+    for (unsigned i = 0; i < N; at += N - i++) d->trace += d->P[at];
+    d->J = J > 0.0 ? (em_real)J : 0;
     d->steps = 0;
     if (em_on_own_scale(d)) em_fit_own(d);
 }
 
-static inline void em_look(em_device *d, double *squares, double *leverage) {
-    /* g = Ph, e = x - hB, and their norms */
+typedef struct {
+    em_real squares, leverage; /* of the sample that was looked at: |x - hB|^2, hPh' */
+} em_seen;
+
+static inline em_seen em_look(em_device *d) {
+    /* g = Ph, k = h and e = x - hB of the sample x with hidden values h */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits), lever = 0, sum = 0;
+    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits);
+    em_seen seen = {0, 0};
     for (unsigned j = 0; j < n; j++) d->e[j] = (em_real)d->x[j] * step;
-    memset(d->g, 0, N * sizeof(em_real));
-    const em_real *P = d->P;
     for (unsigned i = 0; i < N; i++) {
-        em_real h = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
-        d->k[i] = h;
-        d->g[i] += *P++ * h;
-        for (unsigned j = i + 1; j < N; j++, P++) {
-            d->g[i] += *P * ((em_real)d->h[j] * step);
-            d->g[j] += *P * h;
-        }
+        em_real h = d->k[i] = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
         for (unsigned j = 0; j < n; j++) d->e[j] -= h * B[j];
     }
-    for (unsigned i = 0; i < N; i++) lever += d->g[i] * d->k[i];
-    for (unsigned j = 0; j < n; j++) sum += d->e[j] * d->e[j];
-    *squares = (double)sum;
-    *leverage = (double)lever;
+    em_times_P(d, d->k, d->g);
+    for (unsigned i = 0; i < N; i++) seen.leverage += d->g[i] * d->k[i];
+    for (unsigned j = 0; j < n; j++) seen.squares += d->e[j] * d->e[j];
+    if (!(seen.leverage > 0)) seen.leverage = 0; /* P may have lost digits */
+    return seen;
 }
 
-static inline float em_score_of(const em_device *d, double squares, double leverage) {
+static inline em_real em_spare(const em_device *d, em_real *count, em_real *freedom) {
+    /* M11: 1 - f/c, with the samples that set the scale and what their readout is free to fit */
+    const em_projection *p = d->projection;
+    int own = em_on_own_scale(d);
+    *count = (em_real)d->own.count + (own ? 0 : (em_real)d->others_count * em_unit(p));
+    *freedom = own ? d->freedom : (em_real)p->N - d->ridge * d->trace;
+    em_real spare = 1 - *freedom / *count, least = (em_real)1e-6;
+    if (*freedom < least) *freedom = least;
+    return spare > least ? spare : least;
+}
+
+static inline float em_score_of(const em_device *d, em_seen seen) {
     /* M11 */
     const em_projection *p = d->projection;
-    double n = (double)p->n, count = (double)d->own.count, loss, freedom, floor = em_unit(p) / 12.0;
-    if (em_on_own_scale(d)) {
-        loss = d->squares;
-        freedom = d->freedom;
-    } else {
-        count += (double)d->others_count * em_unit(p);
-        loss = d->J - d->ridge * d->norm;
-        freedom = (double)p->N - d->ridge * d->trace;
-    }
-    double spare = 1.0 - freedom / count, share = (double)p->loss_share;
-    if (spare < 1e-6) spare = 1e-6;
-    double usual = loss / n / count / (spare * spare);
+    em_real count, freedom, spare = em_spare(d, &count, &freedom);
+    em_real n = (em_real)p->n, share = (em_real)p->loss_share, floor = em_unit(p) / 12;
+    em_real loss = em_on_own_scale(d) ? d->squares : d->J - d->ridge * d->norm;
+    em_real usual = loss / n / count / (spare * spare);
     if (usual < floor) usual = floor;
-    if (freedom < 1e-6) freedom = 1e-6;
-    return (float)(share * (squares / n / usual) +
-                   (1.0 - share) * (leverage * spare * count / freedom));
+    return (float)(share * (seen.squares / n / usual) +
+                   (1 - share) * (seen.leverage * spare * count / freedom));
 }
 
-static inline void em_follow(em_device *d, double squares, double leverage) {
+static inline void em_follow(em_device *d, em_seen seen) {
     /* P and B with one more sample, whose g, k = h and e are at hand: M4, M5 */
     unsigned n = d->projection->n, N = d->projection->N;
-    double unit = em_unit(d->projection), step = 1.0 / (1.0 + leverage);
-    em_real g2 = 0, across = 0; /* of few terms, so that em_real is enough */
+    em_real step = 1 / (1 + seen.leverage), left = 1 - step * seen.leverage, g2 = 0, across = 0;
     if (em_on_own_scale(d)) {
-        double bend = 0.0, lean = 0.0, left = 1.0 - step * leverage;
+        em_real bend = 0, lean = 0, unit = em_unit(d->projection);
         for (unsigned i = 0; i < N; i++) {
             em_real Ug = 0, gap = 0;
             for (unsigned k = 0; k < N; k++) Ug += (em_real)d->own.U[em_at(N, i, k)] * d->g[k];
@@ -594,26 +647,26 @@ static inline void em_follow(em_device *d, double squares, double leverage) {
                 size_t at = (size_t)i * n + j;
                 gap += (d->g[i] * (em_real)d->own.V[at] - Ug * d->B[at]) * d->e[j];
             }
-            bend += (double)(Ug * d->g[i]) * unit;
-            lean += (double)gap * unit;
+            bend += Ug * d->g[i] * unit;
+            lean += gap * unit;
         }
-        d->squares += step * (step * bend * squares - 2.0 * lean) + left * left * squares;
-        d->freedom += left * leverage - step * bend;
+        d->squares += step * (step * bend * seen.squares - 2 * lean) + left * left * seen.squares;
+        d->freedom += left * seen.leverage - step * bend;
     }
-    em_real *P = d->P;
+    em_real *P = d->P, *B = d->B;
     for (unsigned i = 0; i < N; i++) {
-        em_real share = (em_real)step * d->g[i], dot = 0, *B = d->B + (size_t)i * n;
+        em_real share = step * d->g[i], dot = 0;
         for (unsigned j = i; j < N; j++) *P++ -= share * d->g[j]; /* M4 */
-        for (unsigned j = 0; j < n; j++) {
-            dot += B[j] * d->e[j];
-            B[j] += share * d->e[j]; /* M5 */
+        for (unsigned j = 0; j < n; j++, B++) {
+            dot += *B * d->e[j];
+            *B += share * d->e[j]; /* M5 */
         }
         across += d->g[i] * dot;
         g2 += d->g[i] * d->g[i];
     }
-    d->J += step * squares;
-    d->norm += step * (2.0 * (double)across + step * (double)g2 * squares);
-    d->trace -= step * (double)g2;
+    d->J += step * seen.squares;
+    d->norm += step * (2 * across + step * g2 * seen.squares);
+    d->trace -= step * g2;
     d->steps++;
 }
 
@@ -621,15 +674,11 @@ static inline void em_freshen(em_device *d) {
     if (d->steps >= EM_SOLVE_EVERY) em_solve(d);
 }
 
-typedef struct {
-    double squares, leverage; /* of the sample that was looked at */
-} em_seen;
-
 static inline em_seen em_look_fresh(em_device *d) {
-    em_seen seen = {0.0, 0.0};
+    em_seen seen = {0, 0};
     if (d->own.count || d->others) {
         em_freshen(d);
-        em_look(d, &seen.squares, &seen.leverage);
+        seen = em_look(d);
     }
     return seen;
 }
@@ -637,18 +686,21 @@ static inline em_seen em_look_fresh(em_device *d) {
 static inline int em_score_grid(em_device *d, float *score, em_seen *seen) {
     if (em_project(d->projection, d->x, d->h)) return EM_FULL;
     *seen = em_look_fresh(d);
-    *score = d->own.count || d->others ? em_score_of(d, seen->squares, seen->leverage) : 0.0f;
+    *score = d->own.count || d->others ? em_score_of(d, *seen) : 0.0f;
     return EM_OK;
 }
 
 static inline int em_learn_seen(em_device *d, em_seen seen) {
     /* learn the sample x that was just looked at, and follow P and B */
     int first = !d->own.count && !d->others, scale = em_on_own_scale(d);
-    double asked = d->asked;
     if (em_make_room(d, &d->own)) return EM_FULL;
-    if (!first) em_follow(d, seen.squares, seen.leverage);
+    if (!first) em_follow(d, seen);
     em_add(d, &d->own);
-    if (first || scale != em_on_own_scale(d) || asked != em_ridge(d)) d->steps = EM_SOLVE_EVERY;
+    unsigned bits = em_trace_bits(d);
+    if (first || scale != em_on_own_scale(d) ||
+        (bits != d->trace_bits && em_ridge(d->projection, bits) != d->asked))
+        d->steps = EM_SOLVE_EVERY;
+    d->trace_bits = (uint8_t)bits;
     return EM_OK;
 }
 
@@ -674,10 +726,9 @@ static inline int em_init(em_device *d, const em_projection *p, void *memory, si
     d->B = d->P + EM_PACKED(N);
     d->g = d->B + N * n;
     d->k = d->g + N;
-    d->row = d->k + N;
-    d->e = d->row + n;
+    d->e = d->k + N;
     d->x = (int32_t *)(void *)((int64_t *)(void *)d->P +
-                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + 2 * n));
+                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + n));
     d->h = d->x + n;
     d->odd = d->h + N;
     d->limit = 4.0f;
@@ -740,31 +791,14 @@ static inline double em_sqrt(double number) {
     return root;
 }
 
-static inline void em_usual(const em_device *d, em_real *usual) {
+static inline void em_usual(em_device *d, em_real *usual) {
     /* the usual error of each input: M10, M11 */
-    const em_projection *p = d->projection;
-    unsigned n = p->n, N = p->N;
-    int own = em_on_own_scale(d);
-    double count = (double)d->own.count + (own ? 0.0 : (double)d->others_count * em_unit(p));
-    double freedom = own ? d->freedom : (double)N - d->ridge * d->trace;
-    double spare = 1.0 - freedom / count, floor = em_unit(p) / 12.0;
-    size_t V = EM_PACKED(N), S = V + (size_t)N * n + n;
-    if (spare < 1e-6) spare = 1e-6;
-    for (unsigned j = 0; j < n; j++) {
-        double sum = (double)(d->own.S[j] + (own ? 0 : em_other(d, S + j)));
-        for (unsigned i = 0; i < N; i++) {
-            size_t at = (size_t)i * n + j;
-            double UB = 0.0;
-            for (unsigned k = 0; k < N; k++) {
-                size_t u = em_at(N, i, k);
-                UB += (double)(d->own.U[u] + (own ? 0 : em_other(d, u))) *
-                      (double)d->B[(size_t)k * n + j];
-            }
-            UB -= 2.0 * (double)(d->own.V[at] + (own ? 0 : em_other(d, V + at)));
-            sum += (double)d->B[at] * UB;
-        }
-        sum *= em_unit(p) / count / (spare * spare);
-        usual[j] = (em_real)em_sqrt(sum > floor ? sum : floor);
+    int all = !em_on_own_scale(d);
+    em_real count, freedom, spare = em_spare(d, &count, &freedom);
+    em_real floor = em_unit(d->projection) / 12;
+    for (unsigned j = 0; j < d->projection->n; j++) {
+        em_real each = (em_real)em_column_squares(d, j, all) / count / (spare * spare);
+        usual[j] = (em_real)em_sqrt((double)(each > floor ? each : floor));
     }
 }
 
@@ -828,12 +862,11 @@ static inline void em_keep_row(em_device *d) {
 static inline void em_keep_odd(em_device *d, int odd) {
     /* in an episode: the odd samples before it, then the sample x if it is odd */
     unsigned n = d->projection->n;
-    double squares, leverage;
     if (odd) em_keep_row(d);
     for (unsigned i = 0; i < d->n_odd; i++) {
         memcpy(d->x, d->odd + (size_t)i * n, n * sizeof(int32_t));
         (void)em_project(d->projection, d->x, d->h);
-        em_look(d, &squares, &leverage);
+        (void)em_look(d);
         em_keep_row(d);
     }
     if (d->pattern->n_rows >= EM_BLOCK) em_assign(d);
@@ -856,11 +889,12 @@ static inline int em_settle_odd(em_device *d) {
 }
 
 /* Take one sample that is on the grid, in steps of 2^-g of the range: score it, tell whether it is
- * an alarm, and learn it unless an episode is open. */
+ * an alarm, and learn it unless an episode is open. EM_FULL: it is scored, but not learnt. */
 static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result) {
     unsigned n = d->projection->n;
+    const int32_t far = (int32_t)EM_FAR << d->projection->grid_bits;
     em_result found = {0};
-    if (x != d->x) memcpy(d->x, x, n * sizeof(int32_t));
+    for (unsigned i = 0; i < n; i++) d->x[i] = x[i] > far ? far : x[i] < -far ? -far : x[i];
     em_seen seen;
     int error = em_score_grid(d, &found.score, &seen);
     if (error) return error;
@@ -906,34 +940,14 @@ static inline int em_take_integers(em_device *d, const int32_t *readings, em_res
     return em_take_grid(d, d->x, result);
 }
 
-/* Keep the odd samples of episodes, as the sums of one pattern that waits for a review. `memory`
- * holds at least EM_PATTERN_BYTES(n, N) bytes, aligned to 8. The samples of the first episode form
- * the pattern; later ones join it if they point the same way, and are left out if they do not. */
-static inline int em_keep_pattern(em_device *d, em_pattern *pattern, void *memory, size_t bytes) {
-    size_t n = d->projection->n, N = d->projection->N;
-    if (bytes < EM_PATTERN_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
-    memset(pattern, 0, sizeof *pattern);
-    memset(memory, 0, EM_PATTERN_BYTES(n, N));
-    pattern->sums.U = (int64_t *)memory;
-    pattern->sums.V = pattern->sums.U + EM_PACKED(N);
-    pattern->sums.C = pattern->sums.V + N * n;
-    pattern->sums.S = pattern->sums.C + n;
-    pattern->mean = (em_real *)(void *)(pattern->sums.S + n);
-    pattern->direction = pattern->mean + n;
-    pattern->scale = pattern->direction + n;
-    pattern->rows = (int32_t *)(void *)((int64_t *)(void *)pattern->mean + EM_REALS(3 * n));
-    pattern->keep = em_keep_odd;
-    pattern->end = em_end_block;
-    d->pattern = pattern;
-    return EM_OK;
-}
-
 /* What a person says of the pattern: it is not normal. Then another one can be kept. */
 static inline void em_dismiss(em_device *d) {
     em_pattern *pattern = d->pattern;
-    if (pattern)
-        (void)em_keep_pattern(d, pattern, pattern->sums.U,
-                              EM_PATTERN_BYTES(d->projection->n, d->projection->N));
+    if (!pattern) return;
+    memset(pattern->sums.U, 0, EM_PATTERN_BYTES(d->projection->n, d->projection->N));
+    pattern->sums.count = pattern->sums.largest = 0;
+    pattern->cosine = pattern->squares = 0;
+    pattern->left_out = pattern->blocks = pattern->n_rows = 0;
 }
 
 /* What a person says of the pattern: it is normal. Its sums are added to those of the device. */
@@ -941,8 +955,9 @@ static inline int em_approve(em_device *d) {
     em_pattern *pattern = d->pattern;
     size_t n = d->projection->n, N = d->projection->N;
     if (!pattern) return EM_OK;
+    em_count_largest(d->projection, &d->own);
     if (pattern->sums.largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
-    for (size_t i = 0; i < EM_PACKED(N) + N * n + 2 * n; i++)
+    for (size_t i = 0; i < EM_SUMS(n, N); i++)
         d->own.U[i] += pattern->sums.U[i]; /* U, V, C, S in one: M7 */
     d->own.count += pattern->sums.count;
     d->own.largest += pattern->sums.largest;
@@ -956,7 +971,7 @@ static inline int em_approve(em_device *d) {
 /* Takes bytes that are sent or saved; returns 0, or anything else to stop. */
 typedef int (*em_write)(void *context, const void *bytes, size_t size);
 
-typedef struct {
+typedef struct em_stream {
     em_write write;
     void *context;
     size_t size;  /* bytes so far */
@@ -984,6 +999,10 @@ static inline void em_put64(em_stream *to, uint64_t word) {
     uint8_t bytes[8];
     for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
     em_put(to, bytes, 8);
+}
+
+static inline void em_put_words(em_stream *to, const int64_t *words, size_t count) {
+    for (size_t i = 0; i < count; i++) em_put64(to, (uint64_t)words[i]);
 }
 
 static inline void em_put_number(em_stream *to, uint32_t number) {
@@ -1104,7 +1123,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
     /* what em_put_count writes, in counts of 2^-bits */
     uint64_t digits = 0, exponent = 0;
     size_t at = 4, end = 4;
-    if (size >= 8 && !memcmp(text, "0x0.0p+0\"", 9)) {
+    if (size >= 9 && !memcmp(text, "0x0.0p+0\"", 9)) {
         *quanta = 0;
         return 8;
     }
@@ -1118,10 +1137,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
     for (at = end += 2; end < size && end < at + 2 && text[end] >= '0' && text[end] <= '9'; end++)
         exponent = 10 * exponent + (uint64_t)(text[end] - '0');
     if (end == at || end >= size || text[end] != '"') return 0;
-    uint64_t word = (exponent + 1023) << 52 | digits;
-    uint8_t bytes[8];
-    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(word >> (8 * i));
-    return em_quanta(bytes, bits, quanta) ? 0 : (int)end;
+    return em_quanta((exponent + 1023) << 52 | digits, bits, quanta) ? 0 : (int)end;
 }
 
 /* Use what others have seen: the bytes of a Stats of the same projection, as `edgemerge bridge`
@@ -1130,7 +1146,7 @@ static inline int em_parse_count(const uint8_t *text, size_t size, unsigned bits
 static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     const em_projection *p = d->projection;
     unsigned bits = 2u * p->grid_bits;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
+    size_t sums = EM_SUMS(p->n, p->N);
     if (!bytes) {
         d->others = NULL;
         d->others_count = 0;
@@ -1159,17 +1175,17 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
     int64_t largest = 0, found = 0;
     for (size_t i = 0; i < sums; i++) {
         size_t C = sums - 2 * (size_t)p->n;
-        if (em_quanta(arrays + 8 * i, i >= C && i < C + p->n ? p->grid_bits : bits, &found))
+        if (em_quanta(em_read64(arrays + 8 * i), i >= C && i < C + p->n ? p->grid_bits : bits, &found))
             return EM_BAD_BYTES;
         if ((found < 0 ? -found : found) > largest) largest = found < 0 ? -found : found;
     }
-    for (unsigned i = 0; i < p->N; i++) {
-        (void)em_quanta(arrays + 8 * em_at(p->N, i, i), bits, &found);
-        if (found < 0) return EM_BAD_BYTES;
-    }
+    size_t place = 0;
+    for (unsigned i = 0; i < p->N; place += p->N - i++)
+        if (arrays[8 * place + 7] & 128) return EM_BAD_BYTES; /* less than 0 on the diagonal */
     if (count > largest) largest = count;
+    em_count_largest(p, &d->own);
     if (largest > EM_EXACT - 1 - d->own.largest) return EM_FULL;
-    d->others = arrays;
+    d->others = count ? arrays : NULL;
     d->others_count = count;
     d->steps = EM_SOLVE_EVERY;
     return EM_OK;
@@ -1177,8 +1193,9 @@ static inline int em_adopt(em_device *d, const uint8_t *bytes, size_t size) {
 
 /* ------------------------------------------------------------------------------------ saving */
 
-/* Storage with two slots of at least EM_SAVED_BYTES(n, N) each: writes go to one, the other keeps
- * the state before, so power can fail at any moment. Functions return 0, or anything else. */
+/* Storage with two slots of at least EM_SAVED_BYTES(n, N) each, or EM_SAVED_PATTERN_BYTES(n, N) if a
+ * pattern is kept: writes go to one, the other keeps the state before, so power can fail at any
+ * moment. Functions return 0, or anything else. */
 typedef struct {
     int (*begin)(void *context, int slot); /* erase a slot */
     int (*write)(void *context, const void *bytes, size_t size); /* append to it */
@@ -1186,62 +1203,89 @@ typedef struct {
     void *context;
 } em_storage;
 
-#define EM_SAVED_BYTES(n, N) (128 + 8 * (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)))
-#define EM_MAGIC UINT64_C(0x31656772656d6465) /* "edmerge1" */
+#define EM_SAVED_WORDS(n, N) (14 + EM_SUMS(n, N))
+#define EM_PATTERN_SAVED_WORDS(n, N) (3 + EM_SUMS(n, N) + (size_t)(n))
+#define EM_SAVED_BYTES(n, N) (16 + 8 * EM_SAVED_WORDS(n, N))
+#define EM_SAVED_PATTERN_BYTES(n, N) (EM_SAVED_BYTES(n, N) + 8 * EM_PATTERN_SAVED_WORDS(n, N))
+#define EM_MAGIC UINT64_C(0x31656772656d6465)              /* "edmerge1" */
+#define EM_MAGIC_WITH_PATTERN UINT64_C(0x32656772656d6465) /* "edmerge2" */
 
-/* Save sums, revision and limit. */
+static inline uint64_t em_two_floats(float upper, float lower) {
+    uint32_t words[2];
+    memcpy(words, &lower, 4);
+    memcpy(words + 1, &upper, 4);
+    return (uint64_t)words[1] << 32 | words[0];
+}
+
+static inline float em_float_of(uint32_t word) {
+    float found;
+    memcpy(&found, &word, 4);
+    return found;
+}
+
+/* Save sums, the pattern that is kept, revision and limit; not saved are odd samples that wait for
+ * their block or episode, at most EM_BLOCK + EM_OF. Both slots are of one life: erase them if the
+ * device starts with em_init alone, or em_resume may find an older life later. */
 static inline int em_save(em_device *d, const em_storage *storage) {
     const em_projection *p = d->projection;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n;
-    uint32_t limit;
     em_stream to = {storage->write, storage->context, 0, 0, 0};
     if (storage->begin(storage->context, (int)((d->saved + 1) & 1))) return EM_WRITE_FAILED;
-    memcpy(&limit, &d->limit, 4);
-    em_put64(&to, EM_MAGIC);
+    em_put64(&to, d->pattern ? EM_MAGIC_WITH_PATTERN : EM_MAGIC);
     em_put64(&to, d->saved + 1);
     em_put(&to, p->fingerprint, 64);
     em_put64(&to, (uint64_t)d->own.count);
     em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
-    em_put64(&to, (uint64_t)d->commissioning << 32 | limit);
-    for (size_t i = 0; i < sums; i++) em_put64(&to, (uint64_t)d->own.U[i]); /* U, V, C, S in one */
+    em_put64(&to, (uint64_t)d->commissioning << 32 | (uint32_t)em_two_floats(0, d->limit));
+    em_put_words(&to, d->own.U, EM_SUMS(p->n, p->N)); /* U, V, C, S in one */
+    if (d->pattern) d->pattern->save(d, &to);
     em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
     if (to.failed) return EM_WRITE_FAILED;
     d->saved++;
     return EM_OK;
 }
 
-static inline int em_read_slot(const em_storage *storage, int slot, size_t words, const char *fingerprint,
-                        uint64_t *number) {
+static inline int em_read_slot(const em_projection *p, const em_storage *storage, int slot,
+                               uint64_t *number, size_t *words) {
+    const char *fingerprint = p->fingerprint;
     em_stream sum = {0};
     uint8_t bytes[8];
-    for (size_t i = 0; i < words; i++) {
+    *words = EM_SAVED_WORDS(p->n, p->N);
+    for (size_t i = 0; i < *words; i++) {
         if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
         uint64_t word = em_read64(bytes);
-        if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
+        if (i == 0 && word == EM_MAGIC_WITH_PATTERN) *words += EM_PATTERN_SAVED_WORDS(p->n, p->N);
+        else if (i == 0 && word != EM_MAGIC) return EM_CORRUPT;
         if (i == 1) *number = word;
         if (i >= 2 && i < 10) {
             if (memcmp(bytes, fingerprint, 8)) return EM_OTHER_FLEET;
             fingerprint += 8;
         }
-        if (i == words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
+        if (i == *words - 1) return (uint32_t)(word >> 32) == sum.crc ? EM_OK : EM_CORRUPT;
         em_put(&sum, bytes, 8);
     }
     return EM_CORRUPT;
 }
 
-/* Continue from the newest state that is whole. Call it right after em_init. */
+/* Continue from the newest state that is whole. Call it right after em_init, and after
+ * em_keep_pattern, if a pattern is kept: without it, a pattern that was saved is left out. */
 static inline int em_resume(em_device *d, const em_storage *storage) {
     const em_projection *p = d->projection;
-    size_t sums = EM_PACKED(p->N) + (size_t)p->N * p->n + 2 * (size_t)p->n, words = 14 + sums;
     uint64_t numbers[2] = {0, 0};
+    size_t words[2], sums = EM_SUMS(p->n, p->N);
     int found[2];
     for (int slot = 0; slot < 2; slot++)
-        found[slot] = em_read_slot(storage, slot, words, p->fingerprint, &numbers[slot]);
+        found[slot] = em_read_slot(p, storage, slot, &numbers[slot], &words[slot]);
     if (found[0] && found[1]) return found[0] == EM_OTHER_FLEET ? found[0] : found[1];
     int slot = found[0] ? 1 : found[1] ? 0 : numbers[1] > numbers[0];
     uint8_t bytes[8];
-    for (size_t i = 10; i < words; i++) {
-        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) return EM_CORRUPT;
+    for (size_t i = 10; i < words[slot]; i++) {
+        if (storage->read(storage->context, slot, 8 * i, bytes, 8)) { /* it could a moment ago */
+            em_pattern *pattern = d->pattern;
+            (void)em_init(d, p, d->own.U, EM_BYTES(p->n, p->N));
+            d->pattern = pattern;
+            em_dismiss(d);
+            return EM_CORRUPT;
+        }
         uint64_t word = em_read64(bytes);
         uint32_t low = (uint32_t)word;
         if (i == 10) d->own.count = (int64_t)word;
@@ -1249,14 +1293,69 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
             d->revision = low;
             d->incarnation = (uint32_t)(word >> 32);
         } else if (i == 12) {
-            memcpy(&d->limit, &low, 4);
+            d->limit = em_float_of(low);
             d->commissioning = (uint32_t)(word >> 32);
-        } else if (i < words - 1) d->own.U[i - 13] = (int64_t)word;
-        else d->episodes = low;
+        } else if (i < 13 + sums) d->own.U[i - 13] = (int64_t)word;
+        else if (i == words[slot] - 1) d->episodes = low;
+        else if (d->pattern) d->pattern->resume(d, i - 13 - sums, word);
     }
     d->saved = (uint32_t)numbers[slot];
-    d->own.largest = EM_EXACT; /* counted again when the next sample is learnt */
+    em_count_largest(p, &d->own);
     d->steps = EM_SOLVE_EVERY;
+    return EM_OK;
+}
+
+static inline void em_save_pattern(const em_device *d, em_stream *to) {
+    const em_pattern *pattern = d->pattern;
+    unsigned n = d->projection->n;
+    em_put64(to, (uint64_t)pattern->sums.count);
+    em_put64(to, em_two_floats(pattern->cosine, pattern->squares));
+    em_put64(to, (uint64_t)pattern->blocks << 32 | pattern->left_out);
+    em_put_words(to, pattern->sums.U, EM_SUMS(n, d->projection->N));
+    for (unsigned j = 0; j < n; j++)
+        em_put64(to, em_two_floats((float)pattern->direction[j], (float)pattern->scale[j]));
+}
+
+static inline void em_resume_pattern(em_device *d, size_t place, uint64_t word) {
+    em_pattern *pattern = d->pattern;
+    size_t sums = EM_SUMS(d->projection->n, d->projection->N);
+    uint32_t upper = (uint32_t)(word >> 32), lower = (uint32_t)word;
+    if (place == 0) pattern->sums.count = (int64_t)word;
+    else if (place == 1) {
+        pattern->cosine = em_float_of(upper);
+        pattern->squares = em_float_of(lower);
+    } else if (place == 2) {
+        pattern->blocks = (uint16_t)upper;
+        pattern->left_out = lower;
+    } else if (place < 3 + sums) {
+        pattern->sums.U[place - 3] = (int64_t)word;
+        if (place == 2 + sums) em_count_largest(d->projection, &pattern->sums);
+    } else {
+        pattern->direction[place - 3 - sums] = (em_real)em_float_of(upper);
+        pattern->scale[place - 3 - sums] = (em_real)em_float_of(lower);
+    }
+}
+
+/* Keep the odd samples of episodes, as the sums of one pattern that waits for a review. `memory`
+ * holds at least EM_PATTERN_BYTES(n, N) bytes, aligned to 8. The samples of the first episode form
+ * the pattern; later ones join it if they point the same way, and are left out if they do not. */
+static inline int em_keep_pattern(em_device *d, em_pattern *pattern, void *memory, size_t bytes) {
+    size_t n = d->projection->n, N = d->projection->N;
+    if (bytes < EM_PATTERN_BYTES(n, N) || ((uintptr_t)memory & 7)) return EM_TOO_SMALL;
+    pattern->sums.U = (int64_t *)memory;
+    pattern->sums.V = pattern->sums.U + EM_PACKED(N);
+    pattern->sums.C = pattern->sums.V + N * n;
+    pattern->sums.S = pattern->sums.C + n;
+    pattern->mean = (em_real *)(void *)(pattern->sums.S + n);
+    pattern->direction = pattern->mean + n;
+    pattern->scale = pattern->direction + n;
+    pattern->rows = (int32_t *)(void *)((int64_t *)(void *)pattern->mean + EM_REALS(3 * n));
+    pattern->keep = em_keep_odd;
+    pattern->end = em_end_block;
+    pattern->save = em_save_pattern;
+    pattern->resume = em_resume_pattern;
+    d->pattern = pattern;
+    em_dismiss(d);
     return EM_OK;
 }
 

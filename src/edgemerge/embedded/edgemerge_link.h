@@ -65,10 +65,6 @@ static inline void em_put32(uint8_t *to, uint32_t number) {
     for (int i = 0; i < 4; i++) to[i] = (uint8_t)(number >> (8 * i));
 }
 
-static inline uint32_t em_get32(const uint8_t *from) {
-    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-}
-
 static inline uint8_t *em_payload(em_link *link) { return link->frame + 2; }
 
 static inline int em_link_send(em_link *link, char letter) {
@@ -101,7 +97,7 @@ static inline int em_link_decode(em_link *link, unsigned size) {
         at += code;
     }
     size -= 5; /* letter and payload are left */
-    if (em_crc32(f + 1, size) != em_get32(f + 1 + size)) return 0;
+    if (em_crc32(f + 1, size) != em_read32(f + 1 + size)) return 0;
     link->size = (uint16_t)(size - 1);
     return f[1];
 }
@@ -110,7 +106,8 @@ static inline int em_link_receive(em_link *link, char letter) {
     /* wait for a frame with this letter, or for one that says how things stand */
     unsigned size = 0;
     uint8_t byte;
-    for (unsigned frames = 0; frames < 16;) {
+    /* a line that is noisy and never silent is given up */
+    for (unsigned frames = 0, bytes = 0; frames < 16 && bytes < 16 * sizeof link->frame; bytes++) {
         if (link->read(link->context, &byte)) return EM_NO_ANSWER;
         if (byte) {
             if (size < sizeof link->frame) link->frame[size] = byte;
@@ -225,7 +222,7 @@ static inline int em_link_stream(em_link *link, em_device *d, const char *patter
         error = em_link_receive(link, 'A');
         if (tries || error != EM_LATER || em_payload(link)[0] != EM_STATUS_STALE || link->size != 5)
             break;
-        d->revision = em_get32(em_payload(link) + 1); /* from before this device lost its state */
+        d->revision = em_read32(em_payload(link) + 1); /* from before this device lost its state */
         error = EM_OK;
     }
     return error;
@@ -251,8 +248,8 @@ static inline int em_link_pull(em_link *link, em_device *d, uint8_t *memory, siz
     if (!error) error = em_link_receive(link, 'S');
     if (error) return error;
     if (link->size != 8) return EM_NO_ANSWER;
-    size = em_get32(em_payload(link));
-    crc = em_get32(em_payload(link) + 4);
+    size = em_read32(em_payload(link));
+    crc = em_read32(em_payload(link) + 4);
     if (!size) return EM_NOTHING;
     if (size > bytes) return EM_TOO_SMALL;
     if (d->others >= memory && d->others < memory + bytes) (void)em_adopt(d, NULL, 0);
@@ -263,7 +260,7 @@ static inline int em_link_pull(em_link *link, em_device *d, uint8_t *memory, siz
         link->size = 5;
         if ((error = em_link_send(link, 'G'))) return error;
         error = em_link_receive(link, 'C');
-        if (!error && link->size == 4 + some && em_get32(em_payload(link)) == at) {
+        if (!error && link->size == 4 + some && em_read32(em_payload(link)) == at) {
             memcpy(memory + at, em_payload(link) + 4, some);
             at += some;
             tries = 0;

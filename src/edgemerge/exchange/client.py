@@ -9,10 +9,12 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import partial
 from math import inf
 from pathlib import Path
 from socket import gaierror
+from time import time
 from typing import Any, NamedTuple
 
 from edgemerge.core.errors import EdgemergeError, FormatError, RejectedError, UnavailableError
@@ -64,7 +66,7 @@ class ServerClient:
         projection: Projection,
         *,
         reads: str = "totals",
-        least: int = 1,
+        least: int | None = None,
         growing: bool = False,
         trust: str | None = None,
     ) -> bool:
@@ -75,12 +77,16 @@ class ServerClient:
             projection: What all devices share.
             reads: What devices may read of each other: "totals", "contributions", or "masked":
                 totals of which the server itself cannot read the parts.
-            least: The least number of devices in a sum that is served.
+            least: With "totals", devices get no sum, and no difference of two sums, that is about
+                fewer than so many other devices; 1: they get every change at once. None: 3 with
+                "totals", else 1.
             growing: Whether devices never forget, so that sums that decrease are rejected.
             trust: "members", "quorum:K" or "person"; None: "members" for a new fleet, and any for
                 one that exists.
         """
-        query: Query = {"reads": reads, "least": least, "growing": str(growing).lower()}
+        query: Query = {"reads": reads, "growing": str(growing).lower()}
+        if least is not None:
+            query = {**query, "least": least}
         if trust is not None:
             query = {**query, "trust": trust}
         body = encode(projection)
@@ -251,6 +257,37 @@ class ServerClient:
         path = ("fleets", fleet, "devices", device, "settings", str(version))
         return _dict(self._ask("DELETE", *path))
 
+    def configuration(self, fleet: str, device: str | None = None) -> dict[str, Any]:
+        """Return the configuration of a fleet's agents, or of one device, and what became of it."""
+        return _dict(self._ask("GET", *_configuration_path(fleet, device)))
+
+    def configure(
+        self,
+        fleet: str,
+        tables: Mapping[str, Any],
+        *,
+        device: str | None = None,
+        comment: str = "",
+    ) -> dict[str, Any]:
+        """Replace the configuration of a fleet's agents; each applies it when it next reports.
+
+        Args:
+            fleet: Name of the fleet.
+            tables: As in the agent's file; only keys of `ALLOWED_KEYS`, and some sinks.
+            device: A single device, whose tables go on top; None for all.
+            comment: One line for those who read the log.
+        """
+        body = json.dumps({"tables": tables, "comment": comment}).encode()
+        path = _configuration_path(fleet, device)
+        return _dict(self._ask("PUT", *path, body=body, headers=JSON_HEADERS))
+
+    def undo_configuration(
+        self, fleet: str, version: int, *, device: str | None = None
+    ) -> dict[str, Any]:
+        """Go back to the configuration before a version, which must be the newest."""
+        path = _configuration_path(fleet, device)
+        return _dict(self._ask("DELETE", *path, str(version)))
+
     def receivers(self, fleet: str) -> list[dict[str, Any]]:
         """Return who is told of what happens in a fleet, without secrets."""
         return _list(self._ask("GET", "fleets", fleet, "receivers"))
@@ -400,6 +437,7 @@ MAX_NAME_CHARS = 200
 KEY_PARTS = 3  # device, incarnation and pattern
 REPORT_TIMEOUT_S = 2.0
 MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = 0.2, 3600.0  # whatever the server asks for
+CLOCK_TOLERANCE_S = 60.0  # by which clocks of device and server may differ: answers take time
 TRIM_DIVISOR = 10  # a tenth of a list is removed at a time until the report fits
 
 
@@ -409,7 +447,8 @@ class ReportAnswer(NamedTuple):
     `desired` is the revision of the device's desired state; older servers send only `choice`, the
     number of the operator's newest choice. `monitor` says that the server takes the status of the
     monitor, `settings` that it takes the version of settings and values of inputs, `problems` that
-    it takes problems with the data; older ones refuse them.
+    it takes problems with the data, `configuration` that it takes the version of that; older ones
+    refuse them.
     """
 
     every_s: float | None = None
@@ -418,6 +457,7 @@ class ReportAnswer(NamedTuple):
     monitor: bool = False
     settings: bool = False
     problems: bool = False
+    configuration: bool = False
 
 
 class DesiredState(NamedTuple):
@@ -427,7 +467,8 @@ class DesiredState(NamedTuple):
     leave out, as (device, incarnation, pattern); only their number where devices read totals only.
     `reviews` are decisions about the device's patterns and episodes, each with a "number"; None if
     the server knows none. `settings` are those of the device that an operator changed, with a
-    "version"; None if the server knows none.
+    "version"; None if the server knows none. `configuration` is the fleet's, with a "version" and
+    "tables", likewise.
     """
 
     revision: int
@@ -435,13 +476,15 @@ class DesiredState(NamedTuple):
     excluded: tuple[tuple[str, int, str], ...] | int = ()
     reviews: tuple[dict[str, Any], ...] | None = None
     settings: dict[str, Any] | None = None
+    configuration: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the document as plain JSON; `parse_desired` reads it back."""
         adopt = {"devices": self.devices, "excluded": self.excluded}
         found = {"format": DESIRED_FORMAT, "revision": self.revision, "adopt": adopt}
         found |= {} if self.reviews is None else {"reviews": list(self.reviews)}
-        return found | ({} if self.settings is None else {"settings": self.settings})
+        later = {"settings": self.settings, "configuration": self.configuration}
+        return found | {name: each for name, each in later.items() if each is not None}
 
 
 def parse_desired(document: object) -> DesiredState:
@@ -451,7 +494,8 @@ def parse_desired(document: object) -> DesiredState:
         RejectedError: The document has another format or a value of the wrong type.
 
     >>> parse_desired({"format": 1, "revision": 7, "adopt": {"devices": ["pump-1"], "excluded": 2}})
-    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None, settings=None)
+    DesiredState(revision=7, devices=('pump-1',), excluded=2, reviews=None, settings=None,
+                 configuration=None)
     """
     if not isinstance(document, dict) or document.get("format") != DESIRED_FORMAT:
         raise RejectedError(f"found no desired state of format {DESIRED_FORMAT}: update the agent")
@@ -466,9 +510,41 @@ def parse_desired(document: object) -> DesiredState:
     elif _number(excluded) is None:
         raise RejectedError("found adopt.excluded in a desired state, expected a list of keys")
     names = None if devices is None else tuple(devices)
-    reviews, settings = _reviews(document.get("reviews")), document.get("settings")
-    has_version = isinstance(settings, dict) and _number(settings.get("version")) is not None
-    return DesiredState(revision, names, excluded, reviews, settings if has_version else None)
+    later = (_versioned(document.get(name)) for name in ("settings", "configuration"))
+    return DesiredState(revision, names, excluded, _reviews(document.get("reviews")), *later)
+
+
+def _versioned(found: object) -> dict[str, Any] | None:
+    has_version = isinstance(found, dict) and _number(found.get("version")) is not None
+    return found if has_version else None  # type: ignore[return-value] # it is a dict then
+
+
+def in_device_time(desired: DesiredState, date: str, now: float) -> DesiredState:
+    """Return a desired state whose snoozes end by the clock of the device, if that is wrong.
+
+    Args:
+        desired: The document, whose times are those of the server.
+        date: The date of the server's answer, as HTTP has it; "" if it has none.
+        now: The time by the clock of the device, in Unix seconds.
+
+    >>> date = "Thu, 01 Jan 1970 00:00:00 GMT"
+    >>> reviews = ({"number": 1, "decision": "snooze", "until": 7200.0},)
+    >>> wrong = in_device_time(DesiredState(1, reviews=reviews), date, now=86400.0)
+    >>> wrong.reviews[0]["until"]
+    93600.0
+    """
+    try:
+        ahead = now - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):  # no date, or none that can be read
+        return desired
+    if abs(ahead) < CLOCK_TOLERANCE_S or not desired.reviews:
+        return desired
+    return desired._replace(reviews=tuple(_shifted(each, ahead) for each in desired.reviews))
+
+
+def _shifted(review: dict[str, Any], seconds: float) -> dict[str, Any]:
+    until = review.get("until")
+    return {**review, "until": until + seconds} if isinstance(until, int | float) else review
 
 
 def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
@@ -476,6 +552,11 @@ def _reviews(found: object) -> tuple[dict[str, Any], ...] | None:
     if not isinstance(found, list):
         return None
     return tuple(each for each in found if isinstance(each, dict) and _number(each.get("number")))
+
+
+def _configuration_path(fleet: str, device: str | None) -> tuple[str, ...]:
+    whose = () if device is None else ("devices", device)
+    return ("fleets", fleet, *whose, "configuration")
 
 
 def _is_text(found: object) -> bool:
@@ -545,7 +626,10 @@ class ReportClient:
         )
         answer = _dict(reply.must_be(200))
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
-        takes = (answer.get(name) is True for name in ("monitor", "settings", "problems"))
+        takes = (
+            answer.get(name) is True
+            for name in ("monitor", "settings", "problems", "configuration")
+        )
         return ReportAnswer(_interval(answer.get("every_s")), choice, desired, *takes)
 
     def desired(self, known: int | None = None) -> DesiredState | None:
@@ -563,7 +647,8 @@ class ReportClient:
         )
         if reply.must_be(200, 304).status == 304:
             return None
-        return parse_desired(reply.json())
+        found = parse_desired(reply.json())
+        return in_device_time(found, reply.headers.get("date", ""), time())
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""

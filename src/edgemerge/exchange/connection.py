@@ -166,6 +166,8 @@ MAX_REPLY_BYTES = 2**26
 MAX_IDLE_S = 4.0
 IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE")
 NEXT_CERTIFICATE_HEADER = "edgemerge-next-certificate"
+TIMELINE_HEADER = "edgemerge-timeline"  # another one after the server was restored from a backup
+MAX_TIMELINE_CHARS = 64
 MAX_PINS = 4  # fingerprints that are known of one server
 PROOF_PATH = "/proof"  # where a peer proves that it has the token
 Query = Mapping[str, str | int | Sequence[str] | None]
@@ -221,6 +223,7 @@ class Connection:
         self._context = _tls_context(ca_file, pinned=pinned) if self._https else None
         self._open: HTTPConnection | None = None
         self._used = 0.0
+        self.timeline = ""  # as the last answer named it
         self._lock = Lock()
         if not self._https and not is_loopback(self.host):
             if not insecure:
@@ -329,6 +332,7 @@ class Connection:
         self._used = monotonic()
         if self._pins is not None and NEXT_CERTIFICATE_HEADER in reply.headers:
             self._pins.add(reply.headers[NEXT_CERTIFICATE_HEADER])
+        self.timeline = reply.headers.get(TIMELINE_HEADER, self.timeline)[:MAX_TIMELINE_CHARS]
         return reply
 
     def _redacted(self, reply: Reply) -> Reply:

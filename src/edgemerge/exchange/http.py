@@ -80,6 +80,33 @@ class HttpExchange:
             self._projection = read_projection(reply, self.fleet)
         return self._projection
 
+    @property
+    def timeline(self) -> str:
+        """The server's history, as its last answer named it; "" if it does not name it.
+
+        It is another one after the server was restored from a backup.
+        """
+        return self._connection.timeline
+
+    def own_revisions(self, device: str, incarnation: int) -> dict[str, int]:
+        """Return the revisions of a device's contributions with samples that the server has.
+
+        Args:
+            device: The device that has enrolled.
+            incarnation: Its incarnation.
+        """
+        where = url_path("fleets", self.fleet, "contributions")
+        found = self._connection.ask("GET", where).must_be(200).json()
+        try:
+            return {
+                str(each["pattern"]): int(each["revision"])
+                for each in found["contributions"]
+                if (each["device"], each["incarnation"]) == (device, incarnation)
+                and each["samples"] > 0
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise RejectedError(f"{self}: found no list of contributions: {error!r}") from error
+
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
         try:

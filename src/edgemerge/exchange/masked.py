@@ -59,6 +59,7 @@ class MaskedState:
         newest: The newest contribution of each pattern, encoded.
         fresh: Whether one came after the last upload: only then there is another.
         counted: What the fleet's total holds of this device.
+        through: The last epoch that is in it.
         epoch: The epoch of an upload whose fate is unknown; 0 if there is none.
         last: The last epoch with an upload: there is none for it, or one before it, again.
         delta: What that upload adds.
@@ -71,6 +72,7 @@ class MaskedState:
     newest: dict[str, bytes] = field(default_factory=dict)
     fresh: bool = False
     counted: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    through: int = 0
     epoch: int = 0
     last: int = 0
     delta: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -79,12 +81,13 @@ class MaskedState:
 
     def to_bytes(self) -> bytes:
         """Return it as bytes for a file."""
-        plain = {"pin": self.pin, "fresh": self.fresh, "epoch": self.epoch, "last": self.last}
-        names = sorted(self.newest)
+        names = ("pin", "fresh", "through", "epoch", "last")
+        plain = {name: getattr(self, name) for name in names}
+        patterns = sorted(self.newest)
         words = (self.counted.astype("<u8").tobytes(), self.delta.astype("<u8").tobytes())
-        blobs = (self.seed, self.upload, self.keeper, *words, *(self.newest[n] for n in names))
+        blobs = (self.seed, self.upload, self.keeper, *words, *(self.newest[p] for p in patterns))
         tensors = {f"{i:04}": np.frombuffer(blob, np.int8) for i, blob in enumerate(blobs)}
-        return pack({"masked": json.dumps({**plain, "patterns": names})}, tensors)
+        return pack({"masked": json.dumps({**plain, "patterns": patterns})}, tensors)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MaskedState:
@@ -103,6 +106,7 @@ class MaskedState:
             dict(zip(plain["patterns"], newest, strict=True)),
             fresh=plain["fresh"],
             counted=_words(counted),
+            through=plain["through"],
             epoch=plain["epoch"],
             last=plain["last"],
             delta=_words(delta),
@@ -307,6 +311,7 @@ class MaskedExchange:
             cohort = self._cohort_of(found)
             if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
                 state.counted = self._counted(cohort) + state.delta
+                state.through = state.epoch
         elif found["state"] != "failed":
             return False
         state.epoch, state.upload, state.delta = 0, b"", np.zeros(0, np.uint64)
@@ -349,6 +354,11 @@ class MaskedExchange:
         if reply.status == 204:
             return Merged(self.projection)
         about, words = _read_total(reply.must_be(200))
+        if about["through"] < self._state.through:
+            raise RejectedError(
+                f"{self}: the total lacks epoch {self._state.through}, which held this device's "
+                "sums: the server was restored from a backup; make a new masked fleet"
+            )
         if self._state.epoch and self._state.epoch <= about["through"]:
             self._settle()  # the total may hold it
         counted = self._state.counted

@@ -52,6 +52,33 @@ class FaultExchange(Exchange, Protocol):
         ...
 
 
+class RestorableExchange(Exchange, Protocol):
+    """An exchange that may lose what it acknowledged, when it is restored from a backup."""
+
+    @property
+    def timeline(self) -> str:
+        """Names the exchange's history; another name after a restore, "" if it is not known."""
+        ...
+
+    def own_revisions(self, device: str, incarnation: int) -> dict[str, int]:
+        """Return the revisions of a device's contributions with samples, by pattern.
+
+        Args:
+            device: The device that asks.
+            incarnation: Its incarnation.
+        """
+        ...
+
+
+def may_be_restored(exchange: Exchange) -> TypeGuard[RestorableExchange]:
+    """Return whether an exchange says that it was restored.
+
+    Args:
+        exchange: Any exchange.
+    """
+    return hasattr(exchange, "own_revisions")
+
+
 def shares_faults(exchange: Exchange) -> TypeGuard[FaultExchange]:
     """Return whether faults can be pushed to an exchange.
 

@@ -1,4 +1,4 @@
-"""Flower: the same merge on an engine that fleets already run, `pip install 'edgemerge[flower]'`.
+"""Flower: the same merge on an engine that fleets already run; needs the extra `flower`.
 
 `client_app()` gives what a device saw and adopts what others saw; `server_app()` admits, sums up
 and answers each with the sum of the others. "Node" and "round" are Flower's words, and stay here.

@@ -66,14 +66,14 @@ class NodeConfig:
     data: Path | None = None  # samples: .npy or .csv
     merged_file: Path | None = None  # where to save what others have seen, too
     incarnation: int = 0
-    gate: float = 2.0  # times N: the least fresh samples of a release
+    gate: float | None = None  # times N: the fresh samples of a release; None: 16, or more
     partition: int | None = None
     partitions: int | None = None
 
     @property
     def file(self) -> Path | None:
         """The file beside which the release history is kept; None for data without a gate."""
-        return self.state or (self.data if self.gate else None)
+        return self.state or (self.data if self.gate != 0 else None)
 
     @classmethod
     def of(cls, node: Config, run: Config) -> NodeConfig:
@@ -92,7 +92,7 @@ class NodeConfig:
             data=data,
             merged_file=_path(config, merged_file, places),
             incarnation=_int(config, "incarnation", cls.incarnation, least=0),
-            gate=_number(config, "gate", cls.gate),
+            gate=_number(config, "gate", 0.0) if "gate" in config else cls.gate,
             partition=partition,
             partitions=_optional_int(config, "num-partitions"),
         )

@@ -37,7 +37,7 @@ from edgemerge.exchange.folder import folder_lock
 from edgemerge.files import MAX_FILE_BYTES, load, save, write_atomically
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.fields import Fields
-from edgemerge.privacy.gate import Decision, Gate, PatternSamples
+from edgemerge.privacy.gate import Decision, Gate, PatternSamples, min_fresh_samples
 from edgemerge.wire.codec import decode, encode, pack, unpack
 from edgemerge.wire.state import to_bytes
 
@@ -374,7 +374,8 @@ def contribute(
     with lock_folder_of(config.file):
         past = _release_history(memory, config, projection)
         revision = next_revision(past, clock()) if given.revision is None else given.revision
-        new, held = release(past, given.patterns, config.gate * projection.n_hidden, revision)
+        least = min_fresh_samples(projection, config.gate)
+        new, held = release(past, given.patterns, least, revision)
         if new is not past:
             memory.remember(new)
     return {

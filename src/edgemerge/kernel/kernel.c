@@ -401,6 +401,23 @@ INLINE void column_sums_body(size_t k, size_t n, const double *restrict X, doubl
     }
 }
 
+/* M times `weight`, rounded to whole numbers, times `quantum`; never -0. */
+INLINE void settle_body(size_t rows, size_t n, size_t wide, double weight, double quantum,
+                        double *restrict M)
+{
+    for (size_t i = 0; i < rows; i++) {
+        double *restrict m = M + i * wide;
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            m[j] = rint(m[j] * weight) * quantum + 0.0;
+    }
+}
+
+static void settle_any(size_t rows, size_t n, size_t wide, double weight, double quantum, double *M)
+{
+    settle_body(rows, n, wide, weight, quantum, M);
+}
+
 static void sums_any(size_t k, size_t n, const double *X, double *C, double *S)
 {
     column_sums_body(k, n, X, C, S);
@@ -415,6 +432,12 @@ static double grid_any(size_t n, const double *x, const double *gain, const doub
 }
 
 #ifdef HAVE_AVX2
+__attribute__((target("avx2,fma"))) static void settle_avx2(size_t rows, size_t n, size_t wide,
+                                                            double weight, double quantum, double *M)
+{
+    settle_body(rows, n, wide, weight, quantum, M);
+}
+
 __attribute__((target("avx2,fma"))) static void sums_avx2(size_t k, size_t n, const double *X,
                                                           double *C, double *S)
 {
@@ -461,10 +484,10 @@ static double grid(size_t n, const double *x, const double *gain, const double *
 static int take_readings(Run *run, PyObject *given, double *out)
 {
     Py_buffer view;
-    if (run->ended || !PyObject_CheckBuffer(given))
-        return 0;
-    if (PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
+    if (run->ended || !PyObject_CheckBuffer(given) ||
+        PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
         PyErr_Clear();
+        declined++;
         return 0;
     }
     int ok = view.ndim == 1 && view.shape[0] == (Py_ssize_t)run->n && view.itemsize == 8 &&
@@ -480,36 +503,40 @@ static int take_readings(Run *run, PyObject *given, double *out)
         ok = grid(run->n, x, in(run, GAIN), in(run, SHIFT), run->is.far, 1.0 / run->is.scale, out) == 0.0;
     }
     PyBuffer_Release(&view);
+    declined += !ok;
     return ok;
 }
 
-/* Copy one row that is on the grid; false with an error if it is of another kind. */
+/* Get n floats in a row; false with an error if it is of another kind. */
+static int get_row(PyObject *given, size_t n, int flags, Py_buffer *view)
+{
+    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS) < 0)
+        return 0;
+    if ((size_t)view->len == n * sizeof(double))
+        return 1;
+    PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view->len, n);
+    PyBuffer_Release(view);
+    return 0;
+}
+
 static int copy_row(PyObject *given, size_t n, double *out)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(given, &view, PyBUF_ND | PyBUF_C_CONTIGUOUS) < 0)
+    if (!get_row(given, n, PyBUF_SIMPLE, &view))
         return 0;
-    const int ok = (size_t)view.len == n * sizeof(double);
-    if (ok)
-        memcpy(out, view.buf, n * sizeof(double));
-    else
-        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    memcpy(out, view.buf, n * sizeof(double));
     PyBuffer_Release(&view);
-    return ok;
+    return 1;
 }
 
 static int fill(PyObject *given, size_t n, const double *from)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(given, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
+    if (!get_row(given, n, PyBUF_WRITABLE, &view))
         return 0;
-    const int ok = (size_t)view.len == n * sizeof(double);
-    if (ok)
-        memcpy(view.buf, from, n * sizeof(double));
-    else
-        PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view.len, n);
+    memcpy(view.buf, from, n * sizeof(double));
     PyBuffer_Release(&view);
-    return ok;
+    return 1;
 }
 
 /* Whether the last sample, which was looked at, can be learnt without a decision of Python's. */
@@ -599,15 +626,22 @@ static int must_have(Py_ssize_t found, Py_ssize_t expected)
     return found == expected;
 }
 
+/* Learn `next` after it was scored, which costs nothing if it was the last to be scored. */
+static PyObject *learn_next(Run *run, double limit)
+{
+    if (!is_last(run, run->next.x) && !score_next(run, NULL))
+        return none();
+    const double score = run->last.score;
+    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+}
+
 PyDoc_STRVAR(score_doc, "score(x): the score of one sample of readings, or None.");
 static PyObject *run_score(Run *run, PyObject *const *args, Py_ssize_t count)
 {
     if (!must_have(count, 1))
         return NULL;
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
     return score_next(run, NULL) ? PyFloat_FromDouble(run->last.score) : none();
 }
 
@@ -633,14 +667,9 @@ static PyObject *run_both(Run *run, PyObject *const *args, Py_ssize_t count)
     const double limit = as_limit(args[1]);
     if (PyErr_Occurred())
         return NULL;
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
-    if (!is_last(run, run->next.x) && !score_next(run, NULL))
-        return none();
-    const double score = run->last.score;
-    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+    return learn_next(run, limit);
 }
 
 PyDoc_STRVAR(learn_doc, "learn(x): buffer one sample of readings until the next score; True or None.");
@@ -650,10 +679,8 @@ static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (run->state >= UNSEEN_WAITING && run->state != LEARNT)
         return none(); /* a second one: Python learns them together */
-    if (!take_readings(run, args[0], run->next.x)) {
-        declined++;
+    if (!take_readings(run, args[0], run->next.x))
         return none();
-    }
     if (is_last(run, run->next.x)) {
         if (!can_learn(run)) {
             declined++;
@@ -679,10 +706,21 @@ static PyObject *run_row(Run *run, PyObject *const *args, Py_ssize_t count)
     const double limit = as_limit(args[1]);
     if (PyErr_Occurred() || !copy_row(args[0], run->n, run->next.x))
         return NULL;
-    if (!is_last(run, run->next.x) && !score_next(run, NULL))
-        return none();
-    const double score = run->last.score;
-    return learn_last(run, limit) ? PyFloat_FromDouble(score) : none();
+    return learn_next(run, limit);
+}
+
+PyDoc_STRVAR(score_row_doc,
+             "score_row(row, hidden): the score of a sample that is on the grid, whose hidden values\n"
+             "are at hand, or None.");
+static PyObject *run_score_row(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer hidden;
+    if (!must_have(count, 2) || !copy_row(args[0], run->n, run->next.x) ||
+        !get_row(args[1], run->N, PyBUF_SIMPLE, &hidden))
+        return NULL;
+    const int scored = score_next(run, hidden.buf);
+    PyBuffer_Release(&hidden);
+    return scored ? PyFloat_FromDouble(run->last.score) : none();
 }
 
 PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
@@ -760,6 +798,7 @@ static PyMethodDef run_methods[] = {
     {"learn_and_score", (PyCFunction)(void (*)(void))run_both, METH_FASTCALL, both_doc},
     {"learn", (PyCFunction)(void (*)(void))run_learn, METH_FASTCALL, learn_doc},
     {"learn_row", (PyCFunction)(void (*)(void))run_row, METH_FASTCALL, row_doc},
+    {"score_row", (PyCFunction)(void (*)(void))run_score_row, METH_FASTCALL, score_row_doc},
     {"learn_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, rows_doc},
     {"settle", (PyCFunction)(void (*)(void))run_settle, METH_FASTCALL, settle_doc},
     {"counts", (PyCFunction)run_counts, METH_NOARGS, counts_doc},
@@ -771,7 +810,10 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
 {
     const int changes = which == U_ || which == V_ || which == C_ || which == S_ || which == P_;
     const int rows = which == V_ || which == OTHERS;
-    const int layout = rows ? PyBUF_STRIDES : PyBUF_ANY_CONTIGUOUS;
+    const int layout = rows           ? PyBUF_STRIDES
+                       : which == A_ ? PyBUF_C_CONTIGUOUS
+                       : which == U_ ? PyBUF_F_CONTIGUOUS /* the triangle that is in use */
+                                     : PyBUF_ANY_CONTIGUOUS;
     if (given == Py_None && (which == TABLE || which == OTHERS))
         return 1;
     Py_buffer *view = &run->views[which];
@@ -780,8 +822,8 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     int ok = (expected == 0 || (size_t)view->len == expected * sizeof(double)) &&
              (uintptr_t)view->buf % sizeof(double) == 0;
     if (ok && rows) {
-        ok = view->ndim == 2 && view->strides[1] == 8 && view->strides[0] % 8 == 0 &&
-             view->strides[0] >= 8 * view->shape[1];
+        ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
+             view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
         *(which == V_ ? &run->wide : &run->others_wide) = ok ? (size_t)view->strides[0] / 8 : 0;
     }
     if (!ok)
@@ -938,6 +980,37 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     return release(views, 3, ok, 1);
 }
 
+PyDoc_STRVAR(settle_sums_doc,
+             "settle_sums(weight, quantum, M): multiply sums by a weight, and round them to whole\n"
+             "numbers, times the quantum.");
+static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    if (!must_have(count, 3))
+        return NULL;
+    const double weight = PyFloat_AsDouble(args[0]), quantum = PyFloat_AsDouble(args[1]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0)
+        return NULL;
+    size_t rows = 1, n = (size_t)view.len / 8, wide = n;
+    int ok = view.itemsize == 8 && (uintptr_t)view.buf % sizeof(double) == 0;
+    if (ok && !PyBuffer_IsContiguous(&view, 'A')) { /* rows that start at cache lines */
+        ok = view.ndim == 2 && view.strides[1] == 8 && view.strides[0] % 8 == 0 &&
+             view.strides[0] >= 8 * view.shape[1];
+        rows = ok ? (size_t)view.shape[0] : 0;
+        n = ok ? (size_t)view.shape[1] : 0;
+        wide = ok ? (size_t)view.strides[0] / 8 : 0;
+    }
+    if (ok) {
+#ifdef HAVE_AVX2
+        if (with_avx2)
+            settle_avx2(rows, n, wide, weight, quantum, view.buf);
+        else
+#endif
+            settle_any(rows, n, wide, weight, quantum, view.buf);
+    }
+    return release(&view, 1, ok, 1);
+}
+
 PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
 static PyObject *detect_cpu(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -958,6 +1031,7 @@ static PyObject *use_plain_loops(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 static PyMethodDef methods[] = {
     {"grid_rows", (PyCFunction)(void (*)(void))grid_rows, METH_FASTCALL, grid_rows_doc},
     {"column_sums", (PyCFunction)(void (*)(void))column_sums, METH_FASTCALL, column_sums_doc},
+    {"settle_sums", (PyCFunction)(void (*)(void))settle_sums, METH_FASTCALL, settle_sums_doc},
     {"tally", tally, METH_NOARGS, tally_doc},
     {"detect_cpu", detect_cpu, METH_NOARGS, detect_doc},
     {"use_plain_loops", use_plain_loops, METH_NOARGS, plain_doc},

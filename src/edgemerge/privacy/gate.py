@@ -5,6 +5,9 @@ few of them. So a release must cover enough fresh samples: those learnt since th
 patterns split or join, samples move between them. Fresh samples then count from the move, and all
 patterns that changed are released together; otherwise samples would be counted twice. If none of a
 pattern's samples was ever released, all of them are fresh.
+
+Enough is 16 times N, so that members of a release are hard to recognise by their loss, and so many
+that the sums have fewer numbers than the samples: else the samples are the solution of equations.
 """
 
 from __future__ import annotations
@@ -13,6 +16,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
+
+from edgemerge.core.projection import Projection
+
+DEFAULT_GATE = 16.0  # samples for each hidden value
+
+
+def min_unsolvable(projection: Projection) -> int:
+    """Return the fewest samples with more unknown numbers than the sums U, V, C and S have.
+
+    k samples of n inputs are k·n unknowns; the sums are N(N+1)/2 + N·n + 2n equations.
+
+    Args:
+        projection: What all devices share.
+
+    >>> min_unsolvable(Projection(n_inputs=3, n_hidden=16))
+    64
+    """
+    N, n = projection.n_hidden, projection.n_inputs
+    return (N * (N + 1) // 2 + N * n + 2 * n) // n + 1
+
+
+def min_fresh_samples(projection: Projection, gate: float | None = None) -> float:
+    """Return the fresh samples that a release must cover.
+
+    Args:
+        projection: What all devices share.
+        gate: So many times N instead, chosen by a person who knows what that reveals; None (the
+            default): 16 times N, and more than can be solved for.
+
+    >>> min_fresh_samples(Projection(n_inputs=8, n_hidden=16))
+    256.0
+    >>> min_fresh_samples(Projection(n_inputs=3, n_hidden=128))
+    2883
+    """
+    if gate is not None:
+        return gate * projection.n_hidden
+    return max(DEFAULT_GATE * projection.n_hidden, min_unsolvable(projection))
 
 
 @dataclass(frozen=True, eq=False)

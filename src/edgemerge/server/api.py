@@ -36,7 +36,12 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import DiskFullError
 from edgemerge.server.faults import put_fault
-from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_pattern_name
+from edgemerge.server.fleets import (
+    NAME_PATTERN,
+    Fleet,
+    default_min_devices,
+    must_be_pattern_name,
+)
 from edgemerge.server.http import (
     ETAG_HEADER,
     NOT_MODIFIED,
@@ -81,14 +86,19 @@ from edgemerge.server.schemas import (
     CohortRequest,
     CohortResponse,
     CommentRequest,
+    ConfigurationRequest,
+    ConfigurationResponse,
+    ConfigurationVersionResponse,
     Conflict,
     ContributionList,
     ContributionSummary,
     DecideRequest,
     DesiredAdoption,
+    DesiredConfiguration,
     DesiredResponse,
     DesiredReview,
     DesiredSettings,
+    DeviceConfigurationState,
     DeviceResponse,
     Dropped,
     Enrolment,
@@ -126,7 +136,13 @@ from edgemerge.server.schemas import (
     WaitingResponse,
 )
 from edgemerge.server.service import FleetCounts, Service
-from edgemerge.server.settings import DeviceSettings, settings_state
+from edgemerge.server.settings import (
+    EVERY_DEVICE,
+    ConfigurationVersion,
+    DeviceSettings,
+    configuration_state,
+    settings_state,
+)
 from edgemerge.server.trust import WaitingContribution
 from edgemerge.wire.codec import pack
 
@@ -172,7 +188,7 @@ class Push(NamedTuple):
                 received = await _decode_and_check(data, agreed, self.key, limiter, kind)
                 now = service.clock()
                 submitted = service.writer.submit(
-                    lambda tx: store(tx, agreed, received, caller, now)
+                    lambda tx: store(tx, agreed, received, caller, now), agreed.name
                 )
                 result = await wrap_future(submitted)
             except EdgemergeError:
@@ -330,7 +346,8 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
     answer = {"every_s": service.history.every_s(now), "choice": revision, "desired": revision}
-    return JSONResponse({**answer, "monitor": True, "settings": True, "problems": True})
+    takes = ("monitor", "settings", "problems", "configuration")
+    return JSONResponse({**answer, **dict.fromkeys(takes, True)})
 
 
 async def _reporting_device(service: Service, token: str, fleet: str, device: str) -> Caller:
@@ -409,9 +426,13 @@ def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
     forms += [(number, [each.model_copy(update={"comment": ""})]) for each in reviews[:1]]
     for excluded, some in forms:
         adopt = DesiredAdoption(devices=devices, excluded=excluded)
-        settings = DesiredSettings(**found.settings)
         document = DesiredResponse(
-            format=1, revision=found.revision, adopt=adopt, reviews=some, settings=settings
+            format=1,
+            revision=found.revision,
+            adopt=adopt,
+            reviews=some,
+            settings=DesiredSettings(**found.settings),
+            configuration=DesiredConfiguration(**found.configuration),
         )
         data = document.model_dump_json().encode()
         if len(data) <= MAX_DESIRED_BYTES:
@@ -510,7 +531,7 @@ def list_known_faults(fleet: Name, _caller: Operator, service: ServiceDep) -> li
     """Return a fleet's known faults without their numbers, the largest first."""
     agreed, found = service.faults.known(fleet)
     return [
-        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.min_devices)
+        FaultSummary(**fault.plain(), told=len(fault.devices) >= agreed.devices_needed)
         for fault in found
     ]
 
@@ -535,6 +556,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
         epoch=fleet.epoch,
         created=fleet.created,
         trust=fleet.trust,
+        released=counts.released,
     )
 
 
@@ -562,19 +584,26 @@ async def create_fleet(
     request: Request,
     response: Response,
     reads: Reads = "totals",
-    least: Annotated[int, Query(ge=1, le=10_000)] = 1,
+    least: Annotated[int | None, Query(ge=1, le=10_000)] = None,
     growing: Annotated[bool, Query()] = False,
     trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
 ) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share.
 
-    Without `trust` a new fleet trusts its members, and one that is there keeps what it has.
+    With `reads=totals` a device gets no sum, and no difference of two sums, that is about fewer
+    than `least` other devices, 3 if not given; with 1 it gets every change at once. Where devices
+    may read single contributions, `least` is 1 if not given.
+
+    Without `trust` a new fleet trusts its members; without `trust` and `least`, one that is there
+    keeps what it has.
     """
     rule = str(Trust.parse(trust or "members"))
+    few = default_min_devices(reads) if least is None else least
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
-        made = Fleet(fleet, data, reads, least, growing, 0, service.clock(), rule)
+        made = Fleet(fleet, data, reads, few, growing, 0, service.clock(), rule)
         await run_in_thread(lambda: _must_fit(made, load))
-        new = await run_in_thread(lambda: service.create(made, caller, any_trust=trust is None))
+        same = {"any_trust": trust is None, "any_min_devices": least is None}
+        new = await run_in_thread(lambda: service.create(made, caller, **same))
     response.status_code = 201 if new else 200
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
 
@@ -874,6 +903,104 @@ def _settings_json(service: Service, fleet: str, device: str) -> SettingsRespons
         for each in versions
     ]
     return SettingsResponse(**now.plain, state=state, why=why, versions=listed)
+
+
+CONFIGURATION_PATH = "/fleets/{fleet}/configuration"
+DEVICE_CONFIGURATION_PATH = "/fleets/{fleet}/devices/{device}/configuration"
+CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 413, 422, 503, 507)
+UNDO_PROBLEMS = problem_responses(401, 403, 404, 409, 422, 503, 507)
+ConfigurationBody = Annotated[ConfigurationRequest, Depends(json_request(ConfigurationRequest))]
+
+
+@router.get(CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
+def get_configuration(fleet: Name, _caller: Operator, service: ServiceDep) -> ConfigurationResponse:
+    """Return the configuration of a fleet's agents, and what became of it on each device."""
+    return _configuration_json(service, fleet)
+
+
+@router.put(
+    CONFIGURATION_PATH,
+    responses=CHANGE_PROBLEMS,
+    openapi_extra=json_body_schema(ConfigurationRequest),
+)
+async def change_configuration(
+    fleet: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
+) -> ConfigurationResponse:
+    """Replace the configuration of a fleet's agents; each applies it once, when it next reports."""
+    act = service.configurations.change
+    await run_in_thread(lambda: act(fleet, EVERY_DEVICE, body, caller))
+    return await run_in_thread(lambda: _configuration_json(service, fleet))
+
+
+@router.delete(CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
+def undo_configuration(
+    fleet: Name, version: Number, caller: Operator, service: ServiceDep
+) -> ConfigurationResponse:
+    """Go back to the configuration before a version, which must be the newest; twice is once."""
+    service.configurations.undo(fleet, EVERY_DEVICE, version, caller)
+    return _configuration_json(service, fleet)
+
+
+@router.get(DEVICE_CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
+def get_device_configuration(
+    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+) -> ConfigurationResponse:
+    """Return what was set for one device, on top of the fleet's, and what became of it."""
+    return _configuration_json(service, fleet, device)
+
+
+@router.put(
+    DEVICE_CONFIGURATION_PATH,
+    responses=CHANGE_PROBLEMS,
+    openapi_extra=json_body_schema(ConfigurationRequest),
+)
+async def change_device_configuration(
+    fleet: Name, device: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
+) -> ConfigurationResponse:
+    """Replace what is set for one device, on top of the fleet's configuration."""
+    act = service.configurations.change
+    await run_in_thread(lambda: act(fleet, device, body, caller))
+    return await run_in_thread(lambda: _configuration_json(service, fleet, device))
+
+
+@router.delete(DEVICE_CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
+def undo_device_configuration(
+    fleet: Name, device: Name, version: Number, caller: Operator, service: ServiceDep
+) -> ConfigurationResponse:
+    """Go back to what was set for one device before a version; twice is once."""
+    service.configurations.undo(fleet, device, version, caller)
+    return _configuration_json(service, fleet, device)
+
+
+def _configuration_json(
+    service: Service, fleet: str, device: str = EVERY_DEVICE
+) -> ConfigurationResponse:
+    versions = service.configurations.versions(fleet, device)
+    listed = [
+        ConfigurationVersionResponse(
+            **{k: v for k, v in asdict(each).items() if k not in ("epoch", "device")}
+        )
+        for each in versions
+    ]
+    states = []
+    for name, wanted in service.configurations.wanted(fleet).items():
+        if device in (EVERY_DEVICE, name):
+            latest = service.history.latest(fleet, name)
+            reported = latest.status.configuration if latest else None
+            state, why = configuration_state(wanted["version"], reported)
+            states.append(
+                DeviceConfigurationState(
+                    device=name,
+                    version=wanted["version"],
+                    in_force=reported.version if reported else 0,
+                    state=state,
+                    why=why,
+                )
+            )
+    now = versions[0] if versions else ConfigurationVersion()
+    return ConfigurationResponse(
+        version=now.version, tables=dict(now.tables), versions=listed, devices=states
+    )
 
 
 @router.delete(

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,25 @@ class Entry:
 def append(
     tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
 ) -> None:
-    """Add an entry in the transaction of the change that it records: both happen, or neither."""
-    tx.lock("audit")
-    last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
+    """Add an entry in the transaction of the change that it records: both happen, or neither.
+
+    It is written just before the commit. All fleets wait for each other there, because the log is
+    one chain; so it must be short.
+    """
     text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
-    entry = Entry(last[0] + 1, at, actor, action, fleet, subject, text, last[1], "")
+    tx.at_end(lambda: _seal(tx, Entry(0, at, actor, action, fleet, subject, text, "", "")))
+
+
+def head(tx: Transaction) -> tuple[int, str]:
+    """Return the number and hash of the last entry."""
+    seq, sealed = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
+    return int(seq), str(sealed)
+
+
+def _seal(tx: Transaction, entry: Entry) -> None:
+    tx.lock("audit")
+    seq, previous = head(tx)
+    entry = replace(entry, seq=seq + 1, previous=previous)
     values = (*tuple(asdict(entry).values())[:-1], entry_hash(asdict(entry)))
     failpoint("server-before-audit")
     tx.run(f"insert into audit ({AUDIT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
@@ -109,7 +123,8 @@ class HeadFile:
     """The head of the audit log, kept outside of the database.
 
     Once the log lacks an entry that it had, the file is left as it is, so that a later look finds
-    the same; an operator who knows why (a backup was restored) removes it.
+    the same. Restoring a backup writes it anew, and leaves an entry in the log; an operator who
+    knows another reason removes it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -121,16 +136,19 @@ class HeadFile:
         """Compare the log with the head in the file, and write down the new one."""
         if self._path is None:
             return
-        last = tx.one("select seq, hash from audit order by seq desc limit 1") or (0, FIRST_HASH)
+        last = head(tx)
         known = self._read()
         problem = None if known is None else _missing(tx, *known, length=last[0])
         if problem is not None:
             if self.problem is None:
                 log.error("the audit log was cut or rewritten", extra={"values": {"why": problem}})
-            self.problem = f"{problem}: if a backup was restored, remove {self._path.name}"
+            self.problem = (
+                f"{problem}: if you know why, remove {self._path.name}; `edgemerge restore` "
+                "continues it by itself"
+            )
             return
         self.problem = None
-        if known == tuple(last):
+        if known == last:
             return
         try:
             write_atomically(f"{last[0]} {last[1]}\n".encode(), self._path)

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from edgemerge.certificates import split_token
 from edgemerge.core.errors import DeniedError, UnavailableError, UnknownError
 from edgemerge.server import audit
-from edgemerge.server.db.base import Database, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, Transaction, Writer
 
 TOKEN_PREFIXES = {"operator": "emo_", "invitation": "emi_", "device": "emd_"}
 

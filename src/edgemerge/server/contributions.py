@@ -36,9 +36,10 @@ from edgemerge.wire.codec import decode, decode_with_form
 
 CONTRIBUTION_COLUMNS = (
     "device, incarnation, pattern, revision, samples, bytes, digest, form, received,"
-    " body, counted, counted_digest, part, load"
+    " body, counted, counted_digest, part, load, epoch"
 )
 WHERE_KEY = "fleet = ? and device = ? and incarnation = ? and pattern = ?"
+IS_NOT_RELEASED = "not exists (select 1 from released where released.body = bodies.id)"
 IS_UNCOUNTED = "(body is null or counted is null or body <> counted)"
 MAX_PER_DEVICE = 256  # contributions of one device, over all its patterns and incarnations
 PROFILES_BYTES = 256 * 2**20  # of solved profiles in memory
@@ -69,6 +70,7 @@ class StoredContribution:
     counted_digest: str | None = None
     part: int = 0
     load: float = 0.0
+    epoch: int = 0
 
     @property
     def key(self) -> Key:
@@ -130,10 +132,14 @@ def list_stored(tx: Transaction, fleet: str, device: str | None = None) -> list[
 def current_contributions(
     contributions: Sequence[StoredContribution], device: str
 ) -> list[StoredContribution]:
-    """Return the contributions of a device's newest incarnation; others are pulled."""
+    """Return the contributions of the incarnation in which a device pushed last.
+
+    Others are pulled. The highest number is not always that: it is the time at which an incarnation
+    began, by a clock that may have been wrong.
+    """
     mine = [stored for stored in contributions if stored.device == device and stored.samples > 0]
-    newest = max((stored.incarnation for stored in mine), default=0)
-    return [stored for stored in mine if stored.incarnation == newest]
+    last = max(mine, key=lambda stored: (stored.epoch, stored.incarnation), default=None)
+    return [stored for stored in mine if last and stored.incarnation == last.incarnation]
 
 
 def list_uncounted(tx: Transaction, fleet: str, limit: int) -> list[StoredContribution]:
@@ -200,7 +206,7 @@ def store(
     new = received.contribution
     old = tx.one(f"select body, counted from contributions where {WHERE_KEY}", fleet, *new.key)
     if old and old[0] is not None and old[0] != old[1]:  # in no sum: it is not needed again
-        tx.run("delete from bodies where id = ?", old[0])
+        tx.run(f"delete from bodies where id = ? and {IS_NOT_RELEASED}", old[0])
     made = tx.rows("insert into bodies (data) values (?) returning id", received.data)
     failpoint("server-in-put")
     tx.run(
@@ -222,7 +228,7 @@ def drop_device(tx: Transaction, fleet: str, device: str, incarnation: int | Non
     where = f"where fleet = ? and device = ?{only} and body is not null"
     of = (fleet, device, *values)
     uncounted = f"select body from contributions {where} and (counted is null or counted <> body)"
-    tx.run(f"delete from bodies where id in ({uncounted})", *of)
+    tx.run(f"delete from bodies where id in ({uncounted}) and {IS_NOT_RELEASED}", *of)
     failpoint("server-in-drop")
     found = tx.run(f"update contributions set body = null, load = 0 {where}", *of)
     tx.run("delete from contributions where fleet = ? and body is null and counted is null", fleet)
@@ -232,7 +238,7 @@ def drop_device(tx: Transaction, fleet: str, device: str, incarnation: int | Non
 def mark_counted(tx: Transaction, fleet: str, stored: StoredContribution, part: int) -> None:
     """Record that the totals now hold the newest of this key, in this part."""
     if stored.counted is not None and stored.counted != stored.body:
-        tx.run("delete from bodies where id = ?", stored.counted)
+        tx.run(f"delete from bodies where id = ? and {IS_NOT_RELEASED}", stored.counted)
     if stored.body is None:
         tx.run(f"delete from contributions where {WHERE_KEY}", fleet, *stored.key)
     else:

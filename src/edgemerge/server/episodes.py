@@ -26,8 +26,7 @@ import numpy as np
 from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import (
     CLOCK_STEP_S,
     DAY_S,
@@ -261,14 +260,14 @@ def merge_reported(
         row = replace(
             row,
             incarnation=said.incarnation,
-            began=episode.began,
+            began=_began(row, episode),
             inputs=tuple(episode.inputs) or row.inputs,
             pattern=episode.pattern or row.pattern,
             fault=episode.fault,
             like=episode.like,
         )
     if episode.ended is not None:
-        ended = episode.ended if newer or row.ended is None else row.ended
+        ended = _ended(row.began, episode, said) if newer or row.ended is None else row.ended
         closed = said.heard if row.closed is None else min(row.closed, said.heard)
         row = replace(row, ended=ended, closed=closed)
     elif row.closed is not None and said.heard > row.closed:
@@ -281,6 +280,20 @@ def merge_reported(
         reported=min(row.reported, said.heard),
         heard=max(row.heard, said.heard),
     )
+
+
+def _began(row: StoredEpisode, episode: ReportedEpisode) -> float:
+    """Return when an episode began; if the device's clock jumped, as near to its first report."""
+    if abs(episode.began - row.began) <= SAME_BEGIN_S:
+        return episode.began
+    return min(row.began, episode.began, key=lambda at: abs(row.reported - at))
+
+
+def _ended(began: float, episode: ReportedEpisode, said: EpisodeReport) -> float | None:
+    """Return when an episode ended: after it began, and before that was heard, if clocks jump."""
+    if episode.ended is None:
+        return None
+    return max(began, min(episode.ended, said.heard))
 
 
 def merge_absent(row: StoredEpisode, said: EpisodeReport) -> StoredEpisode:
@@ -692,7 +705,7 @@ class EpisodeService:
             after = replace(row, comment=words, commented=now, commented_by=by)
             return _update(tx, fleet, row, after, now)
 
-        return self._writer.write(change)
+        return self._writer.write(change, fleet=fleet)
 
     def _is_new(self, known: Remembered | None, said: EpisodeReport) -> bool:
         if known is None or known.notable != said.notable:
@@ -710,7 +723,7 @@ class EpisodeService:
             return store_report(tx, said, scores)
 
         try:
-            self._writer.submit(change).add_done_callback(partial(self._done, said))
+            self._writer.submit(change, said.fleet).add_done_callback(partial(self._done, said))
         except EdgemergeError:  # the next report brings it again
             self._release(key)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any
@@ -17,7 +20,8 @@ from edgemerge.core.errors import DeniedError, FormatError, RejectedError
 from edgemerge.core.faults import MAX_PER_DEVICE, Faults, KnownFault
 from edgemerge.core.ledger import Contribution, Key, Ledger, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.server import fleets
+from edgemerge.core.stats import Stats
+from edgemerge.server import fleets, releases
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import Rules, RulesCache
 from edgemerge.server.contributions import (
@@ -26,10 +30,17 @@ from edgemerge.server.contributions import (
     ReceivedContribution,
     StoredContribution,
     lock_fleet,
+    read_contribution,
     record_put,
     refuse_put,
 )
-from edgemerge.server.db.base import Database, Transaction, ValueDamagedError
+from edgemerge.server.db.base import (
+    Database,
+    DiskFullError,
+    Transaction,
+    ValueDamagedError,
+    Writer,
+)
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import PullResult
 from edgemerge.wire.codec import decode, encode
@@ -142,11 +153,12 @@ def allowed(
 class FaultService:
     """Answers pulls of faults, and lists a fleet's known faults; any thread may call."""
 
-    def __init__(self, database: Database, rules: RulesCache) -> None:
+    def __init__(self, database: Database, writer: Writer, rules: RulesCache) -> None:
         """Start with empty caches."""
-        self._database, self._rules = database, rules
+        self._database, self._writer, self._rules = database, writer, rules
         self._groups: OrderedDict[str, tuple[str, list[list[Contribution]]]] = OrderedDict()
         self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._new = releases.NewDevices()
         self._lock = Lock()
 
     def pull(self, name: str, selection: Selection, caller: Caller, tag: str | None) -> PullResult:
@@ -163,11 +175,12 @@ class FaultService:
         """
         with self._database.reading() as tx:
             fleet = fleets.get(tx, name)
-            picks = selection.devices is not None or bool(selection.without)
-            if picks and not caller.is_operator and fleet.read_mode == "totals":
-                raise DeniedError(
-                    f"{name} tells only totals: choosing would give single devices away"
-                )
+        picks = selection.devices is not None or bool(selection.without)
+        if picks and not caller.is_operator and fleet.read_mode == "totals":
+            raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
+        if fleet.releases_totals and not caller.is_operator:
+            return self._pull_released(name, selection.receiver, tag)
+        with self._database.reading() as tx:
             stored = list_faults(tx, name)
             rules = self._rules.rules(tx, name)
             keys = set(allowed(selection.matching(stored), selection.receiver, rules))
@@ -185,6 +198,66 @@ class FaultService:
                 data = encode(Faults.of_groups(some, fleet.projection, min_devices=least))
                 self._remember(self._answers, found, data)
         return PullResult(found, data)
+
+    def _pull_released(self, name: str, receiver: str | None, tag: str | None) -> PullResult:
+        """Answer from released faults alone, as `server.releases` does for what is normal."""
+        with self._database.reading() as tx:
+            pending = bool(self._changes(tx, fleets.get(tx, name)))
+        if pending:
+            with suppress(DiskFullError):  # then nothing new is told
+                self._writer.write(lambda tx: self._release(tx, name), fleet=name)
+        with self._database.reading() as tx:
+            fleet, rules = fleets.get(tx, name), self._rules.rules(tx, name)
+            gone = self._changes(tx, fleet).withdrawn
+            held = releases.load_releases(tx, name, "fault")
+            held = [each for each in held if each.number not in gone]
+            given = releases.given_releases(held, rules, receiver, grouped=True)
+            words = [fleet.name, fleet.projection.fingerprint, "released"]
+            words += [_digest(each.others(receiver)) for each in given]
+            found = sha256("\n".join(words).encode()).hexdigest()
+            if found == tag:
+                return PullResult(found, None)
+            with self._lock:
+                data = self._answers.get(found)
+            if data is None:
+                groups = (
+                    [read_contribution(tx, one, fleet.projection) for one in each.others(receiver)]
+                    for each in given
+                )
+                data = encode(Faults.of_groups(groups, fleet.projection))
+                self._remember(self._answers, found, data)
+        return PullResult(found, data)
+
+    def _changes(self, tx: Transaction, fleet: Fleet) -> releases.Changes:
+        """Decide which released faults to withdraw, and which groups to release."""
+        stored = list_faults(tx, fleet.name)
+        keys = set(allowed(stored, None, self._rules.rules(tx, fleet.name)))
+        rows = {each.key: each for each in stored if each.key in keys}
+        held = releases.load_releases(tx, fleet.name, "fault")
+        gone = releases.find_withdrawn(held, rows, Rules())
+        known = releases.released_revisions(tx, fleet.name, "fault")
+        read = partial(_read_sums, tx, fleet)
+        made = []
+        for group in self._grouped(tx, fleet, stored):
+            members = [rows[note.key] for note in group if note.key in rows]
+            if len(self._new.of(members, known, read)) >= fleet.devices_needed:
+                made.append((False, members))
+        return releases.Changes(frozenset(gone), tuple(made))
+
+    def _release(self, tx: Transaction, name: str) -> None:
+        tx.lock(f"fleet {name}")
+        fleet = fleets.get(tx, name)
+        changes = self._changes(tx, fleet)
+        releases.withdraw(tx, name, changes.withdrawn, "fault")
+        number = max((e.number for e in releases.load_releases(tx, name, "fault")), default=0)
+        for _, members in changes.made:
+            number += 1
+            notes = [read_fault(tx, name, each, fleet.projection) for each in members]
+            kept = [replace(each, body=_copy_body(tx, name, each)) for each in members]
+            made = releases.Release(number, fleet.epoch, pooled=False, members=tuple(kept))
+            stats = Stats.total(fleet.projection, (note.stats for note in notes))
+            content = partial(self._new.content, read=partial(_read_sums, tx, fleet))
+            releases.store_release(tx, name, made, stats, content, "fault")
 
     def known(self, name: str) -> tuple[Fleet, list[KnownFault]]:
         """Return a fleet and all its known faults, as an operator may see them."""
@@ -217,6 +290,17 @@ class FaultService:
             cache.move_to_end(key)
             while len(cache) > MAX_CACHED:
                 cache.popitem(last=False)
+
+
+def _read_sums(tx: Transaction, fleet: Fleet, stored: StoredContribution) -> Stats:
+    return read_fault(tx, fleet.name, stored, fleet.projection).stats
+
+
+def _copy_body(tx: Transaction, fleet: str, stored: StoredContribution) -> int:
+    """Keep the bytes of a fault beside those of contributions: its next revision replaces them."""
+    row = tx.one(f"select data from faults where {WHERE_KEY}", fleet, *stored.key)
+    made = tx.rows("insert into bodies (data) values (?) returning id", row[0] if row else b"")
+    return int(made[0][0])
 
 
 def _digest(stored: Collection[StoredContribution]) -> str:

@@ -39,6 +39,7 @@ FLEET_TABLES = (
         "approvals",
         "choices",
         "cohorts",
+        "configurations",
         "contributions",
         "devices",
         "episodes",
@@ -52,10 +53,15 @@ FLEET_TABLES = (
         "merges",
         "minutes",
     ),
-    *("notices", "quarters", "receivers", "reports", "reviews", "rings", "settings", "told"),
-    *("totals", "fleets"),
+    *("notices", "quarters", "receivers", "released", "released_revisions", "releases", "reports"),
+    *("reviews", "rings", "settings", "told", "totals", "fleets"),
 )
 MAX_HEADER_BYTES = 65_536  # bytes of a contribution beside its numbers
+
+
+def default_min_devices(read_mode: str) -> int:
+    """Return `min_devices` of a new fleet; single contributions need no protection in sums."""
+    return 3 if read_mode == "totals" else 1
 
 
 class ExistsError(SettingError):
@@ -71,7 +77,8 @@ class Fleet:
         projection_bytes: The projection that all its devices share, encoded.
         read_mode: What a device may pull: "totals", or single "contributions", too; "masked":
             totals that the server cannot open for single devices (`server.masked`).
-        min_devices: The fewest devices of which a sum is given, the caller not counted.
+        min_devices: The fewest devices of which a sum, or the difference of two sums, is given,
+            the caller not counted.
         growing_only: Whether a new revision must have learnt at least what the last one had.
         epoch: Rises with every change of contributions or choices.
         created: When the fleet was created, in Unix seconds.
@@ -93,6 +100,16 @@ class Fleet:
         return _projection(self.projection_bytes)
 
     @property
+    def releases_totals(self) -> bool:
+        """Whether devices are given only totals that were released, see `server.releases`."""
+        return self.read_mode == "totals" and self.min_devices > 1
+
+    @property
+    def devices_needed(self) -> int:
+        """Of how many devices a sum must be; of a release, one of them may be the caller."""
+        return self.min_devices + self.releases_totals
+
+    @property
     def max_contribution_bytes(self) -> int:
         """The most bytes that one contribution may have: U, V, C, S, the projection, a header."""
         N, n = self.projection.n_hidden, self.projection.n_inputs
@@ -108,20 +125,31 @@ def _projection(data: bytes) -> Projection:
     return found
 
 
-def create(tx: Transaction, fleet: Fleet, *, any_trust: bool = False) -> bool:
-    """Create a fleet; return False if the same one exists already, perhaps with another trust."""
+def create(
+    tx: Transaction, fleet: Fleet, *, any_trust: bool = False, any_min_devices: bool = False
+) -> bool:
+    """Create a fleet; return False if the same one exists already.
+
+    Args:
+        tx: The transaction to write in.
+        fleet: What it agrees on.
+        any_trust: Whether one that exists may have another trust.
+        any_min_devices: Whether it may have another `min_devices`: the default was once 1.
+    """
     Trust.parse(fleet.trust)
     known = find(tx, fleet.name)
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
             f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
-            " (select coalesce(max(seq), 0) from audit), ?, ?)",
+            " (select coalesce(max(seq), 0) from audit) + ?, ?, ?)",
             *(fleet.name, fleet.projection_bytes, fleet.read_mode, fleet.min_devices),
-            *(int(fleet.growing_only), fleet.created, fleet.trust),
+            *(int(fleet.growing_only), tx.steps_at_end, fleet.created, fleet.trust),
         )
         return True
     trust = fleet.trust if any_trust else known.trust  # it is no agreement, and can be changed
-    if replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust) != fleet:
+    least = fleet.min_devices if any_min_devices else known.min_devices
+    same = replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust, min_devices=least)
+    if same != fleet:
         raise ExistsError(
             f"a fleet {fleet.name} is there already and has agreed on something else: "
             "choose another name, or delete it first; its trust can be changed"
@@ -155,7 +183,8 @@ def delete(tx: Transaction, name: str) -> None:
         raise UnknownError(f"no fleet {name}: nothing was deleted")
     bodies = "from contributions where fleet = ?"
     ids = f"select body {bodies} union select counted {bodies}"
-    tx.run(f"delete from bodies where id in ({ids})", name, name)
+    ids += " union select body from released where fleet = ?"
+    tx.run(f"delete from bodies where id in ({ids})", name, name, name)
     for table in FLEET_TABLES:
         tx.run(f"delete from {table} where fleet = ?", name)
 
@@ -170,6 +199,17 @@ def trust_epoch(tx: Transaction, name: str) -> int:
     """Return the epoch at which the trust was changed, 0 if it never was."""
     row = tx.one("select trust_epoch from fleets where fleet = ?", name)
     return int(row[0]) if row else 0
+
+
+def is_by_pattern(tx: Transaction, name: str) -> bool:
+    """Return whether totals are released by pattern: whether a device ever asked for patterns."""
+    row = tx.one("select by_pattern from fleets where fleet = ?", name)
+    return bool(row and row[0])
+
+
+def store_by_pattern(tx: Transaction, name: str) -> None:
+    """Release totals by pattern from now on."""
+    tx.run("update fleets set by_pattern = 1 where fleet = ?", name)
 
 
 def next_epoch(tx: Transaction, name: str) -> int:

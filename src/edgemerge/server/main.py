@@ -31,13 +31,14 @@ from edgemerge import __version__
 from edgemerge.certificates import ServerCertificate, split_token
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.daemon import notify
-from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, is_loopback
+from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
 from edgemerge.server.auth import TOKEN_PREFIXES, new_token
+from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
-from edgemerge.server.db.migrations import connect
+from edgemerge.server.db.migrations import beside_database, connect
 from edgemerge.server.episodes import KEEP_DAYS
 from edgemerge.server.http import (
     ErrorAnswer,
@@ -166,7 +167,11 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-content-type-options", b"nosniff"),
+                    (TIMELINE_HEADER.encode(), self._service.timeline.encode()),
+                ]
                 certificate = self._service.certificate
                 if certificate is not None and certificate.next_pin is not None:
                     announced = (NEXT_CERTIFICATE_HEADER.encode(), certificate.next_pin.encode())
@@ -207,7 +212,6 @@ log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TOKEN_FILE_SUFFIX = ".operator-token"
 TLS_FILE_SUFFIX = ".tls.pem"
-AUDIT_HEAD_SUFFIX = ".audit-head"
 REFRESH_TICKS = 20  # of a tenth of a second each: how often the certificate's files are looked at
 MIN_TOKEN_CHARS = 20  # characters of a token
 TOKEN_WRITE_TIMEOUT_S = 2.0  # in which another server has written a token for sure
@@ -245,7 +249,7 @@ def serve(
     service = Service(
         connect(database),
         certificate=certificate,
-        audit_head_file=audit_head_file or beside_database(database, AUDIT_HEAD_SUFFIX),
+        audit_head_file=audit_head_file or default_head_file(database),
         history_days=history_days,
         episode_days=episode_days,
         secrets_folder=secrets_folder,
@@ -389,13 +393,6 @@ def default_tls_file(database: str) -> Path:
             "for its certificate: give --tls-file, or --tls-cert and --tls-key, or --insecure"
         )
     return file
-
-
-def beside_database(database: str, suffix: str) -> Path | None:
-    """Return the file with this suffix beside a database; None if the database is not a file."""
-    if database.startswith(("postgres://", "postgresql://")):
-        return None
-    return Path(database.removeprefix("sqlite:///") + suffix)
 
 
 def default_token_file(database: str) -> Path | None:

@@ -43,8 +43,7 @@ from edgemerge.privacy.masking import (
 )
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, Transaction, Writer
 from edgemerge.server.fleets import ExistsError, Fleet
 from edgemerge.wire.admission import admit
 
@@ -132,7 +131,7 @@ class MaskedService:
                     f"edgemerge fleet forget-keys {fleet} {member.name}"
                 )
 
-        self._writer.write(change)
+        self._writer.write(change, fleet=fleet)
 
     def forget_keys(self, fleet: str, device: str, caller: Caller) -> None:
         """Let a device register new keys; it is in no epoch until a cohort is formed with them.
@@ -149,7 +148,7 @@ class MaskedService:
                 raise UnknownError(f"{device} has no keys in {fleet}")
             self._audit(tx, caller, "forget keys", fleet, device)
 
-        self._writer.write(change)
+        self._writer.write(change, fleet=fleet)
 
     def form(
         self,
@@ -202,7 +201,7 @@ class MaskedService:
                 self._audit(tx, caller, "form cohort", fleet, str(number), **about)
             return found
 
-        return self._writer.write(change)
+        return self._writer.write(change, fleet=fleet)
 
     def cohorts(self, fleet: str) -> list[tuple[int, Cohort, Epoch]]:
         """Return the cohorts of a fleet that have not ended, each with its latest epoch.
@@ -393,12 +392,12 @@ class MaskedService:
                 sql = "update epochs set began = ? where fleet = ? and epoch = ?"
                 tx.run(sql, self._clock(), fleet, number)
 
-        self._writer.write(change)
+        self._writer.write(change, fleet=fleet)
 
     def _advance(self, fleet: str, in_cohort: int, cohort: Cohort) -> Epoch:
         """Move the epoch of a cohort on if it is time; return where it is."""
         now = self._clock()
-        epoch = self._writer.write(lambda tx: _move(tx, fleet, in_cohort, cohort, now))
+        epoch = self._writer.write(lambda tx: _move(tx, fleet, in_cohort, cohort, now), fleet=fleet)
         if epoch.state != "keeping":
             return epoch
         return self._try_to_open(fleet, in_cohort, cohort, epoch)
@@ -457,7 +456,7 @@ class MaskedService:
             self._audit(tx, None, "open total", fleet, f"epoch {epoch.number}", **about)
             return _latest(tx, fleet, in_cohort)
 
-        return self._writer.write(change)
+        return self._writer.write(change, fleet=fleet)
 
     def _fail(self, fleet: str, in_cohort: int, epoch: Epoch, why: str) -> Epoch:
         log.warning("an epoch failed", extra={"values": {"fleet": fleet, "why": why}})
@@ -469,7 +468,7 @@ class MaskedService:
                 self._audit(tx, None, "fail epoch", fleet, f"epoch {epoch.number}", why=why)
             return _latest(tx, fleet, in_cohort)
 
-        return self._writer.write(change)
+        return self._writer.write(change, fleet=fleet)
 
     def _end_cohorts(self, tx: Transaction, fleet: str, now: float) -> None:
         sql = "select epoch from epochs where fleet = ? and state in ('collecting', 'keeping')"

@@ -11,8 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from edgemerge.core.errors import EdgemergeError
 from edgemerge.server.auth import TooManyReportsError
-from edgemerge.server.db.base import Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Transaction, Writer
 from edgemerge.server.reports.history import (
     DeviceCondition,
     History,

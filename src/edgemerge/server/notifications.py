@@ -38,8 +38,7 @@ from edgemerge.failpoints import failpoint
 from edgemerge.files import read_secret
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.history import MAX_RECORDS, History
 from edgemerge.server.reports.model import QUIET_S, LatestReport, device_state
 from edgemerge.server.schemas import (
@@ -357,7 +356,7 @@ class NotificationService:
             _audit(tx, now, caller, "set receiver", fleet, name, **detail, **often)
             return name not in known
 
-        new = self._writer.write(change)
+        new = self._writer.write(change, fleet=fleet)
         self._watch()
         return new
 
@@ -374,7 +373,7 @@ class NotificationService:
                     tx.run(f"delete from {table} where fleet = ?", fleet)
             _audit(tx, now, caller, "remove receiver", fleet, name)
 
-        self._writer.write(change)
+        self._writer.write(change, fleet=fleet)
         self.forget(fleet)
         self._watch()
 
@@ -392,7 +391,7 @@ class NotificationService:
             trouble = _short(error)
         outcome = {"delivered": not trouble}
         self._writer.write(
-            lambda tx: _audit(tx, now, caller, "test receiver", fleet, name, **outcome)
+            lambda tx: _audit(tx, now, caller, "test receiver", fleet, name, **outcome), fleet=fleet
         )
         return trouble
 
@@ -427,7 +426,7 @@ class NotificationService:
             self._recording.add(key)
         find = partial(compare, fleet=fleet, latest=latest, now=now)
         try:
-            future = self._writer.submit(lambda tx: _record(tx, fleet, device, now, find))
+            future = self._writer.submit(lambda tx: _record(tx, fleet, device, now, find), fleet)
         except EdgemergeError:  # too much waits: the next report says it again
             self._recording.discard(key)
         else:
@@ -495,20 +494,17 @@ class NotificationService:
 
     def _sweep(self, now: float) -> None:
         """Find devices that have gone offline, or are back."""
-        found: list[tuple[str, str, Message]] = []
         with self._database.reading() as tx:
-            for fleet in self._watched:
-                found += [(fleet, each.device, each) for each in self._changed(tx, fleet, now)]
-        if not found:
-            return
-
-        def change(tx: Transaction) -> list[Told]:
-            return [_record_state(tx, now, *each) for each in found]
-
-        recorded = self._writer.write(change)
-        with self._lock:
-            for (fleet, device, _), told in zip(found, recorded, strict=True):
-                self._told[fleet, device] = told
+            changed = {fleet: list(self._changed(tx, fleet, now)) for fleet in self._watched}
+        for fleet, found in changed.items():
+            if not found:
+                continue
+            record = partial(_record_states, now=now, fleet=fleet, messages=found)
+            recorded = self._writer.write(record, fleet=fleet)
+            with self._lock:
+                self._told |= {
+                    (fleet, m.device): told for m, told in zip(found, recorded, strict=True)
+                }
 
     def _changed(self, tx: Transaction, fleet: str, now: float) -> Iterable[Message]:
         rows = tx.rows("select device, body from told where fleet = ?", fleet)
@@ -541,13 +537,13 @@ class NotificationService:
         heard = [each for each in notices if receiver.hears(each.message)]
         last = notices[-1].number
         if not heard:
-            self._writer.write(lambda tx: _move_on(tx, receiver, last))
+            self._writer.write(lambda tx: _move_on(tx, receiver, last), fleet=receiver.fleet)
             return
         gathered = now - heard[0].at
         storm = len({each.message.device for each in heard}) >= STORM_DEVICES
         if receiver.failures == 0 and 0.0 <= gathered < (STORM_S if storm else GATHER_S):
             return
-        if not self._writer.write(lambda tx: _claim(tx, receiver, now)):
+        if not self._writer.write(lambda tx: _claim(tx, receiver, now), fleet=receiver.fleet):
             return  # another server was first
         dropped = notices[0].number - receiver.sent - 1
         sending = Thread(
@@ -585,7 +581,7 @@ class NotificationService:
                     values |= {"why": trouble}
                     log.error("a message was refused and is dropped", extra={"values": values})
                 change = _Outcome(last, now + receiver.settings.every_s, 0, trouble)
-            self._writer.write(lambda tx: _finish(tx, receiver, change))
+            self._writer.write(lambda tx: _finish(tx, receiver, change), fleet=receiver.fleet)
         except EdgemergeError as error:  # then its place is claimed for a while, and it is repeated
             values = {"receiver": receiver.name, "problem": str(error)}
             log.warning("a message may be sent again", extra={"values": values})
@@ -743,6 +739,12 @@ def _record(
         sql += " on conflict (fleet, device) do update set body = excluded.body"
         tx.run(sql, fleet, device, after.json)
     return after
+
+
+def _record_states(
+    tx: Transaction, *, now: float, fleet: str, messages: Sequence[Message]
+) -> list[Told]:
+    return [_record_state(tx, now, fleet, each.device, each) for each in messages]
 
 
 def _record_state(tx: Transaction, now: float, fleet: str, device: str, message: Message) -> Told:

@@ -18,8 +18,8 @@ from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.backup import numbers_begin
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
     Decision,
@@ -204,7 +204,7 @@ class ReviewService:
             _must_be_enrolled(tx, fleet, device)
             return _store_new(tx, fleet, device, made, done)
 
-        found = self._writer.write(change)
+        found = self._writer.write(change, fleet=fleet)
         self._changed(fleet)
         return found
 
@@ -229,7 +229,7 @@ class ReviewService:
                     _acknowledge(tx, fleet, each.device, replace(made, episode=number), done)
             return sum(len(each.numbers) for each in found)
 
-        found = self._writer.write(change)
+        found = self._writer.write(change, fleet=fleet)
         self._changed(fleet)
         return found
 
@@ -257,7 +257,7 @@ class ReviewService:
 
         self._settling.add(key)
         try:
-            self._writer.submit(change).add_done_callback(settled)
+            self._writer.submit(change, fleet).add_done_callback(settled)
         except EdgemergeError:  # the next report brings it again
             self._settling.discard(key)
 
@@ -293,7 +293,7 @@ def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int
             f"{MAX_WAITING}: see that it reports"
         )
     # Above all that the device has done, also if this database is older than the device's state.
-    number = max(known[0].number if known else 0, done) + 1
+    number = max(known[0].number if known else 0, done, numbers_begin(tx)) + 1
     made = replace(made, number=number, epoch=fleets.next_epoch(tx, fleet))
     tx.run(
         f"insert into reviews (fleet, device, {REVIEW_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -68,6 +68,7 @@ class FleetSummary(BaseModel):
     epoch: int
     created: float
     trust: str
+    released: str
 
 
 class TrustRequest(StrictRequest):
@@ -428,6 +429,7 @@ MAX_REFUSED_REVIEWS = 64
 MAX_VALUES = 64  # of inputs, the first
 MAX_PROBLEMS = 16
 MAX_REVIEW_NUMBER = 2**53
+MAX_RESTART_TABLES = 8
 MAX_MOMENT = 1e11  # seconds
 
 InputName = Annotated[str, StringConstraints(max_length=200)]
@@ -569,6 +571,18 @@ class ReportedSettings(LenientReport):
     refused: LongText = ""
 
 
+class ReportedConfiguration(LenientReport):
+    """The version of the fleet's configuration in force on a device, and the one it looked at last.
+
+    `refused` says why that one is not in force, `restart` which tables of it wait for a restart.
+    """
+
+    version: Annotated[int, Field(ge=0, le=MAX_REVIEW_NUMBER)] = 0
+    seen: Annotated[int, Field(ge=0, le=MAX_REVIEW_NUMBER)] = 0
+    refused: LongText = ""
+    restart: Annotated[list[ShortText], _first(MAX_RESTART_TABLES)] = Field(default_factory=list)
+
+
 class ReportedValue(LenientReport):
     """The latest value of an input, which a device reports only if its own file says so."""
 
@@ -605,6 +619,7 @@ class ReportedStatus(StrictRequest):
     monitor: ReportedMonitor | None = None
     reviews: ReportedReviews | None = None
     settings: ReportedSettings | None = None
+    configuration: ReportedConfiguration | None = None
     values: Annotated[list[ReportedValue] | None, _first(MAX_VALUES)] = None
     problems: Annotated[list[ReportedProblem], _first(MAX_PROBLEMS)] = Field(default_factory=list)
 
@@ -626,7 +641,8 @@ class ReportResponse(BaseModel):
     """When to report again, and the revision of the desired state; `choice` is its old name.
 
     `monitor` says that this server takes `monitor` and `reviews` in a status, `settings` that it
-    takes `settings` and `values`, `problems` that it takes these; older ones do not.
+    takes `settings` and `values`, `problems` and `configuration` that it takes these; older ones do
+    not.
     """
 
     every_s: float
@@ -635,6 +651,7 @@ class ReportResponse(BaseModel):
     monitor: bool
     settings: bool
     problems: bool
+    configuration: bool
 
 
 class DesiredAdoption(BaseModel):
@@ -833,12 +850,60 @@ class SettingsResponse(DesiredSettings):
     versions: list[SettingsVersion]
 
 
+class ConfigurationRequest(StrictRequest):
+    """Tables for the agents of a fleet, or of one device, as in their files; in place of earlier.
+
+    Only some keys may be set from elsewhere: none that names programs, paths, secrets, the
+    exchange, the release gate or what is reported.
+    """
+
+    tables: dict[str, Any] = Field(default_factory=dict)
+    comment: LongText = ""
+
+
+class DesiredConfiguration(BaseModel):
+    """The fleet's configuration for a device; version 0: nothing was ever set."""
+
+    version: int
+    tables: dict[str, Any]
+
+
+class ConfigurationVersionResponse(DesiredConfiguration):
+    """A version of a configuration: when, by whom, and which version it took back."""
+
+    at: float
+    by: str
+    comment: str
+    undoes: int | None
+
+
+class DeviceConfigurationState(BaseModel):
+    """What became of the configuration on a device.
+
+    `version` is what it should have, `in_force` what it has. `state` is "none", "waiting",
+    "applied" or "refused", with the reason, or what waits for a restart, in `why`.
+    """
+
+    device: str
+    version: int
+    in_force: int
+    state: Literal["none", "waiting", "applied", "refused"]
+    why: str
+
+
+class ConfigurationResponse(DesiredConfiguration):
+    """The configuration of all devices, or of one, and what became of it; versions newest first."""
+
+    versions: list[ConfigurationVersionResponse]
+    devices: list[DeviceConfigurationState]
+
+
 class DesiredResponse(BaseModel):
     """What a device should do; readers ignore keys that they do not know.
 
     Each review is acted upon once, in the order of their numbers, and stays until the device has
-    reported that; of many, the first are here. Settings are applied once, when their version is
-    another one.
+    reported that; of many, the first are here. Settings and the fleet's configuration are applied
+    once, when their version is another one.
     """
 
     format: Literal[1]
@@ -846,6 +911,7 @@ class DesiredResponse(BaseModel):
     adopt: DesiredAdoption
     reviews: list[DesiredReview]
     settings: DesiredSettings
+    configuration: DesiredConfiguration
 
 
 KEY_HEX = "^[0-9a-f]{64}$"

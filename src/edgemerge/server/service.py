@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from edgemerge.certificates import ServerCertificate
 from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, UnknownError
 from edgemerge.core.ledger import Key, Selection
-from edgemerge.server import audit, auth, contributions, faults, fleets, totals
+from edgemerge.server import audit, auth, contributions, faults, fleets, releases, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
+from edgemerge.server.backup import current_timeline
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import CapacityUse, StoredContribution
-from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError, Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
 from edgemerge.server.masked import MaskedService, must_not_be_masked
@@ -31,7 +31,7 @@ from edgemerge.server.reports.history import History
 from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
-from edgemerge.server.settings import SettingsService
+from edgemerge.server.settings import ConfigurationService, SettingsService
 from edgemerge.server.totals import PullResult, PullService
 from edgemerge.server.trust import Waiting
 
@@ -44,11 +44,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FleetCounts:
-    """How much is in a fleet."""
+    """How much is in a fleet, and what of it is released to devices."""
 
     devices: int
     contributions: int
     samples: float
+    released: str
 
 
 class Service:
@@ -81,9 +82,12 @@ class Service:
             audit_head_file: Where the head of the audit log is kept beside the database.
         """
         self.database, self.clock, self.certificate = database, clock, certificate
+        with database.reading() as tx:
+            self.timeline = current_timeline(tx)  # restoring needs servers that are stopped
         self.writer = Writer(database)
         self.pull_service = PullService(database, self.writer, clock)
-        self.faults = faults.FaultService(database, self.pull_service.rules_cache)
+        self.releases = releases.ReleaseService(database, self.writer, self.pull_service)
+        self.faults = faults.FaultService(database, self.writer, self.pull_service.rules_cache)
         self.metrics = Metrics(self.writer, max_devices=device_metrics)
         self.history = History(database, self.writer, clock=clock, kept_days=history_days)
         self.notifications = NotificationService(
@@ -125,6 +129,9 @@ class Service:
             changed=self.choices.refresh,
         )
         self.masked = MaskedService(database, self.writer, clock)
+        self.configurations = ConfigurationService(
+            database, self.writer, clock=clock, changed=self.choices.refresh
+        )
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
         self._audit_head = audit.HeadFile(audit_head_file)
@@ -163,20 +170,27 @@ class Service:
         with self.database.reading() as tx:
             return auth.has_operator(tx)
 
-    def create(self, fleet: Fleet, caller: Caller, *, any_trust: bool = False) -> bool:
-        """Make a fleet; False if the same is there already, with `any_trust` under any rule."""
+    def create(
+        self,
+        fleet: Fleet,
+        caller: Caller,
+        *,
+        any_trust: bool = False,
+        any_min_devices: bool = False,
+    ) -> bool:
+        """Make a fleet; False if the same is there already, see `fleets.create`."""
         must_be_plain_name("fleet", fleet.name)
         shown = fleet.projection.fingerprint  # refuses what is no projection
 
         def change(tx: Any) -> bool:
             tx.lock(f"fleet {fleet.name}")
-            made = fleets.create(tx, fleet, any_trust=any_trust)
+            made = fleets.create(tx, fleet, any_trust=any_trust, any_min_devices=any_min_devices)
             if made:
                 agreed = {"fingerprint": shown, "trust": fleet.trust}
                 self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
             return made
 
-        return self.writer.write(change)
+        return self.writer.write(change, fleet=fleet.name)
 
     def delete(self, name: str, caller: Caller) -> None:
         """Remove a fleet and everything in it."""
@@ -186,7 +200,7 @@ class Service:
             fleets.delete(tx, name)
             self._audit(tx, caller, "delete", name, name)
 
-        self._make_room(change)
+        self._make_room(change, name)
         self.report_limiter.forget(name)
         self.history.forget(name)
         self.episodes.forget(name)
@@ -201,7 +215,7 @@ class Service:
         """Return the fleets that the caller may see, and how much is in each."""
         with self.database.reading() as tx:
             seen = fleets.all_fleets(tx) if caller.fleet is None else [fleets.get(tx, caller.fleet)]
-            return [(fleet, _fleet_counts(tx, fleet.name)) for fleet in seen]
+            return [(fleet, _fleet_counts(tx, fleet)) for fleet in seen]
 
     def invite(
         self, name: str, device: str | None, valid_s: float, caller: Caller
@@ -214,7 +228,7 @@ class Service:
             self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
-        return self._with_fingerprint(self.writer.write(change)), expires
+        return self._with_fingerprint(self.writer.write(change, fleet=name)), expires
 
     def check_invitation(self, invitation: str, name: str) -> None:
         """Refuse an invitation that lets nobody in; a valid one is not used up."""
@@ -229,7 +243,7 @@ class Service:
             self._audit(tx, Caller(device, name), "enrol", name, device)
             return self._with_fingerprint(token), fleets.get(tx, name)
 
-        found = self.writer.write(change)
+        found = self.writer.write(change, fleet=name)
         self.report_limiter.forget(name)  # an earlier token of the device works no more
         return found
 
@@ -245,7 +259,7 @@ class Service:
             auth.revoke_device(tx, name, device, self.clock())
             self._audit(tx, caller, "revoke", name, device)
 
-        self.writer.write(change)
+        self.writer.write(change, fleet=name)
         self.report_limiter.forget(name)
 
     def devices(self, name: str) -> list[Device]:
@@ -316,6 +330,7 @@ class Service:
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")
             fleets.get(tx, name)
+            releases.withdraw_device(tx, name, device, incarnation)
             found = contributions.drop_device(tx, name, device, incarnation)
             named = faults.drop_faults(tx, name, device, incarnation)
             which = {} if incarnation is None else {"incarnation": incarnation}
@@ -330,7 +345,7 @@ class Service:
                 totals.count_changes(tx, fleets.get(tx, name), found)
             return found + named
 
-        return self._make_room(change)
+        return self._make_room(change, name)
 
     def pull(
         self,
@@ -345,14 +360,15 @@ class Service:
         fleet = self.fleet(name)
         must_not_be_masked(fleet)
         min_devices = 1 if caller.is_operator else fleet.min_devices
-        picks = bool(selection.devices is not None or selection.without or selection.largest)
-        # Answers for one pattern and for all can be subtracted.
-        picks = picks or (min_devices > 1 and selection.pattern is not None)
-        if picks and not caller.is_operator and fleet.read_mode == "totals":
-            raise DeniedError(f"{name} gives only totals: choosing would reveal single devices")
-        answer = self.pull_service.pull(
-            name, selection, min_devices=min_devices, known=known, grouped=grouped
-        )
+        picks = selection.devices is not None or selection.without or selection.largest
+        if (picks or selection.pattern is not None) and not caller.is_operator:
+            _must_give_contributions(fleet)
+        if fleet.releases_totals and not caller.is_operator:
+            answer = self.releases.pull(name, selection, known=known, grouped=grouped)
+        else:
+            answer = self.pull_service.pull(
+                name, selection, min_devices=min_devices, known=known, grouped=grouped
+            )
         if not caller.is_operator:
             size = len(answer.data or b"")
             self.history.pulled(name, caller.name, size, grouped=grouped)
@@ -396,14 +412,14 @@ class Service:
         reviews = latest.status.reviews if latest else None
         return reviews.done if reviews else 0
 
-    def _make_room(self, change: Callable[[Any], T]) -> T:
+    def _make_room(self, change: Callable[[Any], T], fleet: str) -> T:
         """Make a change that frees space, even when the disk is full."""
         try:
-            found = self.writer.write(change)
+            found = self.writer.write(change, fleet=fleet)
         except DiskFullError:
             log.warning("the disk is full: the reserve is given up so that dropping works")
             self.database.make_room()
-            found = self.writer.write(change)
+            found = self.writer.write(change, fleet=fleet)
             if not self.database.restore_reserve():
                 log.warning("the disk is still nearly full: there is no reserve")
         self.writer.disk_full_at = -inf
@@ -416,6 +432,15 @@ class Service:
         audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
 
 
+def _must_give_contributions(fleet: Fleet) -> None:
+    """Refuse to let a device choose what is in a sum: two such sums can be subtracted."""
+    if fleet.read_mode == "totals":
+        raise DeniedError(
+            f"{fleet.name} gives only totals: choosing devices or a pattern would reveal single "
+            "devices; an operator can"
+        )
+
+
 def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     """Return whether choices and trust let a caller see a contribution; its own it always may."""
     if caller.is_operator or key[0] == caller.name:
@@ -424,8 +449,9 @@ def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     return trusted and rules.allows(key, caller.name)
 
 
-def _fleet_counts(tx: Any, name: str) -> FleetCounts:
+def _fleet_counts(tx: Any, fleet: Fleet) -> FleetCounts:
+    name = fleet.name
     devices = tx.one("select count(*) from devices where fleet = ? and revoked is null", name)
     total = "select count(*), coalesce(sum(samples), 0) from contributions"
     sums = tx.one(f"{total} where fleet = ? and body is not null", name)
-    return FleetCounts(devices[0], sums[0], float(sums[1]))
+    return FleetCounts(devices[0], sums[0], float(sums[1]), releases.describe(tx, fleet))

@@ -37,8 +37,7 @@ from edgemerge.server.contributions import (
     read_counted_stats,
     read_stats,
 )
-from edgemerge.server.db.base import Database, DiskFullError, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks, Refusals
 from edgemerge.server.trust import TrustChecks, Waiting
@@ -142,7 +141,8 @@ def rebuild_totals(tx: Transaction, fleet: str, why: Exception) -> None:
     tx.run("update contributions set counted = null, part = 0 where fleet = ?", fleet)
     tx.run(
         "delete from bodies where id not in (select body from contributions where body is not null"
-        " union select counted from contributions where counted is not null)"
+        " union select counted from contributions where counted is not null"
+        " union select body from released)"
     )
 
 
@@ -185,6 +185,7 @@ def group_changes(tx: Transaction, fleet: Fleet, budget_s: float) -> bool:
     if waiting:
         before = load_parts(tx, fleet)
         parts = _Grouping(before)
+        parts.take(tx, fleet, waiting.pop(0))  # at least one, or slow reading would stop all
         while waiting and monotonic() <= end:
             parts.take(tx, fleet, waiting.pop(0))
         if not waiting:
@@ -334,7 +335,7 @@ T = TypeVar("T")
 MAX_CACHED = 16  # fleets, and answers, that are remembered
 # Changes that a pull adds up by itself; above that the kept sums are brought up to date.
 MAX_INLINE_CHANGES = 16
-GROUPING_SLICE_S = 0.25  # how long grouping may hold up writing
+GROUPING_SLICE_S = 0.1  # how long grouping may hold up writing
 GROUPING_TIMEOUT_S = 10.0  # how long a pull waits for grouping
 LEAVE_OUT = "leave out"  # the action in the audit log
 MAX_NOTED_REFUSALS = 100  # of one contribution
@@ -400,7 +401,7 @@ class PullService:
             return read()
         except TotalsDamagedError as error:
             why = error
-        self._writer.write(lambda tx: rebuild_totals(tx, name, why))
+        self._writer.write(lambda tx: rebuild_totals(tx, name, why), fleet=name)
         return read()
 
     def _pull_total(
@@ -433,7 +434,8 @@ class PullService:
         with suppress(DiskFullError):  # a full disk makes pulls slow, not impossible
             while changes > MAX_INLINE_CHANGES:
                 changes = self._writer.write(
-                    lambda tx: count_changes(tx, fleets.get(tx, name), MAX_INLINE_CHANGES + 1)
+                    lambda tx: count_changes(tx, fleets.get(tx, name), MAX_INLINE_CHANGES + 1),
+                    fleet=name,
                 )
                 if monotonic() > end:
                     raise UnavailableError(
@@ -451,11 +453,15 @@ class PullService:
             self.group(name)
 
         # Devices push faster than a read follows grouping: do both in one write.
-        def group_and_answer(tx: Transaction) -> PullResult:
-            group_changes(tx, fleets.get(tx, name), GROUPING_TIMEOUT_S)
+        def group_and_answer(tx: Transaction) -> PullResult | None:
+            if not group_changes(tx, fleets.get(tx, name), GROUPING_SLICE_S):
+                return None
             return self._grouped(tx, name, selection, min_devices, known)
 
-        return self._writer.write(group_and_answer)
+        end = monotonic() + GROUPING_TIMEOUT_S
+        while (answer := self._writer.write(group_and_answer, fleet=name)) is None:
+            _must_not_be_late(name, end)
+        return answer
 
     def group(self, name: str) -> None:
         """Group what has changed, in slices that let others write in between."""
@@ -464,9 +470,8 @@ class PullService:
             return group_changes(tx, fleets.get(tx, name), GROUPING_SLICE_S)
 
         end = monotonic() + GROUPING_TIMEOUT_S
-        while not self._writer.write(group_slice):
-            if monotonic() > end:
-                raise UnavailableError(f"{name} has many changes to group: try again", retry_s=5.0)
+        while not self._writer.write(group_slice, fleet=name):
+            _must_not_be_late(name, end)
 
     def _grouped(
         self, tx: Transaction, name: str, selection: Selection, min_devices: int, known: str | None
@@ -512,10 +517,10 @@ class PullService:
             tx, fleet, receiver, chosen, contributions, trusted=trusted, apart=apart
         )
         if receiver is not None and (new := self.checks.record(fleet.name, receiver, refused)):
-            self._note_refusals(fleet.name, receiver, new)
+            self.note_refusals(fleet.name, receiver, new)
         return found
 
-    def _note_refusals(self, fleet: str, receiver: str, refused: Refusals) -> None:
+    def note_refusals(self, fleet: str, receiver: str, refused: Refusals) -> None:
         """Write into the audit log what is left out from now on, without waiting for it."""
         at = self._clock()
 
@@ -526,7 +531,7 @@ class PullService:
                     audit.append(tx, at=at, actor="server", **about, receiver=receiver, why=why)
 
         with suppress(UnavailableError):  # then the page shows it, and the log does not
-            self._writer.submit(note)
+            self._writer.submit(note, fleet)
 
     def snapshot(self, tx: Transaction, fleet: Fleet) -> FleetSnapshot:
         """Return a fleet as it is now; while its epoch stays, from memory."""
@@ -564,3 +569,8 @@ class PullService:
             cache[key] = value
             while len(cache) > MAX_CACHED:
                 cache.popitem(last=False)
+
+
+def _must_not_be_late(fleet: str, end: float) -> None:
+    if monotonic() > end:
+        raise UnavailableError(f"{fleet} has many changes to group: try again", retry_s=5.0)

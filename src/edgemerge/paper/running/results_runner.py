@@ -21,6 +21,7 @@ from time import monotonic, perf_counter
 from typing import NoReturn
 
 from edgemerge import EdgemergeError, __version__
+from edgemerge.core.errors import install_command
 from edgemerge.paper.data import NAMES, DataError, MissingDataError, folder_of
 from edgemerge.paper.data.verified_files import VerifiedFiles
 from edgemerge.paper.plan import (
@@ -201,7 +202,7 @@ def _death(error: WorkerError) -> str:
 
 CACHE_FOLDER = "cache"  # below the folder of the results
 OPTIONAL_DATASETS = {"driving"}  # not everyone can have it, so all the rest is whole without it
-NO_TORCH = "torch is not installed: pip install 'edgemerge[paper]'"
+NO_TORCH = f"torch is not installed: {install_command('paper')}"
 NOT_REQUESTED = "none were asked for"
 
 

@@ -39,13 +39,12 @@ from edgemerge.server.choices.rules import (
     unique_names,
 )
 from edgemerge.server.contributions import StoredContribution, list_stored, profile_bytes
-from edgemerge.server.db.base import Database, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
 from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS
-from edgemerge.server.settings import settings_of
+from edgemerge.server.settings import configuration_for, settings_of
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 from edgemerge.server.trust import Waiting, WaitingContribution
 
@@ -104,7 +103,10 @@ class ChoiceService:
             found = self._pull_service.rules_cache.rules(tx, fleet).desired(device)
             settings = settings_of(tx, fleet, device).plain
             reviews = waiting_reviews(tx, fleet, device)
-            return agreed, replace(found, reviews=reviews, settings=settings)
+            configuration = configuration_for(tx, fleet, device)
+            return agreed, replace(
+                found, reviews=reviews, settings=settings, configuration=configuration
+            )
 
     def desired_revision(self, fleet: str, device: str) -> int:
         """Return the revision of a device's desired state, 0 as long as nothing was decided.
@@ -192,7 +194,7 @@ class ChoiceService:
             audit.append(tx, at=self._clock(), actor=caller.actor, **about, **words)
             return True
 
-        changed = self._writer.write(change)
+        changed = self._writer.write(change, fleet=fleet)
         self.refresh(fleet)
         return changed
 
@@ -246,7 +248,7 @@ class ChoiceService:
         return is_bank(own, self._latest(fleet, device), grouped=grouped)
 
     def _write(self, fleet: str, change: Change) -> Choice:
-        made = self._writer.write(change)
+        made = self._writer.write(change, fleet=fleet)
         self.refresh(fleet)  # else devices would hear of it a moment later
         return made
 

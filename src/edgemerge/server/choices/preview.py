@@ -40,6 +40,13 @@ from edgemerge.server.contributions import (
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.level_checks import LevelChecks
+from edgemerge.server.releases import (
+    Release,
+    given_releases,
+    load_releases,
+    own_past,
+    sum_for,
+)
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.totals import (
     FleetSnapshot,
@@ -183,9 +190,9 @@ class Preview:
         self._totals = self._sums({0: now.total}, {0: now.contributions})
 
     def is_grouping_current(self, targets: Sequence[str]) -> bool:
-        """Return whether patterns are up to date, or no target pulls patterns."""
+        """Return whether patterns are up to date, or not needed for these targets."""
         owns = (current_contributions(self._now.contributions, device) for device in targets)
-        if not any(own and self._is_bank(own) for own in owns):
+        if self._fleet.releases_totals or not any(own and self._is_bank(own) for own in owns):
             return True
         return totals.is_grouped(self._tx, self._fleet.name)
 
@@ -225,6 +232,11 @@ class Preview:
         self, selection: Selection, rules: Rules, own: Sequence[Profile]
     ) -> AddedStats:
         """Return what a detector would add; it has one pattern."""
+        if self._fleet.releases_totals:
+            stats = Stats.total(
+                self._fleet.projection, self._released_sums(selection, rules, grouped=False)
+            )
+            return [stats] * len(own)
         chosen = self._fitting(selection, self._now.contributions, rules, apart=False)
         try:
             must_have_enough_devices(selection, chosen, self._fleet.min_devices)
@@ -237,6 +249,9 @@ class Preview:
         self, selection: Selection, rules: Rules, own: Sequence[Profile]
     ) -> AddedStats:
         """Return what a bank would add to each of its patterns."""
+        if self._fleet.releases_totals:
+            found = self._released_sums(selection, rules, grouped=True)
+            return _joined_stats(own, [Profile.of(stats) for stats in found])
         groups = group_by_part(self._fitting(selection, self._placed, rules, apart=True))
         allowed = rules.sources.get(selection.receiver or "")
         pulled = [
@@ -244,6 +259,20 @@ class Preview:
             for part, chosen in shareable_groups(selection, groups, self._fleet.min_devices).items()
         ]
         return _joined_stats(own, pulled)
+
+    def _released_sums(
+        self, selection: Selection, rules: Rules, *, grouped: bool
+    ) -> Iterator[Stats]:
+        """Return what a pull would give of what is released."""
+        me = selection.receiver
+        for each in given_releases(self._releases, rules, me, grouped=grouped):
+            yield sum_for(self._tx, self._fleet, each, me)
+        for stored in own_past(self._tx, self._fleet.name, selection, rules):
+            yield self._solved.stats(self._tx, stored, self._fleet.projection)
+
+    @cached_property
+    def _releases(self) -> list[Release]:
+        return load_releases(self._tx, self._fleet.name)
 
     def _fitting(
         self,

@@ -104,6 +104,7 @@ class Desired:
         excluded: Keys of contributions that no device adopts, also not those of its own past.
         reviews: Reviews that the device has not acted upon, in the order of their numbers.
         settings: The device's settings, as the document has them.
+        configuration: The fleet's configuration for it, likewise.
     """
 
     revision: int
@@ -111,6 +112,7 @@ class Desired:
     excluded: tuple[Key, ...]
     reviews: tuple[Review, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ class Rules:
     newest: Mapping[str | None, int] = field(default_factory=dict)  # epochs; None: for everybody
     stamp: int = 0
     reviews: Mapping[str, WaitingReviews] = field(default_factory=dict)
-    settings: Mapping[str, int] = field(default_factory=dict)  # epochs of their newest versions
+    # Epochs of the newest settings and configurations of devices; "": of all devices.
+    settings: Mapping[str, int] = field(default_factory=dict)
     approved: Mapping[Key, Choice] = field(default_factory=dict)
     dismissed: frozenset[Key] = frozenset()
 
@@ -154,7 +157,7 @@ class Rules:
     def desired_revision(self, device: str) -> int:
         """Return a number that rises with every choice and review, made or ended, about it."""
         reviewed = self.reviews[device].epoch if device in self.reviews else 0
-        changed = max(reviewed, self.settings.get(device, 0))
+        changed = max(reviewed, self.settings.get(device, 0), self.settings.get("", 0))
         return max(self.newest.get(device, 0), self.newest.get(None, 0), changed)
 
     def first_waiting(self, device: str) -> int | None:
@@ -240,9 +243,16 @@ class RulesCache:
 
 
 def settings_epochs(tx: Transaction, fleet: str) -> dict[str, int]:
-    """Return the epoch of the newest settings of each device that ever had some."""
-    sql = "select device, max(epoch) from settings where fleet = ? group by device"
-    return dict(tx.rows(sql, fleet))
+    """Return the epoch of the newest settings or configuration of each device that has some.
+
+    Configurations of all devices are those of the device "".
+    """
+    found: dict[str, int] = {}
+    for table in ("settings", "configurations"):
+        sql = f"select device, max(epoch) from {table} where fleet = ? group by device"
+        for device, epoch in tx.rows(sql, fleet):
+            found[device] = max(epoch, found.get(device, 0))
+    return found
 
 
 def choices_of(tx: Transaction, fleet: str) -> list[Choice]:

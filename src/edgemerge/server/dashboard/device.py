@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
+from edgemerge.exchange.configuration import table_lines
+from edgemerge.server import fleets
 from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.dashboard.chart import (
@@ -43,6 +45,7 @@ from edgemerge.server.http import (
     validation_message,
 )
 from edgemerge.server.level_checks import Refusals
+from edgemerge.server.releases import current_revisions
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
 from edgemerge.server.schemas import (
@@ -53,7 +56,14 @@ from edgemerge.server.schemas import (
     SettingsRequest,
 )
 from edgemerge.server.service import Service
-from edgemerge.server.settings import DeviceSettings, SettingsState, settings_state, versions_of
+from edgemerge.server.settings import (
+    DeviceSettings,
+    SettingsState,
+    configuration_for,
+    configuration_state,
+    settings_state,
+    versions_of,
+)
 
 SHOWN_VERSIONS = 5
 
@@ -229,6 +239,16 @@ class RecentScores(NamedTuple):
     alarms: int
 
 
+class ConfigurationView(NamedTuple):
+    """The version that a device should have and the one it has, what became of it, and its keys."""
+
+    version: int
+    in_force: int
+    state: SettingsState
+    why: str
+    keys: list[str]
+
+
 @dataclass(frozen=True)
 class DeviceView:
     """Everything that is known of a device; `latest` is None if it never reported."""
@@ -244,6 +264,7 @@ class DeviceView:
     desired: int
     reviews: list[Review]
     versions: list[DeviceSettings]
+    wanted: Mapping[str, Any]
     left_out: Refusals
     left_out_by: Mapping[str, Refusals]
     now: float
@@ -258,6 +279,15 @@ class DeviceView:
     def settings(self) -> SettingsView:
         """What operators set."""
         return SettingsView(self.versions, self.latest.status.settings if self.latest else None)
+
+    @property
+    def configuration(self) -> ConfigurationView:
+        """The fleet's configuration for the device, and what became of it."""
+        reported = self.latest.status.configuration if self.latest else None
+        state, why = configuration_state(self.wanted["version"], reported)
+        in_force = reported.version if reported else 0
+        keys = table_lines(self.wanted["tables"])
+        return ConfigurationView(self.wanted["version"], in_force, state, why, keys)
 
     @property
     def reasons(self) -> list[Bar]:
@@ -331,9 +361,11 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         contributions = list_stored(tx, fleet)
         reviews = reviews_of(tx, fleet, device)
         versions = versions_of(tx, fleet, device)
+        released = current_revisions(tx, fleets.get(tx, fleet))
+        wanted = configuration_for(tx, fleet, device)
     excluded = service.choices.excluded(fleet)
     merges = service.history.merges(fleet, device, limit=SHOWN_MERGES)
-    revisions = {stored.key: stored.revision for stored in contributions}
+    revisions = {stored.key: stored.revision for stored in contributions} | released
     own = [stored for stored in contributions if stored.device == device]
     return DeviceView(
         fleet=fleet,
@@ -347,6 +379,7 @@ def device_view(service: Service, tables: FleetTables, fleet: str, device: str) 
         desired=service.choices.desired_revision(fleet, device),
         reviews=reviews,
         versions=versions,
+        wanted=wanted,
         left_out=service.pull_service.checks.refusals_for(fleet, device),
         left_out_by=service.pull_service.checks.refusals_of(fleet, device),
         now=service.clock(),

@@ -135,7 +135,7 @@ def show_faults(
         "fleet": fleet,
         "tab": "Faults",
         "faults": found,
-        "least": agreed.min_devices,
+        "least": agreed.devices_needed,
     }
     return render_page(request, "faults.html", session, **values)
 

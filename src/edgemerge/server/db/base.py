@@ -1,20 +1,29 @@
-"""The database interface: transactions, their errors, a connection pool, redacted URLs.
+"""The database interface: transactions, their errors, a connection pool, and the writer.
 
-SQL is written once for SQLite and PostgreSQL, with `?` for values.
+SQL is written once for SQLite and PostgreSQL, with `?` for values. The writer commits queued
+changes in batches, then answers their callers.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from threading import BoundedSemaphore, Lock
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import inf
+from threading import BoundedSemaphore, Condition, Lock, Thread
+from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
 
 from edgemerge.core.errors import EdgemergeError, UnavailableError
+from edgemerge.failpoints import failpoint
 
 SqlRow = tuple[Any, ...]
+
+log = logging.getLogger(__name__)
 
 
 class DiskFullError(EdgemergeError, OSError):
@@ -46,6 +55,19 @@ class Transaction(Protocol):
 
     def lock(self, name: str) -> None:
         """Wait until no other transaction holds this name; let go of it at the end."""
+        ...
+
+    def at_end(self, step: Callable[[], None]) -> None:
+        """Do something after everything else, just before the commit, in the order of the calls."""
+        ...
+
+    @property
+    def steps_at_end(self) -> int:
+        """How many times `at_end` was called."""
+        ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Undo what the block did, and what it left for the end, if an error leaves it."""
         ...
 
 
@@ -132,6 +154,7 @@ class SqlTransaction:
         self._ask = ask
         self._lock = lock
         self._failure: Exception | None = None
+        self._last_steps: list[Callable[[], None]] = []
 
     def rows(self, sql: str, *values: Any) -> Sequence[SqlRow]:
         """Ask; blobs come as bytes."""
@@ -149,6 +172,38 @@ class SqlTransaction:
         """Wait until no other transaction holds this name; let go of it at the end."""
         if self._lock is not None:
             self._answer(self._lock, (name,))
+
+    def at_end(self, step: Callable[[], None]) -> None:
+        """Do something after everything else, just before the commit, in the order of the calls."""
+        self._last_steps.append(step)
+
+    @property
+    def steps_at_end(self) -> int:
+        """How many times `at_end` was called."""
+        return len(self._last_steps)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what the block did, and what it left for the end, if an error leaves it."""
+        before = len(self._last_steps)
+        self.run("savepoint one")
+        try:
+            yield
+        except Exception:
+            del self._last_steps[before:]
+            with suppress(Exception):  # then the transaction as a whole fails
+                self.run("rollback to savepoint one")
+                self.run("release savepoint one")
+            raise
+        self.run("release savepoint one")
+
+    def finish(self) -> None:
+        """Do what was left for the end; raise what went wrong, if it was not undone."""
+        self.must_be_whole()
+        for step in self._last_steps:
+            step()
+        self._last_steps.clear()
+        self.must_be_whole()
 
     def must_be_whole(self) -> None:
         """Raise what went wrong, if it was not undone."""
@@ -178,7 +233,7 @@ def transaction(
         ask(begin, ())
         statements = SqlTransaction(ask, lock)
         yield statements
-        statements.must_be_whole()
+        statements.finish()
         ask("commit", ())
     except BaseException:
         undo()
@@ -267,3 +322,171 @@ class ConnectionPool(Generic[C]):
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+T = TypeVar("T")
+MAX_BATCH = 32  # changes in one commit
+MAX_BATCH_S = 0.05  # after which a commit takes no more, if another fleet waits for it
+MAX_QUEUED = 4096  # changes that may wait
+MAX_WRITERS = 4  # transactions at a time, where a database has several
+
+
+class WriteJob(NamedTuple):
+    """A change to be made, and who waits for it."""
+
+    change: Callable[[Transaction], Any]
+    done: Future[Any]
+
+
+class Writer:
+    """Commits changes in batches; each change is undone by itself if it fails.
+
+    A commit costs the disk the same for one change as for many. Fleets take turns, so that one with
+    much to write does not hold up the others. SQLite has one transaction at a time, which holds
+    changes of all fleets. PostgreSQL has several, each with changes of one fleet, so that none
+    waits for a lock of another's.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Start the threads."""
+        self._database = database
+        self._queues: dict[str, deque[WriteJob]] = {}  # by fleet, whose turn is next first
+        self._busy: set[str] = set()  # fleets that are being written
+        self._news = Condition()
+        self._closed = False
+        self.waiting = 0  # changes in the queues
+        self.disk_full_at = -inf  # when the disk was last full, by the monotonic clock
+        count = MAX_WRITERS if database.is_shared else 1
+        self._threads = [
+            Thread(target=self._work, name=f"writer-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, change: Callable[[Transaction], T], fleet: str = "") -> Future[T]:
+        """Queue a change; the future has its result once that is durable.
+
+        Args:
+            change: Makes it.
+            fleet: The fleet it is about; "": about none, or about several.
+        """
+        done: Future[T] = Future()
+        with self._news:
+            if self._closed or self.waiting >= MAX_QUEUED:
+                raise UnavailableError(
+                    "too many changes wait to be written: try again", retry_s=1.0
+                )
+            self._queues.setdefault(fleet, deque()).append(WriteJob(change, done))
+            self.waiting += 1
+            self._news.notify()
+        return done
+
+    def write(
+        self, change: Callable[[Transaction], T], timeout_s: float = 30.0, *, fleet: str = ""
+    ) -> T:
+        """Make a change and wait until it is durable."""
+        try:
+            return self.submit(change, fleet).result(timeout_s)
+        except TimeoutError as error:
+            raise UnavailableError(
+                "writing takes long: see whether it was done", retry_s=5.0
+            ) from error
+
+    def close(self) -> None:
+        """Write what waits, and stop."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=30.0)
+
+    def _work(self) -> None:
+        while (next_up := self._wait()) is not None:
+            fleet, job = next_up
+            try:
+                self._commit(fleet, job)
+            finally:
+                with self._news:
+                    self._busy.discard(fleet)
+                    self._news.notify_all()
+
+    def _wait(self) -> tuple[str, WriteJob] | None:
+        """Return the next change and its fleet, once there is one; None when all is written."""
+        with self._news:
+            while (found := self._take()) is None:
+                if self._closed and not self.waiting:
+                    return None
+                self._news.wait()
+            if self._database.is_shared:
+                self._busy.add(found[0])
+            return found
+
+    def _goes_on(self, fleet: str | None, end: float) -> bool:
+        """Return whether a commit takes more: for long only if no other fleet waits for it."""
+        if monotonic() < end or self._database.is_shared:
+            return True
+        with self._news:
+            return {*self._queues} == {fleet}
+
+    def _take(self, fleet: str | None = None) -> tuple[str, WriteJob] | None:
+        """Return the next change, of one fleet or of that whose turn it is, and its fleet."""
+        with self._news:
+            while True:
+                free = (each for each in self._queues if each not in self._busy)
+                chosen = next(free, None) if fleet is None else fleet
+                if chosen is None or chosen not in self._queues:
+                    return None
+                jobs = self._queues.pop(chosen)
+                job = jobs.popleft()
+                if jobs:
+                    self._queues[chosen] = jobs  # at the end: the others come first
+                self.waiting -= 1
+                if job.done.set_running_or_notify_cancel():
+                    return chosen, job
+
+    def _commit(self, fleet: str, first: WriteJob) -> None:
+        """Make changes and commit; callers get their results only then."""
+        shared, jobs, outcomes = self._database.is_shared, [first], list[Any]()
+        # A change about several fleets locks them in any order, so it gets its own transaction.
+        room = 1 if shared and not fleet else MAX_BATCH
+        only = fleet if shared else None
+        try:
+            with self._database.writing() as tx:
+                tx.lock(f"writer {fleet}")  # other servers write for the same fleet
+                end = monotonic() + MAX_BATCH_S
+                outcomes.append(_run_job(tx, first))
+                alone: str | None = fleet  # the fleet of all changes, None if they are of several
+                while len(jobs) < room and self._goes_on(alone, end) and (more := self._take(only)):
+                    alone = alone if more[0] == alone else None
+                    jobs.append(more[1])
+                    outcomes.append(_run_job(tx, more[1]))
+                failpoint("server-before-commit")
+            failpoint("server-after-commit")
+        except Exception as error:  # noqa: BLE001 - it is handed to everybody who waits
+            while len(jobs) < room and (more := self._take(only)):
+                jobs.append(more[1])  # most likely they would fail, too, and wait as long for it
+            outcomes = [error] * len(jobs)
+            if isinstance(error, DiskFullError):
+                self.disk_full_at = monotonic()
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                job.done.set_exception(outcome)
+            else:
+                job.done.set_result(outcome)
+
+
+def _run_job(tx: Transaction, job: WriteJob) -> Any:
+    """Make one change; if it is refused, what it did is undone and the others go on."""
+    try:
+        with tx.savepoint():
+            return job.change(tx)
+    except EdgemergeError as error:
+        if isinstance(error, OSError) and not isinstance(
+            error, PermissionError | ValueDamagedError
+        ):
+            raise  # the database itself: nothing in this transaction can be kept
+        return error
+    except Exception as error:  # a fault of ours must not take the others with it
+        log.exception("a change failed")
+        return error

@@ -10,6 +10,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
 from typing import NamedTuple
 
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
@@ -78,6 +80,10 @@ def _fill_load(tx: Transaction, body: int, projection: Projection) -> None:
     with suppress(EdgemergeError):
         found = decode(bytes(row[0]) if row else b"", Contribution, projection=projection)
         tx.run("update contributions set load = ? where body = ?", found.stats.load, body)
+
+
+def _first_timeline(tx: Transaction) -> None:
+    tx.run("insert into timelines (name, began) values (?, 0)", token_hex(8))
 
 
 MIGRATIONS = (
@@ -230,6 +236,46 @@ MIGRATIONS = (
     ),
     Migration(
         11,
+        (  # a restore begins another one, see backup.py
+            "create table timelines (name {text} primary key, began {real} not null) {end}",
+        ),
+        fill=_first_timeline,
+    ),
+    Migration(
+        12,
+        (
+            "alter table fleets add column by_pattern {integer} not null default 0",
+            "create table releases (fleet {text} not null, kind {text} not null,"
+            " number {integer} not null, epoch {integer} not null, pooled {integer} not null,"
+            " digest {text} not null, data {blob} not null,"
+            " primary key (fleet, kind, number)) {end}",
+            "create table released (fleet {text} not null, kind {text} not null,"
+            " device {text} not null, incarnation {integer} not null, pattern {text} not null,"
+            " revision {integer} not null, samples {real} not null, digest {text} not null,"
+            " number {integer} not null, body {integer} not null,"
+            " primary key (fleet, kind, device, incarnation, pattern)) {end}",
+            "create index released_by_body on released (body)",
+            # Of each key the last revision that was in a release, also if it was dropped since;
+            # `content` is the digest of its sums alone.
+            "create table released_revisions (fleet {text} not null, kind {text} not null,"
+            " device {text} not null, incarnation {integer} not null, pattern {text} not null,"
+            " revision {integer} not null, content {text} not null,"
+            " primary key (fleet, kind, device, incarnation, pattern)) {end}",
+        ),
+        ("alter table releases alter column data set storage external",),
+    ),
+    Migration(
+        13,
+        (  # of a device, or of all devices of a fleet, whose `device` is ''
+            "create table configurations (fleet {text} not null, version {integer} not null,"
+            " device {text} not null, at {real} not null, actor {text} not null,"
+            " epoch {integer} not null, body {text} not null,"
+            " primary key (fleet, version)) {end}",
+            "create index configurations_by_device on configurations (fleet, device, version)",
+        ),
+    ),
+    Migration(
+        14,
         (
             "create table masked_keys (fleet {text} not null, device {text} not null,"
             " agreement {blob} not null, verification {blob} not null, registered {real} not null,"
@@ -265,7 +311,7 @@ def migrate(
             "create table if not exists migrations"
             " (number {integer} primary key, at {real} not null) {end}".format(**dialect._asdict())
         )
-        _must_not_be_newer(tx, migrations[-1].number)
+        must_not_be_newer(tx, migrations[-1].number)
     for migration in migrations:
         with database.writing() as tx:
             tx.lock("migrations")
@@ -273,7 +319,8 @@ def migrate(
                 _apply(tx, migration, dialect)
 
 
-def _must_not_be_newer(tx: Transaction, newest: int) -> None:
+def must_not_be_newer(tx: Transaction, newest: int) -> None:
+    """Refuse a database with migrations that this version does not know."""
     for (found,) in tx.rows("select number from migrations where number > ?", newest):
         raise FormatError(
             f"the database was made by a newer edgemerge (found migration {found}, expected at "
@@ -297,7 +344,7 @@ def connect(url: str | os.PathLike[str]) -> Database:
     After sqlite:/// stands the name of the file: sqlite:///fleets.db lies in the folder where
     the server was started, sqlite:////srv/fleets.db begins at the root.
     """
-    database, dialect = _open(os.fspath(url))
+    database, dialect = open_database(os.fspath(url))
     try:
         migrate(database, dialect)
     except BaseException:
@@ -306,18 +353,37 @@ def connect(url: str | os.PathLike[str]) -> Database:
     return database
 
 
-def _open(url: str) -> tuple[Database, Dialect]:
+def open_database(url: str) -> tuple[Database, Dialect]:
+    """Open a database without changing its tables."""
+    path = sqlite_path(url)
+    if path is not None:
+        return SqliteDatabase(path), SQLITE
+    from edgemerge.server.db.postgres import PostgresDatabase  # noqa: PLC0415 - an extra
+
+    return PostgresDatabase(url), POSTGRES
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database; None if the address is one of PostgreSQL.
+
+    >>> sqlite_path("sqlite:////srv/fleets.db"), sqlite_path("postgresql://db.local/fleets")
+    (PosixPath('/srv/fleets.db'), None)
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return SqliteDatabase(url), SQLITE
+        return Path(url)
     if scheme == "sqlite" and len(rest) > 1 and rest.startswith("/"):
-        return SqliteDatabase(rest[1:]), SQLITE
+        return Path(rest[1:])
     if scheme in ("postgresql", "postgres"):
-        from edgemerge.server.db.postgres import PostgresDatabase  # noqa: PLC0415 - an extra
-
-        return PostgresDatabase(url), POSTGRES
+        return None
     raise SettingError(
         f"found the database address {redact_url(url)}, expected "
         "postgresql://user:password@host/name, "
         "sqlite:///file, or the name of a file"
     )
+
+
+def beside_database(url: str, suffix: str) -> Path | None:
+    """Return the file with this suffix beside a database; None if the database is not a file."""
+    path = sqlite_path(url)
+    return None if path is None else path.with_name(path.name + suffix)

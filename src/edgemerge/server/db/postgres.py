@@ -129,6 +129,11 @@ class PostgresDatabase:
                 more = SET_LOCAL if sql != "commit" and _is_pooled(connection) else ""
                 connection.execute(sql + more, prepare=False)
                 return StatementResult([], 0)
+            if sql.startswith("copy "):  # the values are rows
+                with connection.cursor().copy(sql.encode()) as copy:
+                    for row in values:
+                        copy.write_row(row)
+                return StatementResult([], len(values))
             # SQLite stores truth values as numbers.
             plain = [int(value) if isinstance(value, bool) else value for value in values]
             cursor = connection.execute(_translate(sql), plain, binary=True)

@@ -27,6 +27,7 @@ from edgemerge.server.db.base import (
 
 PAGE_BYTES = 16384
 APPLICATION_ID = int.from_bytes(b"emDB", "big")  # marks our files
+BACKUP_ID = int.from_bytes(b"emBK", "big")  # marks backups, which are restored before use
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ def create_or_check(path: Path) -> None:
     if path.is_dir():
         raise SettingError(f"{path} is a folder: give the name of a file in it")
     if not path.exists():
-        _create(path)
+        create_empty(path)
     if path.stat().st_size == 0:
         raise DatabaseDamagedError(
             f"{path} is empty, and an empty file is never left by this program: restore it from a "
@@ -194,7 +195,8 @@ def _make_private(path: Path) -> None:
         raise _disk_error(error, path) from error
 
 
-def _create(path: Path) -> None:
+def create_empty(path: Path) -> None:
+    """Write a database without tables, which replaces the file if there is one."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute(f"pragma page_size = {PAGE_BYTES}")
         connection.execute("pragma auto_vacuum = incremental")
@@ -380,6 +382,10 @@ class SqliteDatabase:
 
     def _must_be_ours(self, connection: sqlite3.Connection) -> None:
         ((found,),) = self._ask(connection, "pragma application_id", ()).rows
+        if found == BACKUP_ID:
+            raise FormatError(
+                f"{self.path} is a backup: put its content into a database with `edgemerge restore`"
+            )
         if found != APPLICATION_ID:
             raise FormatError(
                 f"{self.path} is a database of another program (its id is {found:#x}, expected "

@@ -17,8 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from edgemerge.core.errors import EdgemergeError
-from edgemerge.server.db.base import Database, Transaction
-from edgemerge.server.db.writer import Writer
+from edgemerge.server.db.base import Database, Transaction, Writer
 from edgemerge.server.reports import storage
 from edgemerge.server.reports.model import (
     KEPT_DAYS,
@@ -362,15 +361,19 @@ class HistoryWriter:
             joined = [key for key in some if storage.has_older(tx, key, detailed, "minutes")]
             old = [key for key in some if storage.has_older(tx, key, oldest, "quarters")]
         self._swept = some[-1] if some else FIRST_KEY
-        if (joined or old) and self._may_write():
+        if not (joined or old) or not self._may_write():
+            return
 
-            def change(tx: Transaction) -> None:
-                for where in joined:
+        def change(tx: Transaction, fleet: str) -> None:
+            for where in joined:
+                if where[0] == fleet:
                     storage.roll_up(tx, where, detailed)
-                for where in {*joined, *old}:
+            for where in {*joined, *old}:
+                if where[0] == fleet:
                     storage.drop_quarters(tx, where, oldest)
 
-            self._change(change)
+        for fleet in sorted({key[0] for key in (*joined, *old)}):
+            self._change(partial(change, fleet=fleet), fleet)
 
     def pause_s(self) -> float:
         """Return how long to wait: a large fleet reports once, so rows side by side go together."""
@@ -408,15 +411,16 @@ class HistoryWriter:
         with self._turn:
             updates = self._records.collect(DEVICES_PER_WRITE, self._clock(), over=over)
             try:
-                if updates:
-                    write = partial(storage.write_updates, updates=updates)
-                    self._records.written(self._change(write, timeout_s))
+                for fleet in sorted({update.fleet for update in updates}):
+                    some = [update for update in updates if update.fleet == fleet]
+                    write = partial(storage.write_updates, updates=some)
+                    self._records.written(self._change(write, fleet, timeout_s))
             finally:
                 self._records.restore_pending(updates)  # of what was written nothing is left
         return bool(updates)
 
-    def _change(self, change: Callable[[Transaction], T], timeout_s: float = 30.0) -> T:
-        found = self._writer.write(change, timeout_s)
+    def _change(self, change: Callable[[Transaction], T], fleet: str, timeout_s: float = 30.0) -> T:
+        found = self._writer.write(change, timeout_s, fleet=fleet)
         if self._troubled:
             log.info("history is written again")
         self._troubled = False

@@ -1,0 +1,183 @@
+"""A sensor is added: the next generation learns beside the former one, and then replaces it."""
+
+import json
+import os
+
+import pytest
+
+from edgemerge.agent.config import REPLACED_FILE, read_config
+from edgemerge.agent.control import SOCKET_NAME, send_command
+from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.runner import FormerAlarm, Handover
+from edgemerge.core.errors import SettingError
+from tests.agent.agents import Running, stream, wait_until, write_rows
+
+FILE = """
+device = "pump-1"
+state = "state"
+[projection]
+n_inputs = 5
+n_hidden = 8
+seed = 7
+[source]
+kind = "tail"
+path = "rows.csv"
+header = false
+columns = ["1", "2", "3", "4", "5"]
+[learner]
+kind = "detector"
+[monitor]
+commissioning = 128
+limit = 12.0
+[save]
+every = 10
+[[sinks]]
+kind = "jsonl"
+path = "verdicts.jsonl"
+"""
+NEXT = """
+[next]
+state = "state-2"
+[next.projection]
+n_inputs = 6
+[next.source]
+columns = ["1", "2", "3", "4", "5", "6"]
+"""
+ASK_S = 30.0
+
+
+def configured(folder, text=FILE + NEXT):
+    (folder / "agent.toml").write_text(text)
+    return read_config(folder / "agent.toml", environment={})
+
+
+def rows(count, seed, fault=0.0):
+    found = stream(count, seed)
+    found[:, 0] += fault
+    return found
+
+
+def test_next_is_the_file_with_changes(tmp_path):
+    config = configured(tmp_path)
+    assert (config.projection.n_inputs, config.next.projection.n_inputs) == (5, 6)
+    assert config.next.projection.seed == 7  # as above it
+    assert (config.next.device, config.next.state) == ("pump-1", tmp_path / "state-2")
+    assert (config.next.monitor, config.next.sinks) == (config.monitor, config.sinks)
+    assert config.next.next is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (FILE + "[next]\n", "without `state`"),
+        (FILE + '[next]\nstate = "state"\n', "the same state folder"),
+        (FILE + NEXT.replace("[next]", '[next]\ndevice = "b"'), "found `device` or `next`"),
+        (FILE.replace('"tail"', '"stdin"') + NEXT, "the same source, standard input"),
+        (FILE + NEXT.replace("n_inputs = 6", "inputs = 6"), r"\[next\]: Unknown key"),
+        ("next = 4\n" + FILE, "without `state`"),
+    ],
+)
+def test_what_cannot_run_beside_is_refused(tmp_path, text, why):
+    with pytest.raises(SettingError, match=why):
+        configured(tmp_path, text)
+
+
+def test_a_pipe_cannot_be_read_by_two(tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    with pytest.raises(SettingError, match=r"the same source, .*rows.csv: both run side by side"):
+        configured(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path):
+    config, path = configured(tmp_path, FILE), tmp_path / "rows.csv"
+    write_rows(path, rows(300, 1))
+    with Running(config) as agent:  # it watches before the change
+        wait_until(lambda: len(agent.listener.verdicts) == 300)
+        assert agent.listener.verdicts[-1].ready
+    config = configured(tmp_path)
+    with Running(config) as agent:
+        told = agent.listener.verdicts
+        write_rows(path, rows(20, 2), "a")
+        wait_until(lambda: len(told) == 20)
+        write_rows(path, rows(30, 3, fault=3.0), "a")  # a fault in the middle
+        wait_until(lambda: len(told) == 50)
+        assert told[-1].alarm
+        follower = {}
+
+        def learns():
+            follower.update(send_command(config.next.state, "status", ASK_S))
+            return follower["learning"]
+
+        wait_until((config.next.state / SOCKET_NAME).exists)
+        wait_until(lambda: learns() is False)  # of a machine that is in alarm
+        write_rows(path, rows(10, 4), "a")
+        wait_until(lambda: len(told) == 60)
+        wait_until(learns)
+        assert not (config.next.state / REPLACED_FILE).exists()
+        more = iter(range(5, 1000))
+
+        def replaced():
+            write_rows(path, rows(20, next(more)), "a")
+            return (config.next.state / REPLACED_FILE).exists()
+
+        wait_until(replaced)
+        count = len(told)
+        write_rows(path, rows(30, 2000, fault=3.0), "a")  # and one right after it
+        wait_until(lambda: any(verdict.alarm for verdict in told[count:]))
+        wait_until(lambda: not (config.state / SOCKET_NAME).exists())
+        found = send_command(config.next.state, "status", ASK_S)
+        assert found["patterns"]
+    assert agent.code == 0
+    assert max(verdict.index for verdict in told[:60]) == 359  # the former one went on as before
+    again = read_config(config.file, environment={})  # from now on there is the next one only
+    assert (again.state, again.next) == (config.next.state, None)
+    with Running(again) as agent:
+        write_rows(path, rows(5, 3000), "a")
+        wait_until(lambda: len(agent.listener.verdicts) >= 5)
+    delivered = (tmp_path / "verdicts.jsonl").read_text().splitlines()
+    assert sum('"alarm": true' in line or '"alarm":true' in line for line in delivered) >= 40
+
+
+@pytest.mark.slow
+def test_a_next_generation_that_fails_does_not_disturb_the_former(tmp_path):
+    write_rows(tmp_path / "rows.csv", rows(300, 1))
+    alone = configured(tmp_path, FILE.replace('"state"', '"state-alone"'))
+    with Running(alone) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 300)
+    text = FILE + NEXT.replace('columns = ["1", "2", "3", "4", "5", "6"]', 'columns = ["1", "9"]')
+    with Running(configured(tmp_path, text)) as beside:
+        wait_until(lambda: len(beside.listener.verdicts) == 300)
+    assert beside.code == 0
+    assert beside.listener.scores == agent.listener.scores
+    assert not (tmp_path / "state-2" / REPLACED_FILE).exists()
+
+
+def test_the_handover_waits_for_the_end_of_an_alarm_and_then_delivers(tmp_path):
+    config = configured(tmp_path).next
+    former = FormerAlarm()
+    handover = Handover(config, former)
+
+    def verdict(*, ready=True, alarm=False, index=0):
+        return Verdict("pump-1", index, 0.0, 1.0, 4.0, alarm, ready=ready)
+
+    assert handover.commands() == [{"command": "learn", "on": True}]
+    former.verdict(verdict(alarm=True))
+    handover.verdict(verdict())
+    assert not handover.ready.is_set()
+    assert handover.commands() == [{"command": "learn", "on": False}]
+    assert handover.commands() == []
+    former.verdict(verdict())
+    assert handover.commands() == [{"command": "learn", "on": True}]
+    handover.verdict(verdict(ready=False))
+    assert not handover.ready.is_set()
+    handover.verdict(verdict())
+    assert handover.ready.is_set()
+    assert not (tmp_path / "verdicts.jsonl").exists()
+    handover.verdict(verdict(alarm=True, index=7))  # while the former one ends
+    handover.former_ended.set()
+    handover.commands()  # no other verdict comes
+    handover.verdict(verdict(alarm=True, index=8))
+    handover.close()
+    lines = (tmp_path / "verdicts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [0, 7, 8]
