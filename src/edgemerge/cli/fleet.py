@@ -41,7 +41,9 @@ from edgemerge.core.errors import SettingError, UnavailableError
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
-    "Devices": dict.fromkeys(("invite", "devices", "revoke", "contributions", "drop"), __name__),
+    "Devices": dict.fromkeys(
+        ("invite", "devices", "replace", "revoke", "contributions", "drop"), __name__
+    ),
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
     "Reviews": dict.fromkeys(
@@ -65,8 +67,8 @@ FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads"
 def fleet() -> None:
     """Create fleets and manage their devices.
 
-    For the operator of a server. Every command needs --server and --token-file, or the variables
-    EDGEMERGE_SERVER and EDGEMERGE_TOKEN_FILE.
+    For people with an account on a server. Every command needs --server and --token-file, or the
+    variables EDGEMERGE_SERVER and EDGEMERGE_TOKEN_FILE.
     """
 
 
@@ -183,6 +185,7 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
     times |= {"since", "began", "ended", "acknowledged", "commented", "reported", "changed"}
+    times |= {"issued"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
@@ -192,17 +195,22 @@ CONTRIBUTION_COLUMNS = headings(
 )
 
 
+invitation_options = options(
+    click.option(
+        "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
+    ),
+    click.option(
+        "--out",
+        type=FILE,
+        help="Write the token to this file instead, readable by its owner only.",
+    ),
+)
+
+
 @click.command(epilog=example("edgemerge fleet invite pumps pump-3 --out invitation"))
 @click.argument("fleet")
 @click.argument("device", required=False)
-@click.option(
-    "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
-)
-@click.option(
-    "--out",
-    type=FILE,
-    help="Write the token to this file instead, readable by its owner only.",
-)
+@invitation_options
 @server_options
 @json_option
 def invite(
@@ -216,13 +224,41 @@ def invite(
         check_device_name(device)
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
+    print_token(found, out, as_json=as_json)
+    remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+def print_token(found: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
+    """Print a reply's token, or write it to a file that only its owner can read."""
     if out:
         from edgemerge.files import write_atomically
 
         write_atomically(f"{found.pop('token')}\n".encode(), out)
         found["file"] = str(out)
     print_json(found) if as_json else click.echo(found.get("file") or found["token"])
-    remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+@click.command(epilog=example("edgemerge fleet replace pumps pump-3 --out invitation"))
+@click.argument("fleet")
+@click.argument("device")
+@invitation_options
+@server_options
+@json_option
+def replace(
+    fleet: str, device: str, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
+) -> None:
+    """Create an invitation for new hardware of a device.
+
+    The new hardware enrols with it under the name of DEVICE. Its history, episodes, reviews,
+    settings and contributions stay, and the token of the old hardware stops working then.
+    """
+    with operator_connection(**where) as client:
+        found = with_dates(client.replace(fleet, device, valid_s=valid_s))
+    print_token(found, out, as_json=as_json)
+    remark(
+        f"For the new hardware of {device}, once, until {found['expires']}. "
+        "The old token works until it enrols."
+    )
 
 
 @click.command(epilog=example("edgemerge fleet devices pumps"))
@@ -242,7 +278,7 @@ def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
 @server_options
 @json_option
 def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
-    """Revoke a device's token.
+    """Revoke a device's token and cut its connections.
 
     The contributions of DEVICE stay; `drop` removes them.
     """
