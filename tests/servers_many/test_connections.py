@@ -8,9 +8,9 @@ from threading import Barrier
 import pytest
 
 from edgemerge.core.errors import UnavailableError
+from edgemerge.server.db.base import Writer
 from edgemerge.server.db.migrations import connect
 from edgemerge.server.db.postgres import SESSION_SETTINGS, PostgresDatabase
-from edgemerge.server.db.base import Writer
 from tests.services.pgbouncer import pooled
 
 KEEP = "insert into bodies (data) values (?)"

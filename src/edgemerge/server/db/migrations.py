@@ -274,6 +274,23 @@ MIGRATIONS = (
             "create index configurations_by_device on configurations (fleet, device, version)",
         ),
     ),
+    Migration(
+        14,
+        (  # of several tokens under one name the newest stays: it is the one in the server's file
+            "create table accounts (name {text} primary key, role {text} not null, fleet {text},"
+            " token_hash {text} not null unique, created {real} not null, issued {real} not null,"
+            " expires {real}, revoked {real}, file_hash {text}) {end}",
+            "delete from sessions where name in"
+            " (select name from operators group by name having count(*) > 1)",
+            "delete from links where name in"
+            " (select name from operators group by name having count(*) > 1)",
+            "insert into accounts (name, role, token_hash, created, issued, file_hash)"
+            " select name, 'admin', token_hash, created, created, token_hash from operators o"
+            " where not exists (select 1 from operators p where p.name = o.name and (p.created >"
+            " o.created or (p.created = o.created and p.token_hash > o.token_hash)))",
+            "drop table operators",
+        ),
+    ),
 )
 
 
