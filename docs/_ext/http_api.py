@@ -1,6 +1,7 @@
-"""The directive `http-api`: every route of the server, taken from the app's own description.
+"""The directives `http-api` and `http-access`: every route of the server, and who may call it.
 
-Who may call a route is read from what stands before it in the code; a test asks the server itself.
+Routes are taken from the app's own description. Who may call one is read from what stands before
+it in the code; a test asks the server itself.
 """
 
 from collections.abc import Iterator
@@ -13,21 +14,27 @@ from fastapi.routing import APIRoute
 from sphinx.application import Sphinx
 
 from edgemerge.server import api, http
+from edgemerge.server.dashboard import sign_in
+from edgemerge.server.dashboard.routes import create_dashboard
 from edgemerge.server.http import PROBLEM_DESCRIPTIONS
 from edgemerge.server.main import create_app
 
 GUARDS = (  # the strictest first
+    (http.admin, "an admin"),
     (http.operator, "an operator"),
+    (http.viewer, "a viewer"),
     (http.member, "an operator, or a device of the fleet"),
-    (http.caller_of, "an operator or a device"),
+    (http.reader, "a viewer, or a device of the fleet"),
+    (http.caller_of, "a viewer, or a device"),
     (http.token_of, "whoever has an invitation, which is the token here"),
 )
 ITSELF = {  # these look at the address, too
     api.put_contribution: "the device itself",
     api.put_named_fault: "the device itself",
     api.drop: "an operator, or the device itself",
+    api.drop_incarnation: "an operator, or the device itself",
     api.report: "the device itself",
-    api.desired: "an operator, or the device itself",
+    api.desired: "a viewer, or the device itself",
     **dict.fromkeys(
         (
             *(api.register_keys, api.masked_status, api.masked_cohort, api.put_upload),
@@ -36,6 +43,15 @@ ITSELF = {  # these look at the address, too
         "the device itself",
     ),
 }
+PAGE_GUARDS = (  # the strictest first
+    (sign_in.require_admin_form, "an admin"),
+    (sign_in.require_admin_page, "an admin"),
+    (sign_in.require_operator_form, "an operator"),
+    (sign_in.require_operator_page, "an operator"),
+    (sign_in.require_wall_link, "whoever has a wall link, which is part of the address"),
+    (sign_in.require_page_session, "a viewer"),
+    (sign_in.require_data_session, "a viewer"),
+)
 Thing = dict[str, Any]
 
 
@@ -51,6 +67,20 @@ def who(route: APIRoute) -> str:
     calls = set(_calls(route.dependant))
     found = (words for guard, words in GUARDS if guard in calls)
     return ITSELF.get(route.endpoint) or next(found, "anybody, without a token")
+
+
+def who_sees(route: APIRoute) -> str:
+    """Who is let through to a page, or may send its form."""
+    calls = set(_calls(route.dependant))
+    found = (words for guard, words in PAGE_GUARDS if guard in calls)
+    return next(found, "anybody, without a sign-in")
+
+
+def pages() -> Iterator[tuple[str, APIRoute]]:
+    """Method and route of every page and form, in the order of the code."""
+    for route in create_dashboard(create_app(None)).routes:  # type: ignore[arg-type]  # nobody is served, only described
+        if isinstance(route, APIRoute):
+            yield from ((method, route) for method in sorted(route.methods))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:
@@ -131,6 +161,24 @@ class HttpApi(Directive):
         return made
 
 
+class HttpAccess(Directive):
+    """A table of all routes and pages by who may call them."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make the list: a definition for each kind of caller."""
+        found: dict[str, list[str]] = {}
+        for method, route in routes():
+            found.setdefault(who(route), []).append(f"`{method} {route.path}`")
+        for method, route in pages():
+            found.setdefault(who_sees(route), []).append(f"`{method} /ui{route.path}`")
+        items = []
+        for words in sorted(found, key=lambda each: (-len(found[each]), each)):
+            term = nodes.term("", f"{words[:1].upper()}{words[1:]}")
+            text = _paragraph(", ".join(found[words]))
+            items.append(nodes.definition_list_item("", term, nodes.definition("", text)))
+        return [nodes.definition_list("", *items)]
+
+
 def _section(title: str, words: str, lines: list[str]) -> nodes.Node:
     section = nodes.section(ids=[nodes.make_id(title)], names=[title.lower()])
     section += nodes.title(title, title)
@@ -149,4 +197,5 @@ def _paragraph(text: str) -> nodes.Node:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive; the page is read anew in every build."""
     app.add_directive("http-api", HttpApi)
+    app.add_directive("http-access", HttpAccess)
     return {"parallel_read_safe": True}

@@ -11,7 +11,9 @@ from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.runner import fetch_projection, make_exchange, run_device
 from edgemerge.agent.state import PROJECTION_FILE
+from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.core.ledger import Selection
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.masked import MaskedExchange
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
@@ -176,6 +178,64 @@ def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
         assert send_command(config.state, "sync", ASK_S)["exchange"].startswith("denied: ")
         write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
         wait_until(lambda: len(agent.listener.verdicts) == 50)
+
+
+@pytest.mark.slow
+def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sample_once(
+    hub, tmp_path
+):
+    folders = [tmp_path / name for name in ("old", "new")]
+    for folder in folders:
+        folder.mkdir()
+    before = enrolled(hub, folders[0])
+    write_rows(folders[0] / "rows.csv", stream(300))
+    operator, old_token = hub.operator, (folders[0] / "token").read_text()
+    operator.change_settings("pumps", "pump-1", label="Pump of hall B")
+    with Running(before) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 300)
+        assert send_command(before.state, "sync", ASK_S)["exchange"] == "ok"
+    (shared_before,) = operator.contributions("pumps")["contributions"]
+    enrolled_at = operator.devices("pumps")[0]["enrolled"]
+
+    invitation = operator.replace("pumps", "pump-1")["token"]
+    token = ServerClient(hub.url, invitation).enrol("pumps", "pump-1")["token"]
+    for name in ("agent.toml", "rows.csv"):
+        (folders[1] / name).write_bytes((folders[0] / name).read_bytes())
+    (folders[1] / "token").write_text(token)
+    write_rows(folders[1] / "rows.csv", stream(200, 5))
+    after = read_config(folders[1] / "agent.toml", environment={}, overrides=())
+    with Running(after) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 200)
+        found = send_command(after.state, "sync", ASK_S)
+        assert found["exchange"] == "ok"
+        merged = found["preview"]  # what the old hardware saw
+        assert (merged["devices"], merged["samples"]) == (1, 300.0)
+    listed = operator.contributions("pumps")["contributions"]
+    assert [each["samples"] for each in listed] == [300.0, 200.0]
+    assert listed[0] == shared_before
+    assert listed[1]["incarnation"] > shared_before["incarnation"]
+    peer = hub.exchange("pumps", "pump-2", P)
+    total = peer.pull(Selection(receiver="pump-2")).total
+    peer.close()
+    assert total == Stats.of(P, stream(300)) + Stats.of(P, stream(200, 5))  # each sample once
+
+    (device, _) = operator.devices("pumps")
+    assert (device["device"], device["samples"]) == ("pump-1", 500.0)
+    assert device["enrolled"] > enrolled_at
+    assert operator.settings("pumps", "pump-1")["label"] == "Pump of hall B"
+    stale = HttpExchange(hub.url, "pumps", old_token, projection=P)
+    with pytest.raises(DeniedError):
+        stale.push(Contribution("pump-1", Stats.of(P, stream(301)), 9, "normal", 1))
+    stale.close()
+    actions = [each["action"] for each in operator.audit(limit=1000)["entries"]]
+    assert [each for each in actions if each in ("enrol", "replace")][:3] == [
+        "enrol",
+        "replace",
+        "enrol",
+    ]
+    with pytest.raises(UnknownError, match="nothing to replace: invite it"):
+        operator.replace("pumps", "pump-9")
+    operator.close()
 
 
 @pytest.mark.slow

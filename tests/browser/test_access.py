@@ -7,6 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from edgemerge.core.trust import Trust
+from edgemerge.server.http import wall_path
 from edgemerge.server.schemas import ReviewRequest
 from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, SHARED, alarm, workshop
@@ -47,6 +48,8 @@ PAGES = {
     "notify": f"/ui/fleets/{FLEET}/notify",
     "nobody to notify": "/ui/fleets/empty/notify",
     "log": f"/ui/fleets/{FLEET}/log",
+    "accounts": "/ui/accounts",
+    "account": "/ui/accounts/eve",
     "no such page": "/ui/fleets/nosuch",
 }
 
@@ -83,6 +86,11 @@ def peopled(tmp_path_factory):
         choices.set_trust(FLEET, Trust.parse("quorum:2"), who)  # pump-3 and pump-5 wait
         key = ("pump-1", 0, "normal")
         choices.decide(FLEET, key, "approve", who, comment="c" * 500)
+        accounts = shop.here.service.accounts
+        accounts.add("eve", "viewer", 3600.0, who)
+        accounts.add("n" * 100, "operator", None, who)
+        accounts.revoke("n" * 100, who)
+        accounts.add_wall_link("hall", FLEET, who)
         yield shop
 
 
@@ -140,6 +148,19 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(visitor, peopled
         told[name] += [] if page.title() else ["no title"]
     assert {name: found for name, found in told.items() if found} == {}
     visitor.must_be_quiet("404")
+
+
+@ONE_LOOK
+def test_axe_finds_nothing_on_a_wall_screen_and_on_what_a_viewer_sees(visitor, peopled):
+    accounts, who = peopled.here.service.accounts, operator(peopled)
+    visitor.go(wall_path(accounts.rotate("hall", who).token))
+    assert problems(visitor.page) == []
+    visitor.sign_in(accounts.rotate("eve", who).token)
+    for name in ("episodes", "device to review", "merge", "notify"):
+        visitor.go(PAGES[name])
+        settled(visitor.page)
+        assert problems(visitor.page) == [], name
+    visitor.must_be_quiet()
 
 
 @ONE_LOOK

@@ -47,7 +47,7 @@ def test_acknowledge_and_comment(visitor):
     ended.get_by_role("button", name="Acknowledge").click()
     past = page.locator('[data-section="history"]').get_by_role("article", name="Episode 1")
     expect(past).to_contain_text("pump was cold")
-    expect(past).to_contain_text("operator test")
+    expect(past).to_contain_text("admin test")
     expect(page.locator("#ended-count")).to_have_text("0")
     opened = card(page, 2)
     opened.get_by_role("textbox", name="Comment").fill("called the fitter")

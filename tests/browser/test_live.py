@@ -6,6 +6,8 @@ import time
 import pytest
 from playwright.sync_api import expect
 
+from edgemerge.server.auth import Caller
+from edgemerge.server.http import wall_path
 from tests.browser.workshop import FLEET, alarm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -44,6 +46,37 @@ def test_a_new_score_is_on_the_page_of_its_device_within_two_seconds(shop, visit
     expect(reasons).to_contain_text("band 7", timeout=SOON_MS)
     expect(reasons).to_contain_text("×12", timeout=SOON_MS)
     visitor.must_be_quiet()
+
+
+def test_a_wall_screen_follows_by_itself_leads_nowhere_and_ends_with_its_link(shop, visit):
+    accounts, admin = shop.here.service.accounts, Caller("test", role="admin")
+    shop.add("pump-1", "idle")
+    link = accounts.add_wall_link("hall", FLEET, admin).token
+    visitor = visit()
+    page = visitor.page
+    visitor.go(wall_path(link))
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.get_by_role("link").filter(visible=True)).to_have_count(1)  # to the content
+    expect(page.get_by_role("button")).to_have_text(["Dark"])
+    shop.add("pump-2")
+    shop.report("pump-2", 1.0, 37.5, alarms=[alarm(37.5, flow=12.0)])
+    row = page.get_by_role("row").filter(has_text="pump-2")
+    expect(row).to_contain_text("37.5")
+    accounts.revoke("hall", admin)
+    expect(page.get_by_text("ask an admin for a new one")).to_be_visible()
+    assert "sign-in" not in page.url
+    visitor.must_be_quiet("403")
+
+
+def test_an_open_page_leads_to_sign_in_when_its_account_is_rotated(shop, visit):
+    accounts, admin = shop.here.service.accounts, Caller("test", role="admin")
+    shop.add("pump-1", "idle")
+    visitor = visit()
+    visitor.sign_in(accounts.add("eve", "viewer", None, admin).token, f"/ui/fleets/{FLEET}")
+    expect(visitor.page.locator("#live")).to_have_text("live")
+    accounts.rotate("eve", admin)
+    visitor.page.wait_for_url("**/ui/sign-in?next=*")
+    visitor.must_be_quiet("401")
 
 
 def test_a_device_that_was_let_in_later_appears_without_loading_again(shop, visit):

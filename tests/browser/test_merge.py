@@ -102,7 +102,7 @@ def test_every_action_is_in_the_log_with_the_operator(visitor):
     expect(page.locator("table.contributions")).to_contain_text("excluded")
     page.get_by_role("link", name="Log").click()
     line = page.get_by_role("row").filter(has_text="pump-3/0/normal").first
-    expect(line).to_contain_text("operator test")
+    expect(line).to_contain_text("admin test")
     expect(line).to_contain_text("exclude")
     visitor.must_be_quiet()
 

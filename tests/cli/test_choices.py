@@ -113,7 +113,7 @@ def test_a_device_may_not_choose(hub, fleet, pumps, tmp_path):
     assert pumps
     where = ("--server", hub.url, "--token-file", tmp_path / "pump-1")
     found = call("fleet", "exclude", fleet, "pump-3", 0, "normal", *where)
-    assert "expected that of an operator" in failure(found)
+    assert "expected that of an account" in failure(found)
 
 
 def test_likeness_is_told_in_groups(hub, fleet, pumps):

@@ -74,7 +74,7 @@ def test_a_token_that_is_not_an_operators_is_refused(hub, tmp_path):
     (tmp_path / "token").write_text("emo_nobody\n", encoding="utf-8")
     (tmp_path / "token").chmod(0o600)
     said = failure(call("dashboard", "--server", hub.url, "--token-file", tmp_path / "token"))
-    assert "unknown or was revoked" in said
+    assert "unknown" in said
 
 
 @pytest.mark.slow

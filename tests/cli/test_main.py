@@ -50,6 +50,7 @@ def test_all_commands_are_there():
         "serve",
         "certificate",
         "fleet",
+        "accounts",
         "enrol",
     }
     assert top == files_and_network | {

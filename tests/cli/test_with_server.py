@@ -168,7 +168,7 @@ def test_the_audit_log_is_checked_and_told(hub, fleet, monkeypatch):
 def test_a_device_may_not_do_what_an_operator_may(hub, fleet, tmp_path):
     hub.enrolled(fleet, "pump-1", tmp_path / "token")
     where = ("--server", hub.url, "--token-file", tmp_path / "token")
-    assert "expected that of an operator" in failure(call("fleet", "devices", fleet, *where))
+    assert "expected that of an account" in failure(call("fleet", "devices", fleet, *where))
 
 
 def test_the_doctor_finds_the_server_well(hub):

@@ -9,6 +9,7 @@ import pytest
 
 from edgemerge import Projection
 from edgemerge.server.main import create_app
+from tests.server.test_page_access import PAGES
 from tests.services.hub import running
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
@@ -23,14 +24,20 @@ NAMES = {
     "number": "1",
     "version": "1",
     "receiver": "phone",
+    "account": "eve",
+    "epoch": "1",
 }
+PEOPLE = {"a viewer": 0, "an operator": 1, "an admin": 2}  # by how much they may
 
 
 @pytest.fixture
 def asking(tmp_path):
-    """Ask a server with two fleets, as an operator, a device or nobody; give the status."""
+    """Ask a server with two fleets, as a person, a device or nobody; give the status."""
     with running(str(tmp_path / "server.sqlite")) as server:
-        tokens = {"operator": server.token}
+        tokens = {"an admin": server.token} | {
+            f"{article} {role}": server.operator.add_account(role, role)["token"]
+            for article, role in (("a", "viewer"), ("an", "operator"))
+        }
         for fleet in ("pumps", "tanks"):
             server.operator.create_fleet(fleet, Projection(n_inputs=2, n_hidden=3))
             tokens[fleet] = server.enrol(fleet, "one")
@@ -51,15 +58,30 @@ def asking(tmp_path):
 @pytest.mark.parametrize(("method", "route"), ROUTES, ids=lambda each: getattr(each, "path", each))
 def test_who_may_call_is_who_the_server_lets_through(asking, method, route):
     address, words = route.path.format(**NAMES), http_api.who(route)
-    strangers = words == "an operator" or words.endswith(("a device of the fleet", "itself"))
+    least = next((who for who in PEOPLE if words.startswith(who)), None)
+    strangers = words in PEOPLE or words.endswith(("a device of the fleet", "itself"))
     assert (asking(method, address) != 401) == words.startswith("anybody")
     assert (asking(method, address, "pumps") == 401) == words.startswith(
         "whoever has an invitation"
     )
     assert (asking(method, address, "tanks") == 403) == strangers
-    if words == "an operator" or words.endswith("itself"):
+    if words in PEOPLE or words.endswith("itself"):
         assert asking(method, address, "pumps") == 403
-    assert (asking(method, address, "operator") == 403) == (words == "the device itself")
+    for who, rank in PEOPLE.items():
+        refused = words == "the device itself" or (least is not None and rank < PEOPLE[least])
+        assert (asking(method, address, who) == 403) == refused, who
+
+
+@pytest.mark.slow
+def test_who_sees_a_page_is_as_the_server_decides():
+    decided = {"everybody": "anybody, without a sign-in", "wall": "whoever has a wall link"}
+    decided |= {"viewer": "a viewer", "operator": "an operator", "admin": "an admin"}
+    found = {
+        f"{method} {route.path}": http_api.who_sees(route) for method, route in http_api.pages()
+    }
+    assert set(found) == set(PAGES)
+    for page, least in PAGES.items():
+        assert found[page].startswith(decided[least]), page
 
 
 def test_every_route_that_the_server_describes_is_on_the_page():

@@ -17,91 +17,117 @@ MINE = {
     "{number}": "1",
     "{version}": "1",
     "{receiver}": "chat",
+    "{account}": "eve",
+    "{epoch}": "1",
 }
-KNOWN = ("operator", "itself", "peer", "foreigner")
-MEMBERS = ("operator", "itself", "peer")
+ADMINS = ("admin",)
+OPERATORS = ("operator", "admin")
+PEOPLE = ("viewer", "operator", "admin")
+DEVICES = ("itself", "peer")
+KNOWN = (*PEOPLE, *DEVICES, "foreigner")
+MEMBERS = (*OPERATORS, *DEVICES)
+READERS = (*PEOPLE, *DEVICES)
 CONTRIBUTION = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
+MASKED = "/fleets/{fleet}/masked/{device}"
+KEYS = b'{"agreement": "%s", "verification": "%s"}' % (b"0" * 64, b"0" * 64)
 EVERYBODY = ("everybody",)
 
 
 @dataclass(frozen=True)
 class Route:
-    """One entry of the table: who may, what is sent; `last` for those after which less is left."""
+    """One entry of the table: who may, what is sent; `masked` if only a masked fleet has it."""
 
     who: tuple[str, ...]
     body: bytes | None = None
+    masked: bool = False
 
 
 ROUTES = {  # in an order in which all of them can be asked by those who may
     "GET /healthz": Route(EVERYBODY),
     "GET /readyz": Route(EVERYBODY),
     "GET /metrics": Route(EVERYBODY),
-    "GET /status": Route(("operator",)),
-    "GET /audit": Route(("operator",)),
+    "GET /status": Route(PEOPLE),
+    "GET /audit": Route(PEOPLE),
     "GET /fleets": Route(KNOWN),
-    "PUT /fleets/{fleet}": Route(("operator",), encode(SHARED)),
-    "GET /fleets/{fleet}": Route(MEMBERS),
-    "GET /fleets/{fleet}/projection": Route(MEMBERS),
-    "GET /fleets/{fleet}/devices": Route(("operator",)),
-    "POST /fleets/{fleet}/invitations": Route(("operator",), b'{"device": null}'),
+    "PUT /fleets/{fleet}": Route(ADMINS, encode(SHARED)),
+    "GET /fleets/{fleet}": Route(READERS),
+    "GET /fleets/{fleet}/projection": Route(READERS),
+    "GET /fleets/{fleet}/devices": Route(PEOPLE),
+    "POST /fleets/{fleet}/invitations": Route(OPERATORS, b'{"device": null}'),
     "POST /fleets/{fleet}/devices": Route(("an invitation",), b'{"device": "newcomer"}'),
     "POST /fleets/{fleet}/devices/{device}/report": Route(
         ("itself",),
         b'{"sent": 5, "status": {"samples": 9, "learnt": 9, "alarms": 0, "monitor": {"phase": '
         b'"watching", "ready": true, "episodes": [{"number": 1, "began": 4}]}}}',
     ),
-    "GET /fleets/{fleet}/devices/{device}": Route(("operator",)),
-    "GET /fleets/{fleet}/devices/{device}/scores": Route(("operator",)),
-    "GET /fleets/{fleet}/devices/{device}/scores.csv": Route(("operator",)),
-    "GET /fleets/{fleet}/devices/{device}/settings": Route(("operator",)),
-    "PUT /fleets/{fleet}/devices/{device}/settings": Route(("operator",), b'{"limit": 5}'),
-    "DELETE /fleets/{fleet}/devices/{device}/settings/{version}": Route(("operator",)),
-    "GET /fleets/{fleet}/configuration": Route(("operator",)),
-    "PUT /fleets/{fleet}/configuration": Route(("operator",), b'{"tables": {}}'),
-    "DELETE /fleets/{fleet}/configuration/{version}": Route(("operator",)),
-    "GET /fleets/{fleet}/devices/{device}/configuration": Route(("operator",)),
-    "PUT /fleets/{fleet}/devices/{device}/configuration": Route(("operator",), b'{"tables": {}}'),
-    "DELETE /fleets/{fleet}/devices/{device}/configuration/{version}": Route(("operator",)),
-    "GET /fleets/{fleet}/devices/{device}/reviews": Route(("operator",)),
+    "GET /fleets/{fleet}/devices/{device}": Route(PEOPLE),
+    "GET /fleets/{fleet}/devices/{device}/scores": Route(PEOPLE),
+    "GET /fleets/{fleet}/devices/{device}/scores.csv": Route(PEOPLE),
+    "GET /fleets/{fleet}/devices/{device}/settings": Route(PEOPLE),
+    "PUT /fleets/{fleet}/devices/{device}/settings": Route(OPERATORS, b'{"limit": 5}'),
+    "DELETE /fleets/{fleet}/devices/{device}/settings/{version}": Route(OPERATORS),
+    "GET /fleets/{fleet}/configuration": Route(PEOPLE),
+    "PUT /fleets/{fleet}/configuration": Route(OPERATORS, b'{"tables": {}}'),
+    "DELETE /fleets/{fleet}/configuration/{version}": Route(OPERATORS),
+    "GET /fleets/{fleet}/devices/{device}/configuration": Route(PEOPLE),
+    "PUT /fleets/{fleet}/devices/{device}/configuration": Route(OPERATORS, b'{"tables": {}}'),
+    "DELETE /fleets/{fleet}/devices/{device}/configuration/{version}": Route(OPERATORS),
+    "GET /fleets/{fleet}/devices/{device}/reviews": Route(PEOPLE),
     "POST /fleets/{fleet}/devices/{device}/reviews": Route(
-        ("operator",), b'{"decision": "approve", "pattern": "odd-1"}'
+        OPERATORS, b'{"decision": "approve", "pattern": "odd-1"}'
     ),
-    "GET /fleets/{fleet}/episodes": Route(("operator",)),
-    "PUT /fleets/{fleet}/episodes/{number}/comment": Route(("operator",), b'{"comment": "seen"}'),
+    "GET /fleets/{fleet}/episodes": Route(PEOPLE),
+    "PUT /fleets/{fleet}/episodes/{number}/comment": Route(OPERATORS, b'{"comment": "seen"}'),
     f"PUT {CONTRIBUTION}": Route(("itself",), encode(note("itself", 2))),
-    f"GET {CONTRIBUTION}": Route(("operator", "itself")),
-    "GET /fleets/{fleet}/contributions": Route(MEMBERS),
+    f"GET {CONTRIBUTION}": Route((*OPERATORS, "itself")),
+    "GET /fleets/{fleet}/contributions": Route(READERS),
     "GET /fleets/{fleet}/total": Route(MEMBERS),
     "GET /fleets/{fleet}/patterns": Route(MEMBERS),
     "PUT /fleets/{fleet}/faults/{device}/{incarnation}/{pattern}": Route(
         ("itself",), encode(replace(note("itself", 2), kind="fault"))
     ),
+    "GET /fleets/{fleet}/cohorts": Route(PEOPLE),
+    "POST /fleets/{fleet}/cohorts": Route(ADMINS, b"{}", masked=True),
+    f"PUT {MASKED}/keys": Route(("itself",), KEYS, masked=True),
+    f"DELETE {MASKED}/keys": Route(OPERATORS, masked=True),
+    f"GET {MASKED}/status": Route(("itself",), masked=True),
+    f"GET {MASKED}/cohort": Route(("itself",), masked=True),
+    f"PUT {MASKED}/epochs/{{epoch}}/upload": Route(("itself",), b"", masked=True),
+    f"GET {MASKED}/epochs/{{epoch}}/request": Route(("itself",), masked=True),
+    f"PUT {MASKED}/epochs/{{epoch}}/answer": Route(("itself",), b"", masked=True),
+    f"GET {MASKED}/epochs/{{epoch}}": Route(("itself",), masked=True),
+    f"GET {MASKED}/total": Route(("itself",), masked=True),
     "GET /fleets/{fleet}/faults": Route(MEMBERS),
-    "GET /fleets/{fleet}/faults/list": Route(("operator",)),
+    "GET /fleets/{fleet}/faults/list": Route(PEOPLE),
     "POST /fleets/{fleet}/choices": Route(
-        ("operator",), b'{"kind": "adopt", "sources": ["peer"], "targets": ["itself"]}'
+        OPERATORS, b'{"kind": "adopt", "sources": ["peer"], "targets": ["itself"]}'
     ),
-    "POST /sign-in-links": Route(("operator",)),
-    "GET /fleets/{fleet}/choices": Route(("operator",)),
-    "GET /fleets/{fleet}/waiting": Route(("operator",)),
+    "POST /sign-in-links": Route(PEOPLE),
+    "GET /fleets/{fleet}/choices": Route(PEOPLE),
+    "GET /fleets/{fleet}/waiting": Route(PEOPLE),
     "PUT /fleets/{fleet}/receivers/{receiver}": Route(
-        ("operator",), b'{"kind": "slack", "url": "http://127.0.0.1:9/hook", "secret": "s3cret"}'
+        OPERATORS, b'{"kind": "slack", "url": "http://127.0.0.1:9/hook", "secret": "s3cret"}'
     ),
-    "GET /fleets/{fleet}/receivers": Route(("operator",)),
-    "POST /fleets/{fleet}/receivers/{receiver}/test": Route(("operator",)),
-    "DELETE /fleets/{fleet}/receivers/{receiver}": Route(("operator",)),
-    "PUT /fleets/{fleet}/trust": Route(("operator",), body=b'{"trust": "quorum:2"}'),
-    "POST /fleets/{fleet}/preview": Route(
-        ("operator",), b'{"sources": ["peer"], "targets": ["itself"]}'
-    ),
-    "GET /fleets/{fleet}/similarity": Route(("operator",)),
-    "GET /fleets/{fleet}/likeness": Route(("operator",)),
-    "DELETE /fleets/{fleet}/choices/{number}": Route(("operator",)),
-    "DELETE /fleets/{fleet}/contributions/{device}": Route(("itself", "operator")),
-    "DELETE /fleets/{fleet}/contributions/{device}/{incarnation}": Route(("itself", "operator")),
-    "GET /fleets/{fleet}/devices/{device}/desired": Route(("itself", "operator")),
-    "DELETE /fleets/{fleet}/devices/{device}": Route(("operator",)),
-    "DELETE /fleets/{fleet}": Route(("operator",)),
+    "GET /fleets/{fleet}/receivers": Route(PEOPLE),
+    "POST /fleets/{fleet}/receivers/{receiver}/test": Route(OPERATORS),
+    "DELETE /fleets/{fleet}/receivers/{receiver}": Route(OPERATORS),
+    "PUT /fleets/{fleet}/trust": Route(ADMINS, body=b'{"trust": "quorum:2"}'),
+    "POST /fleets/{fleet}/preview": Route(PEOPLE, b'{"sources": ["peer"], "targets": ["itself"]}'),
+    "GET /fleets/{fleet}/similarity": Route(PEOPLE),
+    "GET /fleets/{fleet}/likeness": Route(PEOPLE),
+    "DELETE /fleets/{fleet}/choices/{number}": Route(OPERATORS),
+    "DELETE /fleets/{fleet}/contributions/{device}": Route(("itself", *OPERATORS)),
+    "DELETE /fleets/{fleet}/contributions/{device}/{incarnation}": Route(("itself", *OPERATORS)),
+    "GET /fleets/{fleet}/devices/{device}/desired": Route(("itself", *PEOPLE)),
+    "POST /fleets/{fleet}/devices/{device}/replacement": Route(OPERATORS, b"{}"),
+    "GET /accounts": Route(ADMINS),
+    "POST /accounts": Route(ADMINS, b'{"name": "zoe", "role": "viewer"}'),
+    "PUT /accounts/{account}": Route(ADMINS, b'{"role": "operator"}'),
+    "POST /accounts/{account}/rotate": Route(ADMINS, b"{}"),
+    "DELETE /accounts/{account}": Route(ADMINS),
+    "POST /fleets/{fleet}/wall-links": Route(ADMINS, b'{"name": "hall-c"}'),
+    "DELETE /fleets/{fleet}/devices/{device}": Route(OPERATORS),
+    "DELETE /fleets/{fleet}": Route(ADMINS),
 }
 
 
@@ -141,6 +167,10 @@ USED_UP = (
     "an invitation to another fleet",
     "an invitation for another device",
     "an invitation to a deleted fleet",
+    "a revoked account",
+    "an expired account",
+    "a rotated account",
+    "a wall link",
 )
 STRANGERS = ("nobody", *STRANGE, *USED_UP)
 CALLERS = (*KNOWN, "an invitation", *STRANGERS)
@@ -153,7 +183,21 @@ def world(database: str) -> Iterator[World]:
         hub = here.operator
         for fleet in ("mine", "theirs", "former"):
             hub.create_fleet(fleet, SHARED)
-        tokens = {"operator": here.token} | {
+        tokens = {"admin": here.token} | {
+            who: hub.add_account(name, role, valid_s=valid_s)["token"]
+            for who, name, role, valid_s in (
+                ("operator", "olga", "operator", None),
+                ("viewer", "vera", "viewer", 3600.0),
+                ("of nobody who calls", "eve", "viewer", None),
+                ("a revoked account", "gone", "admin", None),
+                ("an expired account", "late", "admin", 1e-6),
+                ("a rotated account", "anew", "admin", None),
+            )
+        }
+        hub.revoke_account("gone")
+        hub.rotate_account("anew")
+        tokens["a wall link"] = hub.add_wall_link("mine", "hall-b")["path"].rpartition("/")[2]
+        tokens |= {
             who: here.enrol(fleet, device)
             for who, fleet, device in (
                 ("itself", "mine", "itself"),

@@ -48,7 +48,7 @@ def test_the_invitation_is_shown_once_and_lets_the_device_in(world, operator):
     world.service.enrol(token, FLEET, "pump-1")
     assert [each.device for each in world.service.devices(FLEET)] == ["pump-1"]
     (entry,) = world.service.audit_newest_first(FLEET, 2**62, 10, action="invite")
-    assert (entry.subject, entry.actor) == ("pump-1", "operator root")
+    assert (entry.subject, entry.actor) == ("pump-1", "admin root")
     assert token not in entry.detail
 
 

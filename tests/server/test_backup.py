@@ -273,7 +273,7 @@ def test_what_was_used_or_ended_since_the_backup_does_not_work_again(local):
     with pytest.raises(DeniedError):
         service.enrol(invitation, FLEET, "d")
     assert service.sessions.session(cookie) is None
-    assert service.caller(world.operator_token).is_operator
+    assert service.caller(world.operator_token).may("admin")
     assert service.caller(world.tokens["a"]) == Caller("a", FLEET)
     service.close()
 

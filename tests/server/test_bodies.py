@@ -223,7 +223,7 @@ def test_a_body_without_end_is_given_up_at_the_limit(shared, headers):
 @pytest.mark.parametrize(
     ("method", "path", "token"),
     [
-        ("PUT", "/fleets/other", "operator"),
+        ("PUT", "/fleets/other", "admin"),
         ("POST", "/fleets/mine/invitations", "operator"),
         ("POST", "/fleets/mine/devices", "an invitation"),
     ],

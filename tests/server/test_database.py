@@ -161,7 +161,7 @@ def test_values_come_back_as_they_went_in(database):
         ids = [tx.one(KEEP, blob)[0] for blob in blobs]
     with database.reading() as tx:
         found = [tx.one("select data from bodies where id = ?", number)[0] for number in ids]
-        odd = tx.one("select 'ü % ' || token_hash from operators where name like 'a%'")
+        odd = tx.one("select 'ü % ' || token_hash from accounts where name like 'a%'")
         total, rows = tx.one("select sum(id), count(*) from bodies")
     assert (type(total), total, rows) == (int, sum(ids), 3)
     assert found == blobs

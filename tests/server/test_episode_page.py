@@ -93,8 +93,8 @@ def test_an_ended_episode_says_how_long_it_lasted_and_who_saw_it(world, operator
     send(world, operator, 1, "acknowledge", episode="1", comment="the seal")
     (card,) = cards(operator.get(PAGE).text)["history"].values()
     assert "lasted 42 s" in words(card)
-    assert "Acknowledged operator root , 1970-01-01T00:16:40Z" in words(card)
-    assert "Comment the seal operator root" in words(card)
+    assert "Acknowledged admin root , 1970-01-01T00:16:40Z" in words(card)
+    assert "Comment the seal admin root" in words(card)
     assert 'value="acknowledge"' not in card
     assert 'value="comment"' in card
 
@@ -129,7 +129,7 @@ def test_its_pattern_is_reviewed_right_there(world, operator, decision, fields, 
     assert answer.status_code == 303
     assert answer.headers["location"] == f"{PAGE}#e{stored(world)[0].id}"
     (made,) = world.service.reviews.list_reviews(FLEET, "a")
-    assert (made.decision, made.pattern, made.by) == (decision, "odd-1", "operator root")
+    assert (made.decision, made.pattern, made.by) == (decision, "odd-1", "admin root")
     (card,) = cards(operator.get(PAGE).text)["open"].values()
     assert f"waiting: {expected}" in words(card)
     assert 'value="approve"' not in card

@@ -201,6 +201,31 @@ def test_a_stream_is_gone_with_the_session(here):
         assert listener.block() == []
 
 
+@pytest.mark.parametrize("way", ["rotate", "revoke"])
+def test_a_stream_ends_at_once_with_the_token_of_its_account(here, way, monkeypatch):
+    monkeypatch.setattr(stream, "SESSION_CHECK_S", 1e9)  # only a change is a reason to look
+    accounts, admin = here.service.accounts, Caller("test", role="admin")
+    token = accounts.add("eve", "viewer", None, admin).token
+    cookie, _ = here.service.sessions.sign_in(token)
+    with asked(here, cookie=cookie) as (_, listener), asked(here) as (_, other):
+        listener.event()
+        other.event()
+        getattr(accounts, way)("eve", admin)
+        assert listener.event() == ("gone", {})
+        take(here, "pump-1", learnt=321.0)
+        assert names(other.until(names)[1]) == ["pump-1"]
+
+
+def test_a_wall_link_has_a_stream_until_it_is_revoked(here, monkeypatch):
+    monkeypatch.setattr(stream, "SESSION_CHECK_S", 1e9)
+    accounts, admin = here.service.accounts, Caller("test", role="admin")
+    link = accounts.add_wall_link("hall", FLEET, admin).token
+    with asked(here, f"/ui/wall/{link}/live", cookie="") as (_, listener):
+        assert sorted(names(listener.event()[1])) == ["pump-1", "pump-2"]
+        accounts.revoke("hall", admin)
+        assert listener.event() == ("gone", {})
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_fleet_that_is_deleted_ends_its_streams(here):
     with asked(here) as (_, listener):

@@ -86,8 +86,8 @@ def test_the_log_says_who_did_what_and_how_it_is_sealed(operator):
     found = entries(answer.text)
     assert answer.status_code == 200
     assert list(found) == sorted(found, reverse=True)
-    assert "operator root created the fleet pumps" in found[1]
-    assert "operator root invited pump-6" in found[8]
+    assert "operator root created the fleet pumps" in found[2]
+    assert "operator root invited pump-6" in found[9]
     assert "edgemerge fleet audit</code> checks the whole chain" in answer.text
     assert 'title="sealed by ' in answer.text
 
@@ -118,7 +118,7 @@ def test_pages_keep_what_was_asked_for(operator, monkeypatch):
     page = Page(operator.get(LOG, action="invite", find="pump").text)
     (older,) = [attrs["href"] for attrs, text in page.all("a") if text == "Older"]
     found = entries(operator.get(older).text)
-    assert list(found) == [6, 5]
+    assert list(found) == [7, 6]
     assert all("invited pump-" in words for words in found.values())
     (chosen,) = [attrs for attrs, _ in page.all("option") if "selected" in attrs]
     assert chosen["value"] == "invite"
@@ -128,7 +128,7 @@ def test_pages_keep_what_was_asked_for(operator, monkeypatch):
 def test_the_log_can_be_searched(operator):
     assert len(entries(operator.get(LOG, action="invite").text)) == 7
     assert len(entries(operator.get(LOG, action="-contribute").text)) == 9
-    assert list(entries(operator.get(LOG, find="PUMP-3").text)) == [5]
+    assert list(entries(operator.get(LOG, find="PUMP-3").text)) == [6]
     nothing = operator.get(LOG, find="nowhere")
     assert nothing.status_code == 200
     assert "Nothing found" in nothing.text

@@ -90,7 +90,7 @@ def test_adopting_is_told_to_the_devices_and_is_in_the_log(here, operator):
     (choice,) = in_force(here)
     assert (choice.sources, choice.targets) == (("a1", "a2"), ("a1", "a2"))
     last = here.service.audit(FLEET, 0, 10_000)[-1]
-    assert (last.actor, last.action) == ("operator test", "adopt")
+    assert (last.actor, last.action) == ("admin test", "adopt")
     page = Page(operator.get(MERGE, done="1").text)
     (notice,) = [text for attrs, text in page.all("p") if attrs.get("class") == "notice good"]
     assert notice.startswith("Choice 1 is in force: a1 and a2 adopt only each other's sums.")

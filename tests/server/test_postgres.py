@@ -123,8 +123,8 @@ def test_text_sorts_by_its_characters_whatever_the_locale(postgres_server):
     database = connect(postgres_server.url_of("words"))
     with database.writing() as tx:
         for name in ("b", "B", "a", "_", "ä"):
-            tx.run("insert into operators values (?, ?, 0.0)", name, name)
-        rows = tx.rows("select name from operators order by name")
+            tx.run("insert into links values (?, ?, 0.0, null)", name, name)
+        rows = tx.rows("select name from links order by name")
     database.close()
     postgres_server.run("drop database words")
     assert [name for (name,) in rows] == ["B", "_", "a", "b", "ä"]

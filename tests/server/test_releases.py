@@ -297,6 +297,14 @@ def test_what_does_not_fit_most_devices_is_in_no_total_unless_it_was_approved(wo
     assert got(world).total == total(world, "abcdex")
 
 
+def test_one_judge_that_is_unlike_the_others_decides_nothing(world):
+    push(world, "abcde", rows=60)
+    push(world, "x", rows=60, place=0.9)
+    assert got(world).total == total(world, "abcde")
+    refused = world.service.pull_service.checks.refusals_for(FLEET, releases.EVERY_DEVICE)
+    assert list(refused) == [("x", 0, "normal")]
+
+
 def test_a_few_judges_leave_nothing_out(world):
     push(world, "ab", rows=60)
     push(world, "cdef", rows=FEW)

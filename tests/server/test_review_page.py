@@ -123,7 +123,7 @@ def test_a_decision_waits_then_is_done_or_refused(world, operator):
     assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}#review")
     (made,) = listed(world)
     assert (made.decision, made.pattern, made.name) == ("approve", "odd-1", "")
-    assert (made.by, made.comment) == ("operator root", "a new speed")
+    assert (made.by, made.comment) == ("admin root", "a new speed")
     found = box(operator)
     assert "This review will be done when the device next reports: Approve odd-1" in found
     assert "waiting: Approve odd-1" in found

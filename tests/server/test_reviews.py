@@ -293,7 +293,7 @@ def test_the_document_has_the_review_until_it_is_done(site):
         "name": "worn",
         "episode": None,
         "until": None,
-        "by": "operator test",
+        "by": "admin test",
         "at": made.json()["at"],
         "comment": "heard it",
     }

@@ -85,7 +85,7 @@ def failures_in(recorder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("who", ["operator", "nobody", "itself"])
+@pytest.mark.parametrize("who", ["admin", "nobody", "itself"])
 def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         asked, found = asked_of(made, who)
@@ -94,7 +94,7 @@ def test_every_answer_is_one_that_the_description_promises(tmp_path, who):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("who", ["itself", "operator"])
+@pytest.mark.parametrize("who", ["itself", "admin"])
 def test_so_is_every_answer_about_what_is_there(tmp_path, who):
     alive = [{"include-name": LAST, "enabled": False}]
     # the names replace what was meant to be wrong in an address, which is then rightly accepted

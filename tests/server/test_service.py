@@ -183,7 +183,7 @@ def test_tokens_are_stored_as_hashes_only(world):
     with world.service.database.reading() as tx:
         rows = [
             str(row)
-            for t in ("operators", "devices", "invitations")
+            for t in ("accounts", "devices", "invitations")
             for row in tx.rows(f"select * from {t}")
         ]
     text = " ".join(rows)
@@ -435,6 +435,7 @@ def test_the_audit_log_tells_everything_and_cannot_be_changed_unseen(world):
     world.service.revoke(FLEET, "a", ROOT)
     entries = world.service.audit(None, 0, 100)
     assert [entry.action for entry in entries] == [
+        "add account",
         "create",
         "invite",
         "enrol",

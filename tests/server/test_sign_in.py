@@ -29,7 +29,8 @@ from tests.services.hub import running
 
 pytestmark = pytest.mark.slow
 
-OPEN = {"/ui", "/ui/sign-in", "/ui/static/{version}/{name:path}"}  # to strangers
+WALL = {"/ui/wall/{link}", "/ui/wall/{link}/live"}  # refused without a link: no sign-in helps
+OPEN = {"/ui", "/ui/sign-in", "/ui/static/{version}/{name:path}", *WALL}  # to strangers
 GUARDS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "referrer-policy": "same-origin",

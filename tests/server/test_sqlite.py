@@ -117,7 +117,7 @@ def test_a_flipped_bit_is_refused_or_harms_nothing_but_a_blob(path):
     blobs = filled(path, 4)
     database = connect(path)
     with database.writing() as tx:
-        tx.run("insert into operators values ('hash', 'ops', 1.5)")
+        tx.run("insert into links values ('hash', 'ops', 1.5, null)")
     database.close()
     original, chance, refused = path.read_bytes(), random.Random(11), 0
     heads = range(0, len(original), 16384)  # where a page says what it is
@@ -142,7 +142,7 @@ def is_refused(path, blobs):
     try:
         found = blobs_of(database)
         with database.reading() as tx:
-            tx.rows("select * from operators")
+            tx.rows("select * from links")
     except DatabaseDamagedError:
         return True
     finally:
@@ -254,6 +254,6 @@ def test_space_of_what_was_dropped_is_given_back_to_the_disk(path, monkeypatch):
         tx.run("delete from bodies where id > 1")
     for number in range(10):
         with database.writing() as tx:
-            tx.run("insert into operators values (?, 'ops', 0.0)", str(number))
+            tx.run("insert into links values (?, 'ops', 0.0, null)", str(number))
     database.close()
     assert path.stat().st_size < before / 10

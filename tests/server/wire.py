@@ -18,11 +18,11 @@ from tests.services.hub import Running
 DEADLINE_S = 30.0
 SHARED = Projection(n_inputs=2, n_hidden=3, seed=5)
 ROWS = [[0.1, 0.2], [0.3, -0.4], [-0.5, 0.6], [0.7, 0.1]]
+STATEMENTS = "\n".join(each for migration in MIGRATIONS for each in migration.statements)
 TABLES = [
     name
-    for migration in MIGRATIONS
-    for statement in migration.statements
-    for name in re.findall(r"create table (\w+)", statement)
+    for name in re.findall(r"create table (\w+)", STATEMENTS)
+    if f"drop table {name}" not in STATEMENTS
 ]
 
 

@@ -25,9 +25,9 @@ def test_servers_that_start_at_once_make_the_tables_and_the_operator_once(
     with ThreadPoolExecutor(SERVERS) as pool:
         services = list(pool.map(start, range(SERVERS)))
     token = file.read_text(encoding="utf-8").strip()
-    assert all(service.caller(token).is_operator for service in services)
+    assert all(service.caller(token).may("admin") for service in services)
     with services[0].database.reading() as tx:
-        assert tx.one("select count(*) from operators") == (1,)
+        assert tx.one("select count(*) from accounts") == (1,)
         assert tx.one("select count(*) from migrations") == (len(MIGRATIONS),)
     for service in services:
         service.close()

@@ -49,7 +49,8 @@ class Running:
 def running(database: str, limits: Limits | None = None, *, port: int = 0) -> Iterator[Running]:
     """Serve until the block ends; without a port, at any that is free."""
     service, token = Service(connect(database)), new_token("operator")
-    service.add_operator(token, "test")
+    known = {account.name for account in service.accounts.all()}  # of servers before, or beside it
+    service.add_operator(token, f"test-{len(known)}" if "test" in known else "test")
     listening = listen("127.0.0.1", port)
     app = create_app(service, limits)
     settings = uvicorn.Config(
@@ -58,6 +59,7 @@ def running(database: str, limits: Limits | None = None, *, port: int = 0) -> It
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=3,
+        timeout_keep_alive=65,  # as `serve` has it
     )
     server = uvicorn.Server(settings)
     app.state.is_stopping = lambda: server.should_exit

@@ -18,6 +18,7 @@ SECTIONS = {
         "serve": "edgemerge.cli.serve",
         **dict.fromkeys(("certificate", "backup", "restore"), "edgemerge.cli.serve"),
         "fleet": "edgemerge.cli.fleet",
+        "accounts": "edgemerge.cli.accounts",
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",

@@ -43,7 +43,7 @@ SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
     "Devices": dict.fromkeys(
-        ("invite", "devices", "configure", "revoke", "contributions", "drop"), __name__
+        ("invite", "devices", "configure", "replace", "revoke", "contributions", "drop"), __name__
     ),
     "Masked": dict.fromkeys(("cohorts", "form-cohorts", "forget-keys"), __name__)
     | {"form-cohorts": f"{__name__}:form_cohorts", "forget-keys": f"{__name__}:forget_keys"},
@@ -81,8 +81,8 @@ FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads"
 def fleet() -> None:
     """Create fleets and manage their devices.
 
-    For the operator of a server. Every command needs --server and --token-file, or the variables
-    EDGEMERGE_SERVER and EDGEMERGE_TOKEN_FILE.
+    For people with an account on a server. Every command needs --server and --token-file, or the
+    variables EDGEMERGE_SERVER and EDGEMERGE_TOKEN_FILE.
     """
 
 
@@ -315,12 +315,18 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
     times |= {"since", "began", "ended", "acknowledged", "commented", "reported", "changed"}
+    times |= {"issued"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
 DEVICE_COLUMNS = headings("device", "contributions", "samples", "seen", "revoked")
 CONTRIBUTION_COLUMNS = headings(
     "device", "incarnation", "pattern", "revision", "samples", "bytes", "received"
+)
+
+
+valid_option = click.option(
+    "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
 )
 
 
@@ -339,9 +345,7 @@ CONTRIBUTION_COLUMNS = headings(
     metavar="DEVICES.csv",
     help="Invite each device of this file: a column `device`, and `label` if you like.",
 )
-@click.option(
-    "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
-)
+@valid_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -381,10 +385,41 @@ def invite(
         check_device_name(device)
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
+    print_token(found, out, as_json=as_json)
+    remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+def print_token(found: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
+    """Print a reply's token, or write it to a file that only its owner can read."""
     if out:
         found["file"] = _write_invitation(found, out)
     print_json(found) if as_json else click.echo(found.get("file") or found["token"])
-    remark(f"For {device or 'any one device'}, once, until {found['expires']}.")
+
+
+@click.command(epilog=example("edgemerge fleet replace pumps pump-3 --out invitation"))
+@click.argument("fleet")
+@click.argument("device")
+@valid_option
+@click.option(
+    "--out", type=FILE, help="Write the token to this file instead, readable by its owner only."
+)
+@server_options
+@json_option
+def replace(
+    fleet: str, device: str, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
+) -> None:
+    """Create an invitation for new hardware of a device.
+
+    The new hardware enrols with it under the name of DEVICE. Its history, episodes, reviews,
+    settings and contributions stay, and the token of the old hardware stops working then.
+    """
+    with operator_connection(**where) as client:
+        found = with_dates(client.replace(fleet, device, valid_s=valid_s))
+    print_token(found, out, as_json=as_json)
+    remark(
+        f"For the new hardware of {device}, once, until {found['expires']}. "
+        "The old token works until it enrols."
+    )
 
 
 def _write_invitation(invitation: dict[str, Any], file: Path) -> str:
@@ -509,7 +544,7 @@ def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
 @server_options
 @json_option
 def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
-    """Revoke a device's token.
+    """Revoke a device's token and cut its connections.
 
     The contributions of DEVICE stay; `drop` removes them.
     """

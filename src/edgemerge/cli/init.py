@@ -79,7 +79,7 @@ SHOWN_DEVICES = 6
 )  # fmt: skip
 @click.option(
     "--token-file", type=FILE, envvar="EDGEMERGE_TOKEN_FILE", show_envvar=True,
-    help="File with the operator's token, for --fleet.",
+    help="File with an admin's token, for --fleet.",
 )  # fmt: skip
 @ca_option
 @insecure_option

@@ -214,7 +214,7 @@ server_options = options(
         required=True,
         envvar="EDGEMERGE_TOKEN_FILE",
         show_envvar=True,
-        help="File with the operator's token.",
+        help="File with the token of your account.",
     ),
     ca_option,
     insecure_option,

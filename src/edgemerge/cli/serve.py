@@ -59,7 +59,7 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
 @serve_option(
     "--operator-token-file",
     type=NEW_FILE,
-    help="File of the operator's token.  [default: beside the database]",
+    help="File of the first admin's token.  [default: beside the database]",
 )
 @serve_option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
 @serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate of your own, to serve https.")
@@ -130,7 +130,7 @@ def serve(
     """Run the server until a signal stops it.
 
     It stores the contributions of the devices of fleets and serves their sums. On its first start
-    it writes a token for the operator. Every option can be set by its variable; an option on the
+    it writes a token for the first admin. Every option can be set by its variable; an option on the
     command line wins.
     """
     from edgemerge.daemon import JsonFormatter, TextFormatter, log_to_stderr
@@ -435,7 +435,7 @@ def dashboard(
 ) -> None:
     """Print the dashboard's address and a link to sign in.
 
-    The link works once, within ten minutes, and gives the operator's rights.
+    The link works once, within ten minutes, and gives the rights of the token's account.
     """
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         made = client.sign_in_link()

@@ -48,6 +48,7 @@ SHORT_EPISODE = 30  # samples; longer episodes may be faults, and are not counte
 SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 
 SECONDS |= {"month": 2629746.0, "year": 31556952.0}
+SHORT_UNITS = {"h": "hour", "d": "day", "w": "week", "y": "year"}
 
 NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 Array = NDArray[np.float64]
@@ -55,14 +56,14 @@ Unit = Literal["sample", "episode"]
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a time such as "2 hours"; None if it is no time.
+    """Return the seconds of a time such as "2 hours" or "90d"; None if it is no time.
 
-    >>> seconds_of("2 hours"), seconds_of("1.5 minutes"), seconds_of("soon")
-    (7200.0, 90.0, None)
+    >>> seconds_of("2 hours"), seconds_of("1.5 minutes"), seconds_of("90d"), seconds_of("soon")
+    (7200.0, 90.0, 7776000.0, None)
     """
     found = fullmatch(rf"\s*({NUMBER})\s*([a-z]+?)s?\s*", text.lower())
-    known = found is not None and found[2] in SECONDS
-    return float(found[1]) * SECONDS[found[2]] if found and known else None
+    unit = SHORT_UNITS.get(found[2], found[2]) if found else ""
+    return float(found[1]) * SECONDS[unit] if found and unit in SECONDS else None
 
 
 def must_be_rate(rate: float, asked: object = None) -> float:

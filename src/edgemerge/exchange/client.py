@@ -33,7 +33,7 @@ class ServerClient:
 
     Args:
         url: Address of the server, http:// or https://.
-        token: The operator's token, or an invitation to enrol with.
+        token: The token of an account, or an invitation to enrol with.
         ca_file: Certificates to trust, in PEM, instead of the system's.
         timeout_s: How long to wait for each answer, in seconds.
         insecure: Whether plain http is allowed to another machine.
@@ -178,6 +178,11 @@ class ServerClient:
         """Create an invitation, with which one device (this one, or any) can enrol once."""
         body = {"device": device, "valid_s": valid_s}
         return _dict(self._post(body, "fleets", fleet, "invitations"))
+
+    def replace(self, fleet: str, device: str, *, valid_s: int = 86400) -> dict[str, Any]:
+        """Create an invitation for new hardware of a device; what is known of the device stays."""
+        body = {"valid_s": valid_s}
+        return _dict(self._post(body, "fleets", fleet, "devices", device, "replacement"))
 
     def enrol(self, fleet: str, device: str) -> dict[str, Any]:
         """Use an invitation; return the device's own token, which is not shown again."""
@@ -368,6 +373,55 @@ class ServerClient:
         """Return entries of the audit log after a number, of one fleet or all."""
         query: Query = {"fleet": fleet, "after": after, "limit": limit}
         return _dict(self._ask("GET", "audit", query=query))
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return all accounts and wall links, without their tokens; for admins."""
+        return _list(self._ask("GET", "accounts"))
+
+    def add_account(self, name: str, role: str, *, valid_s: float | None = None) -> dict[str, Any]:
+        """Add an account; return it with its `token`, which is not shown again.
+
+        Args:
+            name: Its name.
+            role: "viewer", "operator" or "admin".
+            valid_s: After how many seconds its token expires; None: never.
+        """
+        return _dict(self._post({"name": name, "role": role, "valid_s": valid_s}, "accounts"))
+
+    def change_account(self, name: str, **changed: Any) -> dict[str, Any]:
+        """Change an account; its token stays, and its sessions end.
+
+        Args:
+            name: Its name.
+            **changed: `role`, and `valid_s` (None: it never expires); what is left out stays.
+        """
+        body = json.dumps(changed).encode()
+        return _dict(self._ask("PUT", "accounts", name, body=body, headers=JSON_HEADERS))
+
+    def rotate_account(self, name: str, **changed: Any) -> dict[str, Any]:
+        """Give an account a new token, or a wall link a new `path`; the old one ends at once.
+
+        Args:
+            name: Its name.
+            **changed: `valid_s`, after which it expires (None: never); without it, as before.
+        """
+        return _dict(self._post(changed, "accounts", name, "rotate"))
+
+    def revoke_account(self, name: str) -> None:
+        """Revoke an account or a wall link; its sessions end at once."""
+        self._ask("DELETE", "accounts", name)
+
+    def add_wall_link(
+        self, fleet: str, name: str, *, valid_s: float = 365 * 86_400.0
+    ) -> dict[str, Any]:
+        """Make a link that shows the page of a fleet without a sign-in; return its `path`.
+
+        Args:
+            fleet: Name of the fleet.
+            name: What the link is called in the list of accounts.
+            valid_s: After how many seconds it expires. Default: a year.
+        """
+        return _dict(self._post({"name": name, "valid_s": valid_s}, "fleets", fleet, "wall-links"))
 
     def sign_in_link(self) -> dict[str, Any]:
         """Create a link that signs in to the dashboard once; return its `path` and `expires`."""

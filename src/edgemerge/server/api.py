@@ -1,4 +1,4 @@
-"""The HTTP API: contributions, reports, pulls, fleets and devices, status, choices, sign-in links.
+"""The HTTP API: contributions, reports, pulls, fleets, devices, status, choices, accounts.
 
 The names of the route functions are part of the OpenAPI description (operation ids and summaries).
 """
@@ -26,7 +26,7 @@ from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.privacy.masking import Cohort
 from edgemerge.privacy.masking import Member as MaskedMember
-from edgemerge.server.auth import Caller, Device
+from edgemerge.server.auth import KEEP, Account, Caller, Device, Issued
 from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (
     PutResult,
@@ -46,6 +46,7 @@ from edgemerge.server.http import (
     ETAG_HEADER,
     NOT_MODIFIED,
     OCTET_STREAM,
+    Admin,
     CallerDep,
     HeavyLimiter,
     InFlight,
@@ -54,10 +55,12 @@ from edgemerge.server.http import (
     Name,
     Number,
     Operator,
+    Reader,
     Sender,
     ServiceDep,
     Token,
     UnauthenticatedError,
+    Viewer,
     bytes_body_schema,
     bytes_response_schema,
     etag_response,
@@ -69,6 +72,7 @@ from edgemerge.server.http import (
     run_in_thread,
     scores_csv,
     validation_message,
+    wall_path,
 )
 from edgemerge.server.masked import Epoch, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
@@ -78,6 +82,9 @@ from edgemerge.server.schemas import (
     MAX_MOMENT,
     MAX_REPORT_BYTES,
     TRUST_PATTERN,
+    AccountChange,
+    AccountRequest,
+    AccountResponse,
     AdoptRequest,
     AuditPage,
     ChoiceRequest,
@@ -112,6 +119,7 @@ from edgemerge.server.schemas import (
     Health,
     Invitation,
     InvitationRequest,
+    IssuedAccount,
     KeysRequest,
     MaskedStatusResponse,
     PreviewRequest,
@@ -120,10 +128,12 @@ from edgemerge.server.schemas import (
     Reads,
     ReceiverRequest,
     ReceiverResponse,
+    ReplacementRequest,
     ReportRequest,
     ReportResponse,
     ReviewRequest,
     ReviewResponse,
+    RotationRequest,
     ScoreResponse,
     ScoresResponse,
     SettingsRequest,
@@ -134,6 +144,7 @@ from edgemerge.server.schemas import (
     TestedReceiver,
     TrustRequest,
     WaitingResponse,
+    WallLinkRequest,
 )
 from edgemerge.server.service import FleetCounts, Service
 from edgemerge.server.settings import (
@@ -280,7 +291,7 @@ def get_contribution(
 
 
 @router.get("/fleets/{fleet}/contributions", responses=problem_responses(401, 403, 404, 422))
-def list_contributions(fleet: Name, caller: Member, service: ServiceDep) -> ContributionList:
+def list_contributions(fleet: Name, caller: Reader, service: ServiceDep) -> ContributionList:
     """List contributions without their numbers: all of them, or one's own in a fleet of totals."""
     agreed, contributions = service.contributions(fleet, caller)
     found = [ContributionSummary.model_validate(each) for each in contributions]
@@ -394,19 +405,19 @@ def _parse_report(data: bytes) -> ReportRequest:
     },
 )
 def desired(
-    fleet: Name, device: Name, caller: Member, service: ServiceDep, request: Request
+    fleet: Name, device: Name, caller: Reader, service: ServiceDep, request: Request
 ) -> Response:
     """Return what a device should do: whose contributions to adopt, which reviews to act upon.
 
     The revision is the ETag; it rises with every change.
     """
-    if not caller.is_operator and caller.name != device:
-        raise DeniedError(f"only {device} itself or an operator may read its desired state")
+    if not caller.is_person and caller.name != device:
+        raise DeniedError(f"only {device} itself or a person may read its desired state")
     agreed, found = service.choices.desired(fleet, device)
     headers = {"ETag": f'"{found.revision}"', "Cache-Control": "no-cache"}
     if if_none_match(request) == str(found.revision):
         return Response(status_code=304, headers=headers)
-    listed = caller.is_operator or agreed.read_mode == "contributions"
+    listed = caller.is_person or agreed.read_mode == "contributions"
     body = _desired_json(device, found, list_excluded=listed)
     return Response(body, media_type="application/json", headers=headers)
 
@@ -458,7 +469,7 @@ async def selection_of(
 ) -> Selection:
     """Read which contributions are wanted; a device's own, of its incarnation or all, are not."""
     return Selection(
-        receiver=None if caller.is_operator else caller.name,
+        receiver=None if caller.is_person else caller.name,
         incarnation=incarnation,
         devices=None if device is None else tuple(device),
         without=tuple(without or ()),
@@ -527,7 +538,7 @@ def pull_faults(
 
 
 @router.get("/fleets/{fleet}/faults/list", responses=problem_responses(401, 403, 404, 422))
-def list_known_faults(fleet: Name, _caller: Operator, service: ServiceDep) -> list[FaultSummary]:
+def list_known_faults(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[FaultSummary]:
     """Return a fleet's known faults without their numbers, the largest first."""
     agreed, found = service.faults.known(fleet)
     return [
@@ -562,7 +573,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
 
 @router.get("/fleets", responses=problem_responses(401))
 def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
-    """Return all fleets to an operator, and its own to a device."""
+    """Return all fleets to a person, and its own to a device."""
     return [fleet_json(fleet, counts) for fleet, counts in service.fleets(caller)]
 
 
@@ -578,7 +589,7 @@ def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
 async def create_fleet(
     *,
     fleet: Name,
-    caller: Operator,
+    caller: Admin,
     service: ServiceDep,
     load: InFlightDep,
     request: Request,
@@ -609,7 +620,7 @@ async def create_fleet(
 
 
 @router.get("/fleets/{fleet}", responses=problem_responses(401, 403, 404, 422))
-def get_fleet(fleet: Name, caller: Member, service: ServiceDep) -> FleetSummary:
+def get_fleet(fleet: Name, caller: Reader, service: ServiceDep) -> FleetSummary:
     """Describe what a fleet has agreed on, and how much is in it."""
     return _get_fleet_json(service, fleet, caller)
 
@@ -621,7 +632,7 @@ def get_fleet(fleet: Name, caller: Member, service: ServiceDep) -> FleetSummary:
 )
 async def set_trust(
     fleet: Name,
-    caller: Operator,
+    caller: Admin,
     service: ServiceDep,
     body: Annotated[TrustRequest, Depends(json_request(TrustRequest))],
 ) -> FleetSummary:
@@ -633,7 +644,7 @@ async def set_trust(
 
 @router.get("/fleets/{fleet}/waiting", responses=problem_responses(401, 403, 404, 422, 503))
 async def list_waiting(
-    fleet: Name, _caller: Operator, service: ServiceDep, limiter: HeavyLimiter
+    fleet: Name, _caller: Viewer, service: ServiceDep, limiter: HeavyLimiter
 ) -> list[WaitingResponse]:
     """Return the contributions that wait for approval, the longest first, without dismissed ones.
 
@@ -652,7 +663,7 @@ def waiting_json(waiting: WaitingContribution) -> WaitingResponse:
 @router.delete(
     "/fleets/{fleet}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503)
 )
-def delete_fleet(fleet: Name, caller: Operator, service: ServiceDep) -> None:
+def delete_fleet(fleet: Name, caller: Admin, service: ServiceDep) -> None:
     """Remove a fleet and everything in it; the audit log stays."""
     service.delete(fleet, caller)
 
@@ -665,7 +676,7 @@ def delete_fleet(fleet: Name, caller: Operator, service: ServiceDep) -> None:
     },
     response_class=Response,
 )
-def get_projection(fleet: Name, _caller: Member, service: ServiceDep) -> Response:
+def get_projection(fleet: Name, _caller: Reader, service: ServiceDep) -> Response:
     """Return the projection of a fleet."""
     return Response(service.fleet(fleet).projection_bytes, media_type=OCTET_STREAM)
 
@@ -690,6 +701,29 @@ async def invite(
 
 
 @router.post(
+    "/fleets/{fleet}/devices/{device}/replacement",
+    status_code=201,
+    responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
+    openapi_extra=json_body_schema(ReplacementRequest),
+)
+async def replace_device(
+    fleet: Name,
+    device: Name,
+    caller: Operator,
+    service: ServiceDep,
+    body: Annotated[ReplacementRequest, Depends(json_request(ReplacementRequest))],
+) -> Invitation:
+    """Make an invitation for new hardware in the name of a device; what is known of it stays.
+
+    The token of the old hardware works until the invitation is used.
+    """
+    token, expires = await run_in_thread(
+        lambda: service.replace(fleet, device, body.valid_s, caller)
+    )
+    return Invitation(token=token, fleet=fleet, device=device, expires=expires)
+
+
+@router.post(
     "/fleets/{fleet}/devices",
     status_code=201,
     responses=problem_responses(400, 401, 413, 422, 503),
@@ -709,13 +743,13 @@ async def enrol(fleet: Name, invitation: Token, service: ServiceDep, request: Re
 
 
 @router.get("/fleets/{fleet}/devices", responses=problem_responses(401, 403, 404, 422))
-def list_devices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[Device]:
+def list_devices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Device]:
     """Return the devices of a fleet."""
     return service.devices(fleet)
 
 
 @router.get("/fleets/{fleet}/devices/{device}", responses=problem_responses(401, 403, 404, 422))
-def get_device(fleet: Name, device: Name, _caller: Operator, service: ServiceDep) -> DeviceResponse:
+def get_device(fleet: Name, device: Name, _caller: Viewer, service: ServiceDep) -> DeviceResponse:
     """Return a device: how it is, and the status it reported last, with that of its monitor."""
     found, state, latest = service.device(fleet, device)
     reviews = service.reviews.list_reviews(fleet, device)
@@ -740,7 +774,7 @@ Until = Annotated[float | None, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False
 def get_scores(
     fleet: Name,
     device: Name,
-    _caller: Operator,
+    _caller: Viewer,
     service: ServiceDep,
     since: Since = 0.0,
     until: Until = None,
@@ -762,7 +796,7 @@ def get_scores(
 def download_scores(
     fleet: Name,
     device: Name,
-    _caller: Operator,
+    _caller: Viewer,
     service: ServiceDep,
     since: Since = 0.0,
     until: Until = None,
@@ -777,7 +811,7 @@ REVIEWS_PATH = "/fleets/{fleet}/devices/{device}/reviews"
 
 @router.get(REVIEWS_PATH, responses=problem_responses(401, 403, 404, 422))
 def list_reviews(
-    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+    fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
 ) -> list[ReviewResponse]:
     """Return the reviews of a device, newest first, with what became of each."""
     return [review_json(review) for review in service.reviews.list_reviews(fleet, device)]
@@ -815,7 +849,7 @@ EPISODES_PATH = "/fleets/{fleet}/episodes"
 @router.get(EPISODES_PATH, responses=problem_responses(401, 403, 404, 422))
 def list_episodes(
     fleet: Name,
-    _caller: Operator,
+    _caller: Viewer,
     service: ServiceDep,
     since: Annotated[float, Query(ge=0.0, lt=1e11, allow_inf_nan=False)] = 0.0,
     open: Annotated[bool, Query()] = False,  # noqa: A002, FBT002 - the word of the address
@@ -859,7 +893,7 @@ SETTINGS_PATH = "/fleets/{fleet}/devices/{device}/settings"
 
 @router.get(SETTINGS_PATH, responses=problem_responses(401, 403, 404, 422))
 def get_settings(
-    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+    fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
 ) -> SettingsResponse:
     """Return the settings of a device that operators changed, and what became of them."""
     return _settings_json(service, fleet, device)
@@ -913,7 +947,7 @@ ConfigurationBody = Annotated[ConfigurationRequest, Depends(json_request(Configu
 
 
 @router.get(CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
-def get_configuration(fleet: Name, _caller: Operator, service: ServiceDep) -> ConfigurationResponse:
+def get_configuration(fleet: Name, _caller: Viewer, service: ServiceDep) -> ConfigurationResponse:
     """Return the configuration of a fleet's agents, and what became of it on each device."""
     return _configuration_json(service, fleet)
 
@@ -943,7 +977,7 @@ def undo_configuration(
 
 @router.get(DEVICE_CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
 def get_device_configuration(
-    fleet: Name, device: Name, _caller: Operator, service: ServiceDep
+    fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
 ) -> ConfigurationResponse:
     """Return what was set for one device, on top of the fleet's, and what became of it."""
     return _configuration_json(service, fleet, device)
@@ -1009,7 +1043,7 @@ def _configuration_json(
     responses=problem_responses(401, 403, 404, 422, 503),
 )
 def revoke(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> None:
-    """Revoke a device's token; its contributions stay until they are dropped."""
+    """Revoke a device's token and cut its connections; its contributions stay until dropped."""
     service.revoke(fleet, device, caller)
 
 
@@ -1061,7 +1095,7 @@ def metrics(service: ServiceDep) -> Response:
 
 
 @router.get("/status", responses=problem_responses(401, 403))
-def status(service: ServiceDep, caller: Operator) -> Status:
+def status(service: ServiceDep, caller: Viewer) -> Status:
     """Return an overview of all fleets."""
     fleets = [fleet_json(fleet, counts) for fleet, counts in service.fleets(caller)]
     waiting = service.writer.waiting
@@ -1071,7 +1105,7 @@ def status(service: ServiceDep, caller: Operator) -> Status:
 @router.get("/audit", responses=problem_responses(401, 403, 422))
 def audit(
     service: ServiceDep,
-    _caller: Operator,
+    _caller: Viewer,
     fleet: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -1094,7 +1128,7 @@ def _one_of_schema(*models: type[BaseModel]) -> dict[str, object]:
 
 
 @router.get(CHOICES_PATH, responses=problem_responses(401, 403, 404, 422))
-def list_choices(fleet: Name, _caller: Operator, service: ServiceDep) -> list[ChoiceResponse]:
+def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[ChoiceResponse]:
     """Return the choices of a fleet, newest first, with the last ones that were undone."""
     return [choice_json(choice) for choice in service.choices.list_choices(fleet)]
 
@@ -1141,7 +1175,7 @@ def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> 
 )
 async def preview(
     fleet: Name,
-    _caller: Operator,
+    _caller: Viewer,
     service: ServiceDep,
     limiter: HeavyLimiter,
     body: Annotated[PreviewRequest, Depends(json_request(PreviewRequest))],
@@ -1155,7 +1189,7 @@ async def preview(
 @router.get("/fleets/{fleet}/similarity", responses=READ_PROBLEMS)
 async def similarity(
     fleet: Name,
-    _caller: Operator,
+    _caller: Viewer,
     service: ServiceDep,
     limiter: HeavyLimiter,
     device: DeviceFilter = None,
@@ -1192,7 +1226,7 @@ RECEIVERS_PATH = "/fleets/{fleet}/receivers"
 
 
 @router.get(RECEIVERS_PATH, responses=problem_responses(401, 403, 404, 422))
-def list_receivers(fleet: Name, _caller: Operator, service: ServiceDep) -> list[ReceiverResponse]:
+def list_receivers(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[ReceiverResponse]:
     """Return who is told of what happens in a fleet, without secrets and paths of addresses."""
     return [receiver_json(*each) for each in service.notifications.receivers(fleet)]
 
@@ -1265,7 +1299,7 @@ MAX_BOXES_BYTES = 64 * 2**20  # of an upload beside its words
 
 
 @router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
-def list_cohorts(fleet: Name, _caller: Operator, service: ServiceDep) -> list[CohortResponse]:
+def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
     """Return the cohorts of a masked fleet, each with its epoch."""
     return [cohort_json(*each) for each in service.masked.cohorts(fleet)]
 
@@ -1278,7 +1312,7 @@ def list_cohorts(fleet: Name, _caller: Operator, service: ServiceDep) -> list[Co
 )
 async def form_cohorts(
     fleet: Name,
-    caller: Operator,
+    caller: Admin,
     service: ServiceDep,
     body: Annotated[CohortRequest, Depends(json_request(CohortRequest))],
 ) -> list[CohortResponse]:
@@ -1413,14 +1447,118 @@ def get_masked_total(sender: Sender, service: ServiceDep) -> Response:
 
 
 class SignInLink(BaseModel):
-    """Where the dashboard lets its operator in, once, and until when."""
+    """Where the dashboard lets a person in, once, and until when."""
 
     path: str
     expires: float
 
 
 @router.post("/sign-in-links", status_code=201, responses=problem_responses(401, 403, 503))
-def make_sign_in_link(service: ServiceDep, caller: Operator) -> SignInLink:
-    """Make a link to the dashboard that signs the operator in, once, within ten minutes."""
+def make_sign_in_link(service: ServiceDep, caller: Viewer) -> SignInLink:
+    """Make a link to the dashboard that signs the caller in, once, within ten minutes."""
     link = service.sessions.link(caller)
     return SignInLink(path=f"/ui/sign-in?link={link.token}", expires=link.expires)
+
+
+ACCOUNTS_PATH = "/accounts"
+ACCOUNT_PROBLEMS = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
+
+
+@router.get(ACCOUNTS_PATH, responses=problem_responses(401, 403))
+def list_accounts(service: ServiceDep, _caller: Admin) -> list[AccountResponse]:
+    """Return all accounts and wall links, without their tokens, revoked ones too."""
+    now = service.clock()
+    return [account_json(each, now) for each in service.accounts.all()]
+
+
+@router.post(
+    ACCOUNTS_PATH,
+    status_code=201,
+    responses=ACCOUNT_PROBLEMS,
+    openapi_extra=json_body_schema(AccountRequest),
+)
+async def add_account(
+    service: ServiceDep,
+    caller: Admin,
+    body: Annotated[AccountRequest, Depends(json_request(AccountRequest))],
+) -> IssuedAccount:
+    """Add an account; the answer shows its token, once."""
+    act = partial(service.accounts.add, body.name, body.role, body.valid_s, caller)
+    return issued_json(service, await run_in_thread(act))
+
+
+@router.put(
+    ACCOUNTS_PATH + "/{account}",
+    responses=ACCOUNT_PROBLEMS,
+    openapi_extra=json_body_schema(AccountChange),
+)
+async def change_account(
+    account: Name,
+    service: ServiceDep,
+    caller: Admin,
+    body: Annotated[AccountChange, Depends(json_request(AccountChange))],
+) -> AccountResponse:
+    """Change the role of an account, or when its token expires; its sessions end.
+
+    What is not named stays as it is.
+    """
+    valid_s = body.valid_s if "valid_s" in body.model_fields_set else KEEP
+    act = partial(service.accounts.change, account, caller, role=body.role, valid_s=valid_s)
+    return account_json(await run_in_thread(act), service.clock())
+
+
+@router.post(
+    ACCOUNTS_PATH + "/{account}/rotate",
+    responses=ACCOUNT_PROBLEMS,
+    openapi_extra=json_body_schema(RotationRequest),
+)
+async def rotate_account(
+    account: Name,
+    service: ServiceDep,
+    caller: Admin,
+    body: Annotated[RotationRequest, Depends(json_request(RotationRequest))],
+) -> IssuedAccount:
+    """Give an account a new token, shown once; the old one and its sessions end at once."""
+    valid_s = body.valid_s if "valid_s" in body.model_fields_set else KEEP
+    act = partial(service.accounts.rotate, account, caller, valid_s=valid_s)
+    return issued_json(service, await run_in_thread(act))
+
+
+@router.delete(
+    ACCOUNTS_PATH + "/{account}",
+    status_code=204,
+    responses=problem_responses(401, 403, 404, 409, 422, 503, 507),
+)
+def revoke_account(account: Name, service: ServiceDep, caller: Admin) -> None:
+    """Revoke an account or a wall link; its sessions end at once, and twice is once."""
+    service.accounts.revoke(account, caller)
+
+
+@router.post(
+    "/fleets/{fleet}/wall-links",
+    status_code=201,
+    responses=ACCOUNT_PROBLEMS,
+    openapi_extra=json_body_schema(WallLinkRequest),
+)
+async def add_wall_link(
+    fleet: Name,
+    service: ServiceDep,
+    caller: Admin,
+    body: Annotated[WallLinkRequest, Depends(json_request(WallLinkRequest))],
+) -> IssuedAccount:
+    """Make a link that shows a fleet's page without a sign-in; the answer shows it, once."""
+    act = partial(service.accounts.add_wall_link, body.name, fleet, caller, valid_s=body.valid_s)
+    return issued_json(service, await run_in_thread(act))
+
+
+def account_json(account: Account, now: float) -> AccountResponse:
+    """Return an account as the API shows it."""
+    return AccountResponse(**asdict(account), state=account.state(now))
+
+
+def issued_json(service: Service, issued: Issued) -> IssuedAccount:
+    """Return an account with its token as the API shows it."""
+    shown = account_json(issued.account, service.clock()).model_dump()
+    if issued.account.fleet is not None:
+        return IssuedAccount(**shown, path=wall_path(issued.token))
+    return IssuedAccount(**shown, token=service.with_fingerprint(issued.token))

@@ -381,10 +381,11 @@ def lock_fleet(tx: Transaction, checked: Fleet, caller: Caller) -> Fleet:
 
 
 def must_be_enrolled(tx: Transaction, caller: Caller) -> None:
-    """Refuse a device that was revoked while its contribution was on its way."""
-    sql = "select revoked from devices where fleet = ? and device = ?"
-    if tx.one(sql, caller.fleet, caller.name) != (None,):
-        raise DeniedError(f"{caller.name} was revoked")
+    """Refuse a device that was revoked or replaced while its contribution was on its way."""
+    sql = "select revoked, token_hash from devices where fleet = ? and device = ?"
+    row = tx.one(sql, caller.fleet, caller.name)
+    if row is None or row[0] is not None or caller.token_hash not in ("", row[1]):
+        raise DeniedError(f"{caller.name} was revoked, or has enrolled anew with another token")
 
 
 def _must_be_admissible(

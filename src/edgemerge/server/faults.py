@@ -176,16 +176,16 @@ class FaultService:
         with self._database.reading() as tx:
             fleet = fleets.get(tx, name)
         picks = selection.devices is not None or bool(selection.without)
-        if picks and not caller.is_operator and fleet.read_mode == "totals":
+        if picks and not caller.is_person and fleet.read_mode == "totals":
             raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
-        if fleet.releases_totals and not caller.is_operator:
+        if fleet.releases_totals and not caller.is_person:
             return self._pull_released(name, selection.receiver, tag)
         with self._database.reading() as tx:
             stored = list_faults(tx, name)
             rules = self._rules.rules(tx, name)
             keys = set(allowed(selection.matching(stored), selection.receiver, rules))
             chosen = [each.key in keys for each in stored]
-            least = 1 if caller.is_operator else fleet.min_devices
+            least = 1 if caller.is_person else fleet.min_devices
             words = [fleet.name, fleet.projection.fingerprint, str(least), str(chosen)]
             found = sha256("\n".join([*words, _digest(stored)]).encode()).hexdigest()
             if found == tag:

@@ -35,6 +35,7 @@ def must_be_pattern_name(value: str) -> None:
 FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created, trust"
 FLEET_TABLES = (
     *(
+        "accounts",  # wall links
         "alarms",
         "approvals",
         "choices",

@@ -27,7 +27,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.server import fleets
-from edgemerge.server.auth import Caller, TooManyReportsError, find_caller
+from edgemerge.server.auth import AccountError, Caller, TooManyReportsError, find_caller
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
@@ -155,6 +155,7 @@ log = logging.getLogger(__name__)
 STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (ExistsError, 409),
     (ChangedError, 409),
+    (AccountError, 409),
     (DeniedError, 403),
     (UnknownError, 404),
     (TooLargeError, 413),
@@ -168,7 +169,7 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
 CONFLICTS: dict[type[Exception], str] = {ExistsError: "exists", ChangedError: "stale"}
 PROBLEM_DESCRIPTIONS = {
     400: "The request was cut short.",
-    401: "The token is missing, unknown or revoked.",
+    401: "The token is missing, unknown, expired or revoked.",
     403: "This token may not do that.",
     404: "There is no such thing.",
     409: "It is there already, and different or newer.",
@@ -280,7 +281,7 @@ NOT_MODIFIED = "It is what `If-None-Match` names."
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 Number = Annotated[int, Path(ge=0, lt=2**63)]
 
-_bearer = HTTPBearer(auto_error=False, description="The token of an operator or a device.")
+_bearer = HTTPBearer(auto_error=False, description="The token of an account or a device.")
 
 
 async def service_of(request: Request) -> Service:
@@ -322,21 +323,50 @@ def caller_of(service: ServiceDep, token: Token) -> Caller:
 CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
-async def operator(caller: CallerDep) -> Caller:
-    """Let only operators pass."""
-    if not caller.is_operator:
-        raise DeniedError("found the token of a device, expected that of an operator")
+# Who may call a route is decided by what its function takes: `Viewer`, `Operator` or `Admin` for
+# people, `Reader` or `Member` for a fleet's devices and people, `Sender` for the device itself.
+
+
+async def viewer(caller: CallerDep) -> Caller:
+    """Let only people pass."""
+    caller.must_be("viewer")
     return caller
 
 
-async def member(fleet: Name, caller: CallerDep) -> Caller:
-    """Let operators pass, and the devices of this fleet."""
-    if not caller.is_operator and caller.fleet != fleet:
+async def operator(caller: CallerDep) -> Caller:
+    """Let only operators and admins pass."""
+    caller.must_be("operator")
+    return caller
+
+
+async def admin(caller: CallerDep) -> Caller:
+    """Let only admins pass."""
+    caller.must_be("admin")
+    return caller
+
+
+def _must_be_of_fleet(caller: Caller, fleet: str, role: str) -> Caller:
+    if caller.is_person:
+        caller.must_be(role)
+    elif caller.fleet != fleet:
         raise DeniedError(f"found a device of another fleet, expected one of {fleet}")
     return caller
 
 
+async def reader(fleet: Name, caller: CallerDep) -> Caller:
+    """Let people pass, and the devices of this fleet."""
+    return _must_be_of_fleet(caller, fleet, "viewer")
+
+
+async def member(fleet: Name, caller: CallerDep) -> Caller:
+    """Let operators and admins pass, and the devices of this fleet."""
+    return _must_be_of_fleet(caller, fleet, "operator")
+
+
+Viewer = Annotated[Caller, Depends(viewer)]
 Operator = Annotated[Caller, Depends(operator)]
+Admin = Annotated[Caller, Depends(admin)]
+Reader = Annotated[Caller, Depends(reader)]
 Member = Annotated[Caller, Depends(member)]
 
 
@@ -344,7 +374,7 @@ def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tupl
     """Let only the device itself pass; return its fleet, too, from the same transaction."""
     with service.database.reading() as tx:
         try:
-            caller = find_caller(tx, token)
+            caller = find_caller(tx, token, service.clock())
         except DeniedError as error:
             raise UnauthenticatedError(str(error)) from error
         if (caller.fleet, caller.name) != (fleet, device):
@@ -406,6 +436,11 @@ def if_none_match(request: Request) -> str | None:
     """Return the tag that the caller has already."""
     given = request.headers.get("if-none-match", "").strip()
     return given.removeprefix("W/").strip('"') or None
+
+
+def wall_path(token: str) -> str:
+    """Return the address of the page that a wall link opens."""
+    return f"/ui/wall/{token}"
 
 
 async def run_in_thread(work: Callable[[], T], limiter: CapacityLimiter | None = None) -> T:

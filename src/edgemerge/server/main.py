@@ -11,10 +11,11 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any
@@ -34,12 +35,13 @@ from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
-from edgemerge.server.auth import TOKEN_PREFIXES, new_token
+from edgemerge.server.auth import TOKEN_CACHE_S, TOKEN_PREFIXES, Connection, new_token
 from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.migrations import beside_database, connect
 from edgemerge.server.episodes import KEEP_DAYS
+from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import (
     ErrorAnswer,
     InFlight,
@@ -47,10 +49,12 @@ from edgemerge.server.http import (
     add_error_handlers,
     api_error,
     error_answer,
+    run_in_thread,
 )
 from edgemerge.server.reports.model import KEPT_DAYS
 from edgemerge.server.service import Service
 
+CONNECTION_KEY = "edgemerge.connection"  # in the scope of a request
 REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
 
 
@@ -58,12 +62,29 @@ class HeadTimeoutProtocol(H11Protocol):
     """Closes connections that have no request under way for too long; uvicorn alone does not."""
 
     head_timeout_s = REQUEST_HEAD_TIMEOUT_S
+    on_lost: Callable[[Connection], None] | None = None  # see `auth.Connections`
 
     def connection_made(self, transport: Any) -> None:
         """Start the timeout for the first request."""
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._update_timer()
+
+    def handle_events(self) -> None:
+        """Begin requests; each knows its connection, so that it can end with the caller's token."""
+        super().handle_events()
+        if self.scope is not None:  # what answers a request begins later, in a task
+            self.scope[CONNECTION_KEY] = self  # type: ignore[literal-required]  # a key of ours
+
+    def cut(self, is_meant: Callable[[], bool]) -> None:
+        """End this connection, from any thread, unless it has another client meanwhile."""
+
+        def end() -> None:
+            if is_meant():
+                self.transport.abort()
+
+        with suppress(RuntimeError):  # the loop has ended, and all connections with it
+            self.loop.call_soon_threadsafe(end)
 
     def data_received(self, data: bytes) -> None:
         """Stop the timeout once there is a request; bytes of an incomplete one do not extend it."""
@@ -78,6 +99,8 @@ class HeadTimeoutProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timeout."""
         self._stop_timer()
+        if self.on_lost is not None:
+            self.on_lost(self)
         super().connection_lost(exc)
 
     def _update_timer(self) -> None:
@@ -103,7 +126,7 @@ COUNTED_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
 # However busy it is, those who watch the server get an answer.
 ALWAYS_ANSWERED = {"/healthz", "/readyz", "/metrics"}
 # The length of a stream says nothing about how fast requests are answered.
-STREAMING_ROUTES = {"/ui/fleets/{fleet}/live"}
+STREAMING_ROUTES = {"/ui/fleets/{fleet}/live", "/ui/wall/{link}/live"}
 
 DESCRIPTION = (
     "Devices push what they saw, as sums, and pull what others saw, added up exactly. "
@@ -135,10 +158,22 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    cutting = asyncio.create_task(_cut_invalid(app.state.service))
     try:
         yield
     finally:
+        cutting.cancel()
         app.state.service.close()
+
+
+async def _cut_invalid(service: Service) -> None:
+    """Cut connections whose tokens ended on another server of the same database."""
+    while True:
+        await asyncio.sleep(TOKEN_CACHE_S / 2)
+        try:
+            await run_in_thread(service.cut_invalid)
+        except EdgemergeError as error:  # a database that is away now
+            log.warning("could not look at tokens", extra={"values": {"why": error}})
 
 
 def _error_response(request: Request, answer: ErrorAnswer) -> Response:
@@ -178,6 +213,8 @@ class RequestMiddleware:
                     message["headers"].append(announced)
             await send(message)
 
+        if CONNECTION_KEY in scope:
+            self._service.connections.use(scope[CONNECTION_KEY], _bearer_token(scope))
         is_counted = scope["path"] not in ALWAYS_ANSWERED
         self._load.requests += is_counted
         try:
@@ -197,6 +234,13 @@ class RequestMiddleware:
         self._metrics.requests.labels(method, route, str(status)).inc()
         if route not in STREAMING_ROUTES:
             self._metrics.seconds.labels(method, route).observe(seconds)
+
+
+def _bearer_token(scope: Scope) -> str | None:
+    """Return the token in the header of a request, right or wrong."""
+    given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+    scheme, _, token = given.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _route_label(scope: Scope) -> str:
@@ -304,6 +348,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._token_file = service, token_file
         self._following: asyncio.Future[None] | None = None
+        self._token_stat = _file_stat(token_file)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -322,21 +367,28 @@ class Server(uvicorn.Server):
             self._service.certificate.follow(self.config.ssl)
         notify("READY=1")
 
-    def _follow_audit_head(self) -> None:
+    def _follow_files(self) -> None:
+        """Look at the end of the audit log, and for another token in the file."""
         try:
             self._service.follow_audit_head()
         except (EdgemergeError, OSError) as error:
             log.warning("could not look at the audit log", extra={"values": {"why": error}})
+        before, self._token_stat = self._token_stat, _file_stat(self._token_file)
+        if self._token_stat not in (None, before):
+            try:
+                load_operator_token(self._service, self._token_file)
+            except (EdgemergeError, OSError) as error:
+                log.warning("could not read the token file", extra={"values": {"why": error}})
 
     async def on_tick(self, counter: int) -> bool:
-        """Look from time to time for another certificate, and at the end of the audit log."""
+        """Look from time to time for another certificate or token, and at the audit log's end."""
         if counter % REFRESH_TICKS == 0:
             certificate = self._service.certificate
             if certificate is not None and certificate.refresh():
                 mark_token_file(self._service, self._token_file)
             if self._following is None or self._following.done():
                 loop = asyncio.get_running_loop()
-                self._following = loop.run_in_executor(None, self._follow_audit_head)
+                self._following = loop.run_in_executor(None, self._follow_files)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -401,12 +453,15 @@ def default_token_file(database: str) -> Path | None:
 
 
 def load_operator_token(service: Service, file: Path | None) -> None:
-    """Accept the operator's token in the file, which is made if there is no operator yet."""
-    if service.has_operator() and (file is None or not file.exists()):
+    """Accept the token in the file as an admin's; it is made if there is no admin yet.
+
+    A token that came from the file before, and is no longer in it, stops working.
+    """
+    if service.accounts.has_admin() and (file is None or not file.exists()):
         return
     if file is None:
         raise SettingError(
-            "this server has no operator yet: give a file for the operator's token "
+            "this server has no admin yet: give a file for the admin's token "
             "with --operator-token-file (it is made if it is not there)"
         )
     if not file.exists():
@@ -414,8 +469,18 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     token = _read_token(file)
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
         raise SettingError(f"{file} holds no operator's token: remove it to have one made")
-    service.add_operator(token, "admin" if file.name.endswith(TOKEN_FILE_SUFFIX) else file.stem)
+    plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(TOKEN_FILE_SUFFIX)
+    service.add_operator(token, file.stem if plain else "admin")
     mark_token_file(service, file)
+
+
+def _file_stat(file: Path | None) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written anew; None if there is none."""
+    try:
+        found = file.stat() if file else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found else None
 
 
 def mark_token_file(service: Service, file: Path | None) -> None:

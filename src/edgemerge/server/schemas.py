@@ -33,6 +33,70 @@ class InvitationRequest(StrictRequest):
     valid_s: float = Field(default=86_400.0, gt=0.0, le=366 * 86_400.0)
 
 
+class ReplacementRequest(StrictRequest):
+    """For how long the invitation for a device's new hardware can be used."""
+
+    valid_s: float = Field(default=86_400.0, gt=0.0, le=366 * 86_400.0)
+
+
+Role = Literal["viewer", "operator", "admin"]
+ValidS = Annotated[float, Field(gt=0.0, le=20 * 366 * 86_400.0)]
+
+
+class AccountRequest(StrictRequest):
+    """A new account: its name, its role, and after how many seconds its token expires."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    role: Role
+    valid_s: ValidS | None = None
+
+
+class AccountChange(StrictRequest):
+    """What to change in an account; `valid_s` null means that its token never expires."""
+
+    role: Role | None = None
+    valid_s: ValidS | None = None
+
+
+class RotationRequest(StrictRequest):
+    """After how many seconds the new token expires; null: never; absent: as the one before."""
+
+    valid_s: ValidS | None = None
+
+
+class WallLinkRequest(StrictRequest):
+    """A link for a wall screen: its name, and after how many seconds it expires."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    valid_s: ValidS = 365 * 86_400.0
+
+
+class AccountResponse(BaseModel):
+    """An account or a wall link, without its token.
+
+    `state` is "active", "expired" or "revoked"; `from_file`: its token came from the server's file.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    role: Literal["viewer", "operator", "admin", "wall"]
+    fleet: str | None
+    state: str
+    created: float
+    issued: float
+    expires: float | None
+    revoked: float | None
+    from_file: bool
+
+
+class IssuedAccount(AccountResponse):
+    """An account with its token, or the path of a wall link; neither is shown again."""
+
+    token: str | None = None
+    path: str | None = None
+
+
 class EnrolmentRequest(StrictRequest):
     """The name under which a device enrols."""
 

@@ -16,7 +16,14 @@ from edgemerge.core.errors import CapacityError, DeniedError, EdgemergeError, Un
 from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, releases, totals
 from edgemerge.server.audit import Entry
-from edgemerge.server.auth import Caller, Device, ReportLimiter, Sessions
+from edgemerge.server.auth import (
+    Accounts,
+    Caller,
+    Connections,
+    Device,
+    ReportLimiter,
+    Sessions,
+)
 from edgemerge.server.backup import current_timeline
 from edgemerge.server.choices.operator import ChoiceService
 from edgemerge.server.choices.rules import Rules
@@ -99,6 +106,8 @@ class Service:
             public_url=public_url,
         )
         self.report_limiter = ReportLimiter()
+        self.connections = Connections()
+        self.accounts = Accounts(database, self.writer, clock, self.connections)
         self.choices = ChoiceService(
             database,
             self.writer,
@@ -159,16 +168,19 @@ class Service:
     def caller(self, token: str) -> Caller:
         """Return whose token it is."""
         with self.database.reading() as tx:
-            return auth.find_caller(tx, token)
+            return auth.find_caller(tx, token, self.clock())
 
     def add_operator(self, token: str, name: str) -> None:
-        """Accept an operator's token; repeating it changes nothing."""
-        self.writer.write(lambda tx: auth.add_operator(tx, token, name, self.clock()))
+        """Accept the token in the server's file; see `Accounts.accept_from_file`."""
+        self.accounts.accept_from_file(token, name)
 
-    def has_operator(self) -> bool:
-        """Return whether the server has an operator."""
-        with self.database.reading() as tx:
-            return auth.has_operator(tx)
+    def cut_invalid(self) -> None:
+        """Cut connections whose tokens ended, perhaps on another server of this database."""
+        used = self.connections.hashes()
+        if used:
+            with self.database.reading() as tx:
+                invalid = auth.find_invalid(tx, used, self.clock())
+            self.connections.cut(invalid)
 
     def create(
         self,
@@ -221,14 +233,30 @@ class Service:
         self, name: str, device: str | None, valid_s: float, caller: Caller
     ) -> tuple[str, float]:
         """Make an invitation; give its token and when it expires."""
+        return self._invite(name, device, valid_s, caller, action="invite")
+
+    def replace(self, name: str, device: str, valid_s: float, caller: Caller) -> tuple[str, float]:
+        """Make an invitation for the new hardware of a device that has enrolled before.
+
+        All that is known of the device stays. Its token works until the invitation is used.
+        """
+        return self._invite(name, device, valid_s, caller, action="replace")
+
+    def _invite(
+        self, name: str, device: str | None, valid_s: float, caller: Caller, *, action: str
+    ) -> tuple[str, float]:
         expires = self.clock() + valid_s
 
         def change(tx: Any) -> str:
             fleets.get(tx, name)
-            self._audit(tx, caller, "invite", name, device or "any device", expires=expires)
+            if action == "replace" and auth.device_token_hash(tx, name, device or "") is None:
+                raise UnknownError(
+                    f"no device {device} in {name}, so there is nothing to replace: invite it"
+                )
+            self._audit(tx, caller, action, name, device or "any device", expires=expires)
             return auth.invite(tx, name, device, expires)
 
-        return self._with_fingerprint(self.writer.write(change, fleet=name)), expires
+        return self.with_fingerprint(self.writer.write(change, fleet=name)), expires
 
     def check_invitation(self, invitation: str, name: str) -> None:
         """Refuse an invitation that lets nobody in; a valid one is not used up."""
@@ -237,30 +265,39 @@ class Service:
 
     def enrol(self, invitation: str, name: str, device: str) -> tuple[str, Fleet]:
         """Let a device in that has an invitation; give its token."""
+        earlier: list[str | None] = []
 
         def change(tx: Any) -> tuple[str, Fleet]:
+            earlier.append(auth.device_token_hash(tx, name, device))
             token = auth.enrol(tx, invitation, name, device, self.clock())
-            self._audit(tx, Caller(device, name), "enrol", name, device)
-            return self._with_fingerprint(token), fleets.get(tx, name)
+            again = {"again": True} if earlier[0] else {}
+            self._audit(tx, Caller(device, name), "enrol", name, device, **again)
+            return self.with_fingerprint(token), fleets.get(tx, name)
 
         found = self.writer.write(change, fleet=name)
-        self.report_limiter.forget(name)  # an earlier token of the device works no more
+        self._end_token(name, earlier[-1])
         return found
 
-    def _with_fingerprint(self, token: str) -> str:
+    def _end_token(self, fleet: str, token_hash: str | None) -> None:
+        """Forget a token that works no more, and cut the connections that use it."""
+        self.report_limiter.forget(fleet)
+        if token_hash is not None:
+            self.connections.cut({token_hash})
+
+    def with_fingerprint(self, token: str) -> str:
         """Add the fingerprint of a certificate that no authority vouches for."""
         pin = self.certificate.pin if self.certificate else None
         return token if pin is None else f"{token}.{pin}"
 
     def revoke(self, name: str, device: str, caller: Caller) -> None:
-        """Revoke a device's token."""
+        """Revoke a device's token, and cut its connections."""
 
-        def change(tx: Any) -> None:
+        def change(tx: Any) -> str | None:
             auth.revoke_device(tx, name, device, self.clock())
             self._audit(tx, caller, "revoke", name, device)
+            return auth.device_token_hash(tx, name, device)
 
-        self.writer.write(change, fleet=name)
-        self.report_limiter.forget(name)
+        self._end_token(name, self.writer.write(change, fleet=name))
 
     def devices(self, name: str) -> list[Device]:
         """Return the devices of a fleet."""
@@ -295,7 +332,7 @@ class Service:
         """Return a fleet and the contributions that the caller may see, without their numbers."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
-            everything = caller.is_operator or fleet.read_mode == "contributions"
+            everything = caller.is_person or fleet.read_mode == "contributions"
             found = contributions.list_stored(tx, name, None if everything else caller.name)
             rules = self.pull_service.rules_cache.rules(tx, name)
             waiting = self._hidden(tx, fleet, caller, rules)
@@ -310,8 +347,8 @@ class Service:
         """Return a single contribution, where the fleet allows it."""
         with self.database.reading() as tx:
             fleet = fleets.get(tx, name)
-            own = key[0] == caller.name and not caller.is_operator
-            if not (caller.is_operator or own or fleet.read_mode == "contributions"):
+            own = key[0] == caller.name and not caller.is_person
+            if not (caller.is_person or own or fleet.read_mode == "contributions"):
                 raise DeniedError(f"{name} gives only totals: single contributions cannot be read")
             stored = contributions.find_stored(tx, name, key)
             rules = self.pull_service.rules_cache.rules(tx, name)
@@ -324,7 +361,7 @@ class Service:
         self, name: str, device: str, caller: Caller, *, incarnation: int | None = None
     ) -> int:
         """Forget what a device contributed, in all or one incarnation, as if it never had."""
-        if not caller.is_operator and caller.name != device:
+        if not caller.is_person and caller.name != device:
             raise DeniedError(f"{caller.name} may drop its own contributions only")
 
         def change(tx: Any) -> int:
@@ -359,17 +396,17 @@ class Service:
         """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
         must_not_be_masked(fleet)
-        min_devices = 1 if caller.is_operator else fleet.min_devices
+        min_devices = 1 if caller.is_person else fleet.min_devices
         picks = selection.devices is not None or selection.without or selection.largest
-        if (picks or selection.pattern is not None) and not caller.is_operator:
+        if (picks or selection.pattern is not None) and not caller.is_person:
             _must_give_contributions(fleet)
-        if fleet.releases_totals and not caller.is_operator:
+        if fleet.releases_totals and not caller.is_person:
             answer = self.releases.pull(name, selection, known=known, grouped=grouped)
         else:
             answer = self.pull_service.pull(
                 name, selection, min_devices=min_devices, known=known, grouped=grouped
             )
-        if not caller.is_operator:
+        if not caller.is_person:
             size = len(answer.data or b"")
             self.history.pulled(name, caller.name, size, grouped=grouped)
         return answer
@@ -397,12 +434,12 @@ class Service:
             return  # needs no token, so it must not cost a write each time
         with self.database.reading() as tx:
             tx.one("select count(*) from fleets")
-        self.writer.write(lambda tx: tx.run("update operators set created = created"), 5.0)
+        self.writer.write(lambda tx: tx.run("update accounts set created = created"), 5.0)
         self._checked_at = monotonic()
 
     def _hidden(self, tx: Any, fleet: Fleet, caller: Caller, rules: Rules) -> Waiting:
         """Return what waits, for callers that may not see that; operators see all."""
-        if caller.is_operator:
+        if caller.is_person:
             return {}
         stored = contributions.list_stored(tx, fleet.name)
         return self.pull_service.trust.waiting(tx, fleet, stored, rules)
@@ -443,7 +480,7 @@ def _must_give_contributions(fleet: Fleet) -> None:
 
 def _may_see(caller: Caller, key: Key, rules: Rules, waiting: Waiting) -> bool:
     """Return whether choices and trust let a caller see a contribution; its own it always may."""
-    if caller.is_operator or key[0] == caller.name:
+    if caller.is_person or key[0] == caller.name:
         return True
     trusted = key not in waiting or rules.decided_on(key, caller.name)
     return trusted and rules.allows(key, caller.name)

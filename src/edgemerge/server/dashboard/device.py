@@ -34,7 +34,14 @@ from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, score, share, times
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.review import ReviewView, read_review, whole_number
-from edgemerge.server.dashboard.sign_in import DataSession, Form, FormDep, FormSession, PageSession
+from edgemerge.server.dashboard.sign_in import (
+    DataSession,
+    Form,
+    FormDep,
+    FormSession,
+    OperatorPage,
+    PageSession,
+)
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
 from edgemerge.server.http import (
     Name,
@@ -426,7 +433,7 @@ def _render_device(
     time = span or read_span(LIVE, None, None, now=view.now)
     values: dict[str, Any] = {"fleet": view.fleet, "view": view, "here": server_url(request)}
     values |= {"chart": device_chart(service, *where, time, view.latest)}
-    values |= {"tab": "", "csrf": session.csrf}
+    values |= {"tab": "", "csrf": session.form_csrf}
     values |= {"event_id": event_id(view.points, viewers.run)}
     values["problem"] = "" if problem is None else str(problem)
     status = 200 if problem is None else error_answer(problem).status
@@ -438,7 +445,7 @@ def confirm_relearn(
     request: Request,
     fleet: Name,
     device: Name,
-    session: PageSession,
+    session: OperatorPage,
     service: ServiceDep,
     viewers: ViewersDep,
 ) -> Response:

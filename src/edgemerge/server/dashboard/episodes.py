@@ -339,7 +339,7 @@ def _render(
     request: Request, view: EpisodesView, session: Session, problem: EdgemergeError | None = None
 ) -> Response:
     values: dict[str, Any] = {"fleet": view.fleet, "tab": "Episodes", "view": view}
-    cards = render_cards(view, session.csrf)
+    cards = render_cards(view, session.form_csrf)
     values |= {"cards": cards, "shown": cards_digest(cards)}
     values["problem"] = "" if problem is None else str(problem)
     status = 200 if problem is None else error_answer(problem).status

@@ -28,10 +28,18 @@ from edgemerge.server.dashboard.fleet_table import (
 )
 from edgemerge.server.dashboard.merge_view import count_waiting
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import DataSession, Form, FormDep, FormSession, PageSession
-from edgemerge.server.dashboard.stream import ViewersDep
+from edgemerge.server.dashboard.sign_in import (
+    DataSession,
+    Form,
+    FormDep,
+    FormSession,
+    OperatorPage,
+    PageSession,
+    WallLink,
+)
+from edgemerge.server.dashboard.stream import Viewers, ViewersDep
 from edgemerge.server.fleets import NAME_PATTERN, must_be_plain_name
-from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread
+from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread, wall_path
 from edgemerge.server.reports.model import Traffic
 from edgemerge.server.service import Service
 
@@ -80,11 +88,35 @@ def show_fleet(
     sort: SearchText = "",
 ) -> Response:
     """Show a fleet: its totals, and a row for each device."""
+    return _render_fleet(request, fleet, session, service, viewers, q=q, sort=sort)
+
+
+@router.get("/wall/{link}")
+def show_wall(
+    request: Request, account: WallLink, service: ServiceDep, viewers: ViewersDep, link: str
+) -> Response:
+    """Show the fleet of a wall link, without a sign-in, and without anything to press."""
+    live = f"{wall_path(link)}/live"
+    return _render_fleet(request, account.fleet or "", None, service, viewers, live=live)
+
+
+def _render_fleet(
+    request: Request,
+    fleet: str,
+    session: Session | None,
+    service: Service,
+    viewers: Viewers,
+    *,
+    q: str = "",
+    sort: str = "",
+    live: str = "",
+) -> Response:
     seen = viewers.tables.look(fleet, database_s=0.0)
     sort = sort if sort.removeprefix("-") in SORT_KEYS else ""
     rows = sort_rows(seen.rows, sort)
     shown = {row.device for row in rows if matches(row, q)}
     page: dict[str, Any] = {"fleet": fleet, "tab": "Devices", "here": server_url(request)}
+    page |= {"wall": session is None, "live": live or f"/ui/fleets/{fleet}/live"}
     page["capacity"] = service.capacity(fleet)
     page["waiting"] = count_waiting(service.choices.waiting(fleet))
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
@@ -141,7 +173,9 @@ def show_faults(
 
 
 @router.get("/fleets/{fleet}/add")
-def show_form(request: Request, fleet: Name, session: PageSession, service: ServiceDep) -> Response:
+def show_form(
+    request: Request, fleet: Name, session: OperatorPage, service: ServiceDep
+) -> Response:
     """Ask for the name of a device."""
     service.fleet(fleet)
     return _render_form(request, fleet, session)

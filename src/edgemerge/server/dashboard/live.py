@@ -20,7 +20,7 @@ from edgemerge.server.dashboard.episodes import (
 )
 from edgemerge.server.dashboard.fleet_table import FleetTables
 from edgemerge.server.dashboard.pages import TEMPLATES
-from edgemerge.server.dashboard.sign_in import DataSession, cookie_of
+from edgemerge.server.dashboard.sign_in import DataSession, WallLink, cookie_of
 from edgemerge.server.dashboard.stream import (
     Event,
     EventSource,
@@ -67,7 +67,7 @@ class DeviceEvents:
     ) -> None:
         """Begin after the event that the client saw last, or with everything.
 
-        Forms carry `csrf`, which belongs to the session of the page.
+        Forms carry `csrf`, which belongs to the session of the page; without it there are none.
         """
         self._service, self._viewers, self._csrf = service, viewers, csrf
         self._fleet, self._device = fleet, device
@@ -130,7 +130,7 @@ class EpisodeEvents:
     ) -> None:
         """Begin after what the client has, or with everything.
 
-        Forms carry `csrf`, which belongs to the session of the page.
+        Forms carry `csrf`, which belongs to the session of the page; without it there are none.
         """
         self._service, self._viewers, self._fleet = service, viewers, fleet
         self._csrf, self._polled, self._last_id = csrf, -inf, last_id
@@ -185,7 +185,7 @@ LastSeen = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 @router.get("/session")
 def session(session: DataSession) -> dict[str, Any]:
     """Return who is signed in, for a script that has lost its stream."""
-    return {"name": session.name, "expires": session.expires}
+    return {"name": session.name, "role": session.role, "expires": session.expires}
 
 
 @router.get("/fleets/{fleet}/live")
@@ -205,15 +205,48 @@ async def live(
     last_id, cookie = last_seen or since, cookie_of(request)
     source: EventSource = FleetEvents(viewers.tables, fleet, last_id)
     if device is not None:
-        source = DeviceEvents(service, viewers, fleet, device, last_id, csrf=session.csrf)
+        source = DeviceEvents(service, viewers, fleet, device, last_id, csrf=session.form_csrf)
     elif page == "episodes":
-        source = EpisodeEvents(service, viewers, fleet, last_id, csrf=session.csrf)
-    stopping: Callable[[], bool] = getattr(request.app.state, "is_stopping", lambda: False)
+        source = EpisodeEvents(service, viewers, fleet, last_id, csrf=session.form_csrf)
 
     def signed_in() -> bool:
         return service.sessions.session(cookie) is not None
 
-    events = event_stream(source, signed_in=signed_in, is_stopping=stopping)
+    return _stream(request, service, viewers, source, signed_in)
+
+
+@router.get("/wall/{link}/live")
+async def live_wall(
+    *,
+    request: Request,
+    link: str,
+    account: WallLink,
+    service: ServiceDep,
+    viewers: ViewersDep,
+    since: Since = "",
+    last_seen: LastSeen = None,
+) -> Response:
+    """Send what changes in the fleet of a wall link, as long as the link works."""
+    source = FleetEvents(viewers.tables, account.fleet or "", last_seen or since)
+    return _stream(
+        request, service, viewers, source, lambda: service.accounts.wall(link) is not None
+    )
+
+
+def _stream(
+    request: Request,
+    service: Service,
+    viewers: Viewers,
+    source: EventSource,
+    signed_in: Callable[[], bool],
+) -> Response:
+    stopping: Callable[[], bool] = getattr(request.app.state, "is_stopping", lambda: False)
+    events = event_stream(
+        source,
+        signed_in=signed_in,
+        is_stopping=stopping,
+        generation=lambda: service.accounts.generation,
+    )
     return EventStreamResponse(events, viewers, stopping)
 
 

@@ -26,7 +26,13 @@ from edgemerge.server.dashboard.merge_view import (
     targets_of,
 )
 from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import DataSession, FormDep, FormSession, PageSession
+from edgemerge.server.dashboard.sign_in import (
+    AdminForm,
+    DataSession,
+    FormDep,
+    FormSession,
+    PageSession,
+)
 from edgemerge.server.http import HeavyLimiter, Name, ServiceDep, error_answer, run_in_thread
 from edgemerge.server.service import Service
 
@@ -39,6 +45,7 @@ async def show_merge(request: Request, fleet: Name, session: PageSession) -> Res
     query = request.query_params
     exclude = query.get("exclude", query.get("revoke"))  # revoke: the old word
     if exclude is not None:
+        session.caller.must_be("operator")
         return await run_in_thread(lambda: _confirm(request, fleet, session, exclude))
     return await merge_page(request, fleet, session, MergeQuery.of(request.query_params))
 
@@ -153,7 +160,7 @@ async def decide(
 
 @router.post("/fleets/{fleet}/merge/trust")
 async def set_trust(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
+    request: Request, fleet: Name, session: AdminForm, form: FormDep, service: ServiceDep
 ) -> Response:
     """Change which contributions are adopted at once."""
     rule = form.one("rule")

@@ -1,19 +1,39 @@
-"""Sign-in and sign-out pages, sessions of requests, forms, and CSRF checks."""
+"""People at pages: sign-in, sessions of requests, forms and CSRF checks, the page of accounts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs, unquote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from edgemerge.core.errors import DeniedError, SettingError
-from edgemerge.server.auth import MAX_TOKEN_CHARS, SESSION_S, Session, TooManyAttemptsError
+from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
+from edgemerge.server.auth import (
+    KEEP,
+    MAX_TOKEN_CHARS,
+    ROLES,
+    SESSION_S,
+    WALL,
+    Account,
+    Issued,
+    Keep,
+    Session,
+    TooManyAttemptsError,
+)
 from edgemerge.server.dashboard.pages import render_page, wants_json
-from edgemerge.server.http import InFlight, ServiceDep
+from edgemerge.server.http import (
+    InFlight,
+    Name,
+    ServiceDep,
+    error_answer,
+    run_in_thread,
+    wall_path,
+)
+from edgemerge.server.service import Service
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 2**18  # bytes: the names of two thousand devices
@@ -137,7 +157,23 @@ PageSession = Annotated[Session, Depends(require_page_session)]
 DataSession = Annotated[Session, Depends(require_data_session)]
 
 
-async def require_form_session(request: Request, session: PageSession) -> Session:
+def require_operator_page(session: PageSession) -> Session:
+    """Let only operators and admins see a page that only they can use."""
+    session.caller.must_be("operator")
+    return session
+
+
+def require_admin_page(session: PageSession) -> Session:
+    """Let only admins see a page."""
+    session.caller.must_be("admin")
+    return session
+
+
+OperatorPage = Annotated[Session, Depends(require_operator_page)]
+AdminPage = Annotated[Session, Depends(require_admin_page)]
+
+
+async def require_own_form(request: Request, session: PageSession) -> Session:
     """Let only those pass who use a page of ours: by where it was sent from, and by its token."""
     must_be_same_origin(request)
     given = request.headers.get("x-csrf-token") or (await read_form(request)).one("csrf")
@@ -146,7 +182,36 @@ async def require_form_session(request: Request, session: PageSession) -> Sessio
     return session
 
 
-FormSession = Annotated[Session, Depends(require_form_session)]
+OwnForm = Annotated[Session, Depends(require_own_form)]
+
+
+async def require_operator_form(session: OwnForm) -> Session:
+    """Let only operators and admins change something by a form."""
+    session.caller.must_be("operator")
+    return session
+
+
+async def require_admin_form(session: OwnForm) -> Session:
+    """Let only admins change something by a form."""
+    session.caller.must_be("admin")
+    return session
+
+
+FormSession = Annotated[Session, Depends(require_operator_form)]
+AdminForm = Annotated[Session, Depends(require_admin_form)]
+
+
+def require_wall_link(link: str, service: ServiceDep) -> Account:
+    """Let only those pass who have a wall link; nobody is signed in by it."""
+    found = service.accounts.wall(link)
+    if found is None:
+        raise DeniedError(
+            "this link is unknown, expired or was revoked: ask an admin for a new one"
+        )
+    return found
+
+
+WallLink = Annotated[Account, Depends(require_wall_link)]
 
 
 def must_be_same_origin(request: Request) -> None:
@@ -272,7 +337,7 @@ def sign_in(
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, service: ServiceDep, _session: FormSession) -> Response:
+def sign_out(request: Request, service: ServiceDep, _session: OwnForm) -> Response:
     """End the session, here and in the browser."""
     service.sessions.sign_out(cookie_of(request))
     answer = RedirectResponse(SIGN_IN_PATH, 303)
@@ -307,3 +372,144 @@ def set_session_cookie(request: Request, answer: Response, value: str, seconds: 
         httponly=True,
         samesite="strict",
     )
+
+
+# The page of accounts, for admins.
+
+ACCOUNTS_URL = "/ui/accounts"
+DAY_S = 86_400.0
+VALID_DAYS = {"": "never", "30": "in 30 days", "90": "in 90 days", "365": "in a year"}
+ACCOUNT_NOTICES = {"changed": "The account was changed.", "revoked": "The account was revoked."}
+
+
+@router.get("/accounts")
+def show_accounts(
+    request: Request, session: AdminPage, service: ServiceDep, done: str = ""
+) -> Response:
+    """Show accounts and wall links, and forms to add them."""
+    return _accounts_page(request, service, session, notice=ACCOUNT_NOTICES.get(done, ""))
+
+
+@router.post("/accounts")
+async def add_account(
+    request: Request, session: AdminForm, form: FormDep, service: ServiceDep
+) -> Response:
+    """Add an account or a wall link; its token is on this page, and nowhere else."""
+    name, role, accounts = form.one("name"), form.one("role"), service.accounts
+
+    def add() -> Issued:
+        valid_s = read_validity(form)
+        if role != WALL:
+            return accounts.add(name, role, valid_s, session.caller)
+        if valid_s is None:
+            raise SettingError("found a wall link that never expires, expected a time")
+        return accounts.add_wall_link(name, form.one("fleet"), session.caller, valid_s=valid_s)
+
+    return await _show_issued(request, service, session, add)
+
+
+@router.get("/accounts/{account}")
+def show_account(
+    request: Request, account: Name, session: AdminPage, service: ServiceDep
+) -> Response:
+    """Show what can be done with one account."""
+    found = service.accounts.get(account)
+    return _accounts_page(request, service, session, chosen=found)
+
+
+@router.post("/accounts/{account}/rotate")
+async def rotate_account(
+    request: Request, account: Name, session: AdminForm, service: ServiceDep
+) -> Response:
+    """Give an account a new token; it is on this page, and nowhere else."""
+    rotate = service.accounts.rotate
+    return await _show_issued(request, service, session, lambda: rotate(account, session.caller))
+
+
+@router.post("/accounts/{account}/change")
+async def change_account(
+    request: Request, account: Name, session: AdminForm, form: FormDep, service: ServiceDep
+) -> Response:
+    """Change the role of an account, or when it expires."""
+    role = form.one("role") or None
+
+    def work() -> None:
+        valid_s: float | Keep | None = KEEP
+        if form.one("days") != "keep":
+            valid_s = read_validity(form)
+        service.accounts.change(account, session.caller, role=role, valid_s=valid_s)
+
+    return await _change_account(request, service, session, work, "changed")
+
+
+@router.post("/accounts/{account}/revoke")
+async def revoke_account(
+    request: Request, account: Name, session: AdminForm, service: ServiceDep
+) -> Response:
+    """Revoke an account or a wall link."""
+
+    def work() -> None:
+        service.accounts.revoke(account, session.caller)
+
+    return await _change_account(request, service, session, work, "revoked")
+
+
+def read_validity(form: Form) -> float | None:
+    """Read after how many seconds a token expires; None: never."""
+    days = form.one("days")
+    if days not in VALID_DAYS:
+        raise SettingError(
+            f"found days {days[:20]!r}, expected {', '.join(filter(None, VALID_DAYS))}"
+        )
+    return DAY_S * int(days) if days else None
+
+
+async def _show_issued(
+    request: Request, service: Service, session: Session, act: Callable[[], Issued]
+) -> Response:
+    """Show a new token once; or why there is none."""
+
+    def work() -> Response:
+        try:
+            issued = act()
+        except EdgemergeError as problem:
+            return _accounts_page(request, service, session, problem=problem)
+        secret = service.with_fingerprint(issued.token)
+        if issued.account.role == WALL:
+            secret = str(request.base_url).rstrip("/") + wall_path(issued.token)
+        return _accounts_page(request, service, session, made=(issued.account, secret))
+
+    return await run_in_thread(work)
+
+
+async def _change_account(
+    request: Request, service: Service, session: Session, work: Callable[[], None], done: str
+) -> Response:
+    """Redirect to the page, which says what was done; or show there why it was not."""
+    try:
+        await run_in_thread(work)
+    except EdgemergeError as error:
+        problem = error
+        return await run_in_thread(
+            lambda: _accounts_page(request, service, session, problem=problem)
+        )
+    return RedirectResponse(f"{ACCOUNTS_URL}?done={done}", 303)
+
+
+def _accounts_page(
+    request: Request,
+    service: Service,
+    session: Session,
+    *,
+    chosen: Account | None = None,
+    made: tuple[Account, str] | None = None,
+    notice: str = "",
+    problem: EdgemergeError | None = None,
+) -> Response:
+    names = [fleet.name for fleet, _ in service.fleets(session.caller)]
+    values: dict[str, Any] = {"accounts": service.accounts.all(), "fleets": names, "roles": ROLES}
+    values |= {"chosen": chosen, "made": made, "notice": notice, "days": VALID_DAYS, "wall": WALL}
+    values["tab"] = "Accounts"
+    values["problem"] = "" if problem is None else str(problem)
+    status = 200 if problem is None else error_answer(problem).status
+    return render_page(request, "accounts.html", session, status=status, **values)

@@ -56,14 +56,19 @@ async def event_stream(
     *,
     signed_in: Callable[[], bool],
     is_stopping: Callable[[], bool],
+    generation: Callable[[], int] = lambda: 0,
     longest_s: float = MAX_STREAM_S,
 ) -> AsyncIterator[str]:
-    """Yield events until the time is over, the session ends, or the server stops."""
+    """Yield events until the time is over, the session ends, or the server stops.
+
+    The session is checked when `generation` rises, and now and then, since it may end elsewhere.
+    """
     yield "retry: 2000\n\n"
     started = sent = checked = monotonic()
+    seen = generation()
     while not is_stopping() and (now := monotonic()) - started < longest_s:
-        if now - checked >= SESSION_CHECK_S:
-            checked = now
+        if now - checked >= SESSION_CHECK_S or seen != generation():
+            checked, seen = now, generation()
             if not await run_in_thread(signed_in):
                 yield GONE_EVENT
                 return

@@ -276,6 +276,23 @@ MIGRATIONS = (
     ),
     Migration(
         14,
+        (  # of several tokens under one name the newest stays: it is the one in the server's file
+            "create table accounts (name {text} primary key, role {text} not null, fleet {text},"
+            " token_hash {text} not null unique, created {real} not null, issued {real} not null,"
+            " expires {real}, revoked {real}, file_hash {text}) {end}",
+            "delete from sessions where name in"
+            " (select name from operators group by name having count(*) > 1)",
+            "delete from links where name in"
+            " (select name from operators group by name having count(*) > 1)",
+            "insert into accounts (name, role, token_hash, created, issued, file_hash)"
+            " select name, 'admin', token_hash, created, created, token_hash from operators o"
+            " where not exists (select 1 from operators p where p.name = o.name and (p.created >"
+            " o.created or (p.created = o.created and p.token_hash > o.token_hash)))",
+            "drop table operators",
+        ),
+    ),
+    Migration(
+        15,
         (
             "create table masked_keys (fleet {text} not null, device {text} not null,"
             " agreement {blob} not null, verification {blob} not null, registered {real} not null,"

@@ -51,7 +51,8 @@ function show() {
 function take({ cards, sections, counts, begun, mark }) {
   Object.entries(cards).forEach(([id, text]) => waiting.set(id, text));
   state.sections = sections;
-  document.getElementById("seen").value = mark;
+  const seen = document.getElementById("seen"); // viewers have no form
+  if (seen) seen.value = mark;
   for (const [name, count] of Object.entries(counts)) {
     const place = document.getElementById(`${name}-count`);
     place.textContent = count;

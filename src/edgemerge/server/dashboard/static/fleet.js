@@ -62,9 +62,9 @@ function next({ name, falling }) {
 
 function added(device) {
   const row = document.getElementById("row").content.firstElementChild.cloneNode(true);
-  const link = row.querySelector("a");
-  link.textContent = link.title = device;
-  link.href += encodeURIComponent(device);
+  const name = row.querySelector(".c-device").firstElementChild;
+  name.textContent = name.title = device;
+  if (name.href) name.href += encodeURIComponent(device); // on a wall screen nothing leads anywhere
   return table.add(row, device);
 }
 

@@ -9,7 +9,7 @@ const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowR
 function count() {
   const chosen = boxes().filter((box) => box.checked).length;
   const words = chosen === 1 ? "1 device selected" : `${chosen} devices selected`;
-  selected.textContent = chosen ? words : "Select devices by the boxes beside their names.";
+  if (selected) selected.textContent = chosen ? words : "Select devices by the boxes beside their names.";
 }
 
 function select(button) {

@@ -3,6 +3,7 @@ const SLOWEST_MS = 10000;
 const HIDDEN_MS = 5000; // a hidden page closes its connection: browsers have only six
 
 const live = document.getElementById("live");
+const wall = location.pathname.startsWith("/ui/wall/"); // its link is the only way in: there is no sign-in
 
 function show(state, words) {
   if (!live || live.dataset.state === state) return;
@@ -16,10 +17,10 @@ function toSignIn() {
   location.assign(`/ui/sign-in?next=${encodeURIComponent(here)}`);
 }
 
-// Gives the status of the session: 200, 401, or 0 without an answer.
+// Gives the status of the session, or of the link of a wall screen: 200, 401 or 403, or 0 without an answer.
 async function session() {
   try {
-    return (await fetch("/ui/session", { headers: { Accept: "application/json" }, cache: "no-store" })).status;
+    return (await fetch(wall ? location.pathname : "/ui/session", { headers: { Accept: "application/json" }, cache: "no-store" })).status;
   } catch {
     return 0;
   }
@@ -56,7 +57,7 @@ export function follow(address, since, take) {
 
   const again = () => {
     state.timer = setTimeout(async () => {
-      if ((await session()) === 401) leave();
+      if ([401, 403].includes(await session())) leave();
       else if (!document.hidden) open();
     }, state.wait * (0.75 + Math.random() / 2));
     state.wait = Math.min(SLOWEST_MS, state.wait * 1.7);
