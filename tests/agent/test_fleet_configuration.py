@@ -25,9 +25,10 @@ from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.loop import Agent
 from edgemerge.agent.quality import DataQuality
 from edgemerge.agent.runner import Reconfiguration, make_monitor, run
-from edgemerge.agent.state import AgentState, StateFolder
+from edgemerge.agent.state import AgentState, StateFolder, state_tensors
 from edgemerge.agent.sync import Clocks
 from edgemerge.core.errors import SettingError
+from edgemerge.exchange.client import DesiredState
 from edgemerge.exchange.configuration import ALLOWED_KEYS, SINK_KEYS, check_tables, overlay
 from tests.agent.agents import Listener, Running, shared, stream, wait_until, write_rows
 from tests.services.hub import running
@@ -460,6 +461,22 @@ def test_a_bad_document_never_stops_detection_at_the_start(tmp_path, own, tables
     after = FleetConfiguration.read(config.state)
     assert after.version == 0
     assert after.tables == {}
+
+
+def test_what_was_refused_is_looked_at_again_after_a_restart(tmp_path, own):
+    config = own("[report]\nevery_s = 0.0\n[sync]\nevery_s = 0.0\n")
+    write_rows(tmp_path / "rows.csv", stream(30))
+    assert run(config, stop=Event()) == 0
+    folder = StateFolder(config.state)
+    memory = folder.read()
+    wanted = {"version": 2, "tables": {"monitor": {"limit": 9.0}}}
+    memory.desired = DesiredState(5, configuration=wanted).plain()
+    folder.write(state_tensors(memory))
+    folder.close()
+    FleetConfiguration(seen=2, refused="it did not fit the file then").save(config.state)
+    write_rows(tmp_path / "rows.csv", stream(200, 1), "a")
+    assert run(config, stop=Event()) == 0
+    assert FleetConfiguration.read(config.state) == FleetConfiguration(2, wanted["tables"], 2)
 
 
 def test_a_broken_file_counts_as_none(tmp_path):

@@ -42,6 +42,7 @@ state = "state-2"
 n_inputs = 6
 [next.source]
 columns = ["1", "2", "3", "4", "5", "6"]
+start = "end"
 """
 ASK_S = 30.0
 

@@ -155,6 +155,24 @@ def test_other_grids_widths_and_ranges_give_the_same_bytes(compiled, settings):
     assert answers.contribution() == encode(Contribution("pump-3", Stats.of(p, X), revision=1))
 
 
+def test_ties_between_two_steps_are_rounded_as_in_python(compiled):
+    rng = np.random.default_rng(6)
+    even = projection("identity", low=-1.0, high=1.0)
+    whole = rng.integers(-8, 9, (600, N_INPUTS)).astype(float)  # many XA + b lie between two steps
+    p = projection("relu")
+    ties = rng.integers(-4000, 4000, (600, N_INPUTS)) + 0.5
+    ties = (ties - p.grid.shift) / p.grid.gain
+    ties = np.nextafter(ties, ties * rng.choice([0.0, 1.0, 2.0], ties.shape))
+    for each, X in ((even, whole), (p, ties)):
+        device = compiled(each)
+        device.rows("L", X)
+        device.ask("C")
+        answers = device.answers()
+        answers.scores(len(X))
+        expected = encode(Contribution("pump-3", Stats.of(each, X), revision=1))
+        assert answers.contribution() == expected
+
+
 def test_a_weight_of_negative_zero_keeps_its_sign_in_the_fingerprint(compiled):
     p = projection(width=2.0**-14)  # so that many weights round to 0
     assert np.signbit(p.A[p.A == 0.0]).any()

@@ -67,10 +67,12 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "PUT /fleets/{fleet}/devices/{device}/settings": Route(OPERATORS, b'{"limit": 5}'),
     "DELETE /fleets/{fleet}/devices/{device}/settings/{version}": Route(OPERATORS),
     "GET /fleets/{fleet}/configuration": Route(PEOPLE),
-    "PUT /fleets/{fleet}/configuration": Route(OPERATORS, b'{"tables": {}}'),
+    "PUT /fleets/{fleet}/configuration": Route(OPERATORS, b'{"tables": {"monitor": {"limit": 5}}}'),
     "DELETE /fleets/{fleet}/configuration/{version}": Route(OPERATORS),
     "GET /fleets/{fleet}/devices/{device}/configuration": Route(PEOPLE),
-    "PUT /fleets/{fleet}/devices/{device}/configuration": Route(OPERATORS, b'{"tables": {}}'),
+    "PUT /fleets/{fleet}/devices/{device}/configuration": Route(
+        OPERATORS, b'{"tables": {"monitor": {"limit": 5}}}'
+    ),
     "DELETE /fleets/{fleet}/devices/{device}/configuration/{version}": Route(OPERATORS),
     "GET /fleets/{fleet}/devices/{device}/reviews": Route(PEOPLE),
     "POST /fleets/{fleet}/devices/{device}/reviews": Route(
@@ -182,7 +184,7 @@ def world(database: str) -> Iterator[World]:
     with running(database) as here:
         hub = here.operator
         for fleet in ("mine", "theirs", "former"):
-            hub.create_fleet(fleet, SHARED)
+            hub.create_fleet(fleet, SHARED, least=1)
         tokens = {"admin": here.token} | {
             who: hub.add_account(name, role, valid_s=valid_s)["token"]
             for who, name, role, valid_s in (

@@ -41,6 +41,7 @@ def test_without_a_choice_a_device_adopts_all(site):
         "adopt": {"devices": None, "excluded": 0},
         "reviews": [],
         "settings": {"version": 0, "label": "", "limit": None, "false_alarms": None},
+        "configuration": {"version": 0, "tables": {}},
     }
     assert answer.headers["etag"] == '"0"'
     assert answer.headers["cache-control"] == "no-cache"

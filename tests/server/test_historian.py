@@ -71,11 +71,11 @@ class Desk:
         self.writer, self.waiting, self.written, self.disk_full_at = writer, waiting, 0, -inf
         self.problem, self.looked = None, Event()
 
-    def write(self, change, timeout_s):
+    def write(self, change, timeout_s, *, fleet=""):
         if self.problem:
             raise self.problem
         self.written += 1
-        return self.writer.write(change, timeout_s)
+        return self.writer.write(change, timeout_s, fleet=fleet)
 
     def __getattribute__(self, name):
         if name == "waiting":
@@ -136,8 +136,8 @@ def test_a_change_is_small_and_a_share_can_come_in_between(anywhere, monkeypatch
         tell(tracks, f"d{i:02}")
     write = desk.writer.write
 
-    def noting(change, timeout_s=30.0):
-        done = write(change, timeout_s)
+    def noting(change, timeout_s=30.0, *, fleet=""):
+        done = write(change, timeout_s, fleet=fleet)
         order.append(len(done) if isinstance(done, list) else "share")
         if order == [32]:
             anywhere.put(note("d00", 1, generator(0)))

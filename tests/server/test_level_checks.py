@@ -127,7 +127,7 @@ def test_what_is_left_out_is_in_the_audit_log_once_with_receiver_and_reason(worl
     world.put(noise("pump-9"))
     for _ in range(2):
         world.told(ME)
-    world.service.writer.write(lambda _: None)  # what waits is written before
+    world.service.writer.write(lambda _: None, fleet=FLEET)  # what waits is written before
     (entry,) = [e for e in world.service.audit(FLEET, 0, 100) if e.action == "leave out"]
     assert (entry.actor, entry.subject) == ("server", "pump-9/0/normal")
     detail = json.loads(entry.detail)

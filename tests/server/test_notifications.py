@@ -172,7 +172,7 @@ class Site(World):
             self.caller(device)
         status = {"monitor": monitor(*episodes)} | status
         self.service.take_report(FLEET, device, report(self.now, **status), self.now)
-        self.service.writer.write(lambda _: None)  # all before it is written
+        self.service.writer.write(lambda _: None, fleet=FLEET)  # all before it is written
 
     def step(self, wait_s=GATHER_S):
         """Let time pass and messages be sent."""
@@ -270,7 +270,7 @@ def test_a_storm_is_one_message_with_a_count(quick_site):
             told = report(site.now, monitor=monitor(episode(1)))
             site.service.take_report(FLEET, name, told, site.now)
             if number % 20 == 19:  # within a minute
-                site.service.writer.write(lambda _: None)
+                site.service.writer.write(lambda _: None, fleet=FLEET)
                 site.step(1.0)
         assert server.bodies == []
         site.step(STORM_S - 50.0)
@@ -418,7 +418,7 @@ def test_two_servers_on_one_database_send_each_message_once(fresh_postgres_url):
                 site.report(f"pump-{number}", episode(1))
                 told = report(site.now, monitor=monitor(episode(1)))
                 other.take_report(FLEET, f"pump-{number}", told, site.now)
-            other.writer.write(lambda _: None)
+            other.writer.write(lambda _: None, fleet=FLEET)
             site.now += STORM_S
             steps = [Thread(target=each.step) for each in (site.act, other.notifications)]
             for step in steps:

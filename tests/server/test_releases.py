@@ -297,12 +297,18 @@ def test_what_does_not_fit_most_devices_is_in_no_total_unless_it_was_approved(wo
     assert got(world).total == total(world, "abcdex")
 
 
-def test_one_judge_that_is_unlike_the_others_decides_nothing(world):
-    push(world, "abcde", rows=60)
-    push(world, "x", rows=60, place=0.9)
-    assert got(world).total == total(world, "abcde")
-    refused = world.service.pull_service.checks.refusals_for(FLEET, releases.EVERY_DEVICE)
-    assert list(refused) == [("x", 0, "normal")]
+@pytest.mark.parametrize(
+    ("refusing", "judges", "device", "left_out"),
+    [
+        (1, "abcdef", "a", False),
+        (3, "abcdef", "a", False),  # of two halves none wins
+        (4, "abcdef", "a", True),
+        (3, "abc", "x", True),
+        (2, "abc", "a", False),  # two others are too few to decide
+    ],
+)
+def test_most_judges_and_three_at_least_leave_something_out(refusing, judges, device, left_out):
+    assert releases.is_majority(refusing, judges, device) == left_out
 
 
 def test_a_few_judges_leave_nothing_out(world):

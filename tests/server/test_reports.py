@@ -74,7 +74,7 @@ def test_once_a_token_was_found_good_no_database_is_asked(here, token, monkeypat
         raise AssertionError("it was asked")
 
     monkeypatch.setattr(here.service.database, "reading", asked)
-    monkeypatch.setattr(here.service.writer, "submit", lambda _change: asked())
+    monkeypatch.setattr(here.service.writer, "submit", lambda *_change: asked())
     for _ in range(3):
         assert send(here, token).status == 200
 

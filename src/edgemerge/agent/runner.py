@@ -651,6 +651,8 @@ def _run_one(
         shared = known_projection(own, folder, memory)
         exchange = make_exchange(own, shared)
         held = FleetConfiguration.read(own.state)
+        if held.refused:  # the device's own file may have changed, so look at it again
+            held = replace(held, seen=0, refused="")
         if memory is None:
             held = fetch_configuration(own, stop, needed=shared is None) or held
         shared = shared or fetch_projection(exchange, stop, tell)

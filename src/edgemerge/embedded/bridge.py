@@ -492,10 +492,11 @@ class Bridge:
             if data is None:
                 return
             for letter, payload in reader.feed(data):
-                if answer := session.answer(letter, payload):
-                    line.write(answer)
+                answer = session.answer(letter, payload)
                 if session.known:
                     self._end_older_session(session)
+                if answer:
+                    line.write(answer)
             if hello_timeout_s and not session.known and monotonic() - began > hello_timeout_s:
                 logger.warning("a connection that did not say who it is was closed")
                 return

@@ -563,7 +563,7 @@ class ReleaseService:
         found = {
             key: why[0]
             for key, why in refused.items()
-            if key not in approved and _is_majority(len(why), judges, key[0])
+            if key not in approved and is_majority(len(why), judges, key[0])
         }
         if new := self._pulls.checks.record(fleet.name, EVERY_DEVICE, found):
             self._pulls.note_refusals(fleet.name, EVERY_DEVICE, new)
@@ -620,7 +620,7 @@ def _is_approved(stored: StoredContribution, rules: Rules) -> bool:
     return choice is not None and choice.digest == stored.digest
 
 
-def _is_majority(refusing: int, judges: Sequence[str], device: str) -> bool:
+def is_majority(refusing: int, judges: Sequence[str], device: str) -> bool:
     """Return whether most refuse; a judge does not refuse its own, and of two halves none wins."""
     asked = sum(judge != device for judge in judges)
     return asked >= MIN_JUDGES and refusing > len(judges) / 2
