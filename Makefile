@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting naming attack honest hostile paper docs mcu mcu-long \
+	lasting naming attack honest hostile masked paper docs mcu mcu-long \
 	screenshots flower dist deb lock services setup clean
 
 help:  ## list the targets
@@ -76,6 +76,9 @@ honest: .venv/ready-dev  ## what honest fleets lose by the checks
 
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
+
+masked: .venv/ready-dev  ## what masked sums cost, alone and with a real server
+	@$(BIN)/python -m benchmarks.masked
 
 attack: .venv/ready-dev  ## what a bad device can do to a fleet, and a curious one find out, on HAR
 	@$(BIN)/python -m benchmarks.attack

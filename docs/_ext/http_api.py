@@ -35,6 +35,13 @@ ITSELF = {  # these look at the address, too
     api.drop_incarnation: "an operator, or the device itself",
     api.report: "the device itself",
     api.desired: "a viewer, or the device itself",
+    **dict.fromkeys(
+        (
+            *(api.register_keys, api.masked_status, api.masked_cohort, api.put_upload),
+            *(api.get_keeper_request, api.put_answer, api.get_epoch, api.get_masked_total),
+        ),
+        "the device itself",
+    ),
 }
 PAGE_GUARDS = (  # the strictest first
     (sign_in.require_admin_form, "an admin"),

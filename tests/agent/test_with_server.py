@@ -15,6 +15,7 @@ from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.masked import MaskedExchange
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 
@@ -326,3 +327,34 @@ def test_readings_leave_the_device_only_if_its_own_file_says_so(hub, tmp_path):
     assert [each["unit"] for each in found] == ["bar", "°C", "", "", "", ""]
     last = stream(40)[-1]
     assert [each["value"] for each in found] == pytest.approx(last, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(hub, tmp_path):
+    masked = ("exchange.privacy=masked", "sync.gate=2")
+    config = enrolled(hub, tmp_path, *masked, reads="masked")
+    peers = {
+        name: MaskedExchange(
+            hub.url, "pumps", hub.enrol("pumps", name), device=name, path=tmp_path / name
+        )
+        for name in ("pump-2", "pump-3")
+    }
+    with Running(config) as agent:
+        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        send_command(config.state, "sync", ASK_S)  # registers its keys
+        for name, peer in peers.items():
+            peer.push(Contribution(name, Stats.of(P, stream(50, int(name[-1]))), 1))
+        operator = hub.operator
+        operator.form_cohorts("pumps")
+        said = []
+        for _ in range(3):
+            said.append(send_command(config.state, "sync", ASK_S)["told"])
+            for name, peer in peers.items():
+                peer.pull(Selection(receiver=name))
+        assert said == ["nothing new", "adopted 100 samples of 2 devices", "nothing new"]
+        assert operator.contributions("pumps")["contributions"] == []
+        operator.close()
+    expected = Stats.of(P, stream(40)) + Stats.of(P, stream(50, 3))
+    assert peers["pump-2"].pull(Selection(receiver="pump-2")).total == expected
+    for peer in peers.values():
+        peer.close()

@@ -25,6 +25,7 @@ NAMES = {
     "version": "1",
     "receiver": "phone",
     "account": "eve",
+    "epoch": "1",
 }
 PEOPLE = {"a viewer": 0, "an operator": 1, "an admin": 2}  # by how much they may
 

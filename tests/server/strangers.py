@@ -18,6 +18,7 @@ MINE = {
     "{version}": "1",
     "{receiver}": "chat",
     "{account}": "eve",
+    "{epoch}": "1",
 }
 ADMINS = ("admin",)
 OPERATORS = ("operator", "admin")
@@ -27,15 +28,18 @@ KNOWN = (*PEOPLE, *DEVICES, "foreigner")
 MEMBERS = (*OPERATORS, *DEVICES)
 READERS = (*PEOPLE, *DEVICES)
 CONTRIBUTION = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
+MASKED = "/fleets/{fleet}/masked/{device}"
+KEYS = b'{"agreement": "%s", "verification": "%s"}' % (b"0" * 64, b"0" * 64)
 EVERYBODY = ("everybody",)
 
 
 @dataclass(frozen=True)
 class Route:
-    """One entry of the table: who may, what is sent; `last` for those after which less is left."""
+    """One entry of the table: who may, what is sent; `masked` if only a masked fleet has it."""
 
     who: tuple[str, ...]
     body: bytes | None = None
+    masked: bool = False
 
 
 ROUTES = {  # in an order in which all of them can be asked by those who may
@@ -84,6 +88,17 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     "PUT /fleets/{fleet}/faults/{device}/{incarnation}/{pattern}": Route(
         ("itself",), encode(replace(note("itself", 2), kind="fault"))
     ),
+    "GET /fleets/{fleet}/cohorts": Route(PEOPLE),
+    "POST /fleets/{fleet}/cohorts": Route(ADMINS, b"{}", masked=True),
+    f"PUT {MASKED}/keys": Route(("itself",), KEYS, masked=True),
+    f"DELETE {MASKED}/keys": Route(OPERATORS, masked=True),
+    f"GET {MASKED}/status": Route(("itself",), masked=True),
+    f"GET {MASKED}/cohort": Route(("itself",), masked=True),
+    f"PUT {MASKED}/epochs/{{epoch}}/upload": Route(("itself",), b"", masked=True),
+    f"GET {MASKED}/epochs/{{epoch}}/request": Route(("itself",), masked=True),
+    f"PUT {MASKED}/epochs/{{epoch}}/answer": Route(("itself",), b"", masked=True),
+    f"GET {MASKED}/epochs/{{epoch}}": Route(("itself",), masked=True),
+    f"GET {MASKED}/total": Route(("itself",), masked=True),
     "GET /fleets/{fleet}/faults": Route(MEMBERS),
     "GET /fleets/{fleet}/faults/list": Route(PEOPLE),
     "POST /fleets/{fleet}/choices": Route(

@@ -84,6 +84,9 @@ def test_whoever_may_is_not_refused(mine):
     for route, entry in ROUTES.items():
         for who in ("nobody",) if entry.who == EVERYBODY else entry.who:
             answered = mine.ask(route, who)
+            if entry.masked:  # and this fleet is not
+                assert answered.status in (404, 422), (route, who, answered)
+                continue
             undone = route.startswith("DELETE")  # by the one before, perhaps
             expected = (200, 201, 204, *((404, 409) if undone else ()))
             assert answered.status in expected, (route, who, answered)

@@ -296,6 +296,10 @@ def _is_name(value: str) -> bool:
     return NAME_PATTERN.fullmatch(value) is not None
 
 
+def _is_digest(value: str) -> bool:
+    return re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
 def _is_topic(value: str) -> bool:
     return bool(value) and not value.startswith("/") and not set(value) & set("+#\0")
 
@@ -450,6 +454,8 @@ class ExchangeConfig:
     token_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False  # whether plain http is allowed to another machine
+    privacy: Literal["open", "masked"] = "open"  # masked: the server sees totals only
+    cohort: str | None = setting(None, "64 hexadecimal digits", _is_digest)  # the only one to join
     path: Path | None = None
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)

@@ -368,7 +368,15 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         return None
     if settings.kind == "http":
         url, fleet, token = _server_access(settings)
-        return HttpExchange(url, fleet, token, projection=projection, **_tls_options(config))
+        options = {"projection": projection, **_tls_options(config)}
+        if settings.privacy == "open":
+            return HttpExchange(url, fleet, token, **options)
+        masked = import_module("edgemerge.exchange.masked")  # needs an extra
+        whose = {"device": config.device, "path": config.state / "masked"}
+        return cast(
+            "Exchange",
+            masked.MaskedExchange(url, fleet, token, **whose, cohort=settings.cohort, **options),
+        )
     if projection is None:
         raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: add it')
     if settings.kind == "folder":
@@ -852,7 +860,7 @@ def _build_sync(
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker = exchange_worker(exchange)
     decisions = None
-    if not isinstance(exchange, HttpExchange):
+    if config.exchange.kind != "http":
         trust = Trust.parse(config.sync.trust)
         decisions = PeerDecisions(config.state, trust, memory.projection, clock=clocks.wall)
     return Synchronizer(

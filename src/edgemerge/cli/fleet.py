@@ -45,6 +45,8 @@ SECTIONS = {
     "Devices": dict.fromkeys(
         ("invite", "devices", "configure", "replace", "revoke", "contributions", "drop"), __name__
     ),
+    "Masked": dict.fromkeys(("cohorts", "form-cohorts", "forget-keys"), __name__)
+    | {"form-cohorts": f"{__name__}:form_cohorts", "forget-keys": f"{__name__}:forget_keys"},
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
     "Reviews": dict.fromkeys(
@@ -53,6 +55,14 @@ SECTIONS = {
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
+MASKED_LOSES = (
+    "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
+    "device sent, or ask for a quorum, and faults are not shared. Next: devices register their "
+    "keys at their first exchange, then `edgemerge fleet form-cohorts`."
+)
+COHORT_COLUMNS = headings(
+    "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "why"
+)
 ONE_DEVICE_WARNING = (
     "With --min-devices 1 a device can subtract two totals, and read what another one sent."
 )
@@ -81,10 +91,11 @@ def fleet() -> None:
 @projection_options
 @click.option(
     "--reads",
-    type=click.Choice(["totals", "contributions"]),
+    type=click.Choice(["totals", "contributions", "masked"]),
     default="totals",
     show_default=True,
-    help="What devices may read: sums of several devices, or single contributions.",
+    help="What devices may read: sums of several devices, or single contributions. In a masked "
+    "fleet the server sees sums only, too.",
 )
 @option(
     "--min-devices",
@@ -147,6 +158,8 @@ def create(
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
+    if reads == "masked":
+        remark(MASKED_LOSES)
     if least == 1 and reads == "totals":
         remark(ONE_DEVICE_WARNING)
 
@@ -179,6 +192,107 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
 
             save(client.projection(name), save_projection)
     print_json(found) if as_json else print_fields(found)
+
+
+@click.command(epilog=example("edgemerge fleet cohorts pumps"))
+@click.argument("name", metavar="FLEET")
+@server_options
+@json_option
+def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
+    """List the cohorts of a masked fleet, each with its epoch."""
+    with operator_connection(**where) as client:
+        found = client.cohorts(name)
+    print_cohorts(found, as_json=as_json)
+
+
+@click.command(
+    "form-cohorts",
+    epilog=example("edgemerge fleet form-cohorts pumps --least 30 --collect-hours 6"),
+)
+@click.argument("name", metavar="FLEET")
+@click.option(
+    "--least",
+    type=click.IntRange(3, 10_000),
+    default=3,
+    show_default=True,
+    help="Open no total of fewer devices.",
+)
+@click.option(
+    "--slot",
+    "slots",
+    multiple=True,
+    help="A pattern that is added up by itself; repeat it. By default all are one sum.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(3, 10_000),
+    default=100,
+    show_default=True,
+    help="The most devices of one cohort.",
+)
+@click.option(
+    "--collect-hours",
+    type=click.FloatRange(0.0, 720.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long an epoch waits for uploads, and then for keepers.",
+)
+@click.option(
+    "--colluding",
+    type=click.FloatRange(0.0, 0.5, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="The share of the devices that may work together with the server.",
+)
+@server_options
+@json_option
+def form_cohorts(
+    name: str,
+    least: int,
+    slots: tuple[str, ...],
+    size: int,
+    collect_hours: float,
+    colluding: float,
+    *,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Form cohorts of all devices that have registered keys.
+
+    Cohorts before them end; what was added up stays in the total. Give each device the digest of
+    its cohort as exchange.cohort in its configuration if the server is not trusted to name the
+    members.
+    """
+    chosen = {"least": least, "size": size, "collect_s": 3600.0 * collect_hours}
+    named = {"slots": list(slots)} if slots else {}
+    with operator_connection(**where) as client:
+        found = client.form_cohorts(name, **chosen, colluding=colluding, **named)
+    print_cohorts(found, as_json=as_json)
+
+
+@click.command("forget-keys", epilog=example("edgemerge fleet forget-keys pumps pump-3"))
+@click.argument("name", metavar="FLEET")
+@click.argument("device")
+@server_options
+def forget_keys(name: str, device: str, **where: Any) -> None:
+    """Let a device of a masked fleet register new keys.
+
+    For a device that was replaced or lost its state. It takes part again once cohorts are formed;
+    what it had added up stays in the total.
+    """
+    with operator_connection(**where) as client:
+        client.forget_keys(name, device)
+    remark(f"{device} may register new keys. Then: edgemerge fleet form-cohorts {name}")
+
+
+def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print cohorts as JSON, or as a table with the digest of each below it."""
+    if as_json:
+        print_json(found)
+        return
+    print_table([each | {"devices": len(each["devices"])} for each in found], COHORT_COLUMNS)
+    for each in found:
+        remark(f"Cohort {each['cohort']} has the digest {each['digest']}.")
 
 
 @click.command(epilog=example("edgemerge fleet delete pumps --yes"))

@@ -75,7 +75,8 @@ class ServerClient:
         Args:
             fleet: Name of the fleet.
             projection: What all devices share.
-            reads: What devices may read of each other: "totals" or "contributions".
+            reads: What devices may read of each other: "totals", "contributions", or "masked":
+                totals of which the server itself cannot read the parts.
             least: With "totals", devices get no sum, and no difference of two sums, that is about
                 fewer than so many other devices; 1: they get every change at once. None: 3 with
                 "totals", else 1.
@@ -91,6 +92,33 @@ class ServerClient:
         body = encode(projection)
         reply = self._ask("PUT", "fleets", fleet, query=query, body=body, headers=BINARY_HEADERS)
         return reply.status == 201
+
+    def form_cohorts(self, fleet: str, **options: Any) -> list[dict[str, Any]]:
+        """Form the cohorts of a masked fleet of all devices that have registered their keys.
+
+        Args:
+            fleet: Name of the fleet.
+            options: Fields of the request: "least", "slots", "size", "collect_s", "missing" and
+                "colluding"; those left out have the server's defaults.
+        """
+        return _list(self._post(options, "fleets", fleet, "cohorts"))
+
+    def cohorts(self, fleet: str) -> list[dict[str, Any]]:
+        """Return the cohorts of a masked fleet, each with its epoch.
+
+        Args:
+            fleet: Name of the fleet.
+        """
+        return _list(self._ask("GET", "fleets", fleet, "cohorts"))
+
+    def forget_keys(self, fleet: str, device: str) -> None:
+        """Let a device of a masked fleet register new keys.
+
+        Args:
+            fleet: Name of the fleet.
+            device: Name of the device.
+        """
+        self._ask("DELETE", "fleets", fleet, "masked", device, "keys")
 
     def fleets(self) -> list[dict[str, Any]]:
         """Return all fleets that the token may see."""

@@ -5,12 +5,14 @@ The names of the route functions are part of the OpenAPI description (operation 
 
 from __future__ import annotations
 
+import json
 import logging
 from asyncio import wrap_future
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -22,6 +24,8 @@ from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
+from edgemerge.privacy.masking import Cohort
+from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.server.auth import KEEP, Account, Caller, Device, Issued
 from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (
@@ -70,6 +74,7 @@ from edgemerge.server.http import (
     validation_message,
     wall_path,
 )
+from edgemerge.server.masked import Epoch, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
@@ -84,6 +89,9 @@ from edgemerge.server.schemas import (
     AuditPage,
     ChoiceRequest,
     ChoiceResponse,
+    CohortDescription,
+    CohortRequest,
+    CohortResponse,
     CommentRequest,
     ConfigurationRequest,
     ConfigurationResponse,
@@ -104,6 +112,7 @@ from edgemerge.server.schemas import (
     EnrolmentRequest,
     EpisodePage,
     EpisodeResponse,
+    EpochResponse,
     ExcludeRequest,
     FaultSummary,
     FleetSummary,
@@ -111,6 +120,8 @@ from edgemerge.server.schemas import (
     Invitation,
     InvitationRequest,
     IssuedAccount,
+    KeysRequest,
+    MaskedStatusResponse,
     PreviewRequest,
     PreviewResponse,
     PutResponse,
@@ -144,6 +155,7 @@ from edgemerge.server.settings import (
     settings_state,
 )
 from edgemerge.server.trust import WaitingContribution
+from edgemerge.wire.codec import pack
 
 router = APIRouter()
 MAX_INLINE_BYTES = 2**20  # bytes
@@ -178,6 +190,7 @@ class Push(NamedTuple):
     async def keep(self, kind: Kind) -> Response:
         """Read, check and store it, and say what became of it."""
         (caller, agreed), service, request = self.sender, self.service, self.request
+        must_not_be_masked(agreed)
         store = put if kind == "normal" else put_fault
         async with self.load.body(request, agreed.max_contribution_bytes) as data:
             service.metrics.received.inc(len(data))
@@ -1278,6 +1291,159 @@ def receiver_json(receiver: Receiver, waiting: int) -> ReceiverResponse:
         waiting=waiting,
         trouble=receiver.trouble,
     )
+
+
+MASKED_PATH = "/fleets/{fleet}/masked/{device}"
+MASKED_RESPONSES = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
+MAX_BOXES_BYTES = 64 * 2**20  # of an upload beside its words
+
+
+@router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
+def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
+    """Return the cohorts of a masked fleet, each with its epoch."""
+    return [cohort_json(*each) for each in service.masked.cohorts(fleet)]
+
+
+@router.post(
+    "/fleets/{fleet}/cohorts",
+    status_code=201,
+    responses=MASKED_RESPONSES,
+    openapi_extra=json_body_schema(CohortRequest),
+)
+async def form_cohorts(
+    fleet: Name,
+    caller: Admin,
+    service: ServiceDep,
+    body: Annotated[CohortRequest, Depends(json_request(CohortRequest))],
+) -> list[CohortResponse]:
+    """Form cohorts of all devices that have registered keys; those before them end."""
+    options = body.model_dump()
+    await run_in_thread(lambda: service.masked.form(fleet, caller, **options))
+    found = await run_in_thread(lambda: service.masked.cohorts(fleet))
+    return [cohort_json(*each) for each in found]
+
+
+def cohort_json(number: int, cohort: Cohort, epoch: Epoch) -> CohortResponse:
+    """Return a cohort as the API shows it."""
+    return CohortResponse(
+        cohort=number,
+        digest=cohort.digest.hex(),
+        devices=[member.name for member in cohort.members],
+        least=cohort.least,
+        keepers=cohort.keepers,
+        threshold=cohort.threshold,
+        slots=list(cohort.slots),
+        epoch=epoch.number,
+        state=epoch.state,
+        why=epoch.why,
+    )
+
+
+@router.delete(MASKED_PATH + "/keys", status_code=204, responses=MASKED_RESPONSES)
+def forget_keys(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> None:
+    """Let a device of a masked fleet register new keys."""
+    service.masked.forget_keys(fleet, device, caller)
+
+
+@router.put(
+    MASKED_PATH + "/keys",
+    status_code=204,
+    responses=MASKED_RESPONSES,
+    openapi_extra=json_body_schema(KeysRequest),
+)
+async def register_keys(
+    sender: Sender,
+    service: ServiceDep,
+    body: Annotated[KeysRequest, Depends(json_request(KeysRequest))],
+) -> None:
+    """Store the public keys of a device of a masked fleet; others are refused from then on."""
+    caller, agreed = sender
+    keys = bytes.fromhex(body.agreement), bytes.fromhex(body.verification)
+    member = MaskedMember(caller.name, *keys)
+    await run_in_thread(lambda: service.masked.register(agreed.name, member))
+
+
+@router.get(MASKED_PATH + "/status", responses=MASKED_RESPONSES)
+def masked_status(sender: Sender, service: ServiceDep) -> MaskedStatusResponse:
+    """Return what a device of a masked fleet may send now."""
+    caller, agreed = sender
+    return MaskedStatusResponse(**asdict(service.masked.status(agreed.name, caller.name)))
+
+
+@router.get(MASKED_PATH + "/cohort", responses=MASKED_RESPONSES)
+def masked_cohort(sender: Sender, service: ServiceDep) -> CohortDescription:
+    """Return the cohort of a device, with the public keys of its members."""
+    caller, agreed = sender
+    return CohortDescription(cohort=service.masked.cohort_of(agreed.name, caller.name)[1].plain())
+
+
+@router.put(
+    MASKED_PATH + "/epochs/{epoch}/upload",
+    status_code=204,
+    responses=MASKED_RESPONSES,
+    openapi_extra=bytes_body_schema("The delta of a device behind masks, with sealed boxes."),
+)
+async def put_upload(
+    sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
+) -> None:
+    """Keep a device's upload of an epoch; once answered it is on disk, and repeats do no harm."""
+    caller, agreed = sender
+    async with load.body(request, agreed.max_contribution_bytes * 16 + MAX_BOXES_BYTES) as data:
+        act = service.masked
+        await run_in_thread(lambda: act.upload(agreed.name, caller.name, epoch, data))
+
+
+@router.get(
+    MASKED_PATH + "/epochs/{epoch}/request",
+    responses={**bytes_response_schema("What a keeper is asked."), **MASKED_RESPONSES},
+    response_class=Response,
+)
+def get_keeper_request(sender: Sender, epoch: Number, service: ServiceDep) -> Response:
+    """Return what a keeper is asked: who survived, and the boxes that they sealed for it."""
+    caller, agreed = sender
+    data = service.masked.request(agreed.name, caller.name, epoch)
+    return Response(data, media_type=OCTET_STREAM)
+
+
+@router.put(
+    MASKED_PATH + "/epochs/{epoch}/answer",
+    status_code=204,
+    responses=MASKED_RESPONSES,
+    openapi_extra=bytes_body_schema("The shares that open the total, signed."),
+)
+async def put_answer(
+    sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
+) -> None:
+    """Keep a keeper's answer; with enough of them the total is opened."""
+    caller, agreed = sender
+    async with load.body(request, MAX_BOXES_BYTES) as data:
+        act = service.masked
+        await run_in_thread(lambda: act.answer(agreed.name, caller.name, epoch, data))
+
+
+@router.get(MASKED_PATH + "/epochs/{epoch}", responses=MASKED_RESPONSES)
+def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochResponse:
+    """Return what became of an epoch."""
+    return EpochResponse(**service.masked.result(sender[1].name, epoch))
+
+
+@router.get(
+    MASKED_PATH + "/total",
+    responses={
+        **bytes_response_schema("The total of a masked fleet."),
+        204: {"description": "No epoch is done yet."},
+        **MASKED_RESPONSES,
+    },
+    response_class=Response,
+)
+def get_masked_total(sender: Sender, service: ServiceDep) -> Response:
+    """Return the total of all epochs, the caller's own deltas included."""
+    through, words, devices, slots = service.masked.total(sender[1].name)
+    if not words.size:
+        return Response(status_code=204)
+    about = json.dumps({"through": through, "devices": devices, "slots": slots})
+    data = pack({"total": about}, {"words": words.view(np.float64)})  # the bits, whatever they say
+    return Response(data, media_type=OCTET_STREAM)
 
 
 class SignInLink(BaseModel):

@@ -39,12 +39,18 @@ FLEET_TABLES = (
         "alarms",
         "approvals",
         "choices",
+        "cohorts",
         "configurations",
         "contributions",
         "devices",
         "episodes",
+        "epoch_boxes",
+        "epoch_messages",
+        "epochs",
         "faults",
         "invitations",
+        "masked_keys",
+        "masked_totals",
         "merges",
         "minutes",
     ),
@@ -70,7 +76,8 @@ class Fleet:
     Args:
         name: The name of the fleet.
         projection_bytes: The projection that all its devices share, encoded.
-        read_mode: What a device may pull: "totals", or single "contributions", too.
+        read_mode: What a device may pull: "totals", or single "contributions", too; "masked":
+            totals that the server cannot open for single devices (`server.masked`).
         min_devices: The fewest devices of which a sum, or the difference of two sums, is given,
             the caller not counted.
         growing_only: Whether a new revision must have learnt at least what the last one had.

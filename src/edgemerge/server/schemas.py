@@ -10,7 +10,7 @@ from edgemerge.core.monitor import DRIFT_EVENT, DRIFT_STOP
 from edgemerge.server.audit import Entry
 from edgemerge.server.fleets import NAME_PATTERN
 
-Reads = Literal["totals", "contributions"]
+Reads = Literal["totals", "contributions", "masked"]
 TRUST_PATTERN = "^(members|person|quorum:([2-9]|[1-9][0-9]{1,3}|10000))$"
 TrustText = Annotated[str, StringConstraints(pattern=TRUST_PATTERN)]
 COMMENT_PATTERN = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # one line
@@ -976,3 +976,69 @@ class DesiredResponse(BaseModel):
     reviews: list[DesiredReview]
     settings: DesiredSettings
     configuration: DesiredConfiguration
+
+
+KEY_HEX = "^[0-9a-f]{64}$"
+
+
+class KeysRequest(StrictRequest):
+    """The public keys of a device of a masked fleet, in hexadecimal digits."""
+
+    agreement: str = Field(pattern=KEY_HEX)
+    verification: str = Field(pattern=KEY_HEX)
+
+
+class CohortRequest(StrictRequest):
+    """How the cohorts of a masked fleet are formed."""
+
+    least: int = Field(default=3, ge=3, le=10_000)
+    slots: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
+        default=["normal"], min_length=1, max_length=16
+    )
+    size: int = Field(default=100, ge=3, le=10_000)
+    collect_s: float = Field(default=3600.0, gt=0.0, le=30 * 86_400.0)
+    missing: float = Field(default=1 / 3, ge=0.0, lt=0.5)
+    colluding: float = Field(default=0.0, ge=0.0, lt=0.5)
+
+
+class CohortResponse(BaseModel):
+    """A cohort of a masked fleet, and where it is."""
+
+    cohort: int
+    digest: str
+    devices: list[str]
+    least: int
+    keepers: int
+    threshold: int
+    slots: list[str]
+    epoch: int
+    state: str
+    why: str
+
+
+class MaskedStatusResponse(BaseModel):
+    """What a device of a masked fleet may send now."""
+
+    registered: bool
+    cohort: int | None
+    epoch: int
+    state: str
+    uploaded: bool
+    asked: bool
+    through: int
+
+
+class CohortDescription(BaseModel):
+    """The cohort of a device: its members with their public keys, and its numbers."""
+
+    cohort: dict[str, Any]
+
+
+class EpochResponse(BaseModel):
+    """What became of an epoch: whose deltas its total holds, signed by its keepers."""
+
+    state: str
+    why: str
+    cohort: dict[str, Any]
+    survivors: dict[str, str]
+    signatures: dict[str, str]

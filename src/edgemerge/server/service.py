@@ -31,6 +31,7 @@ from edgemerge.server.contributions import CapacityUse, StoredContribution
 from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError, Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
 from edgemerge.server.fleets import Fleet, must_be_plain_name
+from edgemerge.server.masked import MaskedService, must_not_be_masked
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History
@@ -136,6 +137,7 @@ class Service:
             latest=self.history.latest,
             changed=self.choices.refresh,
         )
+        self.masked = MaskedService(database, self.writer, clock)
         self.configurations = ConfigurationService(
             database, self.writer, clock=clock, changed=self.choices.refresh
         )
@@ -393,6 +395,7 @@ class Service:
     ) -> PullResult:
         """Return the sum, or one sum per pattern, that a caller may have."""
         fleet = self.fleet(name)
+        must_not_be_masked(fleet)
         min_devices = 1 if caller.is_person else fleet.min_devices
         picks = selection.devices is not None or selection.without or selection.largest
         if (picks or selection.pattern is not None) and not caller.is_person:

@@ -291,6 +291,30 @@ MIGRATIONS = (
             "drop table operators",
         ),
     ),
+    Migration(
+        15,
+        (
+            "create table masked_keys (fleet {text} not null, device {text} not null,"
+            " agreement {blob} not null, verification {blob} not null, registered {real} not null,"
+            " primary key (fleet, device)) {end}",
+            "create table cohorts (fleet {text} not null, number {integer} not null primary key,"
+            " body {text} not null, collect_s {real} not null, formed {real} not null,"
+            " ended {real}) {end}",
+            "create table epochs (fleet {text} not null, epoch {integer} not null,"
+            " cohort {integer} not null, state {text} not null, began {real}, why {text} not null,"
+            " survivors {text} not null, signatures {text} not null,"
+            " primary key (fleet, epoch)) {end}",
+            "create table epoch_messages (fleet {text} not null, epoch {integer} not null,"
+            " kind {text} not null, member {integer} not null, digest {text} not null,"
+            " data {blob} not null, primary key (fleet, epoch, kind, member)) {end}",
+            "create table epoch_boxes (fleet {text} not null, epoch {integer} not null,"
+            " keeper {integer} not null, member {integer} not null, data {blob} not null,"
+            " primary key (fleet, epoch, keeper, member)) {end}",
+            "create table masked_totals (fleet {text} not null primary key,"
+            " through {integer} not null, data {blob} not null, devices {text} not null,"
+            " slots {text} not null) {end}",
+        ),
+    ),
 )
 
 

@@ -1,0 +1,411 @@
+"""Exchange with a masked fleet: what this device saw is added up, and seen by nobody.
+
+`push` stores a contribution in a file of this device; it travels as a delta behind masks when the
+fleet's next epoch collects (`privacy.masking`). `pull` returns the fleet's total without this
+device's part, which is subtracted here. Both also do the device's share of the protocol: register
+its keys, answer as a keeper, read which epochs its deltas are in. All that is needed after a crash
+is in one file, which is written before anything is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from edgemerge.core.errors import MismatchError, RejectedError, SettingError
+from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin, Selection
+from edgemerge.core.projection import Projection
+from edgemerge.exchange.client import BINARY_HEADERS, read_projection
+from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Reply, url_path
+from edgemerge.failpoints import failpoint
+from edgemerge.files import write_atomically
+from edgemerge.privacy.masking import (
+    Cohort,
+    DeviceKeys,
+    Keeper,
+    Random,
+    Survivors,
+    Words,
+    counts,
+    make_upload,
+    stats_of,
+    words_length,
+    words_of,
+)
+from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import decode, encode, pack, unpack
+
+MAX_STEPS = 8  # of the protocol in one call: enough to see one epoch through
+MAX_STATE_BYTES = 2**31
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class MaskedState:
+    """What must survive a crash.
+
+    Args:
+        seed: The seed of the device's keys.
+        pin: The digest of the cohort that this device takes part in, in hexadecimal digits.
+        newest: The newest contribution of each pattern, encoded.
+        fresh: Whether one came after the last upload: only then there is another.
+        counted: What the fleet's total holds of this device.
+        through: The last epoch that is in it.
+        epoch: The epoch of an upload whose fate is unknown; 0 if there is none.
+        last: The last epoch with an upload: there is none for it, or one before it, again.
+        delta: What that upload adds.
+        upload: Its bytes.
+        keeper: The state of this device as a keeper.
+    """
+
+    seed: bytes
+    pin: str = ""
+    newest: dict[str, bytes] = field(default_factory=dict)
+    fresh: bool = False
+    counted: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    through: int = 0
+    epoch: int = 0
+    last: int = 0
+    delta: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    upload: bytes = b""
+    keeper: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes for a file."""
+        names = ("pin", "fresh", "through", "epoch", "last")
+        plain = {name: getattr(self, name) for name in names}
+        patterns = sorted(self.newest)
+        words = (self.counted.astype("<u8").tobytes(), self.delta.astype("<u8").tobytes())
+        blobs = (self.seed, self.upload, self.keeper, *words, *(self.newest[p] for p in patterns))
+        tensors = {f"{i:04}": np.frombuffer(blob, np.int8) for i, blob in enumerate(blobs)}
+        return pack({"masked": json.dumps({**plain, "patterns": patterns})}, tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MaskedState:
+        """Return what `to_bytes` wrote.
+
+        Args:
+            data: The bytes of the file.
+        """
+        metadata, tensors = unpack(data, MAX_STATE_BYTES)
+        plain = json.loads(metadata["masked"])
+        blobs = (tensors[name].tobytes() for name in sorted(tensors))
+        seed, upload, keeper, counted, delta, *newest = blobs
+        return cls(
+            seed,
+            plain["pin"],
+            dict(zip(plain["patterns"], newest, strict=True)),
+            fresh=plain["fresh"],
+            counted=_words(counted),
+            through=plain["through"],
+            epoch=plain["epoch"],
+            last=plain["last"],
+            delta=_words(delta),
+            upload=upload,
+            keeper=keeper,
+        )
+
+
+class MaskedExchange:
+    """A masked fleet on a server, as one device sees it.
+
+    Args:
+        url: Address of the server, http:// or https://.
+        fleet: Name of the fleet.
+        token: The device's token, from enrolling.
+        device: The name of this device.
+        path: The file of this device's keys and deltas; it is as private as the data.
+        cohort: The digest that the device's cohort must have, in hexadecimal digits; None (the
+            default): the first cohort is taken as it comes. A server that invents members can then
+            learn what this device sends, so compare digests where that matters.
+        projection: What all devices share; None: ask the server when it is first needed.
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: How long to wait for each answer, in seconds.
+        insecure: Whether plain http is allowed to another machine.
+        pins_file: File to remember fingerprints in that the server announces for later.
+        random: Returns so many random bytes; those of the system unless given.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        fleet: str,
+        token: str,
+        *,
+        device: str,
+        path: str | os.PathLike[str],
+        cohort: str | None = None,
+        projection: Projection | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout_s: float = 10.0,
+        insecure: bool = False,
+        pins_file: Path | None = None,
+        random: Random = os.urandom,
+    ) -> None:
+        """Load the file, or begin with new keys; send nothing yet."""
+        self.fleet, self.device, self._path = fleet, device, Path(path)
+        self._wanted, self._projection, self._random = cohort, projection, random
+        self._connection = Connection(
+            url,
+            token,
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+            insecure=insecure,
+            pins_file=pins_file,
+        )
+        self._lock = Lock()
+        if self._path.exists():
+            self._state = MaskedState.from_bytes(self._path.read_bytes())
+        else:
+            self._state = MaskedState(DeviceKeys.draw(random).seed)
+            self._save()
+        self._keys = DeviceKeys(self._state.seed)
+        self._cohort: tuple[int, Cohort] | None = None
+
+    @property
+    def projection(self) -> Projection:
+        """What all devices of the fleet share; asked of the server if it was not given."""
+        if self._projection is None:
+            reply = self._connection.ask("GET", url_path("fleets", self.fleet, "projection"))
+            self._projection = read_projection(reply, self.fleet)
+        return self._projection
+
+    def push(self, contribution: Contribution) -> bool:
+        """Store a contribution for the next epochs; return False if it was stored before."""
+        if contribution.stats.projection != self.projection:
+            raise MismatchError(
+                f"{contribution} is not of the projection of {self.fleet}: "
+                "every device must build the same Projection"
+            )
+        data = encode(contribution)
+        with self._lock:
+            new = self._state.newest.get(contribution.pattern) != data
+            if new:
+                self._state.newest[contribution.pattern] = data
+                self._state.fresh = True
+                self._save()
+            self._take_part()
+        return new
+
+    def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
+        """Return the fleet's total without this device's part, one sum for each slot if grouped."""
+        chosen = (selection.devices, selection.without, selection.pattern, selection.largest)
+        if any(chosen) or selection.rule is not None:
+            raise SettingError(
+                f"found {selection}, expected one of all devices: a masked fleet has only one total"
+            )
+        with self._lock:
+            self._take_part()
+            return self._others(grouped=grouped)
+
+    def close(self) -> None:
+        """Close the connection; the next call opens it again."""
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        """Show the address."""
+        return f"MaskedExchange({self._connection.url}, {self.fleet}, {self.device})"
+
+    def _take_part(self) -> None:
+        """Do what the fleet waits for, until there is nothing left to do now."""
+        for _ in range(MAX_STEPS):
+            status = _dict(self._ask("GET", "status"))
+            if not status["registered"]:
+                self._register()
+            elif not self._step(status):
+                return
+
+    def _register(self) -> None:
+        member = self._keys.member(self.device)
+        keys = {"agreement": member.agreement.hex(), "verification": member.verification.hex()}
+        body = json.dumps(keys).encode()
+        reply = self._ask("PUT", "keys", body=body, headers={"Content-Type": "application/json"})
+        if reply.status == 409:
+            raise RejectedError(f"{self.device}: {reply.error_text}")
+        reply.must_be(204)
+
+    def _step(self, status: Mapping[str, Any]) -> bool:
+        """Do one thing; return False if there is nothing to do."""
+        if self._state.epoch and self._settle():
+            return True
+        if status["cohort"] is None:
+            return False
+        cohort = self._join(status["cohort"])
+        if status["asked"]:
+            self._answer(cohort, status["epoch"])
+            return True
+        if status["state"] == "collecting" and not status["uploaded"]:
+            return self._upload(cohort, status["epoch"])
+        return False
+
+    def _join(self, number: int) -> Cohort:
+        """Return the cohort, which must have this device's keys, and the digest that is wanted."""
+        if self._cohort is None or self._cohort[0] != number:
+            found = Cohort.parse(_dict(self._ask("GET", "cohort"))["cohort"])
+            found.number_of(self._keys)
+            digest = found.digest.hex()
+            if self._wanted not in (None, digest):
+                raise RejectedError(
+                    f"found cohort {digest}, expected {self._wanted}: compare its members with "
+                    "the operator, then set exchange.cohort"
+                )
+            if found.words != len(found.slots) * words_length(self.projection):
+                raise MismatchError("found a cohort for sums of another size than the fleet's")
+            if self._state.pin != digest:
+                logger.warning(
+                    "a new cohort: from now on this device adds up with its members",
+                    extra={"values": {"digest": digest, "members": len(found.members)}},
+                )
+                self._state.pin = digest
+                self._save()
+            self._cohort = number, found
+        return self._cohort[1]
+
+    def _answer(self, cohort: Cohort, epoch: int) -> None:
+        request = self._ask("GET", "epochs", epoch, "request").must_be(200).body
+        keeper = Keeper(cohort, self._keys, self._state.keeper)
+        answer = keeper.answer(epoch, request)
+        self._state.keeper = keeper.state
+        self._save()
+        failpoint("masked-before-answer")
+        self._ask("PUT", "epochs", epoch, "answer", body=answer, headers=BINARY_HEADERS)
+
+    def _upload(self, cohort: Cohort, epoch: int) -> bool:
+        """Send what is new since it was last counted, once it holds something fresh."""
+        state = self._state
+        if state.epoch == 0:
+            if not state.fresh or epoch <= state.last:
+                return False
+            state.delta = self._seen(cohort) - self._counted(cohort)
+            state.upload = make_upload(cohort, self._keys, epoch, state.delta, self._random)
+            state.epoch, state.last, state.fresh = epoch, epoch, False
+            self._save()
+        if state.epoch != epoch:
+            return False  # what became of the earlier one is not known yet
+        failpoint("masked-before-upload")
+        reply = self._ask(
+            "PUT", "epochs", epoch, "upload", body=state.upload, headers=BINARY_HEADERS
+        )
+        if reply.status != 409:
+            reply.must_be(204)
+        return True
+
+    def _settle(self) -> bool:
+        """Find out what became of the last upload; return whether that is known now."""
+        state = self._state
+        found = _dict(self._ask("GET", "epochs", state.epoch))
+        if found["state"] == "done":
+            survivors, signatures = (
+                {int(number): bytes.fromhex(text) for number, text in found[name].items()}
+                for name in ("survivors", "signatures")
+            )
+            cohort = self._cohort_of(found)
+            if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
+                state.counted = self._counted(cohort) + state.delta
+                state.through = state.epoch
+        elif found["state"] != "failed":
+            return False
+        state.epoch, state.upload, state.delta = 0, b"", np.zeros(0, np.uint64)
+        failpoint("masked-before-settle")
+        self._save()
+        return True
+
+    def _cohort_of(self, found: Mapping[str, Any]) -> Cohort:
+        """Return the cohort of a settled epoch, which must be the one that was pinned."""
+        cohort = Cohort.parse(found["cohort"])
+        if cohort.digest.hex() != self._state.pin:
+            raise RejectedError(
+                f"{self}: epoch {self._state.epoch} was opened for another cohort than this "
+                "device's"
+            )
+        return cohort
+
+    def _seen(self, cohort: Cohort) -> Words:
+        """Return the sums of this device, each in the slot of its pattern."""
+        length = words_length(self.projection)
+        slots = {slot: np.zeros(length, np.uint64) for slot in cohort.slots}
+        for pattern, data in self._state.newest.items():
+            slot = cohort.slots[0] if len(cohort.slots) == 1 else pattern
+            if slot not in slots:
+                logger.warning(
+                    "a pattern has no slot in this cohort, and is not shared",
+                    extra={"values": {"pattern": pattern, "slots": cohort.slots}},
+                )
+                continue
+            stats = decode(data, Contribution, limit=len(data), projection=self.projection).stats
+            slots[slot] += words_of(stats)
+        return np.concatenate(list(slots.values()))
+
+    def _counted(self, cohort: Cohort) -> Words:
+        known = self._state.counted
+        return known if known.size else np.zeros(cohort.words, np.uint64)
+
+    def _others(self, *, grouped: bool) -> Merged:
+        reply = self._ask("GET", "total")
+        if reply.status == 204:
+            return Merged(self.projection)
+        about, words = _read_total(reply.must_be(200))
+        if about["through"] < self._state.through:
+            raise RejectedError(
+                f"{self}: the total lacks epoch {self._state.through}, which held this device's "
+                "sums: the server was restored from a backup; make a new masked fleet"
+            )
+        if self._state.epoch and self._state.epoch <= about["through"]:
+            self._settle()  # the total may hold it
+        counted = self._state.counted
+        words = words - counted if counted.size else words
+        slots = about["slots"]
+        if words.shape != (len(slots) * words_length(self.projection),):
+            raise RejectedError(f"{self}: found {words.size} words for {len(slots)} slots")
+        whose = sorted(set(about["devices"]) - {self.device})
+        sums = [stats_of(self.projection, part) for part in np.split(words, len(slots))]
+        if not grouped:
+            sums, slots = [sum(sums[1:], start=sums[0])], slots[:1]
+        parts = []
+        for slot, stats in zip(slots, sums, strict=True):
+            if stats.count == 0:
+                continue
+            admit(Contribution("total", stats, 0, slot), projection=self.projection)
+            origins = tuple(Origin(who, 0, slot, about["through"]) for who in whose)
+            parts.append(MergedPart(stats, origins))
+        return Merged(self.projection, tuple(parts))
+
+    def _ask(self, method: str, *words: str | int, **rest: Any) -> Reply:
+        where = url_path("fleets", self.fleet, "masked", self.device, *words)
+        return self._connection.ask(method, where, **rest)
+
+    def _save(self) -> None:
+        write_atomically(self._state.to_bytes(), self._path, mode=0o600)
+
+
+def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:
+    """Return the newest epoch, devices and slots of a total, and its words."""
+    try:
+        metadata, tensors = unpack(reply.body, MAX_REPLY_BYTES)
+        about = json.loads(metadata["total"])
+        named = all(isinstance(each, str) for key in ("devices", "slots") for each in about[key])
+        if not (named and about["slots"] and type(about["through"]) is int):
+            raise ValueError("names and a number are expected")
+        return about, tensors["words"].view(np.uint64).copy()
+    except (KeyError, TypeError, ValueError) as error:
+        raise RejectedError(f"the total cannot be read: {error}") from error
+
+
+def _words(data: bytes) -> Words:
+    return np.frombuffer(data, "<u8").astype(np.uint64)
+
+
+def _dict(reply: Reply) -> dict[str, Any]:
+    found = reply.must_be(200).json()
+    if not isinstance(found, dict):
+        raise RejectedError(f"found a reply of {type(found).__name__}, expected an object")
+    return found

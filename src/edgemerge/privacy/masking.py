@@ -1,0 +1,952 @@
+"""Masked sums: a server adds up what devices send, and can open nothing but the total.
+
+A cohort of devices agrees on its members beforehand. In each epoch every device sends one upload,
+
+    y_i = delta_i + PRG(b_i) + Σ_j ± PRG(s_ij)   mod 2⁶⁴,
+
+where s_ij is a seed that only the neighbours i and j can compute and b_i is the device's own. The
+seeds of neighbours cancel in the sum. Some devices are keepers in this epoch: each holds a Shamir
+share of every seed, in a box that only it can open. Told who survived (whose uploads arrived), a
+keeper reveals shares of b_i for survivors and of s_ij between survivors and the missing, never both
+for one device, and answers once an epoch. With `threshold` answers the server removes what has not
+cancelled. The sums are integers, so the total is exact.
+
+Every upload must cover fresh samples of its device (`gate.py`). Then any combination of opened
+epochs contains the fresh sums of all survivors of the latest one, also if an epoch failed and its
+deltas are sent again with the next.
+
+| key or nonce | made from | used for | used again |
+|---|---|---|---|
+| X25519 pair | drawn once per device | agreeing on secrets with members | always |
+| Ed25519 pair | drawn once per device | signing uploads and answers | always |
+| s_ij | HKDF of the pair's secret, cohort, epoch | mask between i and j | never: one per epoch |
+| b_i | 31 random bytes | own mask | never: drawn per epoch, the upload is kept |
+| box key | HKDF of the pair's secret, cohort, epoch, both ends | one box | never: its nonce is 0 |
+| mask key | HKDF of a seed | one ChaCha20 stream | never: its nonce is 0 |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from hashlib import sha256
+from itertools import islice
+from math import comb
+from typing import Any, Self
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from edgemerge.core.errors import DeniedError, FormatError, RejectedError, SettingError
+from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
+
+Words = NDArray[np.uint64]  # a vector of Z/2⁶⁴
+Random = Callable[[int], bytes]
+
+PRIME = 2**255 - 19  # the field of the shares
+SEED_BYTES, SHARE_BYTES, KEY_BYTES, HASH_BYTES, SIGNATURE_BYTES = 31, 32, 32, 32, 64
+TAG_BYTES = 16  # of a box
+MAX_COMPLETE = 100  # members that are all neighbours of each other; more make a sparse graph
+MIN_NEIGHBOURS = 60  # of a member in a sparse graph
+MAX_TRIES = 4096  # sets of keepers that are tried when some of them lie
+MAX_SPLIT = 1e-6  # chance that losses cut the graph, and so the total, in two
+MAX_SILENCE = 0.02  # chance that an epoch lacks keepers: then its deltas go with the next one
+
+
+def words_of(stats: Stats) -> Words:
+    """Return sums as whole numbers of quanta: the upper triangle of U, then V, C, S and the count.
+
+    Args:
+        stats: The sums, or a difference of sums: numbers below 0 wrap around.
+    """
+    upper = np.triu_indices(len(stats.U))
+    parts = (stats.U[upper], stats.V.ravel(), stats.C, stats.S, [stats.count])
+    quanta = np.concatenate(parts) / stats.projection.quantum
+    return np.rint(quanta).astype(np.int64).view(np.uint64)
+
+
+def words_length(projection: Projection) -> int:
+    """Return the number of words of the sums of an autoencoder.
+
+    Args:
+        projection: The projection of the sums.
+    """
+    N, n = projection.n_hidden, projection.n_inputs
+    return N * (N + 1) // 2 + N * n + 2 * n + 1
+
+
+def stats_of(projection: Projection, words: Words) -> Stats:
+    """Return the sums that `words_of` turned into words.
+
+    Args:
+        projection: The projection of the sums.
+        words: As many words as `words_length` says.
+
+    Raises:
+        FormatError: The number of words is another.
+    """
+    N, n = projection.n_hidden, projection.n_inputs
+    if words.shape != (words_length(projection),):
+        raise FormatError(f"found {words.shape} words, expected {words_length(projection)}")
+    values = words.view(np.int64) * projection.quantum
+    ends = np.cumsum([N * (N + 1) // 2, N * n, n, n])
+    upper, V, C, S, count = np.split(values, ends)
+    U = np.zeros((N, N))
+    U[np.triu_indices(N)] = upper
+    U = U + np.triu(U, 1).T
+    return Stats(projection, U, V.reshape(N, n), C, S, float(count[0]))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device of a cohort, with the public halves of its keys.
+
+    Args:
+        name: The device.
+        agreement: Its X25519 public key, 32 bytes.
+        verification: Its Ed25519 public key, 32 bytes.
+    """
+
+    name: str
+    agreement: bytes
+    verification: bytes
+
+
+class DeviceKeys:
+    """The long-lived keys of a device; `seed` is all that must be stored, and kept secret.
+
+    >>> keys = DeviceKeys(bytes(32))
+    >>> DeviceKeys(keys.seed).member("pump-3") == keys.member("pump-3")
+    True
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        """Derive both keys from 32 random bytes.
+
+        Args:
+            seed: Drawn once with `DeviceKeys.draw`.
+        """
+        if len(seed) != KEY_BYTES:
+            raise SettingError(f"found a seed of {len(seed)} bytes, expected {KEY_BYTES}")
+        self.seed = seed
+        self._agreement = X25519PrivateKey.from_private_bytes(_derive(seed, b"agreement", 32))
+        self._signing = Ed25519PrivateKey.from_private_bytes(_derive(seed, b"signing", 32))
+        self._secrets: dict[bytes, bytes] = {}
+
+    @classmethod
+    def draw(cls, random: Random = os.urandom) -> Self:
+        """Return new keys.
+
+        Args:
+            random: Returns so many random bytes; those of the system unless given.
+        """
+        return cls(random(KEY_BYTES))
+
+    def member(self, name: str) -> Member:
+        """Return the public halves.
+
+        Args:
+            name: The name of the device.
+        """
+        agreement, signing = self._agreement.public_key(), self._signing.public_key()
+        return Member(name, agreement.public_bytes_raw(), signing.public_bytes_raw())
+
+    def secret(self, other: Member) -> bytes:
+        """Return what only this device and the other one know.
+
+        Args:
+            other: A member of the cohort; may be this device itself.
+        """
+        if other.agreement not in self._secrets:
+            key = X25519PublicKey.from_public_bytes(other.agreement)
+            self._secrets[other.agreement] = self._agreement.exchange(key)
+        return self._secrets[other.agreement]
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message.
+
+        Args:
+            message: What is signed.
+        """
+        return self._signing.sign(message)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The devices that are added up together; who takes part pins `digest`.
+
+    Args:
+        fleet: The fleet of the devices.
+        members: At least `least` devices, in order of their names.
+        words: The length of every vector.
+        least: The fewest survivors of an epoch whose total may be opened.
+        keepers: The members that hold shares in an epoch; other members in each epoch.
+        threshold: The answers of keepers that open a total. With more than
+            (keepers + colluding)/2 two lists of survivors cannot both be opened.
+        neighbours: The members with which each member shares a mask; all others in cohorts of up to
+            100, at least 60 in larger ones.
+        slots: The patterns that are added up, each in its own words, in this order; a device sends
+            zeros for those that it does not have.
+    """
+
+    fleet: str
+    members: tuple[Member, ...]
+    words: int
+    least: int
+    keepers: int
+    threshold: int
+    neighbours: int
+    slots: tuple[str, ...] = ("normal",)
+
+    def __post_init__(self) -> None:
+        """Refuse members and numbers that cannot work."""
+        names = [member.name for member in self.members]
+        if names != sorted(set(names)):
+            raise SettingError("found members out of order or twice: sort them by their names")
+        if not self.slots or len(set(self.slots)) < len(self.slots) or self.words % len(self.slots):
+            raise SettingError(f"found slots {self.slots} for {self.words} words: name each once")
+        n, K, t = len(names), self.keepers, self.threshold
+        if not 3 <= self.least <= n:
+            raise SettingError(
+                f"found least={self.least} for {n} members, expected 3 to {n}: "
+                "a sum of two devices tells each of them the other's"
+            )
+        if not K // 2 < t <= K <= n:
+            raise SettingError(
+                f"found {K} keepers of {n} members and a threshold of {t}: "
+                "expected more than half of the keepers, and no more keepers than members"
+            )
+        lowest = min(n - 1, n - 1 if n <= MAX_COMPLETE else MIN_NEIGHBOURS)
+        if not lowest <= self.neighbours < n or (self.neighbours < n - 1 and self.neighbours % 2):
+            raise SettingError(
+                f"found {self.neighbours} neighbours for {n} members, expected {lowest} or more: "
+                "an even number, or all others"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        fleet: str,
+        members: Iterable[Member],
+        words: int,
+        *,
+        least: int = 3,
+        missing: float = 1 / 3,
+        colluding: float = 0.0,
+        slots: Sequence[str] = ("normal",),
+    ) -> Self:
+        """Return a cohort with numbers that let it work, and say so if there are none.
+
+        Args:
+            fleet: The fleet of the devices.
+            members: The devices, in any order.
+            words: The length of every vector: `words_length(projection)` for each slot.
+            least: The fewest survivors whose total may be opened.
+            missing: The share of the members that may be missing in an epoch.
+            colluding: The share of the members that may work together with the server.
+            slots: The patterns that are added up.
+
+        Raises:
+            SettingError: Fewer than 3 members; or the members are too few for these shares.
+        """
+        found = tuple(sorted(members, key=lambda member: member.name))
+        n = len(found)
+        complete = n <= MAX_COMPLETE
+        neighbours = n - 1 if complete else sparse_neighbours(n, missing + colluding)
+        bad = int(colluding * n)
+        for keepers in range(min(n, 15), n + 1):
+            threshold = (keepers + min(bad, keepers)) // 2 + 1
+            silence = chance_of_silence(n, keepers, threshold, missing)
+            if threshold <= keepers and silence <= MAX_SILENCE:
+                return cls(fleet, found, words, least, keepers, threshold, neighbours, tuple(slots))
+        raise SettingError(
+            f"found {n} members of which {missing:.0%} may be missing and {colluding:.0%} "
+            "collude: then the rest cannot open a total; make the cohort larger"
+        )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of everything that the members agree on."""
+        fields = [self.fleet, self.words, self.least, self.keepers, self.threshold, self.neighbours]
+        parts = [str(field).encode() for field in (*fields, len(self.slots), *self.slots)]
+        for member in self.members:
+            parts += [member.name.encode(), member.agreement, member.verification]
+        framed = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        return sha256(b"edgemerge cohort 1" + framed).digest()
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        names = ("fleet", "words", "least", "keepers", "threshold", "neighbours")
+        members = [[m.name, m.agreement.hex(), m.verification.hex()] for m in self.members]
+        rest = {name: getattr(self, name) for name in names}
+        return {**rest, "slots": list(self.slots), "members": members}
+
+    @classmethod
+    def parse(cls, plain: Any) -> Self:
+        """Return the cohort that `plain` described.
+
+        Args:
+            plain: What came from elsewhere; it may be anything.
+
+        Raises:
+            FormatError: It does not describe a cohort.
+        """
+        try:
+            members = tuple(
+                Member(str(name), _key(agreement), _key(verification))
+                for name, agreement, verification in plain["members"]
+            )
+            numbers = [plain[n] for n in ("words", "least", "keepers", "threshold", "neighbours")]
+            if any(type(number) is not int for number in numbers):
+                raise TypeError("a number is expected")
+            return cls(str(plain["fleet"]), members, *numbers, tuple(map(str, plain["slots"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"this describes no cohort: {error}") from error
+
+    def number_of(self, keys: DeviceKeys) -> int:
+        """Return the number of the member that has these keys.
+
+        Args:
+            keys: The keys of a device.
+
+        Raises:
+            DeniedError: It is not a member.
+        """
+        own = keys.member("")
+        for number, member in enumerate(self.members):
+            if replace(member, name="") == own:
+                return number
+        raise DeniedError(f"this device is not in the cohort of {self.fleet}: wait for the next")
+
+    def keepers_of(self, epoch: int) -> list[int]:
+        """Return the members that are keepers in an epoch, in order of their numbers.
+
+        Args:
+            epoch: The number of the epoch.
+        """
+        return sorted(self._shuffled(epoch, b"keepers")[: self.keepers])
+
+    def neighbours_of(self, epoch: int, number: int) -> list[int]:
+        """Return the members that share a mask with a member, in order of their numbers.
+
+        Args:
+            epoch: The number of the epoch.
+            number: The number of the member.
+        """
+        n = len(self.members)
+        if self.neighbours == n - 1:
+            return [other for other in range(n) if other != number]
+        ring = self._shuffled(epoch, b"neighbours")
+        place, reach = ring.index(number), self.neighbours // 2
+        near = (ring[(place + step) % n] for step in range(-reach, reach + 1) if step)
+        return sorted(near)
+
+    def context(self, epoch: int, purpose: bytes) -> bytes:
+        """Return what binds a key or a message to this cohort, an epoch and a purpose.
+
+        Args:
+            epoch: The number of the epoch.
+            purpose: A word for what it is used for.
+        """
+        return b"edgemerge masked 1 " + purpose + self.digest + epoch.to_bytes(8, "little")
+
+    def _shuffled(self, epoch: int, purpose: bytes) -> list[int]:
+        return _shuffled(self.context(epoch, purpose), len(self.members))
+
+
+def _key(text: str) -> bytes:
+    found = bytes.fromhex(text)
+    if len(found) != KEY_BYTES:
+        raise ValueError(f"found a key of {len(found)} bytes, expected {KEY_BYTES}")
+    return found
+
+
+@lru_cache(maxsize=8)
+def _shuffled(context: bytes, length: int) -> list[int]:
+    return sorted(range(length), key=lambda i: sha256(context + i.to_bytes(4, "little")).digest())
+
+
+def chance_of_silence(members: int, keepers: int, threshold: int, missing: float) -> float:
+    """Return the chance that fewer keepers than the threshold are there.
+
+    Args:
+        members: The members of the cohort.
+        keepers: The keepers among them, drawn at random.
+        threshold: The keepers that are needed.
+        missing: The share of the members that is missing.
+
+    >>> chance_of_silence(100, 31, 16, 1 / 3) < 0.02
+    True
+    """
+    gone = int(members * missing)
+    here = members - gone
+    ways = sum(comb(here, k) * comb(gone, keepers - k) for k in range(threshold))
+    return ways / comb(members, keepers)
+
+
+def sparse_neighbours(members: int, lost: float) -> int:
+    """Return how many neighbours keep the graph connected when some members are lost.
+
+    Neighbours are next to each other on a ring of random order. It falls apart only if half of the
+    neighbours in a row are lost in two places, so with k neighbours the chance is at most
+    (n·lost^(k/2))²/2.
+
+    Args:
+        members: The members of the cohort, n.
+        lost: The share that is missing or colludes.
+
+    >>> sparse_neighbours(1000, 1 / 3)
+    60
+    """
+    k = MIN_NEIGHBOURS
+    while k < members - 1 and (members * lost ** (k / 2)) ** 2 / 2 > MAX_SPLIT:
+        k += 2
+    return min(k, members - 1)
+
+
+def _derive(secret: bytes, info: bytes, length: int) -> bytes:
+    return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
+
+
+def _stream(seed: bytes, words: int) -> Words:
+    """Return the mask that a seed stands for."""
+    key = _derive(seed, b"edgemerge mask", KEY_BYTES)
+    cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * words)), "<u8")
+
+
+def _edge_seed(cohort: Cohort, keys: DeviceKeys, epoch: int, other: int) -> bytes:
+    info = cohort.context(epoch, b"edge")
+    return _derive(keys.secret(cohort.members[other]), info, SEED_BYTES)
+
+
+def _box_key(
+    cohort: Cohort, keys: DeviceKeys, epoch: int, other: int, sender: int, keeper: int
+) -> ChaCha20Poly1305:
+    ends = sender.to_bytes(4, "little") + keeper.to_bytes(4, "little")
+    info = cohort.context(epoch, b"box") + ends
+    return ChaCha20Poly1305(_derive(keys.secret(cohort.members[other]), info, KEY_BYTES))
+
+
+def split_secret(secret: bytes, places: Sequence[int], threshold: int, random: Random) -> list[int]:
+    """Return Shamir shares of a secret: any `threshold` of them give it, fewer tell nothing.
+
+    Args:
+        secret: At most 31 bytes.
+        places: Where the polynomial is evaluated, one for each share; none is 0.
+        threshold: The shares that are needed.
+        random: Returns so many random bytes.
+    """
+    # 48 bytes reduced to 255 bits: the bias is below 2⁻¹²⁸
+    drawn = (int.from_bytes(random(48), "little") % PRIME for _ in range(threshold - 1))
+    coefficients = [*drawn, int.from_bytes(secret, "little")]  # the highest power first
+    shares = []
+    for place in places:
+        value = 0
+        for coefficient in coefficients:
+            value = (value * place + coefficient) % PRIME
+        shares.append(value)
+    return shares
+
+
+def weights_at_zero(places: Sequence[int]) -> list[int]:
+    """Return the factors of shares whose sum is the secret.
+
+    Args:
+        places: Where the shares were evaluated.
+    """
+    weights = []
+    for own in places:
+        above, below = 1, 1
+        for other in places:
+            if other != own:
+                above = above * other % PRIME
+                below = below * (other - own) % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return weights
+
+
+def join_shares(shares: Sequence[int], weights: Sequence[int]) -> bytes | None:
+    """Return the secret; None if these shares give none of its length.
+
+    Args:
+        shares: As many as the threshold, in the order of the weights.
+        weights: What `weights_at_zero` returned for their places.
+    """
+    value = sum(share * weight for share, weight in zip(shares, weights, strict=True)) % PRIME
+    return value.to_bytes(32, "little")[:SEED_BYTES] if value < 256**SEED_BYTES else None
+
+
+def _commitment(seed: bytes) -> bytes:
+    """Return a hash that shows later whether a joined seed is the right one."""
+    return sha256(b"edgemerge seed" + seed).digest()
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one device sends in one epoch, as the server reads it.
+
+    Args:
+        number: The member that sent it.
+        masked: Its delta behind masks.
+        commitments: A hash of its own seed, then of each edge seed, in order of the neighbours.
+        boxes: One sealed box for each keeper, in their order.
+        digest: SHA-256 of its bytes.
+    """
+
+    number: int
+    masked: Words
+    commitments: tuple[bytes, ...]
+    boxes: tuple[bytes, ...]
+    digest: bytes
+
+
+def make_upload(
+    cohort: Cohort, keys: DeviceKeys, epoch: int, delta: Words, random: Random = os.urandom
+) -> bytes:
+    """Return the one message of a device in an epoch.
+
+    Store it before it is sent and send the same bytes again after a failure: two uploads with
+    different own masks would reveal what the device has learnt in between.
+
+    Args:
+        cohort: The cohort, whose digest this device has pinned.
+        keys: The keys of this device.
+        epoch: The number of the epoch, never used before.
+        delta: What is new since the last counted epoch, as `cohort.words` words.
+        random: Returns so many random bytes; those of the system unless given.
+    """
+    if delta.shape != (cohort.words,):
+        raise FormatError(f"found {delta.shape} words, expected {cohort.words}")
+    number = cohort.number_of(keys)
+    masked, own = delta.copy(), random(SEED_BYTES)
+    masked += _stream(own, cohort.words)
+    seeds = [own]
+    for other in cohort.neighbours_of(epoch, number):
+        seed = _edge_seed(cohort, keys, epoch, other)
+        _add_stream(masked, seed, minus=other < number)
+        seeds.append(seed)
+    keepers = cohort.keepers_of(epoch)
+    places = [keeper + 1 for keeper in keepers]
+    table = [split_secret(seed, places, cohort.threshold, random) for seed in seeds]
+    boxes = []
+    for column, keeper in enumerate(keepers):
+        shares = b"".join(row[column].to_bytes(SHARE_BYTES, "little") for row in table)
+        key = _box_key(cohort, keys, epoch, keeper, number, keeper)
+        boxes.append(key.encrypt(bytes(12), shares, None))
+    body = b"".join(
+        [
+            cohort.context(epoch, b"upload"),
+            number.to_bytes(4, "little"),
+            masked.astype("<u8").tobytes(),
+            *map(_commitment, seeds),
+            *boxes,
+        ]
+    )
+    return body + keys.sign(body)
+
+
+def read_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
+    """Return an upload, or refuse one of another cohort, epoch, length or sender.
+
+    Args:
+        cohort: The cohort.
+        epoch: The epoch that is open.
+        data: The bytes of `make_upload`.
+
+    Raises:
+        FormatError: They are not an upload of this cohort and epoch.
+        RejectedError: The signature is not that of the member.
+    """
+    start = cohort.context(epoch, b"upload")
+    if not data.startswith(start):
+        raise FormatError(f"found an upload of another cohort or epoch, expected epoch {epoch}")
+    reader = _Reader(data, len(start))
+    number = int.from_bytes(reader.take(4), "little")
+    if number >= len(cohort.members):
+        raise FormatError(f"found member {number}, expected one of {len(cohort.members)}")
+    n_seeds = 1 + cohort.neighbours
+    masked = np.frombuffer(reader.take(8 * cohort.words), "<u8").astype(np.uint64)
+    commitments = tuple(reader.take(HASH_BYTES) for _ in range(n_seeds))
+    length = n_seeds * SHARE_BYTES + TAG_BYTES
+    boxes = tuple(reader.take(length) for _ in range(cohort.keepers))
+    _verify(cohort, number, data, reader)
+    return Upload(number, masked, commitments, boxes, sha256(data).digest())
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Whose uploads arrived in an epoch; keepers sign it, and devices look for themselves in it.
+
+    Args:
+        epoch: The epoch.
+        digests: The digest of the upload of each survivor, by the member's number.
+    """
+
+    epoch: int
+    digests: Mapping[int, bytes]
+
+    def message(self, cohort: Cohort) -> bytes:
+        """Return the bytes that keepers sign.
+
+        Args:
+            cohort: The cohort.
+        """
+        rows = (n.to_bytes(4, "little") + self.digests[n] for n in sorted(self.digests))
+        return cohort.context(self.epoch, b"survivors") + b"".join(rows)
+
+    def missing(self, cohort: Cohort, number: int) -> list[int]:
+        """Return the neighbours of a member that are missing.
+
+        Args:
+            cohort: The cohort.
+            number: The member.
+        """
+        near = cohort.neighbours_of(self.epoch, number)
+        return [other for other in near if other not in self.digests]
+
+
+def make_request(cohort: Cohort, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
+    """Return what a keeper is asked: the survivors, and the boxes that they sent to it.
+
+    Args:
+        cohort: The cohort.
+        survivors: Whose uploads arrived.
+        boxes: The box for this keeper in each of their uploads, by the member's number.
+    """
+    parts = [
+        cohort.context(survivors.epoch, b"request"),
+        len(survivors.digests).to_bytes(4, "little"),
+    ]
+    for number in sorted(survivors.digests):
+        parts += [number.to_bytes(4, "little"), survivors.digests[number], boxes[number]]
+    return b"".join(parts)
+
+
+class Keeper:
+    """Answers once an epoch, and never an epoch before; `state` must be stored before answering.
+
+    Args:
+        cohort: The cohort, whose digest this device has pinned.
+        keys: The keys of this device.
+        state: What `state` was when it was stored; empty for a new keeper.
+    """
+
+    def __init__(self, cohort: Cohort, keys: DeviceKeys, state: bytes = b"") -> None:
+        """Go on from a stored state."""
+        self._cohort, self._keys = cohort, keys
+        self._number = cohort.number_of(keys)
+        self._epoch = int.from_bytes(state[:8], "little") if state else -1
+        self._asked, self._answer = state[8:40], state[40:]
+
+    @property
+    def state(self) -> bytes:
+        """The last epoch, a hash of the survivors, and the answer, to be sent again if it is lost.
+
+        Empty before the first answer.
+        """
+        if self._epoch < 0:
+            return b""
+        return self._epoch.to_bytes(8, "little") + self._asked + self._answer
+
+    def answer(self, epoch: int, request: bytes) -> bytes:
+        """Return the shares that open the total of these survivors.
+
+        Args:
+            epoch: The epoch.
+            request: The bytes of `make_request`.
+
+        Raises:
+            DeniedError: The epoch is over, or was answered for other survivors, or the survivors
+                are too few.
+            RejectedError: A box cannot be opened; the message names its sender.
+        """
+        survivors, boxes = self._read(epoch, request)
+        asked = sha256(survivors.message(self._cohort)).digest()
+        if epoch < self._epoch or (epoch == self._epoch and asked != self._asked):
+            raise DeniedError(
+                f"found a request for epoch {epoch}, which was answered for other survivors or is "
+                "over: a keeper answers once"
+            )
+        if epoch > self._epoch:
+            answer = self._open(survivors, boxes)
+            self._epoch, self._asked, self._answer = epoch, asked, answer
+        return self._answer
+
+    def _read(self, epoch: int, request: bytes) -> tuple[Survivors, dict[int, bytes]]:
+        cohort = self._cohort
+        start = cohort.context(epoch, b"request")
+        if not request.startswith(start):
+            raise FormatError("found a request of another cohort or epoch")
+        if self._number not in cohort.keepers_of(epoch):
+            raise DeniedError(f"this device is not a keeper in epoch {epoch}")
+        reader = _Reader(request, len(start))
+        length = (1 + cohort.neighbours) * SHARE_BYTES + TAG_BYTES
+        digests: dict[int, bytes] = {}
+        boxes: dict[int, bytes] = {}
+        last = -1
+        for _ in range(int.from_bytes(reader.take(4), "little")):
+            number = int.from_bytes(reader.take(4), "little")
+            if not last < number < len(cohort.members):
+                raise FormatError(f"found member {number} out of order")
+            last = number
+            digests[number], boxes[number] = reader.take(HASH_BYTES), reader.take(length)
+        reader.must_be_at_end()
+        if len(digests) < cohort.least:
+            raise DeniedError(
+                f"found {len(digests)} survivors, expected at least {cohort.least}: "
+                "a total of fewer devices is not opened"
+            )
+        return Survivors(epoch, digests), boxes
+
+    def _open(self, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
+        cohort, epoch = self._cohort, survivors.epoch
+        shares = []
+        for sender in sorted(boxes):
+            key = _box_key(cohort, self._keys, epoch, sender, sender, self._number)
+            try:
+                opened = key.decrypt(bytes(12), boxes[sender], None)
+            except InvalidTag as error:
+                name = cohort.members[sender].name
+                raise RejectedError(
+                    f"the box of {name} cannot be opened: ask for a list without it"
+                ) from error
+            missing = set(survivors.missing(cohort, sender))
+            wanted = [0]  # the sender's own seed, then those towards the missing
+            near = cohort.neighbours_of(epoch, sender)
+            wanted += [1 + place for place, other in enumerate(near) if other in missing]
+            shares += [opened[SHARE_BYTES * w : SHARE_BYTES * (w + 1)] for w in wanted]
+        message = survivors.message(cohort)
+        signature = self._keys.sign(message)
+        body = self._number.to_bytes(4, "little") + signature + b"".join(shares)
+        return body + self._keys.sign(message + body)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a keeper answered, as the server reads it.
+
+    Args:
+        keeper: The member that answered.
+        signature: Its signature of the survivors.
+        shares: For each survivor that of its own seed, then those towards its missing neighbours.
+    """
+
+    keeper: int
+    signature: bytes
+    shares: tuple[int, ...]
+
+
+def read_answer(cohort: Cohort, survivors: Survivors, data: bytes) -> Answer:
+    """Return an answer, or refuse one of another length, sender or list of survivors.
+
+    Args:
+        cohort: The cohort.
+        survivors: The survivors that the keeper was asked about.
+        data: What `Keeper.answer` returned.
+
+    Raises:
+        FormatError: It is not an answer of a keeper of this epoch.
+        RejectedError: A signature is not that of the keeper, or is of other survivors.
+    """
+    reader = _Reader(data, 0)
+    keeper = int.from_bytes(reader.take(4), "little")
+    if keeper not in cohort.keepers_of(survivors.epoch):
+        raise FormatError(f"found an answer of member {keeper}, who is not a keeper of this epoch")
+    signature = reader.take(SIGNATURE_BYTES)
+    n_shares = sum(1 + len(survivors.missing(cohort, number)) for number in survivors.digests)
+    shares = [int.from_bytes(reader.take(SHARE_BYTES), "little") for _ in range(n_shares)]
+    message = survivors.message(cohort)
+    _verify(cohort, keeper, data, reader, before=message)
+    if not _signed(cohort, keeper, message, signature):
+        raise RejectedError(f"{cohort.members[keeper].name} signed another list of survivors")
+    return Answer(keeper, signature, tuple(shares))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The total of an epoch, with the proof that keepers agreed on whose it is.
+
+    Args:
+        total: The sum of the survivors' deltas.
+        survivors: Whose deltas it holds.
+        signatures: Of at least `threshold` keepers, by their numbers.
+        liars: The keepers whose shares were wrong.
+    """
+
+    total: Words
+    survivors: Survivors
+    signatures: Mapping[int, bytes]
+    liars: frozenset[int]
+
+
+def open_total(
+    cohort: Cohort, epoch: int, uploads: Mapping[int, Upload], answers: Iterable[bytes]
+) -> Opened:
+    """Return the total of all uploads.
+
+    Args:
+        cohort: The cohort.
+        epoch: The epoch.
+        uploads: The uploads that the keepers were asked about, by the member's number.
+        answers: What keepers answered; more than the threshold helps if some of them lie.
+
+    Raises:
+        DeniedError: Too few valid answers.
+        RejectedError: A device sent shares that give none of the seeds it committed to; the message
+            names it.
+    """
+    survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
+    edges = {number: survivors.missing(cohort, number) for number in uploads}
+    shares: dict[int, list[int]] = {}
+    signatures: dict[int, bytes] = {}
+    for answer in map(partial(read_answer, cohort, survivors), answers):
+        shares[answer.keeper] = list(answer.shares)
+        signatures[answer.keeper] = answer.signature
+    if len(shares) < cohort.threshold:
+        raise DeniedError(
+            f"found {len(shares)} valid answers of keepers, expected {cohort.threshold}"
+        )
+    joined = _Joining(cohort, shares)
+    total = np.zeros(cohort.words, np.uint64)
+    column = 0
+    for number in sorted(uploads):
+        total += uploads[number].masked
+        near = cohort.neighbours_of(epoch, number)
+        for other in (None, *edges[number]):
+            place = 0 if other is None else 1 + near.index(other)
+            seed = joined.seed(column, uploads[number].commitments[place])
+            if seed is None:
+                raise RejectedError(
+                    f"the shares that {cohort.members[number].name} sent do not give its seed: "
+                    "leave it out of the next cohort"
+                )
+            _add_stream(total, seed, minus=other is None or other > number)
+            column += 1
+    return Opened(total, survivors, signatures, frozenset(joined.liars))
+
+
+def counts(
+    cohort: Cohort, survivors: Survivors, signatures: Mapping[int, bytes], upload: bytes
+) -> bool:
+    """Return whether an upload of this device is in a total; raise if keepers did not agree on it.
+
+    Args:
+        cohort: The cohort.
+        survivors: The list that the server gave with the total.
+        signatures: Those of the keepers, by their numbers.
+        upload: The bytes that this device sent in the epoch.
+
+    Raises:
+        DeniedError: Fewer than `threshold` keepers of the epoch signed the list.
+    """
+    message = survivors.message(cohort)
+    keepers = set(cohort.keepers_of(survivors.epoch))
+    signed = [k for k in keepers & set(signatures) if _signed(cohort, k, message, signatures[k])]
+    if len(signed) < cohort.threshold:
+        raise DeniedError(
+            f"found {len(signed)} valid signatures of keepers, expected {cohort.threshold}: "
+            "the list of survivors may differ from what other devices were shown"
+        )
+    return sha256(upload).digest() in survivors.digests.values()
+
+
+class _Joining:
+    """Finds seeds in shares of which some may be lies: a right seed fits its commitment."""
+
+    def __init__(self, cohort: Cohort, shares: Mapping[int, list[int]]) -> None:
+        self._shares, self._threshold = shares, cohort.threshold
+        self.liars: set[int] = set()
+        self._choose(sorted(shares)[: cohort.threshold])
+
+    def seed(self, column: int, commitment: bytes) -> bytes | None:
+        """Return the seed in one column; None if no set of keepers gives it."""
+        found = self._join(column)
+        if found is not None and _commitment(found) == commitment:
+            return found
+        before = self._keepers
+        for keepers in self._other_sets():
+            self._choose(keepers)
+            found = self._join(column)
+            if found is not None and _commitment(found) == commitment:
+                self._find_liars(column)
+                return found
+        self._choose(before)
+        return None
+
+    def _choose(self, keepers: Sequence[int]) -> None:
+        self._keepers = list(keepers)
+        self._weights = weights_at_zero([keeper + 1 for keeper in keepers])
+
+    def _join(self, column: int) -> bytes | None:
+        return join_shares([self._shares[k][column] for k in self._keepers], self._weights)
+
+    def _other_sets(self) -> Iterable[list[int]]:
+        """Return sets of keepers without known liars, in an order that depends on nothing else."""
+        trusted = [keeper for keeper in sorted(self._shares) if keeper not in self.liars]
+        rng = np.random.default_rng(0)
+        draws = (sorted(rng.choice(trusted, self._threshold, replace=False)) for _ in iter(int, 1))
+        if len(trusted) >= self._threshold:
+            for draw in islice(draws, MAX_TRIES):
+                yield [int(keeper) for keeper in draw]
+
+    def _find_liars(self, column: int) -> None:
+        """A keeper lied if the others, with it in the place of one of them, give another seed."""
+        right, chosen = self._join(column), self._keepers
+        for keeper in set(self._shares) - set(chosen):
+            self._choose([*chosen[1:], keeper])
+            if self._join(column) != right:
+                self.liars.add(keeper)
+        self._choose(chosen)
+
+
+def _add_stream(words: Words, seed: bytes, *, minus: bool) -> None:
+    mask = _stream(seed, len(words))
+    (np.subtract if minus else np.add)(words, mask, out=words)
+
+
+class _Reader:
+    """Takes fields of known length from bytes."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self._data, self.place = data, start
+
+    def take(self, length: int) -> bytes:
+        field = self._data[self.place : self.place + length]
+        if len(field) != length:
+            raise FormatError(f"found {len(self._data)} bytes, expected more")
+        self.place += length
+        return field
+
+    def must_be_at_end(self) -> None:
+        if self.place != len(self._data):
+            raise FormatError(f"found {len(self._data)} bytes, expected {self.place}")
+
+
+def _verify(cohort: Cohort, number: int, data: bytes, reader: _Reader, before: bytes = b"") -> None:
+    """Check that a message ends with the signature of a member over all before it."""
+    body = data[: reader.place]
+    signature = reader.take(SIGNATURE_BYTES)
+    reader.must_be_at_end()
+    if not _signed(cohort, number, before + body, signature):
+        raise RejectedError(f"the signature is not that of {cohort.members[number].name}")
+
+
+def _signed(cohort: Cohort, number: int, message: bytes, signature: bytes) -> bool:
+    key = Ed25519PublicKey.from_public_bytes(cohort.members[number].verification)
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,644 @@
+"""Masked fleets: keys, cohorts and epochs; what the server stores and opens (`privacy.masking`).
+
+An epoch goes from collecting (uploads of members) to keeping (answers of keepers) to done or
+failed. It moves on when somebody asks or sends: at once when everybody has sent, else after the
+time that the cohort has for each of both. The deltas of a failed epoch come with a later one. The
+server keeps one total, of all epochs of all cohorts; single uploads are deleted once it is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from edgemerge.core.errors import (
+    DeniedError,
+    EdgemergeError,
+    SettingError,
+    UnknownError,
+)
+from edgemerge.core.ledger import Contribution
+from edgemerge.core.projection import Projection
+from edgemerge.failpoints import failpoint
+from edgemerge.privacy.masking import (
+    Cohort,
+    Member,
+    Opened,
+    Survivors,
+    Upload,
+    Words,
+    make_request,
+    open_total,
+    read_answer,
+    read_upload,
+    stats_of,
+    words_length,
+)
+from edgemerge.server import audit, fleets
+from edgemerge.server.auth import Caller
+from edgemerge.server.db.base import Database, Transaction, Writer
+from edgemerge.server.fleets import ExistsError, Fleet
+from edgemerge.wire.admission import admit
+
+MASKED = "masked"  # what devices of such a fleet may read
+COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
+MAX_COHORT = 100  # members, unless more are asked for
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Where a cohort is.
+
+    Args:
+        cohort: The number of the cohort.
+        number: The number of the epoch, unique in its fleet.
+        state: "collecting", "keeping", "done" or "failed".
+        began: When the first upload came, or when keepers were first asked; None before.
+        why: Why it failed.
+    """
+
+    cohort: int
+    number: int
+    state: str
+    began: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class MaskedStatus:
+    """What a device needs to know before it sends anything.
+
+    Args:
+        registered: Whether the server has its keys.
+        cohort: The number of its cohort; None before one is formed with it.
+        epoch: The epoch of its cohort.
+        state: The state of the epoch.
+        uploaded: Whether the server has its upload of this epoch.
+        asked: Whether it is a keeper whose answer is missing.
+        through: The newest epoch of the fleet whose deltas are in the total.
+    """
+
+    registered: bool
+    cohort: int | None = None
+    epoch: int = 0
+    state: str = ""
+    uploaded: bool = False
+    asked: bool = False
+    through: int = 0
+
+
+class MaskedService:
+    """Masked fleets on one database; any thread may call."""
+
+    def __init__(self, database: Database, writer: Writer, clock: Callable[[], float]) -> None:
+        """Work on a database that has its tables."""
+        self._database, self._writer, self._clock = database, writer, clock
+
+    def register(self, fleet: str, member: Member) -> None:
+        """Store the public keys of a device; they cannot be changed.
+
+        Args:
+            fleet: A masked fleet.
+            member: The device and its keys.
+
+        Raises:
+            ExistsError: Other keys are stored.
+        """
+        keys = (member.agreement, member.verification)
+
+        def change(tx: Transaction) -> None:
+            _must_be_masked(fleets.get(tx, fleet))
+            sql = "select agreement, verification from masked_keys where fleet = ? and device = ?"
+            known = tx.one(sql, fleet, member.name)
+            if known is None:
+                tx.run(
+                    "insert into masked_keys (fleet, device, agreement, verification, registered)"
+                    " values (?, ?, ?, ?, ?)",
+                    *(fleet, member.name, *keys, self._clock()),
+                )
+                self._audit(tx, Caller(member.name, fleet), "register keys", fleet, member.name)
+            elif tuple(map(bytes, known)) != keys:
+                raise ExistsError(
+                    f"{member.name} has other keys here: an operator forgets them with "
+                    f"edgemerge fleet forget-keys {fleet} {member.name}"
+                )
+
+        self._writer.write(change, fleet=fleet)
+
+    def forget_keys(self, fleet: str, device: str, caller: Caller) -> None:
+        """Let a device register new keys; it is in no epoch until a cohort is formed with them.
+
+        Args:
+            fleet: A masked fleet.
+            device: The device that lost its keys, or was replaced.
+            caller: The operator.
+        """
+
+        def change(tx: Transaction) -> None:
+            sql = "delete from masked_keys where fleet = ? and device = ?"
+            if not tx.run(sql, fleet, device):
+                raise UnknownError(f"{device} has no keys in {fleet}")
+            self._audit(tx, caller, "forget keys", fleet, device)
+
+        self._writer.write(change, fleet=fleet)
+
+    def form(
+        self,
+        fleet: str,
+        caller: Caller,
+        *,
+        least: int,
+        slots: Sequence[str],
+        size: int = MAX_COHORT,
+        collect_s: float = COLLECT_S,
+        missing: float = 1 / 3,
+        colluding: float = 0.0,
+    ) -> list[tuple[int, Cohort]]:
+        """Form cohorts of all devices with keys; cohorts before them end, their totals stay.
+
+        Args:
+            fleet: A masked fleet.
+            caller: The operator.
+            least: The fewest survivors whose total may be opened.
+            slots: The patterns that are added up.
+            size: The most members of a cohort.
+            collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
+            missing: The share of the members that may be missing in an epoch.
+            colluding: The share of the members that may work together with the server.
+        """
+
+        def change(tx: Transaction) -> list[tuple[int, Cohort]]:
+            agreed = fleets.get(tx, fleet)
+            _must_be_masked(agreed)
+            tx.lock(f"fleet {fleet}")
+            members = _members(tx, fleet)
+            n_cohorts = max(1, -(-len(members) // size))
+            words = len(slots) * words_length(agreed.projection)
+            numbers = {"least": least, "missing": missing, "colluding": colluding}
+            made = [
+                Cohort.of(fleet, members[i::n_cohorts], words, slots=slots, **numbers)
+                for i in range(n_cohorts)
+            ]
+            now = self._clock()
+            self._end_cohorts(tx, fleet, now)
+            first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
+            found = list(enumerate(made, first))
+            for number, cohort in found:
+                tx.run(
+                    "insert into cohorts (fleet, number, body, collect_s, formed)"
+                    " values (?, ?, ?, ?, ?)",
+                    *(fleet, number, json.dumps(cohort.plain()), collect_s, now),
+                )
+                about = {"members": len(cohort.members), "digest": cohort.digest.hex()}
+                self._audit(tx, caller, "form cohort", fleet, str(number), **about)
+            return found
+
+        return self._writer.write(change, fleet=fleet)
+
+    def cohorts(self, fleet: str) -> list[tuple[int, Cohort, Epoch]]:
+        """Return the cohorts of a fleet that have not ended, each with its latest epoch.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select number, body from cohorts where fleet = ? and ended is null"
+                " order by number",
+                fleet,
+            )
+            return [
+                (number, Cohort.parse(json.loads(body)), _latest(tx, fleet, number))
+                for number, body in rows
+            ]
+
+    def cohort_of(self, fleet: str, device: str) -> tuple[int, Cohort]:
+        """Return the cohort of a device.
+
+        Args:
+            fleet: A masked fleet.
+            device: The device.
+        """
+        for number, cohort, _ in self.cohorts(fleet):
+            if any(member.name == device for member in cohort.members):
+                return number, cohort
+        raise UnknownError(f"{device} is in no cohort of {fleet} yet: an operator forms them")
+
+    def status(self, fleet: str, device: str) -> MaskedStatus:
+        """Move the device's epoch on if it is time; return what the device may send.
+
+        Args:
+            fleet: A masked fleet.
+            device: The device.
+        """
+        with self._database.reading() as tx:
+            _must_be_masked(fleets.get(tx, fleet))
+            sql = "select 1 from masked_keys where fleet = ? and device = ?"
+            registered = tx.one(sql, fleet, device) is not None
+            through = _through(tx, fleet)
+        try:
+            number, cohort = self.cohort_of(fleet, device)
+        except UnknownError:
+            return MaskedStatus(registered, through=through)
+        epoch = self._advance(fleet, number, cohort)
+        me = _number_of(cohort, device)
+        with self._database.reading() as tx:
+            uploaded, answered = (
+                me in _senders(tx, fleet, epoch.number, kind) for kind in ("upload", "answer")
+            )
+            through = _through(tx, fleet)
+        is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
+        asked = epoch.state == "keeping" and is_keeper and not answered
+        return MaskedStatus(registered, number, epoch.number, epoch.state, uploaded, asked, through)
+
+    def upload(self, fleet: str, device: str, number: int, data: bytes) -> None:
+        """Store the upload of a device; the same bytes may come again.
+
+        Args:
+            fleet: A masked fleet.
+            device: The device.
+            number: The epoch.
+            data: The bytes of `make_upload`.
+
+        Raises:
+            ExistsError: The epoch collects no more, or has another upload of this device.
+        """
+        in_cohort, cohort = self.cohort_of(fleet, device)
+        found = read_upload(cohort, number, data)
+        if cohort.members[found.number].name != device:
+            raise DeniedError(f"this upload is not of {device}")
+        boxes = dict(zip(cohort.keepers_of(number), found.boxes, strict=True))
+        self._store(fleet, in_cohort, number, "upload", found.number, data, boxes=boxes)
+        failpoint("server-after-upload")
+        self._advance(fleet, in_cohort, cohort)
+
+    def request(self, fleet: str, device: str, number: int) -> bytes:
+        """Return what a keeper is asked.
+
+        Args:
+            fleet: A masked fleet.
+            device: The keeper.
+            number: The epoch.
+        """
+        in_cohort, cohort = self.cohort_of(fleet, device)
+        me = _number_of(cohort, device)
+        with self._database.reading() as tx:
+            epoch = _latest(tx, fleet, in_cohort)
+            if epoch.number != number or epoch.state != "keeping":
+                raise UnknownError(f"epoch {number} has no questions to keepers now")
+            survivors = _survivors(tx, fleet, number)
+            if me not in cohort.keepers_of(number) or me not in survivors.digests:
+                raise DeniedError(f"{device} is no keeper of epoch {number}")
+            sql = "select member, data from epoch_boxes where fleet = ? and epoch = ?"
+            rows = tx.rows(f"{sql} and keeper = ?", fleet, number, me)
+            boxes = {member: bytes(data) for member, data in rows}
+        return make_request(cohort, survivors, boxes)
+
+    def answer(self, fleet: str, device: str, number: int, data: bytes) -> None:
+        """Store the answer of a keeper; the same bytes may come again.
+
+        Args:
+            fleet: A masked fleet.
+            device: The keeper.
+            number: The epoch.
+            data: What `Keeper.answer` returned.
+        """
+        in_cohort, cohort = self.cohort_of(fleet, device)
+        with self._database.reading() as tx:
+            survivors = _survivors(tx, fleet, number)
+        found = read_answer(cohort, survivors, data)
+        if cohort.members[found.keeper].name != device:
+            raise DeniedError(f"this answer is not of {device}")
+        self._store(fleet, in_cohort, number, "answer", found.keeper, data)
+        self._advance(fleet, in_cohort, cohort)
+
+    def result(self, fleet: str, number: int) -> dict[str, Any]:
+        """Return what became of an epoch: its state, and once it is done who is in its total.
+
+        Args:
+            fleet: A masked fleet.
+            number: The epoch.
+        """
+        with self._database.reading() as tx:
+            row = tx.one(
+                "select e.state, e.why, e.survivors, e.signatures, c.body from epochs e"
+                " join cohorts c on c.fleet = e.fleet and c.number = e.cohort"
+                " where e.fleet = ? and e.epoch = ?",
+                *(fleet, number),
+            )
+        if row is None:
+            raise UnknownError(f"no epoch {number} in {fleet}")
+        state, why, *texts = row
+        names = ("survivors", "signatures", "cohort")
+        found = dict(zip(names, map(json.loads, texts), strict=True))
+        return {"state": state, "why": why, **found}
+
+    def total(self, fleet: str) -> tuple[int, Words, list[str], list[str]]:
+        """Return the newest epoch in the total, the total, its devices, and its slots.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            _must_be_masked(fleets.get(tx, fleet))
+            through, words, devices, slots = _total(tx, fleet)
+        return through, words, sorted(devices), slots
+
+    def _store(
+        self,
+        fleet: str,
+        cohort: int,
+        number: int,
+        kind: str,
+        sender: int,
+        data: bytes,
+        boxes: Mapping[int, bytes] = MappingProxyType({}),
+    ) -> None:
+        """Store a message while the epoch is in the state for it, and start its time."""
+        state = "collecting" if kind == "upload" else "keeping"
+
+        def change(tx: Transaction) -> None:
+            tx.lock(f"cohort {fleet} {cohort}")
+            where = "where fleet = ? and epoch = ? and kind = ? and member = ?"
+            of = (fleet, number, kind, sender)
+            known = tx.one(f"select data from epoch_messages {where}", *of)
+            if known is not None and bytes(known[0]) == data:
+                return
+            epoch = _latest(tx, fleet, cohort)
+            if known is not None or epoch.number != number or epoch.state != state:
+                raise ExistsError(
+                    f"epoch {number} takes no other {kind} of this device now: ask for the status",
+                )
+            tx.run(
+                "insert into epoch_messages (fleet, epoch, kind, member, digest, data)"
+                " values (?, ?, ?, ?, ?, ?)",
+                *(*of, sha256(data).hexdigest(), data),
+            )
+            for keeper, box in boxes.items():
+                tx.run(
+                    "insert into epoch_boxes (fleet, epoch, keeper, member, data)"
+                    " values (?, ?, ?, ?, ?)",
+                    *(fleet, number, keeper, sender, box),
+                )
+            if epoch.began is None:
+                sql = "update epochs set began = ? where fleet = ? and epoch = ?"
+                tx.run(sql, self._clock(), fleet, number)
+
+        self._writer.write(change, fleet=fleet)
+
+    def _advance(self, fleet: str, in_cohort: int, cohort: Cohort) -> Epoch:
+        """Move the epoch of a cohort on if it is time; return where it is."""
+        now = self._clock()
+        epoch = self._writer.write(lambda tx: _move(tx, fleet, in_cohort, cohort, now), fleet=fleet)
+        if epoch.state != "keeping":
+            return epoch
+        return self._try_to_open(fleet, in_cohort, cohort, epoch)
+
+    def _try_to_open(self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch) -> Epoch:
+        """Open the total with the answers that are there; nothing is locked meanwhile."""
+        with self._database.reading() as tx:
+            agreed, collect_s = fleets.get(tx, fleet), _collect_s(tx, fleet, in_cohort)
+            answers = _messages(tx, fleet, epoch.number, "answer")
+            if len(answers) < cohort.threshold and not _is_over(epoch, collect_s, self._clock()):
+                return epoch
+            uploads = _uploads(tx, fleet, cohort, epoch.number)
+        asked = [k for k in cohort.keepers_of(epoch.number) if k in uploads]
+        try:
+            opened = open_total(cohort, epoch.number, uploads, answers.values())
+            with self._database.reading() as tx:
+                whole = _total(tx, fleet)[1]
+            must_be_sums(agreed.projection, cohort.slots, _added(whole, opened.total))
+        except EdgemergeError as error:
+            if len(answers) < len(asked) and not _is_over(epoch, collect_s, self._clock()):
+                return epoch  # another answer may show that a keeper lied
+            return self._fail(fleet, in_cohort, epoch, str(error))
+        return self._finish(fleet, in_cohort, cohort, epoch, opened)
+
+    def _finish(
+        self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch, opened: Opened
+    ) -> Epoch:
+        names = {number: member.name for number, member in enumerate(cohort.members)}
+
+        def change(tx: Transaction) -> Epoch:
+            tx.lock(f"fleet {fleet}")
+            now = _latest(tx, fleet, in_cohort)
+            if now != epoch:
+                return now  # another request, or another server, was faster
+            _, whole, devices, _ = _total(tx, fleet)
+            devices |= {names[number] for number in opened.survivors.digests}
+            tx.run(
+                "insert into masked_totals (fleet, through, data, devices, slots)"
+                " values (?, ?, ?, ?, ?) on conflict (fleet) do update set"
+                " through = excluded.through, data = excluded.data, devices = excluded.devices",
+                *(fleet, epoch.number, _added(whole, opened.total).astype("<u8").tobytes()),
+                *(json.dumps(sorted(devices)), json.dumps(list(cohort.slots))),
+            )
+            failpoint("server-in-epoch")
+            survivors = {n: digest.hex() for n, digest in opened.survivors.digests.items()}
+            signatures = {n: signature.hex() for n, signature in opened.signatures.items()}
+            tx.run(
+                "update epochs set state = 'done', survivors = ?, signatures = ?"
+                " where fleet = ? and epoch = ?",
+                *(json.dumps(survivors), json.dumps(signatures), fleet, epoch.number),
+            )
+            _delete_messages(tx, fleet, epoch.number)
+            about: dict[str, Any] = {"survivors": len(survivors), "members": len(names)}
+            if opened.liars:
+                about["liars"] = ", ".join(names[k] for k in sorted(opened.liars))
+            self._audit(tx, None, "open total", fleet, f"epoch {epoch.number}", **about)
+            return _latest(tx, fleet, in_cohort)
+
+        return self._writer.write(change, fleet=fleet)
+
+    def _fail(self, fleet: str, in_cohort: int, epoch: Epoch, why: str) -> Epoch:
+        log.warning("an epoch failed", extra={"values": {"fleet": fleet, "why": why}})
+
+        def change(tx: Transaction) -> Epoch:
+            tx.lock(f"fleet {fleet}")
+            if _latest(tx, fleet, in_cohort) == epoch:
+                _set_failed(tx, fleet, epoch.number, why)
+                self._audit(tx, None, "fail epoch", fleet, f"epoch {epoch.number}", why=why)
+            return _latest(tx, fleet, in_cohort)
+
+        return self._writer.write(change, fleet=fleet)
+
+    def _end_cohorts(self, tx: Transaction, fleet: str, now: float) -> None:
+        sql = "select epoch from epochs where fleet = ? and state in ('collecting', 'keeping')"
+        for (number,) in tx.rows(sql, fleet):
+            _set_failed(tx, fleet, number, "its cohort has ended")
+        tx.run("update cohorts set ended = ? where fleet = ? and ended is null", now, fleet)
+
+    def _audit(
+        self,
+        tx: Transaction,
+        caller: Caller | None,
+        action: str,
+        fleet: str,
+        subject: str,
+        **detail: Any,
+    ) -> None:
+        """Record what a caller did, or with None what the server did by itself."""
+        about = {"action": action, "fleet": fleet, "subject": subject}
+        actor = caller.actor if caller else "server"
+        audit.append(tx, at=self._clock(), actor=actor, **about, **detail)
+
+
+def must_be_sums(projection: Projection, slots: Sequence[str], words: Words) -> None:
+    """Refuse a total that no samples have.
+
+    Args:
+        projection: The projection of the fleet, which says what sums are possible.
+        slots: The patterns in the words.
+        words: The total.
+
+    Raises:
+        RejectedError: It failed validation.
+    """
+    for slot, part in zip(slots, np.split(words, len(slots)), strict=True):
+        stats = stats_of(projection, part)
+        admit(Contribution("total", stats, 0, slot), projection=projection)
+
+
+def _must_be_masked(fleet: Fleet) -> None:
+    if fleet.read_mode != MASKED:
+        raise SettingError(
+            f"{fleet.name} is not a masked fleet: edgemerge fleet create --reads masked makes one"
+        )
+
+
+def must_not_be_masked(fleet: Fleet) -> None:
+    """Refuse open contributions and pulls in a masked fleet.
+
+    Args:
+        fleet: The fleet.
+    """
+    if fleet.read_mode == MASKED:
+        raise DeniedError(
+            f'{fleet.name} is masked: set privacy = "masked" in [exchange] of the agent'
+        )
+
+
+def _members(tx: Transaction, fleet: str) -> list[Member]:
+    rows = tx.rows(
+        "select k.device, k.agreement, k.verification from masked_keys k join devices d"
+        " on d.fleet = k.fleet and d.device = k.device where k.fleet = ? and d.revoked is null"
+        " order by k.device",
+        fleet,
+    )
+    return [Member(name, bytes(agreement), bytes(verify)) for name, agreement, verify in rows]
+
+
+def _number_of(cohort: Cohort, device: str) -> int:
+    return [member.name for member in cohort.members].index(device)
+
+
+def _latest(tx: Transaction, fleet: str, cohort: int) -> Epoch:
+    row = tx.one(
+        "select cohort, epoch, state, began, why from epochs where fleet = ? and cohort = ?"
+        " order by epoch desc limit 1",
+        *(fleet, cohort),
+    )
+    return Epoch(*row) if row else Epoch(cohort, 0, "failed", None)
+
+
+def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: float) -> Epoch:
+    """Begin an epoch if none is under way; ask keepers if all uploads are there, or it is time."""
+    tx.lock(f"cohort {fleet} {in_cohort}")
+    epoch = _latest(tx, fleet, in_cohort)
+    if epoch.state in ("done", "failed"):
+        tx.lock(f"fleet {fleet}")  # numbers are unique in the fleet
+        row = tx.one("select max(epoch) from epochs where fleet = ?", fleet)
+        number = 1 + int((row or (None,))[0] or 0)
+        tx.run(
+            "insert into epochs (fleet, epoch, cohort, state, why, survivors, signatures)"
+            " values (?, ?, ?, 'collecting', '', '{}', '{}')",
+            *(fleet, number, in_cohort),
+        )
+        return Epoch(in_cohort, number, "collecting", None)
+    if epoch.state == "collecting" and epoch.began is not None:
+        here = _senders(tx, fleet, epoch.number, "upload")
+        keepers = len(here & set(cohort.keepers_of(epoch.number)))
+        enough = len(here) >= cohort.least and keepers >= cohort.threshold
+        complete = len(here) == len(cohort.members)
+        over = _is_over(epoch, _collect_s(tx, fleet, in_cohort), now)
+        if enough and (complete or over):
+            sql = "update epochs set state = 'keeping', began = ? where fleet = ? and epoch = ?"
+            tx.run(sql, now, fleet, epoch.number)
+            return _latest(tx, fleet, in_cohort)
+    return epoch
+
+
+def _is_over(epoch: Epoch, collect_s: float, now: float) -> bool:
+    return epoch.began is not None and now >= epoch.began + collect_s
+
+
+def _collect_s(tx: Transaction, fleet: str, cohort: int) -> float:
+    sql = "select collect_s from cohorts where fleet = ? and number = ?"
+    row = tx.one(sql, fleet, cohort)
+    return float(row[0]) if row else COLLECT_S
+
+
+def _set_failed(tx: Transaction, fleet: str, number: int, why: str) -> None:
+    sql = "update epochs set state = 'failed', why = ? where fleet = ? and epoch = ?"
+    tx.run(sql, why, fleet, number)
+    _delete_messages(tx, fleet, number)
+
+
+def _delete_messages(tx: Transaction, fleet: str, number: int) -> None:
+    for table in ("epoch_messages", "epoch_boxes"):
+        tx.run(f"delete from {table} where fleet = ? and epoch = ?", fleet, number)
+
+
+def _survivors(tx: Transaction, fleet: str, number: int) -> Survivors:
+    """Return whose uploads are there; from the time that keepers are asked they do not change."""
+    sql = "select member, digest from epoch_messages where fleet = ? and epoch = ? and kind = ?"
+    rows = tx.rows(sql, fleet, number, "upload")
+    return Survivors(number, {member: bytes.fromhex(digest) for member, digest in rows})
+
+
+def _senders(tx: Transaction, fleet: str, number: int, kind: str) -> set[int]:
+    sql = "select member from epoch_messages where fleet = ? and epoch = ? and kind = ?"
+    return {member for (member,) in tx.rows(sql, fleet, number, kind)}
+
+
+def _messages(tx: Transaction, fleet: str, number: int, kind: str) -> dict[int, bytes]:
+    sql = "select member, data from epoch_messages where fleet = ? and epoch = ? and kind = ?"
+    rows = tx.rows(f"{sql} order by member", fleet, number, kind)
+    return {member: bytes(data) for member, data in rows}
+
+
+def _uploads(tx: Transaction, fleet: str, cohort: Cohort, number: int) -> dict[int, Upload]:
+    found = _messages(tx, fleet, number, "upload")
+    return {member: read_upload(cohort, number, data) for member, data in found.items()}
+
+
+def _through(tx: Transaction, fleet: str) -> int:
+    row = tx.one("select through from masked_totals where fleet = ?", fleet)
+    return int(row[0]) if row else 0
+
+
+def _total(tx: Transaction, fleet: str) -> tuple[int, Words, set[str], list[str]]:
+    sql = "select through, data, devices, slots from masked_totals where fleet = ?"
+    row = tx.one(sql, fleet)
+    if row is None:
+        return 0, np.zeros(0, np.uint64), set(), []
+    through, data, devices, slots = row
+    words = np.frombuffer(bytes(data), "<u8").astype(np.uint64)
+    return through, words, set(json.loads(devices)), json.loads(slots)
+
+
+def _added(whole: Words, part: Words) -> Words:
+    if whole.size and whole.shape != part.shape:
+        raise SettingError(
+            "found other slots than the total of this fleet has: keep the slots, or make a new "
+            "fleet for others"
+        )
+    return whole + part if whole.size else part

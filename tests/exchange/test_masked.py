@@ -1,0 +1,282 @@
+"""Exchange with a masked fleet over a real server: exact totals, and crashes at every point."""
+
+import json
+import random as insecure
+from threading import Lock
+
+import numpy as np
+import pytest
+
+from edgemerge import Contribution, Detector, Stats
+from edgemerge.core.errors import DeniedError, RejectedError, SettingError
+from edgemerge.core.ledger import Selection
+from edgemerge.exchange.masked import MaskedExchange, MaskedState
+from edgemerge.privacy.masking import DeviceKeys
+from tests.exchange.worlds import SHARED, World
+
+DEVICES = [f"pump-{i}" for i in range(5)]
+
+
+class MaskedWorld(World):
+    """A masked fleet on a real server whose clock can be moved."""
+
+    def __init__(self, hub, folder, least=3, slots=("normal",)):
+        super().__init__(hub)
+        self.folder, self.options = folder, {"least": least, "slots": list(slots)}
+        self.place.operator.create_fleet(self.fleet, SHARED, reads="masked")
+        self.tokens = {}
+
+    def made(self, device):
+        if device not in self.tokens:
+            self.tokens[device] = self.place.enrol(self.fleet, device)
+        return MaskedExchange(
+            self.place.url,
+            self.fleet,
+            self.tokens[device],
+            device=device,
+            path=self.folder / f"{device}.masked",
+            projection=SHARED,
+            random=insecure.Random(device).randbytes,
+        )
+
+    def restarted(self, device):
+        self._exchanges.pop(device).close()
+        return self.exchange(device)
+
+    def form(self, devices=DEVICES, **more):
+        for device in devices:
+            self.exchange(device)._take_part()
+        return self.place.operator.form_cohorts(self.fleet, **self.options | more)
+
+    def turn(self, devices=DEVICES):
+        """Let everybody do what is due, twice: uploads, answers, results."""
+        for _ in range(3):
+            for device in devices:
+                with self.exchange(device)._lock:
+                    self.exchange(device)._take_part()
+
+
+@pytest.fixture
+def world(hub, tmp_path):
+    made = MaskedWorld(hub, tmp_path)
+    yield made
+    made.close()
+
+
+def rows(device, revision=1):
+    rng = np.random.default_rng([DEVICES.index(device), revision])
+    return rng.uniform(-1.0, 2.0, (20 * revision, SHARED.n_inputs))
+
+
+def note(device, revision=1, pattern="normal"):
+    return Contribution(device, Stats.of(SHARED, rows(device, revision)), revision, pattern)
+
+
+def others(device, revision=1, devices=DEVICES):
+    return sum(note(each, revision).stats for each in devices if each != device)
+
+
+def pulled(world, device):
+    found = world.exchange(device).pull(Selection(receiver=device))
+    return sum(part.stats for part in found.parts) if found.parts else None
+
+
+def test_everybody_gets_the_sum_of_all_others(world):
+    world.form()
+    for device in DEVICES:
+        assert world.exchange(device).push(note(device))
+    world.turn()
+    for device in DEVICES:
+        assert pulled(world, device) == others(device)
+
+
+def test_a_later_revision_travels_as_a_difference(world):
+    world.form()
+    for revision in (1, 2):
+        for device in DEVICES:
+            world.exchange(device).push(note(device, revision))
+        world.turn()
+    for device in DEVICES:
+        assert pulled(world, device) == others(device, 2)
+
+
+def test_an_empty_contribution_takes_back(world):
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    empty = Contribution(DEVICES[0], Stats.empty(SHARED), 2)
+    world.exchange(DEVICES[0]).push(empty)
+    for device in DEVICES[1:]:
+        world.exchange(device).push(note(device, 2))
+    world.turn()
+    assert pulled(world, DEVICES[1]) == others(DEVICES[1], 2, DEVICES[1:])
+
+
+def test_a_detector_adopts_it(world):
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    pump = Detector(SHARED)
+    pump.learn(rows(DEVICES[0]))
+    pump.adopt(world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0])))
+    assert pump.own + pump.others == sum(note(device).stats for device in DEVICES)
+
+
+def test_without_something_fresh_nothing_is_sent_again(world):
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    assert not world.exchange(DEVICES[0]).push(note(DEVICES[0]))
+    world.turn()
+    status = world.place.operator.cohorts(world.fleet)[0]
+    assert (status["epoch"], status["state"]) == (2, "collecting")
+    for device in DEVICES:
+        state = MaskedState.from_bytes((world.folder / f"{device}.masked").read_bytes())
+        assert state.epoch == 0
+
+
+def test_a_device_that_is_missing_is_in_a_later_epoch(world, hub):
+    world.form(collect_s=50.0)
+    *here, away = DEVICES
+    for device in here:
+        world.exchange(device).push(note(device))
+    world.turn(here)
+    assert pulled(world, here[0]) is None  # it waits for the last one
+    hub.service.masked._clock = lambda: hub.service.clock() + 60.0
+    world.turn(here)
+    hub.service.masked._clock = hub.service.clock
+    assert pulled(world, here[0]) == others(here[0], devices=here)
+    assert pulled(world, away) == sum(note(device).stats for device in here)
+    world.exchange(away).push(note(away))
+    for device in here:
+        world.exchange(device).push(note(device, 2))
+    world.turn()
+    assert pulled(world, here[0]) == others(here[0], 2, here) + note(away).stats
+
+
+FAILPOINTS = ["masked-before-upload", "masked-before-answer", "masked-before-settle"]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_killed_anywhere_nothing_is_lost_or_doubled(world, failpoint, monkeypatch):
+    world.form()
+    killed = set()
+
+    def kill(name):
+        if name == failpoint and (name, dying) not in killed:
+            killed.add((name, dying))
+            raise Killed
+
+    monkeypatch.setattr("edgemerge.exchange.masked.failpoint", kill)
+    for revision in (1, 2):
+        killed.clear()
+        for dying in DEVICES:
+            survived(world, dying, lambda there, r=revision: there.push(note(there.device, r)))
+        for dying in DEVICES * 4:
+            survived(world, dying, lambda there: there.pull(Selection(receiver=there.device)))
+        assert killed
+    for dying in DEVICES:
+        assert pulled(world, dying) == others(dying, 2)
+
+
+def survived(world, device, act):
+    """Do something with a device's exchange; if that kills it, start it again from its file."""
+    try:
+        act(world.exchange(device))
+    except Killed:
+        world.exchange(device)._lock = Lock()
+        world.restarted(device)
+
+
+def test_patterns_have_slots(hub, tmp_path):
+    world = MaskedWorld(hub, tmp_path, slots=("idle", "fast"))
+    world.form()
+    for i, device in enumerate(DEVICES):
+        world.exchange(device).push(note(device, pattern=("idle", "fast")[i % 2]))
+    world.turn()
+    found = world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0]), grouped=True)
+    idle = note(DEVICES[2]).stats + note(DEVICES[4]).stats
+    fast = note(DEVICES[1]).stats + note(DEVICES[3]).stats
+    assert [part.stats for part in found.parts] == [idle, fast]
+    world.close()
+
+
+def test_open_contributions_and_pulls_are_refused(world):
+    world.form()
+    there = world.place.exchange(world.fleet, "pump-9", SHARED)
+    with pytest.raises(DeniedError, match="masked"):
+        there.push(Contribution("pump-9", Stats.of(SHARED, rows("pump-0")), 1))
+    with pytest.raises(DeniedError, match="masked"):
+        there.pull(Selection(receiver="pump-9"))
+
+
+def test_devices_cannot_be_chosen(world):
+    world.form()
+    with pytest.raises(SettingError, match="only one total"):
+        world.exchange("pump-0").pull(Selection(receiver="pump-0", without=("pump-1",)))
+
+
+def test_another_cohort_than_the_wanted_one_is_refused(world):
+    world.form()
+    world.exchange("pump-0")._wanted = "0" * 64
+    world.exchange("pump-0")._cohort = None
+    with pytest.raises(RejectedError, match=r"set exchange\.cohort"):
+        world.exchange("pump-0").push(note("pump-0"))
+
+
+def test_lost_keys_are_refused_until_an_operator_forgets_them(world):
+    world.form()
+    (world.folder / "pump-0.masked").unlink()
+    world.exchange("pump-0").close()
+    world._exchanges.pop("pump-0")
+    again = world.made("pump-0")
+    again._keys = DeviceKeys(bytes(32))
+    with pytest.raises(RejectedError, match="has other keys here"):
+        again._register()
+    world.place.operator.forget_keys(world.fleet, "pump-0")
+    again._register()
+
+
+def test_the_state_is_the_same_after_bytes():
+    state = MaskedState(bytes(range(32)), "ab", {"idle": b"12", "fast": b""}, fresh=True)
+    state.counted, state.through = np.array([2**63 + 1], np.uint64), 2
+    state.epoch, state.last = 3, 4
+    state.delta, state.upload, state.keeper = np.array([7], np.uint64), b"up", b"keep"
+    again = MaskedState.from_bytes(state.to_bytes())
+    assert again.to_bytes() == state.to_bytes()
+    assert again.counted.tolist() == [2**63 + 1]
+    assert (again.newest, again.through, again.epoch, again.last) == (state.newest, 2, 3, 4)
+
+
+def test_the_server_stores_no_upload_of_an_opened_epoch(world):
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    with world.place.service.database.reading() as tx:
+        left = tx.one("select count(*) from epoch_messages where fleet = ?", world.fleet)
+        boxes = tx.one("select count(*) from epoch_boxes where fleet = ?", world.fleet)
+        entries = tx.rows("select action, detail from audit where fleet = ?", world.fleet)
+    assert (left, boxes) == ((0,), (0,))
+    opened = [json.loads(detail) for action, detail in entries if action == "open total"]
+    assert opened == [{"members": 5, "survivors": 5}]
+
+
+def test_a_total_that_lacks_what_was_counted_is_refused(world):
+    """As after a backup was restored: subtracting would give sums that nobody saw."""
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    world.place.service.writer.write(
+        lambda tx: tx.run("update masked_totals set through = 0 where fleet = ?", world.fleet)
+    )
+    with pytest.raises(RejectedError, match="restored from a backup"):
+        pulled(world, DEVICES[0])
