@@ -121,6 +121,13 @@ def test_a_token_that_ended_on_another_server_is_noticed(tmp_path, monkeypatch):
             assert is_open(admin, here.token)
 
 
+def test_a_wrong_token_is_answered_and_never_a_reason_to_cut(here):
+    with kept(here, here.token) as stays:
+        stays.request("GET", "/fleets", headers={"Authorization": f"Bearer {new_token('device')}"})
+        assert stays.getresponse().status == 401
+        assert here.service.connections.hashes() == set()
+
+
 class Line:
     """A connection that notes that it was cut."""
 
@@ -131,19 +138,18 @@ class Line:
         self.cut_by = is_meant()
 
 
-def test_only_tokens_of_callers_are_remembered_and_only_while_they_are_open():
+def test_tokens_are_remembered_while_their_connection_is_open_and_serves_them():
     connections, opened = Connections(), Line()
-    device, invitation = new_token("device"), new_token("invitation")
-    connections.use(opened, invitation)
-    assert connections.hashes() == set()
+    token = new_token("device")
+    device = Caller("a", "mine", token_hash=hash_token(token))
     connections.use(opened, device)
-    assert connections.hashes() == {hash_token(device)}
+    assert connections.hashes() == {hash_token(token)}
     connections.cut({hash_token(new_token("device"))})
     assert opened.cut_by is None
-    connections.cut({hash_token(device)})
+    connections.cut({hash_token(token)})
     assert opened.cut_by is True
     opened.on_lost(opened)
     assert connections.hashes() == set()
     connections.use(opened, device)
-    connections.use(opened, None)  # the next request on it has no token
+    connections.use(opened, None)  # the next request on it is of somebody who is not known yet
     assert connections.hashes() == set()

@@ -68,6 +68,7 @@ from edgemerge.server.http import (
     json_body_schema,
     json_request,
     load_of,
+    note_caller,
     problem_responses,
     run_in_thread,
     scores_csv,
@@ -348,7 +349,7 @@ def report_body_schema() -> dict[str, object]:
 async def report(fleet: Name, device: Name, token: Token, request: Request) -> Response:
     """Take a device's own report; operators see it at once, and it may be lost in a crash."""
     service, load = request.app.state.service, request.app.state.load
-    caller = await _reporting_device(service, token, fleet, device)
+    caller = note_caller(request, await _reporting_device(service, token, fleet, device))
     with service.metrics.refusals():
         service.report_limiter.admit(caller)
         async with load.body(request, MAX_REPORT_BYTES) as data:

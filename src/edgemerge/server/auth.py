@@ -888,14 +888,13 @@ class Connections:
         self._lock = Lock()
         self._tokens: dict[Connection, str] = {}
 
-    def use(self, connection: Connection, token: str | None) -> None:
-        """Remember whose request begins; tokens of other kinds than those of callers are not."""
-        mine = (TOKEN_PREFIXES["device"], TOKEN_PREFIXES["operator"])
+    def use(self, connection: Connection, caller: Caller | None) -> None:
+        """Remember whose request is under way; None: a new one, whose caller is not known yet."""
         with self._lock:
-            if token is None or not token.startswith(mine):
+            if caller is None:
                 self._tokens.pop(connection, None)
                 return
-            self._tokens[connection] = hash_token(token)
+            self._tokens[connection] = caller.token_hash
             connection.on_lost = self._lost
 
     def hashes(self) -> set[str]:

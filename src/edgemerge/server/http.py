@@ -312,10 +312,20 @@ async def token_of(given: Annotated[HTTPAuthorizationCredentials | None, Depends
 Token = Annotated[str, Depends(token_of)]
 
 
-def caller_of(service: ServiceDep, token: Token) -> Caller:
+CONNECTION_KEY = "edgemerge.connection"  # in the scope of a request
+
+
+def note_caller(request: Request, caller: Caller) -> Caller:
+    """Let the connection of a request end with the token of its caller."""
+    if CONNECTION_KEY in request.scope:
+        request.app.state.service.connections.use(request.scope[CONNECTION_KEY], caller)
+    return caller
+
+
+def caller_of(request: Request, service: ServiceDep, token: Token) -> Caller:
     """Return who sent the request."""
     try:
-        return service.caller(token)
+        return note_caller(request, service.caller(token))
     except DeniedError as error:
         raise UnauthenticatedError(str(error)) from error
 
@@ -370,11 +380,13 @@ Reader = Annotated[Caller, Depends(reader)]
 Member = Annotated[Caller, Depends(member)]
 
 
-def sender(service: ServiceDep, token: Token, fleet: Name, device: Name) -> tuple[Caller, Fleet]:
+def sender(
+    request: Request, service: ServiceDep, token: Token, fleet: Name, device: Name
+) -> tuple[Caller, Fleet]:
     """Let only the device itself pass; return its fleet, too, from the same transaction."""
     with service.database.reading() as tx:
         try:
-            caller = find_caller(tx, token, service.clock())
+            caller = note_caller(request, find_caller(tx, token, service.clock()))
         except DeniedError as error:
             raise UnauthenticatedError(str(error)) from error
         if (caller.fleet, caller.name) != (fleet, device):

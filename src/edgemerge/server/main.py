@@ -43,6 +43,7 @@ from edgemerge.server.db.migrations import beside_database, connect
 from edgemerge.server.episodes import KEEP_DAYS
 from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import (
+    CONNECTION_KEY,
     ErrorAnswer,
     InFlight,
     Limits,
@@ -54,7 +55,6 @@ from edgemerge.server.http import (
 from edgemerge.server.reports.model import KEPT_DAYS
 from edgemerge.server.service import Service
 
-CONNECTION_KEY = "edgemerge.connection"  # in the scope of a request
 REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
 
 
@@ -214,7 +214,7 @@ class RequestMiddleware:
             await send(message)
 
         if CONNECTION_KEY in scope:
-            self._service.connections.use(scope[CONNECTION_KEY], _bearer_token(scope))
+            self._service.connections.use(scope[CONNECTION_KEY], None)
         is_counted = scope["path"] not in ALWAYS_ANSWERED
         self._load.requests += is_counted
         try:
@@ -234,13 +234,6 @@ class RequestMiddleware:
         self._metrics.requests.labels(method, route, str(status)).inc()
         if route not in STREAMING_ROUTES:
             self._metrics.seconds.labels(method, route).observe(seconds)
-
-
-def _bearer_token(scope: Scope) -> str | None:
-    """Return the token in the header of a request, right or wrong."""
-    given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-    scheme, _, token = given.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _route_label(scope: Scope) -> str:
