@@ -101,6 +101,7 @@ def test_enrol_connects_as_the_configuration_says(tmp_path, monkeypatch):
 
     monkeypatch.setattr(agent, "server_connection", connect)
     (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "invitation").chmod(0o600)
     (tmp_path / "ca.pem").touch()
     (tmp_path / "fan.toml").write_text(
         'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n[exchange]\nkind = "http"\n'
@@ -114,6 +115,7 @@ def test_enrol_connects_as_the_configuration_says(tmp_path, monkeypatch):
 
 def test_what_enrol_lacks_is_named(tmp_path):
     (tmp_path / "invitation").write_text("x\n")
+    (tmp_path / "invitation").chmod(0o600)
     (tmp_path / "fan.toml").write_text(
         'device = "fan-1"\nstate = "state"\n[source]\nkind = "stdin"\n'
         "[projection]\nn_inputs = 3\nlow = 0.0\nhigh = 1.0\n"
