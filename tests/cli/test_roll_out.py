@@ -74,10 +74,13 @@ def test_each_device_of_a_list_gets_its_invitation_and_repeating_is_safe(
         "invited",
     ]
     assert [each.read_text() for each in files] == before
+    hub.told("settings", fleet, "pump-1", "--limit", 5)
+    path = listed("device,label\npump-1,Right\npump-2,\npump-3,\n")
     made = hub.fleet("invite", fleet, "--from", path, "--out", out, "--again")
     assert "3 of 3 devices invited" in made.stderr
     assert [each.read_text() for each in files] != before
-    assert hub.told("settings", fleet, "pump-1")["label"] == "Left"
+    settings = hub.told("settings", fleet, "pump-1")
+    assert (settings["label"], settings["limit"]) == ("Right", 5.0)  # the limit stays
 
 
 @pytest.mark.slow
