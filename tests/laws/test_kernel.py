@@ -139,6 +139,21 @@ def test_both_paths_have_equal_sums_and_scores(projection, settings, way, adopte
     assert plain == pytest.approx(slow, rel=SCORES)
 
 
+@pytest.mark.parametrize("forgetting", [1.0, 0.99])
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize("way", ["learn_and_score", "buffered"])
+def test_both_paths_agree_on_one_stream(forgetting, adopted, way):
+    projection, found = Projection(n_inputs=21, n_hidden=11), []
+    settings = {"forgetting": forgetting, "reject_above": None if way == "buffered" else 50.0}
+    for compiled in (False, True):
+        use(compiled=compiled)
+        found.append(result(projection, settings, way, 3, adopted=adopted))
+    (slow, by_numpy), (fast, compiled) = found
+    assert compiled.own == by_numpy.own
+    assert compiled.learnt == by_numpy.learnt
+    assert fast == pytest.approx(slow, rel=SCORES)
+
+
 @pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
 @pytest.mark.parametrize("forgetting", [1.0, 0.999])
 @pytest.mark.parametrize("adopted", [False, True])
