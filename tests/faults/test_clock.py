@@ -180,3 +180,19 @@ def test_a_snooze_lasts_as_long_as_it_was_meant_whatever_the_clock_of_the_device
     assert found.reviews[1] == other
     for unknown in ("", "yesterday"):
         assert in_device_time(found, unknown, NOW) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("jump", "shown"), [(-5 * DAY_S, 60.0), (5 * DAY_S, -20.0)])
+def test_an_end_by_another_clock_lies_between_the_beginning_and_when_it_was_heard(url, jump, shown):
+    with opened(url, clock=Clock(NOW)) as local:
+        local.make_fleet()
+        local.enrol("pump-1")
+        for after, off, ended in ((0.0, 0.0, None), (60.0, jump, NOW + 30.0)):
+            watched = monitor(episodes=[episode_of(NOW - 20.0, ended)], patterns=[])
+            said = to_server_clock(report(NOW + off + after, monitor=watched), NOW + after)
+            told = EpisodeReport(FLEET, "pump-1", 1, said.status.monitor, NOW + after)
+            with local.service.database.writing() as tx:
+                store_report(tx, told, lambda _since: NO_POINTS)
+        with local.service.database.reading() as tx:
+            assert tx.rows("select began, ended from episodes") == [(NOW - 20.0, NOW + shown)]
