@@ -35,7 +35,14 @@ from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
-from edgemerge.server.auth import TOKEN_CACHE_S, TOKEN_PREFIXES, Connection, new_token
+from edgemerge.server.audit import MAX_ENTRIES
+from edgemerge.server.auth import (
+    PUSHES_PER_MINUTE,
+    TOKEN_CACHE_S,
+    TOKEN_PREFIXES,
+    Connection,
+    new_token,
+)
 from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
@@ -278,6 +285,8 @@ def serve(
     public_url: str | None = None,
     device_metrics: int = 0,
     audit_head_file: Path | None = None,
+    audit_entries: int = MAX_ENTRIES,
+    pushes_per_minute: float = PUSHES_PER_MINUTE,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment.
 
@@ -299,6 +308,8 @@ def serve(
         secrets_folder=secrets_folder,
         public_url=public_url,
         device_metrics=device_metrics,
+        audit_entries=audit_entries,
+        pushes_per_minute=pushes_per_minute,
     )
     try:
         token_file = operator_token_file or default_token_file(database)
@@ -371,6 +382,7 @@ class Server(uvicorn.Server):
         """Look at the end of the audit log, and for another token in the file."""
         try:
             self._service.follow_audit_head()
+            self._service.bound_audit_log()
         except (EdgemergeError, OSError) as error:
             log.warning("could not look at the audit log", extra={"values": {"why": error}})
         before, self._token_stat = self._token_stat, _file_stat(self._token_file)

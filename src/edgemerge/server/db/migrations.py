@@ -291,6 +291,15 @@ MIGRATIONS = (
             "drop table operators",
         ),
     ),
+    Migration(
+        15,
+        (  # the audit log, which says it too, does not keep its oldest entries
+            "alter table devices add column first_enrolled {real}",
+            "update devices set first_enrolled = coalesce((select min(a.at) from audit a"
+            " where a.fleet = devices.fleet and a.subject = devices.device"
+            " and a.action = 'enrol'), enrolled)",
+        ),
+    ),
 )
 
 
