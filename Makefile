@@ -51,7 +51,7 @@ mcu-long: .venv/ready-dev  ## all of HAR on emulated boards, and 10⁶ mutations
 layout: .venv/ready-dev  ## count files, lines and calls of one sample, PUT and pull, and time them
 	@$(BIN)/python -m benchmarks.layout
 
-load: .venv/ready-dev  ## 100 devices push to a server for a minute
+load: .venv/ready-dev  ## 100 devices push to a server over TLS for a minute
 	@$(BIN)/python -m benchmarks.load
 
 faults: .venv/ready-dev  ## kill server and agents 500 times and more, and count what was lost
