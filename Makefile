@@ -77,7 +77,8 @@ honest: .venv/ready-dev  ## what honest fleets lose by the checks
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
 
-attack: .venv/ready-dev  ## what a bad device can do to a fleet, and a curious one find out, on HAR
+attack: .venv/ready-dev  ## what hostile clients can do to a server, one bad device to a fleet, and sharing reveals
+	@$(BIN)/python -m benchmarks.hostile_server
 	@$(BIN)/python -m benchmarks.attack
 	@$(BIN)/python -m benchmarks.sharing
 
