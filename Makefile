@@ -51,7 +51,7 @@ mcu-long: .venv/ready-dev  ## all of HAR on emulated boards, and 10⁶ mutations
 layout: .venv/ready-dev  ## count files, lines and calls of one sample, PUT and pull, and time them
 	@$(BIN)/python -m benchmarks.layout
 
-load: .venv/ready-dev  ## 100 devices push to a server for a minute
+load: .venv/ready-dev  ## 100 devices push to a server over TLS for a minute
 	@$(BIN)/python -m benchmarks.load
 
 faults: .venv/ready-dev  ## kill server and agents 500 times and more, and count what was lost
@@ -80,7 +80,8 @@ hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile pat
 masked: .venv/ready-dev  ## what masked sums cost, alone and with a real server
 	@$(BIN)/python -m benchmarks.masked
 
-attack: .venv/ready-dev  ## what a bad device can do to a fleet, and a curious one find out, on HAR
+attack: .venv/ready-dev  ## what hostile clients can do to a server, one bad device to a fleet, and sharing reveals
+	@$(BIN)/python -m benchmarks.hostile_server
 	@$(BIN)/python -m benchmarks.attack
 	@$(BIN)/python -m benchmarks.sharing
 

@@ -34,4 +34,6 @@ async def put(name: str, request: Request) -> dict[str, bool]:
 
 listening = listen("127.0.0.1", 0)
 write_file(str(listening.getsockname()[1]).encode(), Path(sys.argv[2]))
-uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
+tls = sys.argv[3] if sys.argv[3:] else None
+config = uvicorn.Config(app, log_config=None, access_log=False, ssl_certfile=tls)
+uvicorn.Server(config).run(sockets=[listening])

@@ -1,7 +1,8 @@
-"""Load on a real server over loopback: 100 devices that push, and what a pull costs.
+"""Load on a real server over loopback with TLS: 100 devices that push, and what a pull costs.
 
 Pushes are compared, in turns within one run, with a bare route that writes the same bytes to the
 same kind of database and checks nothing; pulls of a fleet of 1 000 with those of a fleet of one.
+`EDGEMERGE_LOAD_TLS=0` leaves TLS out, on both sides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,17 +25,21 @@ from threading import Thread
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
+from edgemerge.certificates import make_certificate
 from edgemerge.exchange.client import ServerClient
 
 DEVICES = int(os.environ.get("EDGEMERGE_LOAD_DEVICES", "100"))
 SECONDS = float(os.environ.get("EDGEMERGE_LOAD_SECONDS", "60"))
+TLS = os.environ.get("EDGEMERGE_LOAD_TLS", "1") != "0"
+SCHEME = "https" if TLS else "http"
 TURNS = 3
-FLEETS = (1, 1000)
+FLEETS = (1, int(os.environ.get("EDGEMERGE_LOAD_FLEET", "1000")))
 SHARED = Projection(n_inputs=561, n_hidden=128, seed=7)
 
 SERVE = (
     "from pathlib import Path; import sys; from edgemerge.server.main import serve;"
-    "serve(database=sys.argv[1], port=0, port_file=Path(sys.argv[2]))"
+    "serve(database=sys.argv[1], port=0, port_file=Path(sys.argv[2]), pushes_per_minute=1e6,"
+    " tls_file=Path(sys.argv[3]) if sys.argv[3:] else None)"
 )
 
 
@@ -76,7 +82,12 @@ def child(code: str, folder: Path) -> Iterator[Child]:
     """Start a server, wait until it listens, and stop it at the end."""
     folder.mkdir()
     port_file = folder / "port"
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder / "db"), str(port_file)])
+    files = [folder / "db", port_file]
+    if TLS:
+        files.append(folder / "tls.pem")
+        files[-1].write_bytes(make_certificate())
+    one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `edgemerge serve` sets it
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, files)], env=one_thread)
     try:
         deadline = time.monotonic() + 30.0
         while not port_file.exists():
@@ -89,9 +100,18 @@ def child(code: str, folder: Path) -> Iterator[Child]:
         process.wait(timeout=30)
 
 
+def connect(port: int) -> http.client.HTTPConnection:
+    """Return a connection to a server on this machine, whose certificate nobody vouches for."""
+    if not TLS:
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+
+
 def push(port: int, device: str, token: str, stats: Stats, counts: PushCounts, end: float) -> None:
     """Push as one device, one contribution after the other."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = connect(port)
     headers = {"Authorization": f"Bearer {token}"}
     revision = counts.newest.get(device, 0)
     while time.monotonic() < end:
@@ -137,7 +157,7 @@ def enrolled(hub: ServerClient, url: str, fleet: str, count: int) -> dict[str, s
 def operator(server: Child) -> ServerClient:
     """Return a connection that may administer."""
     token = (server.folder / "db.operator-token").read_text(encoding="ascii").strip()
-    return ServerClient(f"http://127.0.0.1:{server.port}", token)
+    return ServerClient(f"{SCHEME}://127.0.0.1:{server.port}", token)
 
 
 def samples() -> Stats:
@@ -152,7 +172,7 @@ def uploads(folder: Path, stats: Stats) -> dict[str, object]:
     bare_code = Path(__file__).with_name("bare.py").read_text(encoding="utf-8")
     with child(SERVE, folder / "ours") as server, child(bare_code, folder / "bare") as other:
         hub = operator(server)
-        tokens = enrolled(hub, f"http://127.0.0.1:{server.port}", "load", DEVICES)
+        tokens = enrolled(hub, f"{SCHEME}://127.0.0.1:{server.port}", "load", DEVICES)
         for _ in range(TURNS):
             turn(other.port, tokens, stats, bare, SECONDS / TURNS)
             turn(server.port, tokens, stats, ours, SECONDS / TURNS)
@@ -161,6 +181,7 @@ def uploads(folder: Path, stats: Stats) -> dict[str, object]:
         stored = {entry["device"]: entry["revision"] for entry in found}
     times = sorted(ours.slowest)
     return {
+        "TLS": TLS,
         "devices": DEVICES,
         "seconds": round(ours.seconds, 1),
         "answers": {str(code): count for code, count in sorted(ours.answers.items())},
@@ -180,7 +201,7 @@ def pulls(folder: Path, stats: Stats) -> dict[str, object]:
     """Time pulls of the total of one device and of many, in turns, best of many."""
     best = dict.fromkeys(FLEETS, float("inf"))
     with child(SERVE, folder / "pulls") as server:
-        hub, url = operator(server), f"http://127.0.0.1:{server.port}"
+        hub, url = operator(server), f"{SCHEME}://127.0.0.1:{server.port}"
         readers = {}
         for count in FLEETS:
             fleet = f"fleet-{count}"
@@ -206,7 +227,7 @@ def pulls(folder: Path, stats: Stats) -> dict[str, object]:
 
 
 def _put(port: int, fleet: str, device: str, token: str, stats: Stats) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = connect(port)
     address = f"/fleets/{fleet}/contributions/{device}/0/normal"
     data = encode(Contribution(device, stats, 1))
     connection.request("PUT", address, data, {"Authorization": f"Bearer {token}"})
@@ -217,7 +238,7 @@ def _put(port: int, fleet: str, device: str, token: str, stats: Stats) -> None:
 
 
 def _get(port: int, fleet: str, token: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = connect(port)
     headers = {"Authorization": f"Bearer {token}"}
     connection.request("GET", f"/fleets/{fleet}/total", headers=headers)
     data = connection.getresponse().read()

@@ -57,6 +57,7 @@ def test_all_commands_are_there():
         *(
             "agent",
             "sync",
+            "keys",
             "monitor",
             "bridge",
             "dashboard",

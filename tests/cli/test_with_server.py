@@ -12,9 +12,12 @@ from edgemerge.cli import agent
 from edgemerge.cli import fleet as fleet_module
 from edgemerge.cli.options import allows_plain_http
 from edgemerge.core.errors import UnavailableError
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
+from edgemerge.server import audit
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
+from tests.services.hub import running
 
 pytestmark = pytest.mark.slow
 
@@ -193,3 +196,43 @@ def test_no_secret_is_in_the_log_of_the_server(hub):
     assert "listening" in log
     assert token not in log
     assert os.fsencode(token) not in (hub.folder / "hub.sqlite").read_bytes()
+
+
+def test_an_audit_log_whose_oldest_entries_went_is_checked_from_there_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(fleet_module, "AUDIT_PAGE_SIZE", 10)
+    with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
+        (tmp_path / "token").write_text(here.token)
+        asked = ("fleet", "audit", "--server", here.url, "--token-file", tmp_path / "token")
+        about = {"actor": "operator x", "action": "invite", "fleet": "pumps", "subject": "any"}
+        database = here.service.database
+        with database.writing() as tx:
+            for at in range(40):
+                audit.append(tx, at=float(at), **about)
+        with database.writing() as tx:
+            noted = [entry.hash for entry in audit.entries(tx, fleet=None, after=0, limit=40)]
+            assert audit.delete_oldest(tx, at=99.0, keep=30) == 10
+        result = call(*asked, "--last", 1)
+        assert "Verified 31 entries from entry 11 on; a checkpoint seals the older" in result.stderr
+        told = json.loads(call(*asked, "--json", "--last", 40).stdout)
+        assert (told["first"], told["verified"], len(told["entries"])) == (11, 41, 31)
+        for head in (noted[9], noted[10], noted[-1]):  # the first is that which is sealed
+            assert call(*asked, "--expect-head", head).exit_code == 0
+        result = call(*asked, "--expect-head", noted[8])
+        assert (result.exit_code, "among the oldest" in result.stderr) == (3, True)
+
+        ask = ServerClient.audit
+        pages = iter([True])
+
+        def shortened(client, *given, **options):
+            found = ask(client, *given, **options)
+            if options.get("after") and next(pages, None):  # between two pages, once
+                with database.writing() as tx:
+                    audit.delete_oldest(tx, at=99.0, keep=5)
+            return found
+
+        monkeypatch.setattr(ServerClient, "audit", shortened)
+        assert "from entry 37 on" in call(*asked).stderr
+        with database.writing() as tx:
+            tx.run("delete from audit where seq = 37")
+        result = call(*asked)
+        assert (result.exit_code, "changed at entry 37" in result.stderr) == (3, True)

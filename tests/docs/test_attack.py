@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+from benchmarks import hostile_server
 from benchmarks.attack import markdown
 from benchmarks.honest import table
 
@@ -79,3 +80,17 @@ def test_no_honest_fleet_that_was_drawn_waits_for_its_counts():
         assert float(row["honest"]) == 0.0, row
         assert float(row["claim 1000"]) > 0.88, row
         assert float(row["claim 100000"]) > 0.99, row
+
+
+def test_the_table_of_attacks_on_the_server_is_that_of_the_rows():
+    found = rows(hostile_server.NAME)
+    assert hostile_server.table(found) in PAGE.read_text(encoding="utf-8")
+    assert {row["result"] for row in found} == {"refused", "held"}
+    tries = {row["attack"]: int(row["tries"]) for row in found}
+    assert len(tries) == len(found) == 12
+    assert tries["routes × callers without rights"] >= 216
+    assert tries["mutated contributions and enrolments"] >= 20_000
+    assert tries["redemptions of one invitation at once"] >= 100
+    assert tries["slow enrolments"] >= 1100
+    assert tries["connections under ulimit 1 024"] >= 2000
+    assert tries["garbage topics on a broker"] >= 3000

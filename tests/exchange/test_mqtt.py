@@ -4,10 +4,12 @@ import shutil
 import subprocess
 import threading
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 import pytest
 from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import DeniedError, RejectedError, SettingError, UnavailableError
@@ -176,10 +178,10 @@ def test_a_broker_that_holds_too_much_is_not_swallowed(mosquitto, monkeypatch):
     there = exchange(mosquitto, "many")
     for device in "acd":
         there.push(note(device))
-    monkeypatch.setattr(visits, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(visits, "MAX_KEPT", 2)
     with pytest.raises(RejectedError, match="more than 2 contributions"):
         there.pull(WISH)
-    monkeypatch.setattr(visits, "MAX_MESSAGES", 3)
+    monkeypatch.setattr(visits, "MAX_KEPT", 3)
     monkeypatch.setattr(visits, "MAX_TOTAL_BYTES", 3 * len(encode(note("a"))) - 1)
     with pytest.raises(RejectedError, match="bytes: remove those"):
         there.pull(WISH)
@@ -240,3 +242,118 @@ def test_a_password_that_is_none_is_said_so_but_not_shown(data, mosquitto, tmp_p
     with pytest.raises(SettingError, match=f"password in {file}") as caught:
         exchange(mosquitto, "secret", username="a", password_file=file).pull(WISH)
     assert "lines" not in str(caught.value)
+
+
+ACL = Path(__file__).parents[2] / "deploy" / "mosquitto.acl.example"
+
+
+@pytest.fixture
+def by_example(tmp_path):
+    """A broker with the example of deploy/ for access; gives an exchange for a user name."""
+    users = ("pump-1", "pump-2", "thief", "operator")
+    for user in users:
+        (tmp_path / user).write_text(f"secret of {user}\n")
+    lines = [f"{user}:secret of {user}" for user in users]
+    (tmp_path / "passwords").write_text("\n".join([*lines, ""]))
+    subprocess.run([tool("mosquitto_passwd"), "-U", tmp_path / "passwords"], check=True, timeout=30)
+    settings = ("allow_anonymous false", f"password_file {tmp_path / 'passwords'}")
+    with broker(tmp_path, *settings, f"acl_file {ACL}") as port:
+
+        def login(user, **options):
+            files = {"password_file": tmp_path / user, **options}
+            return exchange(port, "pumps", username=user, **files)
+
+        yield login
+
+
+@pytest.mark.slow
+def test_by_the_example_for_access_a_device_writes_its_own_topics_only(by_example):
+    first, second, thief = by_example("pump-1"), by_example("pump-2"), by_example("thief")
+    assert first.push(note("pump-1", 1))
+    assert second.push(note("pump-2", 1))
+    assert first.push(replace(note("pump-1", 1, pattern="bearing"), kind="fault"))
+    assert first.push(note("pump-1", 2))
+    assert [each.device for each in second.pull(Selection(receiver="pump-2")).origins] == ["pump-1"]
+    assert second.pull_faults(Selection(receiver="pump-2")).known
+    for stolen in (note("pump-1", 3), note("pump-1", 1, incarnation=9), note("pump-3", 1)):
+        with pytest.raises(DeniedError, match="refused"):
+            thief.push(stolen)
+    with pytest.raises(DeniedError, match="refused"):
+        thief.push(replace(note("pump-1", 2, pattern="bearing"), kind="fault"))
+    everything = by_example("operator").pull(Selection()).origins
+    assert {(each.device, each.revision) for each in everything} == {("pump-1", 2), ("pump-2", 1)}
+
+
+GARBAGE = 3000
+
+
+def fill(port, messages):
+    """Retain many messages at once."""
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    sent = [client.publish(topic, data, qos=1, retain=True) for topic, data in messages]
+    sent[-1].wait_for_publish(60)
+    client.disconnect()
+    client.loop_stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["text", "alike"])
+def test_thousands_of_garbage_topics_do_not_break_a_pull(tmp_path, caplog, kind):
+    alike = bytes(8) + b"{" + bytes(200)  # only reading it shows that it is no contribution
+    data = {"text": b"23.5", "alike": alike}[kind]
+    with broker(tmp_path) as port:
+        there = exchange(port, "pumps")
+        for device in ("a", "zzz"):
+            there.push(note(device))
+        root = f"{there.root}/contribution"
+        fill(port, [(f"{root}/garbage-{i}/0/x", data) for i in range(GARBAGE)])
+        caplog.clear()
+        for _ in range(2):
+            merged = there.pull(Selection())
+            assert [each.device for each in merged.origins] == ["a", "zzz"]
+            assert there.skipped == GARBAGE
+        assert there.push(note("a", 2))
+        assert len(caplog.records) == visits.MAX_LOGGED + 1  # some by name, then how many
+        assert f"{GARBAGE} messages" in caplog.records[-1].values["why"]
+
+
+@pytest.mark.slow
+def test_devices_that_are_known_are_found_where_the_broker_drops_messages(tmp_path, monkeypatch):
+    monkeypatch.setattr(visits, "RECEIVE_MAXIMUM", 20)
+    monkeypatch.setattr(visits, "MAX_MESSAGES", 30)
+    monkeypatch.setattr(visits, "CUT_S", 0.2)
+    with broker(tmp_path, "max_queued_messages 20") as port:
+        there = exchange(port, "pumps")
+        for device in ("a", "zzz"):
+            there.push(note(device))
+        assert len(there.pull(Selection()).origins) == 2
+        root = f"{there.root}/contribution"
+        fill(port, [(f"{root}/garbage-{i}/0/x", b"x") for i in range(500)])
+        assert [each.device for each in there.pull(Selection()).origins] == ["a", "zzz"]
+        assert 0 < there.skipped < 500  # the others were never sent
+
+
+def test_a_broker_that_drops_what_it_should_confirm_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(visits, "CUT_S", 0.01)
+    session = visits.BrokerSession(visits.Broker(), timeout_s=0.02)
+    with pytest.raises(UnavailableError, match="it did not answer"):
+        session._progress(lambda: False, "it did not answer")
+    session._gathered.received = visits.MAX_MESSAGES + 1
+    session.timeout_s = 60.0
+    session._progress(lambda: False, "it did not answer")
+    assert session._gathered.is_cut
+
+
+def test_memory_for_messages_is_bounded_and_known_devices_come_first(mosquitto, monkeypatch):
+    there = exchange(mosquitto, "bounded")
+    there.push(note("zzz"))
+    assert len(there.pull(Selection()).origins) == 1
+    for device in ("a", "b", "c"):
+        there.push(note(device))
+    monkeypatch.setattr(visits, "MAX_KEPT", 2)
+    assert [each.device for each in there.pull(Selection()).origins] == ["zzz"]
+    assert there.skipped == 2
+    with pytest.raises(RejectedError, match="more than 2 contributions"):
+        exchange(mosquitto, "bounded").pull(Selection())

@@ -217,4 +217,4 @@ def test_a_peer_serves_the_bytes_that_were_pushed():
     data = encode(note("a"))
     with closing(PeerExchange(SHARED, token=TOKEN)) as a:
         a.push(decode(data).keep_encoded(data))
-        assert encode(a._served()[0]) is data
+        assert encode(a._served()[0].contribution) is data

@@ -1,5 +1,6 @@
-"""A log that was cut or rewritten, seen by its head in a file outside of the database."""
+"""A log that was cut or rewritten, seen by its head in a file outside; and one that is bounded."""
 
+import json
 import logging
 
 import pytest
@@ -7,12 +8,21 @@ import pytest
 from edgemerge.exchange.audit import FIRST_HASH
 from edgemerge.server import audit
 from edgemerge.server.audit import HeadFile
+from edgemerge.server.db.base import DatabaseDamagedError
 from edgemerge.server.db.migrations import connect
+from edgemerge.server.service import Service
 
 
 @pytest.fixture
 def database(tmp_path):
     found = connect(tmp_path / "fleets.db")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def each_database(database_url):
+    found = connect(database_url)
     yield found
     found.close()
 
@@ -90,3 +100,122 @@ def test_a_damaged_file_is_no_excuse(database, tmp_path, text):
 
 def test_without_a_file_nothing_is_followed(database):
     assert follow(database, HeadFile(None)) is None
+
+
+KEEP = 100
+
+
+def shorten(database, **options):
+    with database.writing() as tx:
+        return audit.delete_oldest(tx, at=9.0, keep=KEEP, **options)
+
+
+def chain(database):
+    with database.reading() as tx:
+        return audit.verify(tx), [
+            each.seq for each in audit.entries(tx, fleet=None, after=0, limit=1)
+        ]
+
+
+def test_the_oldest_entries_go_after_a_checkpoint_has_sealed_them(each_database):
+    wrote(each_database, KEEP + 10)
+    assert shorten(each_database) == 0  # not before a tenth too many are there
+    wrote(each_database, 1)
+    assert shorten(each_database) == 11
+    assert chain(each_database) == (KEEP + 12, [12])
+    with each_database.reading() as tx:
+        last = audit.entries(tx, fleet=None, after=KEEP + 11, limit=9)
+        first = audit.entries(tx, fleet=None, after=0, limit=1)[0]
+    assert [(each.action, each.actor) for each in last] == [("checkpoint", "server")]
+    assert json.loads(last[0].detail) == {"through": 11, "hash": first.previous}
+    assert shorten(each_database) == 0
+
+
+def test_a_log_is_shortened_again_and_again_and_never_grows_beyond(database):
+    for _ in range(5):
+        wrote(database, 30)
+        shorten(database)
+        last, first = chain(database)
+        assert last - first[0] + 1 <= KEEP * 1.1 + 1
+
+
+def test_no_more_is_deleted_at_once_than_takes_a_moment(database, monkeypatch):
+    monkeypatch.setattr(audit, "DELETED_AT_ONCE", 5)
+    wrote(database, KEEP + 20)
+    assert [shorten(database) for _ in range(5)] == [5, 5, 5, 0, 0]
+    assert chain(database)[1] == [16]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from audit where seq <= 20",  # more than the checkpoint sealed
+        "delete from audit where action = 'checkpoint'",
+        "delete from audit where seq = 50",
+        "update audit set actor = 'x' where seq = 50",
+        "update audit set detail = '{}' where action = 'checkpoint'",
+        "update audit set previous = '00' where seq = 12",
+    ],
+)
+def test_a_shortened_log_that_was_changed_is_found_out(database, sql):
+    wrote(database, KEEP + 11)
+    shorten(database)
+    run(database, sql)
+    with pytest.raises(DatabaseDamagedError, match="the audit log was changed at entry"):
+        chain(database)
+
+
+def test_what_the_head_file_names_stays_until_it_is_followed(database, tmp_path):
+    head = HeadFile(tmp_path / "head")
+    wrote(database, 10)
+    follow(database, head)
+    wrote(database, KEEP + 20)
+    assert shorten(database, before=head.must_stay) == 9
+    assert follow(database, head) is None  # it finds the tenth, and goes on
+    assert shorten(database, before=head.must_stay) == 22
+    assert follow(database, head) is None
+
+
+def test_a_head_whose_entry_was_deleted_all_the_same_is_told(database, tmp_path):
+    head = HeadFile(tmp_path / "head")
+    wrote(database, 10)
+    follow(database, head)
+    wrote(database, KEEP + 20)
+    assert shorten(database) > 10
+    assert "entry 10 is gone" in (follow(database, head) or "")
+
+
+def test_a_service_bounds_its_log_once_the_head_is_known(tmp_path):
+    service = Service(
+        connect(tmp_path / "fleets.db"),
+        audit_head_file=tmp_path / "head",
+        audit_entries=KEEP,
+    )
+    try:
+        wrote(service.database, KEEP + 11)
+        assert service.bound_audit_log() == 0  # the head file names none of them yet
+        service.follow_audit_head()
+        assert service.bound_audit_log() == 11
+        service.follow_audit_head()
+        assert service.audit_problem is None
+        wrote(service.database, 20)
+        run(service.database, "delete from audit where seq > 90")
+        service.follow_audit_head()
+        assert service.audit_problem
+        wrote(service.database, 2 * KEEP)
+        assert service.bound_audit_log() == 0  # whoever looks into it needs what is left
+    finally:
+        service.close()
+
+
+def test_a_refusal_is_noted_once_however_often_it_is_repeated(each_database):
+    about = {"at": 1.0, "actor": "device a", "action": "equivocation", "fleet": "f", "subject": "a"}
+
+    def note(digest):
+        with each_database.writing() as tx:
+            audit.note_refusal(tx, 3, **about, digest=digest)
+        with each_database.reading() as tx:
+            return len(audit.entries(tx, fleet="f", after=0, limit=99))
+
+    assert [note("one") for _ in range(4)] == [1] * 4
+    assert [note(str(number)) for number in range(4)] == [2, 3, 3, 3]

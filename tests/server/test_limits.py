@@ -3,14 +3,16 @@
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from select import select
 from threading import Event
 
 import pytest
 
 from edgemerge.core.errors import RejectedError, UnavailableError
-from edgemerge.server.auth import Caller
+from edgemerge.exchange.http import HttpExchange
+from edgemerge.server.auth import Caller, PushLimiter, RateLimitError
+from edgemerge.server.contributions import MAX_PER_DEVICE
 from edgemerge.server.db.base import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.http import Limits
@@ -299,3 +301,48 @@ def test_whoever_waits_too_long_for_a_change_is_told_to_try_again(tmp_path):
             writer.write(lambda _tx: go.wait(30), timeout_s=0.01)
         go.set()
         writer.close()
+
+
+def test_a_device_pushes_as_often_as_it_may_and_is_told_when_again(tmp_path):
+    with serving(tmp_path) as (here, token):
+        here.service.push_limiter = PushLimiter(60.0, 3.0, clock=lambda: now[0])
+        now, other = [0.0], here.enrol("mine", "b")
+        assert [push(here, token, note("a", i)).status for i in range(1, 4)] == [201] * 3
+        before = dump(here)
+        answered = push(here, token, note("a", 4))
+        assert answered.status == 429
+        assert answered.headers["retry-after"] == "1"
+        assert "--pushes-per-minute" in json.loads(answered.body)["error"]
+        fault = "/fleets/mine/faults/a/0/bearing"  # named faults count as well, and what is dropped
+        assert ask(here, "PUT", fault, token=token, body=b"").status == 429
+        assert ask(here, "DELETE", "/fleets/mine/contributions/a", token=token).status == 429
+        with (
+            closing(HttpExchange(here.url, "mine", token, projection=SHARED)) as agent,
+            pytest.raises(UnavailableError, match="push less often") as caught,
+        ):
+            agent.push(note("a", 4))
+        assert caught.value.retry_s == 1.0  # the agent's schedule waits as long at least
+        assert dump(here) == before
+        assert push(here, other, note("b")).status == 201
+        assert ask(here, "GET", "/fleets/mine/total", token=token).status == 200
+        now[0] = 1.0
+        assert push(here, token, note("a", 4)).status == 201
+        assert push(here, token, note("a", 5)).status == 429
+
+
+def test_without_a_setting_a_device_can_send_all_that_it_may_have_twice_over():
+    limiter, device = PushLimiter(clock=lambda: 0.0), Caller("a", "mine")
+    for _ in range(2 * MAX_PER_DEVICE):
+        limiter.admit(device)
+    with pytest.raises(RateLimitError, match="120 pushes in a minute"):
+        limiter.admit(device)
+
+
+def test_what_a_device_repeats_is_in_the_audit_log_once(tmp_path):
+    with serving(tmp_path) as (here, token):
+        assert push(here, token, note("a")).status == 201
+        long = len(here.service.audit("mine", 0, 1000))
+        other = note("a", rows=[[0.9, 0.9]])
+        assert [push(here, token, other).status for _ in range(20)] == [409] * 20
+        assert [push(here, token, note("a")).status for _ in range(20)] == [200] * 20
+        assert len(here.service.audit("mine", 0, 1000)) == long + 1

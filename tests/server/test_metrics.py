@@ -174,7 +174,12 @@ def test_problems_with_the_data_are_counted_by_name(tmp_path):
         here.operator.create_fleet("mine", SHARED)
         here.service.writer.write(
             lambda tx: [
-                tx.run("insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}")
+                tx.run(
+                    "insert into devices (fleet, device, token_hash, enrolled, seen)"
+                    " values ('mine', ?, ?, 0, 0)",
+                    f"d{i}",
+                    f"t{i}",
+                )
                 for i in range(3)
             ]
         )
@@ -201,7 +206,12 @@ def test_a_scrape_asks_the_database_no_more_often_for_a_thousand_devices(tmp_pat
         few = queries(here)
         here.service.writer.write(
             lambda tx: [
-                tx.run("insert into devices values ('mine', ?, ?, 0, null, 0)", f"d{i}", f"t{i}")
+                tx.run(
+                    "insert into devices (fleet, device, token_hash, enrolled, seen)"
+                    " values ('mine', ?, ?, 0, 0)",
+                    f"d{i}",
+                    f"t{i}",
+                )
                 for i in range(1000)
             ]
         )

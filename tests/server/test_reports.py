@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from edgemerge.server.auth import Caller, ReportLimiter, TooManyReportsError, new_token
+from edgemerge.server.auth import Caller, RateLimitError, ReportLimiter, new_token
 from edgemerge.server.schemas import MAX_REPORT_BYTES
 from edgemerge.wire.codec import encode
 from tests.server.reporting import alarm_of, merge_of, point, said
@@ -172,7 +172,7 @@ def test_a_device_that_reports_too_often_is_told_to_wait(here, token):
 def room(limiter, device="a"):
     try:
         limiter.admit(Caller(device, "mine"))
-    except TooManyReportsError as error:
+    except RateLimitError as error:
         return error.retry_s
     return 0.0
 
@@ -201,7 +201,7 @@ def test_what_is_remembered_of_reporters_is_bounded():
     limiter = ReportLimiter(clock=lambda: 0.0, most=3)
     for i in range(100):
         limiter.admit(Caller(f"d{i}", "mine"))
-    assert len(limiter._buckets) == 3
+    assert len(limiter._rates._buckets) == 3
 
 
 DEEP = b'{"sent":' + b"[" * 20_000 + b"]" * 20_000 + b"}"

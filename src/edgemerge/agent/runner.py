@@ -109,6 +109,7 @@ from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_secret, read_token
 from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
+from edgemerge.signatures import KEY_FILE, KNOWN_KEYS_FILE
 from edgemerge.wire.codec import encode
 
 
@@ -384,7 +385,7 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
     if settings.kind == "mqtt":
         names = ("prefix", "username", "password_file", "ca_file")
         options = {name: getattr(settings, name) for name in names}
-        options |= {"fleet": required("fleet"), "projection": projection}
+        options |= {"fleet": required("fleet"), "projection": projection, **_key_files(config)}
         mqtt = import_module("edgemerge.exchange.mqtt")
         return cast("Exchange", mqtt.MqttExchange(settings.host, settings.port, **options))
     return PeerExchange(
@@ -393,7 +394,16 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         peers=settings.peers,
         token=read_token(required("token_file")),
         insecure=settings.insecure,
+        **_key_files(config),
     )
+
+
+def _key_files(config: Config) -> dict[str, Any]:
+    """Return where the device's own key is, and those of others: with the state."""
+    return {
+        "key_file": config.state / KEY_FILE,
+        "known_keys_file": config.state / KNOWN_KEYS_FILE,
+    }
 
 
 def make_reports(config: Config) -> ReportClient | None:

@@ -22,6 +22,7 @@ SECTIONS = {
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",
+        "keys": "edgemerge.cli.agent",
         "monitor": "edgemerge.cli.agent",
         "bridge": "edgemerge.cli.serve",
         "dashboard": "edgemerge.cli.serve",

@@ -1,4 +1,4 @@
-"""Commands on a device: `enrol` it, run its `agent`, `sync` a running one, and its `monitor`."""
+"""Commands on a device: `enrol` it, run its `agent`, `sync` a running one, `keys`, `monitor`."""
 
 from __future__ import annotations
 
@@ -288,6 +288,52 @@ def _key(text: str) -> dict[str, Any]:
     if not (device and pattern and incarnation.isascii() and incarnation.isdecimal()):
         raise click.UsageError(f"found {text!r}, expected DEVICE/INCARNATION/PATTERN")
     return {"device": device, "incarnation": int(incarnation), "pattern": pattern}
+
+
+@click.command(
+    epilog=example(
+        "edgemerge keys pump-3.toml", f"edgemerge keys pump-3.toml --accept pump-9={'5f0c' * 16}"
+    )
+)
+@click.argument(
+    "place", type=click.Path(path_type=Path), default=Path(), metavar="[CONFIG_OR_STATE]"
+)
+@click.option(
+    "--accept",
+    "accepted",
+    metavar="DEVICE=KEY",
+    multiple=True,
+    help="Take this key for this device from now on, in place of its first; can be repeated.",
+)
+@device_option
+@json_option
+def keys(place: Path, accepted: tuple[str, ...], *, device: str | None, as_json: bool) -> None:
+    """Show whose signatures count where no server vouches for names.
+
+    Over MQTT and between peers a device signs what it shares, and others remember the first key
+    under its name. When a device was replaced, compare the key that it shows as its own with the
+    one that was refused, and --accept that. A running agent follows at its next exchange.
+    """
+    from edgemerge.signatures import CAN_SIGN, KEY_FILE, KNOWN_KEYS_FILE, KnownKeys, SigningKey
+
+    folder = find_state_folder(place, device)
+    if not folder.is_dir():
+        raise CommandError(f"found no state folder {folder}: run the agent first")
+    known = KnownKeys(folder / KNOWN_KEYS_FILE)
+    for text in accepted:
+        name, _, key = text.rpartition("=")
+        if not name:
+            raise CommandError(f'found --accept "{text}", expected DEVICE=KEY')
+        known.accept(name, key)
+    own = SigningKey.own(folder / KEY_FILE) if (folder / KEY_FILE).exists() else None
+    why = "it is made at the first exchange" if CAN_SIGN else "install edgemerge[tls]"
+    found = known.all()
+    if as_json:
+        print_json({"own": own.public if own else None, "known": found})
+        return
+    print_fields({"own": own.public if own else f"none: {why}"})
+    rows = [{"device": name, "key": found[name]} for name in sorted(found)]
+    print_table(rows, headings("device", "key"))
 
 
 def ask_agent(folder: Path, command: str | dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, time
 from typing import Any
@@ -37,7 +38,7 @@ from edgemerge.cli.output import (
     print_table,
     remark,
 )
-from edgemerge.core.errors import SettingError, UnavailableError
+from edgemerge.core.errors import RejectedError, SettingError, UnavailableError
 
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
@@ -794,31 +795,60 @@ def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **w
     """Verify the audit log and show its last entries.
 
     The hash of each entry covers the one before. To detect that the whole log was rewritten, note
-    the head that is printed and give it as --expect-head later.
+    the head that is printed and give it as --expect-head later. A server deletes the oldest entries
+    of a long log; then it is verified from the first that is left, which a checkpoint must seal.
     """
-    from edgemerge.exchange.audit import verify_chain
-
-    shown: deque[Any] = deque(maxlen=last)
-    seq, head, met = 0, "", known is None
     with operator_connection(**where) as client:
-        problem = client.audit(limit=1).get("problem")
-        for entry in verify_chain(_audit_entries(client)):
-            seq, head = entry["seq"], entry["hash"]
-            met = met or head == known
-            if fleet in (None, entry["fleet"]):
-                shown.append(with_dates(entry))
-    if not met:
+        page = client.audit(limit=1)
+        problem, oldest = page.get("problem"), [entry["seq"] for entry in page["entries"]]
+        try:
+            found = _verified_log(client, fleet, last, known)
+        except RejectedError:
+            if [entry["seq"] for entry in client.audit(limit=1)["entries"]] == oldest:
+                raise
+            found = _verified_log(client, fleet, last, known)  # the oldest were deleted meanwhile
+    if not found.met:
         raise CommandError(
-            f"found no entry with the hash {known}: the audit log was rewritten since",
+            f"found no entry with the hash {known} from entry {found.first:,} on: the audit log "
+            "was rewritten since, or that entry was among the oldest, which the server deletes",
             ExitCode.REFUSED,
         )
     if problem:
         raise CommandError(f"the audit log was cut or rewritten: {problem}", ExitCode.REFUSED)
     if as_json:
-        print_json({"verified": seq, "head": head, "entries": list(shown)})
+        shown = {"first": found.first, "verified": found.last, "head": found.head}
+        print_json({**shown, "entries": list(found.shown)})
     else:
-        print_table(shown, AUDIT_COLUMNS)
-    remark(f"Verified {seq:,} entries. Head: {head}")
+        print_table(found.shown, AUDIT_COLUMNS)
+    since = f" from entry {found.first:,} on; a checkpoint seals the older ones"
+    number = f"{found.last - found.first + 1:,} entries{since if found.first > 1 else ''}"
+    remark(f"Verified {number}. Head: {found.head}")
+
+
+@dataclass
+class VerifiedLog:
+    """What was read of the audit log: its first and last entry, and those to show."""
+
+    shown: deque[Any]
+    first: int = 1
+    last: int = 0
+    head: str = ""
+    met: bool = False
+
+
+def _verified_log(client: Any, fleet: str | None, last: int, known: str | None) -> VerifiedLog:
+    """Verify the audit log; keep its last entries, and see whether the known head is in it."""
+    from edgemerge.exchange.audit import verify_chain
+
+    found = VerifiedLog(deque(maxlen=last), met=known is None)
+    for entry in verify_chain(_audit_entries(client)):
+        if not found.last and entry["seq"] > 1:  # a checkpoint seals what was before
+            found.first, found.met = entry["seq"], found.met or known == entry["previous"]
+        found.last, found.head = entry["seq"], entry["hash"]
+        found.met = found.met or known == found.head
+        if fleet in (None, entry["fleet"]):
+            found.shown.append(with_dates(entry))
+    return found
 
 
 def _audit_entries(client: Any) -> Iterator[dict[str, Any]]:

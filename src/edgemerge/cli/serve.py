@@ -75,6 +75,20 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     type=NEW_FILE,
     help="File of the audit log's head, best on another disk.  [default: beside the database]",
 )
+@serve_option(
+    "--audit-entries",
+    type=click.IntRange(1000, 1_000_000_000),
+    default=1_000_000,
+    show_default=True,
+    help="Entries of the audit log that are kept; the oldest are deleted.",
+)
+@serve_option(
+    "--pushes-per-minute",
+    type=click.FloatRange(1.0, 1_000_000.0),
+    default=120.0,
+    show_default=True,
+    help="Contributions that one device may push in a minute.",
+)
 @serve_option("--insecure", is_flag=True, help="Serve plain http beyond this machine.")
 @serve_option(
     "--history-days",

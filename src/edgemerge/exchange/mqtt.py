@@ -14,11 +14,12 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_hex
 from socket import IPPROTO_TCP, TCP_NODELAY
 from threading import Condition
-from typing import Any
+from typing import Any, NamedTuple
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -46,10 +47,18 @@ from edgemerge.exchange.storage import (
     topic_suffix,
 )
 from edgemerge.files import read_secret
+from edgemerge.signatures import MAX_KNOWN, KnownKeys, OtherSenderError, SigningKey
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import KIND_WORDS, MAX_BYTES, encode
 
-MAX_MESSAGES = 999  # at a time: of more, most brokers drop some silently
+MAX_MESSAGES = 999  # at a time: of more, some brokers drop some silently
+MAX_KEPT = 4096  # messages in memory that may be contributions
+ASKED_AT_ONCE = 50  # devices, by name
+CUT_S = 2.0  # without a message, after which a broker that has too many sends no more
+MAX_LOGGED = 10  # messages of one pull that are logged one by one
+RECEIVE_MAXIMUM = 65535  # messages that a broker may send before the first is acknowledged
+SIGNATURE_PROPERTY = "edgemerge-signature"
+HEADER_BYTES = 2**16  # of a contribution, beside its sums
 MAX_TOTAL_BYTES = 2**28
 MIN_BYTES_PER_S = 2**14  # a slower connection counts as dead
 DENIED_CODES = (0x86, 0x87, 0x8A, 0x8C)  # bad password, not authorized, banned, bad method
@@ -141,6 +150,45 @@ class Broker:
         return f"mqtt{'s' if self.encrypted else ''}://{self.host}:{self.port}"
 
 
+class RetainedMessage(NamedTuple):
+    """The payload of a message, and the signature beside it."""
+
+    payload: bytes
+    signature: str | None
+
+
+@dataclass
+class Gathered:
+    """Retained messages that a broker sent.
+
+    Args:
+        found: Those that may be contributions, by topic.
+        received: How many there were in all.
+        skipped: How many of them cannot be contributions.
+        skipped_sizes: The topics of the first of these, and how many bytes they have.
+        left_out: How many more may be, for which there was no memory.
+        is_cut: Whether the broker has dropped some without a word.
+        bytes: Of those that were found.
+    """
+
+    found: dict[str, RetainedMessage] = field(default_factory=dict)
+    received: int = 0
+    skipped: int = 0
+    skipped_sizes: dict[str, int] = field(default_factory=dict)
+    left_out: int = 0
+    is_cut: bool = False
+    bytes: int = 0
+
+
+Accepts = Callable[[str, bytes], bool]
+
+
+def _signature_of(message: MQTTMessage) -> str | None:
+    given = getattr(getattr(message, "properties", None), "UserProperty", ())
+    found = [value for name, value in given if name == SIGNATURE_PROPERTY]
+    return found[0] if found else None
+
+
 class BrokerSession:
     """One connection to a broker; messages are received in another thread."""
 
@@ -153,8 +201,8 @@ class BrokerSession:
         self._entered = False
         self._acknowledged: set[int | None] = set()
         self._marker = ""
-        self._found: dict[str, bytes] = {}
-        self._bytes = 0
+        self._gathered = Gathered()
+        self._accepts: Accepts = lambda _topic, _payload: True
         self._client = client = broker.client()
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -169,6 +217,7 @@ class BrokerSession:
         if broker.version == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's
             properties.MaximumPacketSize = MAX_BYTES + 2**16
+            properties.ReceiveMaximum = RECEIVE_MAXIMUM
             options |= {"clean_start": True, "properties": properties}
         try:
             self._client.connect(broker.host, broker.port, **options)
@@ -185,35 +234,47 @@ class BrokerSession:
         with suppress(AttributeError):  # paho may forget the thread meanwhile
             self._client.loop_stop()
 
-    def gather(self, filters: Iterable[str], marker: str) -> dict[str, bytes]:
+    def gather(
+        self, filters: Iterable[str], marker: str, accepts: Accepts | None = None
+    ) -> Gathered:
         """Return the retained messages of some topics.
 
         They have arrived when a marker, published after subscribing, comes back. Some brokers send
         retained messages later: wait until none has arrived for `settle_s`.
+
+        Args:
+            filters: Which topics, with + and #.
+            marker: A topic of one's own.
+            accepts: Whether to keep a message, by its topic and payload; None: keep all.
         """
         with self._changed:
-            self._found, self._bytes, self._marker = {}, 0, marker
+            self._gathered, self._marker = Gathered(), marker
+            self._accepts = accepts or (lambda _topic, _payload: True)
         wanted = [*filters, marker]
         _, mid = self._client.subscribe([(topic, 1) for topic in wanted])
         self._acknowledge(mid, "it did not confirm a subscription")
         mid = self._client.publish(marker, b"", qos=1).mid
-        self._acknowledge(mid, "it did not confirm a message")
+        self._progress(lambda: mid in self._acknowledged, "it did not confirm a message")
         self._progress(lambda: not self._marker, "it did not send a message back")
         while self._more(self.broker.settle_s):
             pass
         self._client.unsubscribe(wanted)
         with self._changed:
             self._check()
-            return dict(self._found)
+            return self._gathered
 
-    def keep(self, topic: str, payload: bytes) -> None:
+    def keep(self, topic: str, payload: bytes, signature: str | None = None) -> None:
         """Publish a retained message, and wait until the broker confirms."""
         if self.largest is not None and len(payload) + len(topic) + 64 > self.largest:
             raise RejectedError(
                 f"found {len(payload)} bytes, but {self.broker} accepts packets of at most "
                 f"{self.largest}: raise its limit, or exchange over HTTP"
             )
-        mid = self._client.publish(topic, payload, qos=1, retain=True).mid
+        properties = None
+        if signature is not None and self.broker.version == 5:
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's
+            properties.UserProperty = (SIGNATURE_PROPERTY, signature)
+        mid = self._client.publish(topic, payload, 1, True, properties).mid  # noqa: FBT003 - retain
         try:
             self._acknowledge(mid, "it did not confirm a message")
         except UnavailableError as error:
@@ -249,17 +310,17 @@ class BrokerSession:
             self._changed.notify_all()
 
     def _take(self, message: MQTTMessage) -> None:
-        self._bytes += len(message.payload)
-        if self._failed is None and (
-            len(self._found) >= MAX_MESSAGES or self._bytes > MAX_TOTAL_BYTES
-        ):
-            self._failed = RejectedError(
-                f"{self.broker} holds more than {MAX_MESSAGES} contributions or "
-                f"{MAX_TOTAL_BYTES} bytes: "
-                "remove those of devices that are gone, or exchange over HTTP"
-            )
-        if self._failed is None:
-            self._found[message.topic] = bytes(message.payload)
+        into, payload = self._gathered, bytes(message.payload)
+        into.received += 1
+        if not self._accepts(message.topic, payload):
+            into.skipped += 1
+            if len(into.skipped_sizes) < MAX_LOGGED:
+                into.skipped_sizes[message.topic] = len(payload)
+        elif len(into.found) >= MAX_KEPT or into.bytes + len(payload) > MAX_TOTAL_BYTES:
+            into.left_out += 1
+        else:
+            into.bytes += len(payload)
+            into.found[message.topic] = RetainedMessage(payload, _signature_of(message))
 
     def _is_success(self, code: ReasonCode) -> bool:
         if code.is_failure and self._failed is None:
@@ -277,20 +338,35 @@ class BrokerSession:
             self._check("" if done() else problem)
 
     def _progress(self, done: Callable[[], bool], problem: str) -> None:
-        """Wait as long as messages arrive."""
-        timing = Deadline(self.timeout_s)
+        """Wait as long as messages arrive.
+
+        Of too many messages a broker drops some, and even what it should confirm: then a pause is
+        the end.
+        """
+        timing, into = Deadline(self.timeout_s), self._gathered
         with suppress(TimeoutError):
-            while not (done() or self._failed) and self._more(timing.left()):
-                pass
+            while not (done() or self._failed or into.is_cut):
+                is_many = into.received > MAX_MESSAGES
+                if self._more(min(timing.left(), CUT_S) if is_many else timing.left()):
+                    continue
+                if not is_many:
+                    break
+                into.is_cut = True
+        if into.is_cut:
+            return
         with self._changed:
             self._check("" if done() else f"{problem}: may this user write and read there?")
 
     def _more(self, wait_s: float) -> bool:
         with self._changed:
-            before = len(self._found), self._marker, self._failed
-            return self._changed.wait_for(
-                lambda: before != (len(self._found), self._marker, self._failed), wait_s
-            )
+            before = self._seen
+            return self._changed.wait_for(lambda: before != self._seen, wait_s)
+
+    @property
+    def _seen(self) -> tuple[object, ...]:
+        """What changes when something has arrived."""
+        received, confirmed = self._gathered.received, len(self._acknowledged)
+        return received, confirmed, self._marker, self._failed
 
     def _check(self, missing: str = "") -> None:
         if self._failed is not None:
@@ -329,8 +405,9 @@ class MqttExchange:
 
     `<prefix>/<fleet>/<first 16 of the fingerprint>/contribution/<device>/<incarnation>/<pattern>`,
     with names percent-encoded; faults have `fault` for `contribution`. Messages that are not
-    contributions are skipped, and logged once each. Every user who may write to these topics may
-    replace any contribution.
+    contributions are skipped, counted and logged. With MQTT 5 contributions are signed, in a user
+    property, and one under a name whose first key was another is skipped as well; so whoever may
+    write to a topic can remove a contribution, but not replace it.
 
     Args:
         host: Name or address of the broker.
@@ -345,7 +422,9 @@ class MqttExchange:
         timeout_s: For connecting and for each answer, in seconds; raise it on slow links.
         settle_s: How long the broker may take between two retained messages, in seconds. Raise it
             if a pull misses contributions.
-        version: 5, or 4 for MQTT 3.1.1.
+        version: 5, or 4 for MQTT 3.1.1, which carries no signatures.
+        key_file: File of this device's key, made at first use; None: contributions are not signed.
+        known_keys_file: File to remember the keys of other devices in; None: only in memory.
     """
 
     def __init__(
@@ -363,6 +442,8 @@ class MqttExchange:
         timeout_s: float = 10.0,
         settle_s: float = 0.2,
         version: int = 5,
+        key_file: str | os.PathLike[str] | None = None,
+        known_keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Send nothing yet."""
         if not all(prefix.split("/")) or set(prefix) & set("+#$") or not prefix.isprintable():
@@ -382,17 +463,26 @@ class MqttExchange:
             version=version,
         )
         self.root = f"{prefix}/{safe_name(fleet)}/{projection.fingerprint[:16]}"
+        self.skipped = 0  # messages of the last pull that are not valid contributions
+        self._key = None if key_file is None else SigningKey.own(Path(key_file))
+        self._keys = KnownKeys(None if known_keys_file is None else Path(known_keys_file))
+        self._devices: set[str] = set()  # whose contributions were found before
         self._log = LogOnce(logger, f"skipped a message under {self.root}")
+        self._summary = LogOnce(logger, "skipped messages that are no contributions")
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution and read it back; return False if it was stored before."""
         kind, payload = contribution.kind, encode(contribution)
         admit(contribution, projection=self.projection, kind=kind)
         where = self._topic(topic_suffix(contribution.key), kind)
+        signature = None
+        if self._key is not None and self.broker.version == 5:
+            signature = self._key.sign(payload)
+            self._keys.accept(contribution.device, self._key.public)
         with self.broker.session(len(payload)) as session:
             if not must_be_current(contribution, self._known(session, where, kind)):
                 return False
-            session.keep(where, payload)
+            session.keep(where, payload, signature)
             kept = self._known(session, where, kind)
         if kept != contribution:
             must_be_current(contribution, kept)  # another process may have been quicker
@@ -424,9 +514,60 @@ class MqttExchange:
         if not filters:
             return []
         with self.broker.session(self._size) as session:
-            found = session.gather(filters, self._marker)
-        read = (self._read(where, payload, kind) for where, payload in sorted(found.items()))
-        return list(filter(None, read))
+            gathered = session.gather(filters, self._marker, self._may_be_contribution)
+        if names is None and (gathered.received > MAX_MESSAGES or gathered.left_out):
+            with self.broker.session(self._size) as session:
+                self._gather_known(session, gathered, pattern, kind)
+        if gathered.left_out and not self._devices:
+            raise RejectedError(
+                f"{self.broker} holds more than {MAX_KEPT} contributions or {MAX_TOTAL_BYTES} "
+                "bytes: remove those of devices that are gone, or exchange over HTTP"
+            )
+        for where, size in gathered.skipped_sizes.items():
+            words = f"found {size} bytes that do not begin as a contribution does, or are too many"
+            self._log.warn(where, RejectedError(words))
+        logged = iter(range(MAX_LOGGED))
+        read = [
+            self._read(where, message, kind, logged)
+            for where, message in sorted(gathered.found.items())
+        ]
+        valid = [each for each in read if each is not None]
+        if len(self._devices) < MAX_KNOWN:
+            self._devices |= {each.device for each in valid}
+        self._count_skipped(len(read) - len(valid), gathered)
+        return valid
+
+    def _gather_known(
+        self, session: BrokerSession, into: Gathered, pattern: str, kind: Kind
+    ) -> None:
+        """Ask for devices that are known by name: of too many messages a broker drops some."""
+        known = sorted(self._devices | set(self._keys.all()))
+        where = [self._topic(f"{safe_name(device)}/+/{pattern}", kind) for device in known]
+        found: dict[str, RetainedMessage] = {}
+        for i in range(0, min(len(where), MAX_KEPT), ASKED_AT_ONCE):
+            some = where[i : i + ASKED_AT_ONCE]
+            found |= session.gather(some, self._marker, self._may_be_contribution).found
+        # those of known devices first, and of the others as many as there is memory for
+        others = {} if into.left_out else into.found
+        into.found = others | found
+
+    def _may_be_contribution(self, topic: str, payload: bytes) -> bool:
+        """Return whether topic and size are those of a contribution, before it is read."""
+        last = topic.removeprefix(f"{self.root}/").split("/")
+        is_key = len(last) == 4 and last[2].isdecimal() and len(last[2]) < 20
+        return is_key and 8 < len(payload) <= self._size + HEADER_BYTES and payload[8:9] == b"{"
+
+    def _count_skipped(self, invalid: int, gathered: Gathered) -> None:
+        skipped, left_out = invalid + gathered.skipped, gathered.left_out
+        self.skipped = skipped + left_out
+        if self.skipped <= MAX_LOGGED:  # each has been logged
+            self._summary.clear(self.root)
+            return
+        more = f", {left_out} for which there is no memory" if left_out else ""
+        more += ", and more that the broker dropped" if gathered.is_cut else ""
+        words = f"{skipped} messages{more}: remove them from the broker, or devices that are new "
+        words += "may not be found; let each device write its own topics only"
+        self._summary.warn(self.root, RejectedError(words))
 
     def close(self) -> None:
         """Do nothing: no connection stays open between calls."""
@@ -448,10 +589,16 @@ class MqttExchange:
         return f"{self.root}/{KIND_WORDS[kind]}/{last}"
 
     def _known(self, session: BrokerSession, where: str, kind: Kind) -> Contribution | None:
-        found = session.gather([where], self._marker).get(where)
+        found = session.gather([where], self._marker).found.get(where)
         return None if found is None else self._read(where, found, kind)
 
-    def _read(self, where: str, payload: bytes, kind: Kind) -> Contribution | None:
+    def _read(
+        self,
+        where: str,
+        message: RetainedMessage,
+        kind: Kind,
+        logged: Iterator[int] | None = None,
+    ) -> Contribution | None:
         """Return the contribution in a message; None if there is no valid one."""
 
         def expected(found: Contribution) -> str:
@@ -459,7 +606,13 @@ class MqttExchange:
             return "" if where == self._topic(last, kind) else f"it under {last}"
 
         try:
-            return read_contribution(payload, self.projection, expected, kind)
-        except EdgemergeError as error:
-            self._log.warn(where, error)
+            found = read_contribution(message.payload, self.projection, expected, kind)
+            self._keys.check(found.device, message.payload, message.signature)
+        except OtherSenderError as error:
+            self._log.warn(found.device, error)
             return None
+        except EdgemergeError as error:
+            if logged is None or next(logged, None) is not None:
+                self._log.warn(where, error)
+            return None
+        return found

@@ -4,7 +4,8 @@
 returns the bytes of one, and `/faults` does the same for faults; all need the token. Everything is
 in memory: after a restart a device serves nothing until it pushes again, and has nothing of its
 peers until it pulls. Beyond one machine it is encrypted: each device makes a certificate at its
-start, and proves by the shared token that it is its own.
+start, and proves by the shared token that it is its own. A header beside the bytes of a
+contribution has the signature of the device that made it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
 from ssl import SSLContext
 from threading import BoundedSemaphore, Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgemerge.certificates import FINGERPRINT, passing_context, prove
 from edgemerge.core.errors import (
@@ -57,6 +59,7 @@ from edgemerge.exchange.connection import (
 from edgemerge.exchange.protocol import merge
 from edgemerge.exchange.storage import LogOnce, must_be_current, read_contribution, topic_suffix
 from edgemerge.files import read_token
+from edgemerge.signatures import KnownKeys, SigningKey
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import encode
 
@@ -67,12 +70,20 @@ POLL_S = 0.05
 logger = logging.getLogger(__name__)
 
 
+SIGNATURE_HEADER = "X-Edgemerge-Signature"
 LIST_PATHS: dict[Kind, str] = {"normal": "/contributions", "fault": "/faults"}
 
 
 def contribution_path(key: Key, kind: Kind = "normal") -> str:
     """Return the path of a contribution."""
     return f"{LIST_PATHS[kind]}/{topic_suffix(key)}"
+
+
+class ServedContribution(NamedTuple):
+    """A contribution to serve, and the signature of its bytes; None if it is not signed."""
+
+    contribution: Contribution
+    signature: str | None
 
 
 class ContributionServer(ThreadingHTTPServer):
@@ -83,7 +94,7 @@ class ContributionServer(ThreadingHTTPServer):
 
     def __init__(
         self,
-        contributions: Callable[[], list[Contribution]],
+        contributions: Callable[[], list[ServedContribution]],
         token: str,
         listen: tuple[str, int],
         timeout_s: float,
@@ -179,22 +190,33 @@ class _Handler(BaseHTTPRequestHandler):
         if not compare_digest(given, self.server.expected):
             self._send(401, b'{"error": "the token is missing or wrong"}')
             return
-        contributions = self.server.contributions()
-        served = {contribution_path(each.key, each.kind): each for each in contributions}
+        all_served = self.server.contributions()
+        contributions = [each for each, _ in all_served]
+        served = {contribution_path(each.key, each.kind): (each, by) for each, by in all_served}
         kinds = [kind for kind, path in LIST_PATHS.items() if path == self.path]
         if kinds:
             listed = [(*each.key, each.revision) for each in contributions if each.kind in kinds]
             self._send(200, json.dumps(listed).encode())
         elif self.path in served:
-            self._send(200, encode(served[self.path]), kind="application/octet-stream")
+            found, signature = served[self.path]
+            self._send(200, encode(found), kind="application/octet-stream", signature=signature)
         else:
             self._send(404, b'{"error": "no such contribution"}')
 
-    def _send(self, status: int, body: bytes, *, kind: str = "application/json") -> None:
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        kind: str = "application/json",
+        signature: str | None = None,
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Content-Type-Options", "nosniff")
+        if signature is not None:
+            self.send_header(SIGNATURE_HEADER, signature)
         self.end_headers()
         for start in range(0, len(body), BLOCK_BYTES):
             self.connection.settimeout(self.timing.left())
@@ -214,7 +236,8 @@ class PeerExchange:
 
     A peer that cannot be reached is logged, and its last contributions are used: they stay until
     it pushes empty ones. If no peer can be reached and none was before, `pull` raises
-    `UnavailableError`. If two peers serve the same revision with different sums, the first is used,
+    `UnavailableError`. A contribution under a name that another key signed first is skipped and
+    logged. If two peers serve the same revision with different sums, the first is used,
     and the contradiction is logged once.
 
     Args:
@@ -228,6 +251,8 @@ class PeerExchange:
         insecure: Whether plain http is allowed beyond this machine.
         tls: Whether to serve https, which needs the extra `tls`; None: if `listen` is beyond this
             machine, unless `insecure` is set.
+        key_file: File of this device's key, made at first use; None: contributions are not signed.
+        known_keys_file: File to remember the keys of other devices in; None: only in memory.
 
     Raises:
         SettingError: There is no address to listen on, not exactly one token, or a short one.
@@ -255,6 +280,8 @@ class PeerExchange:
         timeout_s: float = 10.0,
         insecure: bool = False,
         tls: bool | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        known_keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Start to serve; `url` is the address."""
         if listen is None:
@@ -268,6 +295,9 @@ class PeerExchange:
             )
         secret = token if token is not None else read_token(str(token_file))
         self._own: dict[Kind, dict[Key, Contribution]] = {kind: {} for kind in KINDS}
+        self._signatures: dict[tuple[Kind, Key], str] = {}
+        self._key = None if key_file is None else SigningKey.own(Path(key_file))
+        self._keys = KnownKeys(None if known_keys_file is None else Path(known_keys_file))
         self._lock = Lock()
         self._connect = partial(
             Connection, token=secret, timeout_s=timeout_s, insecure=insecure, is_peer=True
@@ -298,7 +328,7 @@ class PeerExchange:
         Args:
             url: Its address, https://host:port, or http:// on this machine.
         """
-        self._peers = [*self._peers, _Peer(self._connect(url))]
+        self._peers = [*self._peers, _Peer(self._connect(url), self._keys)]
 
     def push(self, contribution: Contribution) -> bool:
         """Serve a contribution from now on; return False if it was served before."""
@@ -307,7 +337,11 @@ class PeerExchange:
         with self._lock:
             if not must_be_current(contribution, own.get(contribution.key)):
                 return False
-            own[contribution.key] = contribution.keep_encoded(encode(contribution))
+            data = encode(contribution)
+            if self._key is not None:
+                self._keys.accept(contribution.device, self._key.public)
+                self._signatures[contribution.kind, contribution.key] = self._key.sign(data)
+            own[contribution.key] = contribution.keep_encoded(data)
             return True
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
@@ -351,9 +385,13 @@ class PeerExchange:
         """Show the address and the number of peers."""
         return f"PeerExchange({self.url}, {len(self._peers)} peers)"
 
-    def _served(self) -> list[Contribution]:
+    def _served(self) -> list[ServedContribution]:
         with self._lock:
-            return [each for own in self._own.values() for each in own.values()]
+            return [
+                ServedContribution(each, self._signatures.get((each.kind, each.key)))
+                for own in self._own.values()
+                for each in own.values()
+            ]
 
     def _check(self, found: Contribution, known: Contribution | None) -> Freshness:
         freshness = Ledger.check(found, known)
@@ -383,8 +421,8 @@ class PeerExchange:
 class _Peer:
     """Another device, and its last known contributions."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, keys: KnownKeys) -> None:
+        self.connection, self._keys = connection, keys
         self.known: dict[Kind, dict[Key, Contribution]] = {kind: {} for kind in KINDS}
         self._log = LogOnce(logger, f"skipped a contribution served by {connection.url}")
         self._lock = Lock()
@@ -412,15 +450,17 @@ class _Peer:
     def _fetch(self, key: Key, projection: Projection, kind: Kind) -> Contribution | None:
         reply = self.connection.ask("GET", contribution_path(key, kind)).must_be(200)
         try:
-            return read_contribution(
+            found = read_contribution(
                 reply.body,
                 projection,
                 lambda found: "" if found.key == key else f"the contribution {key}",
                 kind,
             )
+            self._keys.check(found.device, reply.body, reply.headers.get(SIGNATURE_HEADER.lower()))
         except EdgemergeError as error:
             self._log.warn(str(key), error)
             return None
+        return found
 
 
 def _parse_entry(entry: Any) -> tuple[Key, int]:

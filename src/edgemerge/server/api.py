@@ -163,7 +163,7 @@ MAX_INLINE_BYTES = 2**20  # bytes
 CONTRIBUTION_PATH = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
 PUT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"model": PutResponse, "description": "The very same was there already."},
-    **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    **problem_responses(400, 401, 403, 404, 413, 422, 429, 503, 507),
     409: {
         "model": Conflict,
         "description": "The revision is stale, or contradicts the one that is stored.",
@@ -193,19 +193,18 @@ class Push(NamedTuple):
         (caller, agreed), service, request = self.sender, self.service, self.request
         must_not_be_masked(agreed)
         store = put if kind == "normal" else put_fault
+        with service.metrics.refused_contributions():
+            service.push_limiter.admit(caller)
         async with self.load.body(request, agreed.max_contribution_bytes) as data:
             service.metrics.received.inc(len(data))
             limiter = request.app.state.check_limiter
-            try:
+            with service.metrics.refused_contributions():
                 received = await _decode_and_check(data, agreed, self.key, limiter, kind)
                 now = service.clock()
                 submitted = service.writer.submit(
                     lambda tx: store(tx, agreed, received, caller, now), agreed.name
                 )
                 result = await wrap_future(submitted)
-            except EdgemergeError:
-                service.metrics.contributions.labels("refused").inc()
-                raise
         outcome = result.problem or ("new" if result.new else "same")
         service.metrics.contributions.labels(outcome).inc()
         if result.new:
@@ -301,7 +300,7 @@ def list_contributions(fleet: Name, caller: Reader, service: ServiceDep) -> Cont
 
 @router.delete(
     "/fleets/{fleet}/contributions/{device}",
-    responses=problem_responses(401, 403, 404, 422, 503, 507),
+    responses=problem_responses(401, 403, 404, 422, 429, 503, 507),
 )
 def drop(fleet: Name, device: Name, caller: Member, service: ServiceDep) -> Dropped:
     """Drop all contributions of a device; an operator may, and the device itself."""
@@ -310,7 +309,7 @@ def drop(fleet: Name, device: Name, caller: Member, service: ServiceDep) -> Drop
 
 @router.delete(
     "/fleets/{fleet}/contributions/{device}/{incarnation}",
-    responses=problem_responses(401, 403, 404, 422, 503, 507),
+    responses=problem_responses(401, 403, 404, 422, 429, 503, 507),
 )
 def drop_incarnation(
     fleet: Name, device: Name, incarnation: Number, caller: Member, service: ServiceDep

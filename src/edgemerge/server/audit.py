@@ -2,6 +2,9 @@
 
 A chain does not show that its end is missing. So its head, the number and hash of the last entry,
 is also kept in a file outside of the database, and must be in the log from then on.
+
+The log is bounded: beyond a number of entries the oldest are deleted, after a checkpoint in the
+chain has sealed the number and hash of the last of them.
 """
 
 from __future__ import annotations
@@ -15,13 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange.audit import FIRST_HASH, entry_hash, verify_chain
+from edgemerge.exchange.audit import (
+    CHECKPOINT,
+    FIRST_HASH,
+    checkpoint_detail,
+    entry_hash,
+    verify_chain,
+)
 from edgemerge.failpoints import failpoint
 from edgemerge.files import write_atomically
 from edgemerge.server.db.base import DatabaseDamagedError, Transaction
 
 log = logging.getLogger(__name__)
 
+MAX_ENTRIES = 1_000_000  # that are kept, about 400 MB
+DELETED_AT_ONCE = 10_000  # entries, so that no transaction takes long
 AUDIT_COLUMNS = "seq, at, actor, action, fleet, subject, detail, previous, hash"
 
 
@@ -48,7 +59,7 @@ def append(
     It is written just before the commit. All fleets wait for each other there, because the log is
     one chain; so it must be short.
     """
-    text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
+    text = _detail_text(detail)
     tx.at_end(lambda: _seal(tx, Entry(0, at, actor, action, fleet, subject, text, "", "")))
 
 
@@ -65,6 +76,10 @@ def _seal(tx: Transaction, entry: Entry) -> None:
     values = (*tuple(asdict(entry).values())[:-1], entry_hash(asdict(entry)))
     failpoint("server-before-audit")
     tx.run(f"insert into audit ({AUDIT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+
+
+def _detail_text(detail: dict[str, Any]) -> str:
+    return json.dumps(detail, separators=(",", ":"), sort_keys=True)
 
 
 def entries(tx: Transaction, *, fleet: str | None, after: int, limit: int) -> list[Entry]:
@@ -94,15 +109,70 @@ def latest_entries(
     return [Entry(*row) for row in tx.rows(sql, *values, limit)]
 
 
-def count_entries(tx: Transaction, *, fleet: str, subject: str, action: str) -> int:
-    """Count the entries about a subject."""
-    sql = "select count(*) from audit where fleet = ? and subject = ? and action = ?"
-    row = tx.one(sql, fleet, subject, action)
-    return int(row[0]) if row else 0
+def note_refusal(
+    tx: Transaction,
+    most: int,
+    *,
+    at: float,
+    actor: str,
+    action: str,
+    fleet: str,
+    subject: str,
+    **detail: Any,
+) -> None:
+    """Add an entry unless it only repeats one, or there are `most` about this subject already."""
+    text = _detail_text(detail)
+    row = tx.one(
+        "select count(*), coalesce(sum(case when detail = ? then 1 else 0 end), 0) from audit"
+        " where fleet = ? and subject = ? and action = ?",
+        *(text, fleet, subject, action),
+    )
+    known, same = row or (0, 0)
+    if known < most and not same:
+        about = {"actor": actor, "action": action, "fleet": fleet, "subject": subject}
+        append(tx, at=at, **about, **detail)
+
+
+def is_too_long(tx: Transaction, keep: int) -> bool:
+    """Return whether the log has a tenth more entries than are kept."""
+    first, last = _ends(tx)
+    return last - first + 1 > keep + max(keep // 10, 1)
+
+
+def _ends(tx: Transaction) -> tuple[int, int]:
+    row = tx.one("select (select min(seq) from audit), (select max(seq) from audit)")
+    return (1, 0) if row is None or row[0] is None else (int(row[0]), int(row[1]))
+
+
+def delete_oldest(
+    tx: Transaction, *, at: float, keep: int = MAX_ENTRIES, before: int | None = None
+) -> int:
+    """Delete the oldest entries of a log that is too long, and seal them; return how many.
+
+    Nothing is deleted until a tenth too many are there, and not all at once: repeat it.
+
+    Args:
+        tx: The transaction to write in.
+        at: The time, in Unix seconds.
+        keep: How many entries stay.
+        before: Keep all entries from this number on; None: those alone that `keep` says.
+    """
+    tx.lock("audit")
+    first, last = _ends(tx)
+    if not is_too_long(tx, keep):
+        return 0
+    through = min(last - keep, first - 1 + DELETED_AT_ONCE)
+    through = through if before is None else min(through, before - 1)
+    sealed = tx.one("select hash from audit where seq = ?", through)
+    if through < first or sealed is None:
+        return 0
+    about = {"actor": "server", "action": CHECKPOINT, "fleet": "", "subject": "audit log"}
+    append(tx, at=at, **about, **checkpoint_detail(through, sealed[0]))
+    return tx.run("delete from audit where seq <= ?", through)
 
 
 def verify(tx: Transaction) -> int:
-    """Verify the whole chain; return its length, or raise where it is broken."""
+    """Verify the whole chain; return the number of its last entry, or raise where it breaks."""
     length = 0
     try:
         for entry in verify_chain(_all_entries(tx)):
@@ -131,6 +201,12 @@ class HeadFile:
         """Keep the head in a file; None: nowhere."""
         self._path = path
         self.problem: str | None = None  # what is missing, in words
+
+    @property
+    def must_stay(self) -> int | None:
+        """The number of the entry that the file names; None if it names none."""
+        known = self._read()
+        return None if known is None else known[0]
 
     def follow(self, tx: Transaction) -> None:
         """Compare the log with the head in the file, and write down the new one."""
@@ -172,6 +248,8 @@ def _missing(tx: Transaction, seq: int, sealed: str, *, length: int) -> str | No
     if seq > length:
         return f"found {length} entries, expected {seq} or more"
     row = (FIRST_HASH,) if seq == 0 else tx.one("select hash from audit where seq = ?", seq)
+    if row is None and seq > 0:
+        return f"entry {seq} is gone, which no server deletes while this file names it"
     if row is None or row[0] != sealed:
         return f"entry {max(seq, 0)} is not the one that was there before"
     return None

@@ -515,10 +515,11 @@ def enrol(tx: Transaction, invitation: str, fleet: str, device: str, now: float)
     _must_not_take_over(tx, invitation, fleet, device)
     token = new_token("device")
     tx.run(
-        "insert into devices (fleet, device, token_hash, enrolled) values (?, ?, ?, ?)"
+        "insert into devices (fleet, device, token_hash, enrolled, first_enrolled)"
+        " values (?, ?, ?, ?, ?)"
         " on conflict (fleet, device) do update set token_hash = excluded.token_hash,"
         " enrolled = excluded.enrolled, revoked = null",
-        *(fleet, device, hash_token(token), now),
+        *(fleet, device, hash_token(token), now, now),
     )
     return token
 
@@ -780,15 +781,17 @@ TOKEN_CACHE_S = 10.0  # after which it is looked up again whether a token still 
 MAX_CACHED_DEVICES = 10_000  # devices that are remembered
 DEVICE_BURST, DEVICE_REPORTS_PER_S = 5.0, 2.0  # of one device
 TOTAL_BURST, TOTAL_REPORTS_PER_S = 200.0, 200.0  # of all
+# Twice what a device may have stored at once, so that it can always send everything anew.
+PUSH_BURST, PUSHES_PER_MINUTE = 512.0, 120.0
 
 
-class TooManyReportsError(UnavailableError):
-    """More reports than are taken; `retry_s` says when the next will be."""
+class RateLimitError(UnavailableError):
+    """More requests than are taken; `retry_s` says when the next will be."""
 
 
 @dataclass
 class TokenBucket:
-    """A rate limit: `burst` reports at once, then `per_second`."""
+    """A rate limit: `burst` requests at once, then `per_second`."""
 
     burst: float
     per_second: float
@@ -796,13 +799,64 @@ class TokenBucket:
     at: float
 
     def take(self, now: float) -> float:
-        """Take room for one report; return the seconds until there is some, 0 if there was."""
+        """Take room for one request; return the seconds until there is some, 0 if there was."""
         self.room = min(self.burst, self.room + (now - self.at) * self.per_second)
         self.at = now
         if self.room < 1.0:
             return (1.0 - self.room) / self.per_second
         self.room -= 1.0
         return 0.0
+
+
+class DeviceRates:
+    """One rate limit for each device; those that were quiet longest are forgotten first."""
+
+    def __init__(self, burst: float, per_second: float, most: int = MAX_CACHED_DEVICES) -> None:
+        """Start with none."""
+        self._burst, self._per_second, self._most = burst, per_second, most
+        self._buckets: OrderedDict[Caller, TokenBucket] = OrderedDict()
+
+    def take(self, caller: Caller, now: float) -> float:
+        """Take room for one request of a device; return the seconds until there is some, or 0."""
+        bucket = self._buckets.setdefault(
+            caller, TokenBucket(self._burst, self._per_second, self._burst, now)
+        )
+        self._buckets.move_to_end(caller)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return bucket.take(now)
+
+
+class PushLimiter:
+    """How often each device pushes; any thread may call.
+
+    Args:
+        per_minute: Pushes of one device in a minute, over all its patterns and faults.
+        burst: Pushes at once, after a time without any.
+        clock: The time, in seconds.
+    """
+
+    def __init__(
+        self,
+        per_minute: float = PUSHES_PER_MINUTE,
+        burst: float = PUSH_BURST,
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Start with room for all."""
+        self._clock, self._lock = clock, Lock()
+        self._rates = DeviceRates(burst, per_minute / 60.0)
+        self._words = f"found more than {per_minute:g} pushes in a minute"
+
+    def admit(self, caller: Caller) -> None:
+        """Admit a push of a device, or raise with the time until the next one."""
+        with self._lock:
+            wait = self._rates.take(caller, self._clock())
+        if wait:
+            raise RateLimitError(
+                f"{self._words}: push less often, or raise --pushes-per-minute of the server",
+                retry_s=float(ceil(wait)),
+            )
 
 
 class ReportLimiter:
@@ -814,7 +868,7 @@ class ReportLimiter:
         """Start with an empty cache."""
         self._clock, self._most, self._lock = clock, most, Lock()
         self._known: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
-        self._buckets: OrderedDict[Caller, TokenBucket] = OrderedDict()
+        self._rates = DeviceRates(DEVICE_BURST, DEVICE_REPORTS_PER_S, most)
         self._all = TokenBucket(TOTAL_BURST, TOTAL_REPORTS_PER_S, TOTAL_BURST, clock())
         self.generation = 0  # rises with every `forget`
 
@@ -849,21 +903,12 @@ class ReportLimiter:
         """Admit a report of a device, or raise with the time until the next one."""
         with self._lock:
             now = self._clock()
-            wait = self._bucket(caller, now).take(now) or self._all.take(now)
+            wait = self._rates.take(caller, now) or self._all.take(now)
         if wait:
-            raise TooManyReportsError(
+            raise RateLimitError(
                 "found more reports than are taken: report as often as the last answer said",
                 retry_s=float(ceil(wait)),
             )
-
-    def _bucket(self, caller: Caller, now: float) -> TokenBucket:
-        bucket = self._buckets.setdefault(
-            caller, TokenBucket(DEVICE_BURST, DEVICE_REPORTS_PER_S, DEVICE_BURST, now)
-        )
-        self._buckets.move_to_end(caller)
-        if len(self._buckets) > self._most:
-            self._buckets.popitem(last=False)
-        return bucket
 
 
 class Connection(Protocol):

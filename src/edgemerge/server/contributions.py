@@ -450,18 +450,19 @@ def record_put(
     caller: Caller,
     now: float,
 ) -> None:
-    """Write into the audit log what a device sent; of contradictions only the first hundred."""
+    """Write into the audit log what a device sent; of contradictions a hundred at most."""
     new = received.contribution
     about = {"fleet": fleet, "subject": "/".join(map(str, new.key)), "action": action}
-    limited = action == "equivocation"
-    if limited and audit.count_entries(tx, **about) >= MAX_NOTED_CONTRADICTIONS:
-        return
     detail: dict[str, Any] = {
         "revision": new.revision,
         "samples": new.stats.count,
         "digest": received.digest,
     }
-    audit.append(tx, at=now, actor=caller.actor, **about, **detail)
+    if action == "equivocation":
+        most = MAX_NOTED_CONTRADICTIONS
+        audit.note_refusal(tx, most, at=now, actor=caller.actor, **about, **detail)
+    else:
+        audit.append(tx, at=now, actor=caller.actor, **about, **detail)
 
 
 def profile_bytes(projection: Projection) -> int:

@@ -27,7 +27,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.server import fleets
-from edgemerge.server.auth import AccountError, Caller, TooManyReportsError, find_caller
+from edgemerge.server.auth import AccountError, Caller, RateLimitError, find_caller
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
@@ -162,7 +162,7 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (IncompleteBodyError, 400),
     (DiskFullError, 507),
     (DatabaseDamagedError, 500),
-    (TooManyReportsError, 429),
+    (RateLimitError, 429),
     (UnavailableError, 503),
     (EdgemergeError, 422),
 )
@@ -175,7 +175,7 @@ PROBLEM_DESCRIPTIONS = {
     409: "It is there already, and different or newer.",
     413: "More bytes than allowed.",
     422: "What was sent cannot be used; the words say why.",
-    429: "More reports than are taken; report again after the given seconds.",
+    429: "More requests of this device than are taken; try again after the given seconds.",
     503: "Too much is under way; try again after the given seconds.",
     507: "The disk is full.",
 }

@@ -2,20 +2,25 @@
 
 `serve` opens the database and the port, `create_app` joins API and pages, `RequestMiddleware`
 counts requests and refuses more than fit, `HeadTimeoutProtocol` closes connections that send no
-complete request head in time.
+complete request head in time, `BoundedListener` keeps connections below the limit of descriptors.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import os
 import re
+import resource
 import signal
 import socket
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
+from math import inf
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any
@@ -35,7 +40,14 @@ from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
-from edgemerge.server.auth import TOKEN_CACHE_S, TOKEN_PREFIXES, Connection, new_token
+from edgemerge.server.audit import MAX_ENTRIES
+from edgemerge.server.auth import (
+    PUSHES_PER_MINUTE,
+    TOKEN_CACHE_S,
+    TOKEN_PREFIXES,
+    Connection,
+    new_token,
+)
 from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
@@ -55,7 +67,151 @@ from edgemerge.server.http import (
 from edgemerge.server.reports.model import KEPT_DAYS
 from edgemerge.server.service import Service
 
+log = logging.getLogger(__name__)
+
 REQUEST_HEAD_TIMEOUT_S = 20.0  # for the first line and the headers of a request
+MAX_CONNECTIONS = 8192  # however many descriptors the process may have
+RESERVED_DESCRIPTORS = 128  # for the database, files, and what the libraries open
+MIN_CONNECTIONS = 16
+CLOSED_AT_ONCE = 32  # connections, when there are too many
+ACCEPTED_AT_ONCE = 32  # connections, before requests of others go on
+ACCEPT_PAUSE_S = 0.5  # without any descriptor, not even a spare one; asyncio waits a second
+WARN_EVERY_S = 60.0
+
+
+class AcceptedSocket(socket.socket):
+    """One connection, which its listener counts until it is closed."""
+
+    listener: BoundedListener | None = None
+
+    def close(self) -> None:
+        """Close it, and count it no more."""
+        if self.listener is not None:
+            self.listener.forget(self)
+        super().close()
+
+
+class BoundedListener(socket.socket):
+    """A listening socket that makes room when there are too many connections.
+
+    Those go that have waited longest: for a first request (a TLS handshake counts as waiting), for
+    the next one, or for the other side to close. A connection with a request under way stays. So a
+    flood of idle connections cannot lock others out, and the process never runs out of descriptors,
+    of which asyncio would log thousands of errors each second.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Make a socket; see `socket.socket`."""
+        super().__init__(*args, **options)
+        self.max_connections = max_connections()
+        self._waiting: OrderedDict[int, AcceptedSocket] = OrderedDict()  # the longest first
+        self._busy: OrderedDict[int, AcceptedSocket] = OrderedDict()
+        self._closing: OrderedDict[int, AcceptedSocket] = OrderedDict()
+        self._spare = _spare_descriptor()
+        self._paused_until = self._warned_at = -inf
+        self._in_a_row = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; raise BlockingIOError if room is made for it first.
+
+        asyncio accepts thousands before it does anything else: some at a time are enough.
+        """
+        self._in_a_row = self._in_a_row % (ACCEPTED_AT_ONCE + 1) + 1
+        if self._in_a_row > ACCEPTED_AT_ONCE:
+            raise BlockingIOError(errno.EAGAIN, "others are waiting")
+        if monotonic() < self._paused_until:
+            raise BlockingIOError(errno.EAGAIN, "there are no descriptors")
+        if self.connections >= self.max_connections and self._make_room():
+            raise BlockingIOError(errno.EAGAIN, "there are too many connections")
+        try:
+            number, address = self._accept()  # type: ignore[attr-defined]  # of the C socket
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                if self._make_room():
+                    raise BlockingIOError(errno.EAGAIN, "there are no descriptors") from error
+                self._paused_until = monotonic() + ACCEPT_PAUSE_S
+            raise
+        found = AcceptedSocket(self.family, self.type, self.proto, fileno=number)
+        found.listener = self
+        self._waiting[number] = found
+        return found, address
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return sum(map(len, self._kinds))
+
+    @property
+    def _kinds(self) -> tuple[OrderedDict[int, AcceptedSocket], ...]:
+        return self._waiting, self._busy, self._closing
+
+    def mark(self, found: AcceptedSocket, *, busy: bool) -> None:
+        """Note whether a connection has a request under way."""
+        if found.fileno() not in self._closing:
+            self.forget(found)
+            (self._busy if busy else self._waiting)[found.fileno()] = found
+
+    def forget(self, found: AcceptedSocket) -> None:
+        """Count a connection no more."""
+        for kind in self._kinds:
+            if kind.get(found.fileno()) is found:
+                del kind[found.fileno()]
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+        super().close()
+
+    def _make_room(self) -> bool:
+        """Close some connections that wait, or refuse the next; return whether that was done."""
+        if monotonic() > self._warned_at + WARN_EVERY_S:
+            self._warned_at = monotonic()
+            values = {"open": self.connections, "most": self.max_connections}
+            log.warning("too many connections: idle ones are closed", extra={"values": values})
+        some = max(CLOSED_AT_ONCE - len(self._closing), 0)
+        for number, each in [*islice(self._waiting.items(), some)]:
+            self.forget(each)
+            self._closing[number] = each
+            with suppress(OSError):  # the other side may be gone already
+                each.shutdown(socket.SHUT_RDWR)  # its transport sees the end, and closes it
+        return bool(self._closing) or self._refuse()
+
+    def _refuse(self) -> bool:
+        """Accept and close one connection, by the spare descriptor if there is no other."""
+        if self._spare is not None:
+            os.close(self._spare)
+        try:
+            os.close(self._accept()[0])  # type: ignore[attr-defined]  # of the C socket
+        except OSError:
+            return False
+        finally:
+            self._spare = _spare_descriptor()
+        return True
+
+
+def _spare_descriptor() -> int | None:
+    try:
+        return os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def max_connections() -> int:
+    """Return how many connections the limit of descriptors has room for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - RESERVED_DESCRIPTORS
+    return max(min(allowed, MAX_CONNECTIONS), MIN_CONNECTIONS)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of descriptors to what the server can use, as far as that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + RESERVED_DESCRIPTORS
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class HeadTimeoutProtocol(H11Protocol):
@@ -95,6 +251,7 @@ class HeadTimeoutProtocol(H11Protocol):
         """Stop the timeout; uvicorn closes a connection on which no next request begins."""
         super().on_response_complete()
         self._stop_timer()
+        self._mark()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timeout."""
@@ -107,6 +264,7 @@ class HeadTimeoutProtocol(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             self._stop_timer()
+            self._mark()
         elif self._timer is None:
             self._timer = self.loop.call_later(self.head_timeout_s, self._close)
 
@@ -114,6 +272,13 @@ class HeadTimeoutProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _mark(self) -> None:
+        """Tell the listener whether there is a request under way."""
+        found = getattr(self.transport.get_extra_info("socket"), "_sock", None)
+        if isinstance(found, AcceptedSocket) and found.listener is not None:
+            is_busy = self.cycle is not None and not self.cycle.response_complete
+            found.listener.mark(found, busy=is_busy)
 
     def _close(self) -> None:
         if not self.transport.is_closing():
@@ -245,7 +410,6 @@ def _route_label(scope: Scope) -> str:
     return f"{mounted}{route.path}" if route is not None else "none"
 
 
-log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TOKEN_FILE_SUFFIX = ".operator-token"
 TLS_FILE_SUFFIX = ".tls.pem"
@@ -271,12 +435,15 @@ def serve(
     public_url: str | None = None,
     device_metrics: int = 0,
     audit_head_file: Path | None = None,
+    audit_entries: int = MAX_ENTRIES,
+    pushes_per_minute: float = PUSHES_PER_MINUTE,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment.
 
     Beyond this machine it serves https: with the certificate that is given, or else with one that
     it makes at its first start and keeps in `tls_file`.
     """
+    raise_descriptor_limit()
     certificate: ServerCertificate | None = None
     if tls_cert is not None:
         certificate = ServerCertificate(tls_cert, tls_key)
@@ -292,6 +459,8 @@ def serve(
         secrets_folder=secrets_folder,
         public_url=public_url,
         device_metrics=device_metrics,
+        audit_entries=audit_entries,
+        pushes_per_minute=pushes_per_minute,
     )
     try:
         token_file = operator_token_file or default_token_file(database)
@@ -307,6 +476,7 @@ def serve(
     config = uvicorn.Config(
         app,
         http=HeadTimeoutProtocol,
+        loop="asyncio",  # another loop would not ask our socket for connections
         log_config=None,
         access_log=False,
         server_header=False,
@@ -364,6 +534,7 @@ class Server(uvicorn.Server):
         """Look at the end of the audit log, and for another token in the file."""
         try:
             self._service.follow_audit_head()
+            self._service.bound_audit_log()
         except (EdgemergeError, OSError) as error:
             log.warning("could not look at the audit log", extra={"values": {"why": error}})
         before, self._token_stat = self._token_stat, _file_stat(self._token_file)
@@ -405,7 +576,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Listen on a port, or raise SettingError if it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # with the protocol named, asyncio turns Nagle's delay off: 4 ms for an answer instead of 44
-    found = socket.socket(family, proto=socket.IPPROTO_TCP)
+    found = BoundedListener(family, proto=socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from edgemerge.core.errors import EdgemergeError
-from edgemerge.server.auth import TooManyReportsError
+from edgemerge.server.auth import RateLimitError
 from edgemerge.server.db.base import Transaction, Writer
 from edgemerge.server.reports.history import (
     DeviceCondition,
@@ -169,8 +169,17 @@ class Metrics:
         try:
             yield
         except EdgemergeError as error:
-            many = isinstance(error, TooManyReportsError)
+            many = isinstance(error, RateLimitError)
             self.reports.labels("too many" if many else "refused").inc()
+            raise
+
+    @contextmanager
+    def refused_contributions(self) -> Iterator[None]:
+        """Count a contribution that is refused in the block."""
+        try:
+            yield
+        except EdgemergeError:
+            self.contributions.labels("refused").inc()
             raise
 
     def count_report(self, report: ReportRequest) -> None:

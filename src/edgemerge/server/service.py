@@ -17,10 +17,12 @@ from edgemerge.core.ledger import Key, Selection
 from edgemerge.server import audit, auth, contributions, faults, fleets, releases, totals
 from edgemerge.server.audit import Entry
 from edgemerge.server.auth import (
+    PUSHES_PER_MINUTE,
     Accounts,
     Caller,
     Connections,
     Device,
+    PushLimiter,
     ReportLimiter,
     Sessions,
 )
@@ -74,6 +76,8 @@ class Service:
         device_metrics: int = 0,
         certificate: ServerCertificate | None = None,
         audit_head_file: Path | None = None,
+        audit_entries: int = audit.MAX_ENTRIES,
+        pushes_per_minute: float = PUSHES_PER_MINUTE,
     ) -> None:
         """Start on a database that has its tables.
 
@@ -87,6 +91,8 @@ class Service:
             device_metrics: Of how many devices metrics name fleet and device; 0: of none.
             certificate: What the server shows to those who connect; None without TLS.
             audit_head_file: Where the head of the audit log is kept beside the database.
+            audit_entries: How many entries of the audit log are kept.
+            pushes_per_minute: How often one device may push.
         """
         self.database, self.clock, self.certificate = database, clock, certificate
         with database.reading() as tx:
@@ -108,6 +114,7 @@ class Service:
         self.report_limiter = ReportLimiter()
         self.connections = Connections()
         self.accounts = Accounts(database, self.writer, clock, self.connections)
+        self.push_limiter = PushLimiter(pushes_per_minute)
         self.choices = ChoiceService(
             database,
             self.writer,
@@ -144,12 +151,33 @@ class Service:
         self.sessions = Sessions(database, self.writer, clock)
         self._checked_at = -inf
         self._audit_head = audit.HeadFile(audit_head_file)
+        self._audit_entries = audit_entries
         self.follow_audit_head()
 
     def follow_audit_head(self) -> None:
         """Compare the audit log with what is known of it outside of the database."""
         with self.database.reading() as tx:
             self._audit_head.follow(tx)
+
+    def bound_audit_log(self) -> int:
+        """Delete the oldest entries of an audit log that is too long; return how many.
+
+        Nothing is deleted while something is missing, nor what the head file does not know yet.
+        """
+        if self.audit_problem is not None:
+            return 0
+        known, keep = self._audit_head.must_stay, self._audit_entries
+        with self.database.reading() as tx:
+            if not audit.is_too_long(tx, keep):
+                return 0
+        at = self.clock()
+        deleted = self.writer.write(
+            lambda tx: audit.delete_oldest(tx, at=at, keep=keep, before=known)
+        )
+        if deleted:
+            values = {"entries": deleted, "kept": keep}
+            log.info("deleted the oldest entries of the audit log", extra={"values": values})
+        return deleted
 
     @property
     def audit_problem(self) -> str | None:
@@ -363,6 +391,8 @@ class Service:
         """Forget what a device contributed, in all or one incarnation, as if it never had."""
         if not caller.is_person and caller.name != device:
             raise DeniedError(f"{caller.name} may drop its own contributions only")
+        if not caller.is_person:
+            self.push_limiter.admit(caller)  # it is in the audit log, as a push is
 
         def change(tx: Any) -> int:
             tx.lock(f"fleet {name}")

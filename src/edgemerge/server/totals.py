@@ -527,8 +527,8 @@ class PullService:
         def note(tx: Transaction) -> None:
             for key, why in refused.items():
                 about = {"fleet": fleet, "subject": "/".join(map(str, key)), "action": LEAVE_OUT}
-                if audit.count_entries(tx, **about) < MAX_NOTED_REFUSALS:
-                    audit.append(tx, at=at, actor="server", **about, receiver=receiver, why=why)
+                noted = {"receiver": receiver, "why": why}
+                audit.note_refusal(tx, MAX_NOTED_REFUSALS, at=at, actor="server", **about, **noted)
 
         with suppress(UnavailableError):  # then the page shows it, and the log does not
             self._writer.submit(note, fleet)

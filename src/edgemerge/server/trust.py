@@ -221,15 +221,12 @@ def _spans(
 
     It begins with the first enrolment: a device that enrols again has not begun anew.
     """
-    rows = tx.rows("select device, enrolled from devices where fleet = ?", fleet)
-    began = {device: float(at) for device, at in rows}
-    sql = "select subject, min(at) from audit where fleet = ? and action = 'enrol' group by subject"
-    for device, at in tx.rows(sql, fleet):
-        began[device] = min(float(at), began.get(device, float(at)))
+    sql = "select device, coalesce(first_enrolled, enrolled) from devices where fleet = ?"
+    began = dict(tx.rows(sql, fleet))
     last: dict[str, float] = {}
     for each in contributions:
         last[each.device] = max(each.received, last.get(each.device, each.received))
-    return {device: last[device] - began[device] for device in last if device in began}
+    return {device: last[device] - float(began[device]) for device in last if device in began}
 
 
 def _since(tx: Transaction, fleet: str, stored: StoredContribution, rules: Rules) -> float:

@@ -315,6 +315,15 @@ MIGRATIONS = (
             " slots {text} not null) {end}",
         ),
     ),
+    Migration(
+        16,
+        (  # the audit log, which says it too, does not keep its oldest entries
+            "alter table devices add column first_enrolled {real}",
+            "update devices set first_enrolled = coalesce((select min(a.at) from audit a"
+            " where a.fleet = devices.fleet and a.subject = devices.device"
+            " and a.action = 'enrol'), enrolled)",
+        ),
+    ),
 )
 
 
