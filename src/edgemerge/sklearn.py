@@ -68,7 +68,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     Args:
         n_hidden: Hidden values; None (the default) is 128, or 256 from 512 rows on if the range
-            is not given. If it is not, fewer rows than the hidden values asked for raise a warning.
+            is not given. If it is not, a `fit` of fewer rows than hidden values raises a warning.
         activation: Of the hidden layer: "cosine" (the default), "tanh" (that of earlier versions,
             with 128 hidden values), "sigmoid", "relu" or "identity".
         random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
@@ -106,19 +106,25 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
         """Learn rows (k, n), and nothing but them."""
+        rows = self._fit(X, sample_weight)
+        alone = self.low is None or self.high is None  # else others may have more rows to merge
+        n_hidden = self.detector_.projection.n_hidden
+        if alone and rows < n_hidden:
+            warn(
+                f"found {rows:g} rows for n_hidden={n_hidden}: scores are rough with fewer rows "
+                "than hidden values; learn more rows, or give a smaller n_hidden",
+                stacklevel=2,
+            )
+        return self
+
+    def _fit(self, X: ArrayLike, sample_weight: Weights) -> float:
+        """Learn rows, and return how many there were."""
         rows = validate_data(self, X, dtype=np.float64)
         weights = _weights(sample_weight, rows)
         share = None if self.contamination == "auto" else float(self.contamination)
         if share is not None and not 0.0 < share <= 0.5:
             raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
         must_be_rate(self.false_alarms)
-        alone = self.low is None or self.high is None  # else others may have more rows to merge
-        if alone and self.n_hidden is not None and weights.sum() < self.n_hidden:
-            warn(
-                f"found {weights.sum():g} rows for n_hidden={self.n_hidden}: scores are rough with "
-                "fewer rows than hidden values; leave n_hidden out, or lower it",
-                stacklevel=2,
-            )
         kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
         ranged = (_near(rows, kept), weights) if self.activation == "cosine" else (rows, kept)
         self._know(Stats.of(_projection(self, *ranged), rows, weights=kept))
@@ -126,12 +132,13 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         self._calibrate(scores_without_each(self.detector_, rows, kept), weights)
         if share is not None:
             self.offset_ = -upper_quantile(self.detector_.score(rows), weights, share)
-        return self
+        return float(weights.sum())
 
-    def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:
+    def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
         """Learn more rows; the first call fixes the range of the inputs, unless it is given."""
         if not hasattr(self, "detector_"):
-            return self.fit(X, y, sample_weight)
+            self._fit(X, sample_weight)
+            return self
         rows = _validated_rows(self, X)
         weights = _weights(sample_weight, rows)
         before = np.asarray(self.detector_.score(rows)) if self.detector_.ready else None

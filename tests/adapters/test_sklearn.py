@@ -256,7 +256,7 @@ def test_classes_must_be_named_first():
 
 def test_the_default_is_cosine_with_a_size_by_rows():
     X, _, _ = drawn(0, rows=600)
-    sizes = [OSELMDetector().fit(X[:k]).stats_.projection.n_hidden for k in (30, 500, 600)]
+    sizes = [OSELMDetector().partial_fit(X[:k]).stats_.projection.n_hidden for k in (30, 500, 600)]
     assert sizes == [128, 128, 256]  # 8 % of the rows are left out before they are counted
     old = OSELMDetector(activation="tanh").fit(X).stats_.projection
     assert (old.activation, old.n_hidden) == ("tanh", 128)
@@ -273,17 +273,27 @@ def test_with_a_given_range_the_projection_does_not_depend_on_the_rows():
 
 
 def test_fewer_rows_than_hidden_values_are_warned_of():
-    X, _, _ = drawn(0)
+    X, _, _ = drawn(0, rows=128)
     with pytest.warns(UserWarning, match="found 60 rows for n_hidden=61: scores are rough"):
-        OSELMDetector(n_hidden=61).fit(X)
-    OSELMDetector(n_hidden=61, low=-4.0, high=4.0).fit(X)  # may be merged with more: no warning
+        OSELMDetector(n_hidden=61).fit(X[:60])
+    with pytest.warns(UserWarning, match=r"found 127 rows for n_hidden=128.*a smaller n_hidden"):
+        OSELMDetector().fit(X[:127])
+    with pytest.warns(UserWarning, match="found 64 rows for n_hidden=128"):
+        OSELMDetector().fit(X, sample_weight=np.full(128, 0.5))
+    OSELMDetector().fit(X)
+
+
+def test_few_rows_of_which_more_may_come_are_not_warned_of():
+    X, _, _ = drawn(0)
+    OSELMDetector(n_hidden=61, low=-4.0, high=4.0).fit(X)  # may be merged
+    OSELMDetector().partial_fit(X).partial_fit(X)
 
 
 def test_wild_rows_do_not_widen_the_range_and_tails_do():
     X, _, _ = drawn(0, rows=50)  # too few to tell wild values by themselves
     X[0], X[1] = 1e4, X.max(0) + 0.5
-    wild, every = (OSELMDetector(robust=r).fit(X).stats_.projection for r in (True, False))
-    tails = OSELMDetector().fit(X[1:]).stats_.projection
+    wild, every = (OSELMDetector(robust=r).partial_fit(X).stats_.projection for r in (True, False))
+    tails = OSELMDetector().partial_fit(X[1:]).stats_.projection
     assert np.array_equal(tails.high, X[1])  # although the row is left out
     assert (np.asarray(wild.high) - X[1:].min(0) < 2.0 * np.ptp(X[1:], axis=0)).all()
     assert max(every.high) == 1e4

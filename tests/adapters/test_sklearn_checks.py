@@ -13,7 +13,10 @@ from edgemerge.sklearn import (
     WindowFeatures,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*scores are rough with fewer rows than hidden values"),
+]
 
 
 @parametrize_with_checks(

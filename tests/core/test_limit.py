@@ -263,6 +263,13 @@ def fed(limit, levels):
     return limit
 
 
+def asking(level, rate):
+    """Return a promised limit after a commissioning that asked for this one."""
+    limit = Limit(false_alarms=rate)
+    limit.start(np.full(100, level))
+    return limit
+
+
 def peaks(height, *, every, count, low=1.0):
     """Levels with a peak every few samples."""
     levels = np.full(count, low)
@@ -291,9 +298,9 @@ def test_a_provisional_limit_is_above_everything_counted_from_4_to_6(height, exp
 
 def test_a_promised_limit_lets_pass_what_was_promised_and_not_more():
     rng = np.random.default_rng(0)
-    ordinary, rare = rng.uniform(1.0, 4.0, 20_000), rng.uniform(7.0, 9.0, 20_000)
+    ordinary, rare = rng.uniform(1.0, 4.0, 20_000), rng.uniform(7.0, 8.8, 20_000)
     levels = np.where(rng.random(20_000) < 0.005, rare, ordinary)
-    often, seldom = (fed(Limit(false_alarms=rate), levels) for rate in (0.1, 0.0001))
+    often, seldom = (fed(asking(6.0, rate), levels) for rate in (0.1, 0.0001))
     assert often.kind == seldom.kind == "promised"
     assert often.value < 4.0
     assert seldom.value > 8.5
@@ -306,7 +313,7 @@ def test_a_promised_limit_is_three_at_least():
 
 def test_a_limit_that_is_settled_rises_by_half_at_most_when_a_fault_creeps_in():
     rate = 0.05
-    limit = fed(Limit(false_alarms=rate), peaks(4.0, every=4, count=int(SETTLED / rate) + 128))
+    limit = fed(asking(5.0, rate), peaks(4.0, every=4, count=int(SETTLED / rate) + 128))
     settled = limit.settled
     assert limit.value == settled == pytest.approx(4.0, rel=0.05)
     for height in np.geomspace(4.0, 400.0, 100):
@@ -316,9 +323,70 @@ def test_a_limit_that_is_settled_rises_by_half_at_most_when_a_fault_creeps_in():
     assert limit.settled == settled
 
 
+def with_short_episodes(limit, height, *, calm=100, times=40):
+    """Count calm samples, and again and again a short episode, as of a fault that flickers."""
+    for _ in range(times):
+        fed(limit, np.ones(calm))
+        for before in (1.0, height, height):
+            limit.count(before, height, inside=True)
+        limit.close()
+    return limit
+
+
+@pytest.mark.parametrize(("began", "highest"), [(2.0, 6.0), (5.0, 7.5), (50.0, 9.0)])
+def test_a_fault_that_comes_and_goes_does_not_carry_a_limit_along_before_it_has_settled(
+    began, highest
+):
+    limit = with_short_episodes(asking(began, 0.001), 800.0)
+    assert limit.seen * 0.001 < SETTLED
+    assert limit.value == pytest.approx(highest)
+    assert limit.wanted > 800.0
+    assert limit.kind == "bounded"  # the promise is not kept, and the status says so
+    again = Limit(false_alarms=0.001)
+    again.resume(limit.state())
+    assert (again.kind, again.value, again.wanted) == ("bounded", limit.value, limit.wanted)
+
+
+def test_a_bounded_limit_keeps_its_promise_again_when_the_episodes_have_ended():
+    limit = with_short_episodes(asking(4.0, 0.05), 800.0, calm=10)
+    assert limit.kind == "bounded"
+    fed(limit, np.ones(int(3 * GENERATION / 0.05)))
+    assert (limit.kind, limit.value, limit.wanted) == ("promised", MIN_LIMIT, MIN_LIMIT)
+
+
+def test_a_limit_that_an_earlier_version_let_rise_falls_to_its_bound():
+    limit = asking(4.0, 0.001)
+    old = limit.state() | {"value": 827.0, "settled": 827.0}
+    del old["wanted"]
+    again = Limit(false_alarms=0.001)
+    again.resume(old)
+    assert again.value == MAX_RISE * 4.0
+
+
+@given(
+    st.floats(0.001, 0.4),
+    st.floats(0.1, 100.0),
+    st.lists(st.tuples(st.floats(0.1, 1e6), st.integers(1, 80), st.booleans()), max_size=30),
+)
+def test_no_promised_limit_exceeds_what_commissioning_asked_for_by_more_than_half(
+    rate, began, runs
+):
+    limit, before = asking(began, rate), 0.0
+    for level, length, inside in runs:
+        for _ in range(length):
+            limit.count(before, level, inside=inside)
+            before = level
+        if inside:
+            limit.close()
+        assert limit.value <= MAX_RISE * limit.fixed <= MAX_RISE**2 * FIXED_LIMIT
+        promising = limit.kind in ("promised", "bounded")
+        assert promising == (limit.settled is not None)
+        assert (limit.kind == "bounded") == (promising and limit.wanted > limit.value)
+
+
 def test_a_settled_limit_falls_when_scores_fall_since_old_counts_are_let_go():
     rate = 0.05
-    limit = fed(Limit(false_alarms=rate), peaks(8.0, every=4, count=1000))
+    limit = fed(asking(6.0, rate), peaks(8.0, every=4, count=1000))
     assert limit.value > 7.5
     fed(limit, peaks(4.0, every=4, count=int(3 * GENERATION / rate)))
     assert limit.value < 4.5

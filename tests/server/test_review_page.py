@@ -101,6 +101,10 @@ def test_everything_is_shown(world, operator):
         ({"limit": {"value": 3.25, "kind": "promised", "missing": 0}}, "3.25, promised, from"),
         ({"limit": {"value": 4.0, "kind": "fixed", "missing": 0}}, "Limit 4, fixed "),
         (
+            {"limit": {"value": 9.0, "kind": "bounded", "missing": 0}},
+            "Limit 9, as high as it may rise; there are more episodes than promised, review them",
+        ),
+        (
             {"limit": {"value": 4.0, "kind": "provisional"}},
             "the rate of samples is not known yet",
         ),

@@ -314,10 +314,12 @@ def _banks(sifts: Sequence[bool], *layers: tuple[str, int, float, Sequence[int]]
 PAIR_BANKS = _banks(
     [False],
     ("identity", 64, 1.0, (4, 8)),
-    ("identity", 128, 1.0, (1, 2)),
+    ("identity", 128, 1.0, (1, 2, 4, 8)),
+    ("identity", 256, 1.0, (1, 8)),
     ("cosine", 128, 0.5, (4, 8)),
     ("cosine", 256, 0.25, (4,)),
     ("cosine", 256, 0.5, (8,)),
+    ("cosine", 256, 1.0, (8,)),
 )
 FLEET_BANKS = _banks(
     [False, True],

@@ -41,7 +41,7 @@ FIXED_LIMIT = 4.0  # four times the usual squared error
 FIRST_RATE = 0.02  # of the samples of commissioning, held out: so many may be above the limit
 MIN_LIMIT = 3.0  # a promised limit is never lower: calm data would make it nervous
 SETTLED = 8.0  # promised alarms' worth of samples after which a promised limit is settled
-MAX_RISE = 1.5  # a promised limit never rises above so many times the settled one
+MAX_RISE = 1.5  # a promised limit is at most so many times the first one, and the settled one
 RENEW_EVERY = 64  # counted samples
 GENERATION = 16  # promised alarms' worth of samples after which older counts are let go
 SHORT_EPISODE = 30  # samples; longer episodes may be faults, and are not counted as false
@@ -246,8 +246,9 @@ class Limit:
 
     A promised limit counts the levels of samples that nothing speaks against: outside episodes,
     and inside those that end soon. So it neither feeds on its own rejections nor follows a fault.
-    It is 3 at least, and once settled it rises by half at most. While there are too few counts it
-    is above everything counted so far, from 4 to 6.
+    It is 3 at least, and at most half above what commissioning asked for, so 6 to 9: short
+    episodes may be of a fault that comes and goes. Once settled it rises by half at most. While
+    there are too few counts it is above everything counted so far, from 4 to 6.
     """
 
     def __init__(self, limit: float | None = None, false_alarms: str | float | None = None) -> None:
@@ -261,6 +262,7 @@ class Limit:
         self.started = FIXED_LIMIT  # what commissioning asked for
         self.value = self.fixed
         self.settled: float | None = None  # later promised limits may not exceed it by much
+        self.wanted = 0.0  # the limit that would keep the promise, however high
         self.seen = 0  # samples counted, also those let go
         self.interval_s: float | None = None  # between two samples, as seen
         self.older, self.newer = Counts(), Counts()
@@ -273,11 +275,18 @@ class Limit:
         return self.started if self.given is None else self.given
 
     @property
-    def kind(self) -> Literal["fixed", "promised", "provisional"]:
-        """Which limit holds: fixed, promised, or provisional (4 to 6) while counts are too few."""
+    def kind(self) -> Literal["fixed", "promised", "provisional", "bounded"]:
+        """Which limit holds: fixed, promised, provisional, or bounded.
+
+        It is provisional, 4 to 6, while counts are too few, and bounded if the promise would need
+        a higher limit than it may rise to: there are more episodes than promised, and a person
+        should look at them.
+        """
         if self.promise is None:
             return "fixed"
-        return "provisional" if self.settled is None else "promised"
+        if self.settled is None:
+            return "provisional"
+        return "bounded" if self.wanted > self.value else "promised"
 
     @property
     def missing(self) -> int | None:
@@ -361,10 +370,11 @@ class Limit:
         if found is None:
             self.value = counts.provisional_limit(fixed=self.fixed)
             return
-        found = max(found, MIN_LIMIT)
+        self.wanted = max(found, MIN_LIMIT)
+        self.value = min(self.wanted, MAX_RISE * self.fixed)
         if self.settled is None or self.seen * rate < SETTLED:
-            self.settled = found
-        self.value = min(found, MAX_RISE * self.settled)
+            self.settled = self.value
+        self.value = min(self.value, MAX_RISE * self.settled)
         if self.newer.samples >= GENERATION / rate:
             self.older, self.newer = self.newer, Counts()
 
@@ -374,6 +384,7 @@ class Limit:
             "value": self.value,
             "started": self.started,
             "settled": self.settled,
+            "wanted": self.wanted,
             "seen": self.seen,
             "interval_s": self.interval_s,
             "older": self.older.state(),
@@ -392,7 +403,9 @@ class Limit:
         self.value = self.fixed
         if self.promise is not None:
             self.settled, self.seen = state["settled"], state["seen"]
-            self.value = self.value if state["value"] is None else state["value"]
+            self.wanted = state.get("wanted", 0.0)  # states of version 0.1 have none
+            if state["value"] is not None:  # version 0.1 did not bound it
+                self.value = min(state["value"], MAX_RISE * self.fixed)
 
 
 def _is_pair(votes: object) -> bool:

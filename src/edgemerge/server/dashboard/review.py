@@ -26,6 +26,7 @@ LIMIT_KINDS = {
     "fixed": "fixed",
     "promised": "promised, from the device's own scores",
     "provisional": "provisional, until the promised limit is known",
+    "bounded": "as high as it may rise; there are more episodes than promised, review them",
 }
 DECISION_WORDS = {
     "approve": "Approve",
