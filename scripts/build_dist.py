@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 VERSION: str = PROJECT["version"]
-EXTRAS = "server,postgres,mqtt"  # what requirements.txt and the Debian package have
+EXTRAS = "server,postgres,mqtt,opcua,modbus"  # what requirements.txt and the Debian package have
 NEEDED = {
     "edgemerge/py.typed",
     "edgemerge/embedded/edgemerge.h",

@@ -21,7 +21,7 @@ from edgemerge.agent.industrial import (
 )
 from edgemerge.agent.runner import make_source
 from edgemerge.cli import doctor
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import SettingError, install_command
 from tests.agent.plants import ModbusPlant, OpcUaPlant, event_loop, free_port, make_certificate
 from tests.cli.calls import call
 
@@ -296,9 +296,9 @@ def test_a_missing_extra_is_named_with_what_to_do(tmp_path, monkeypatch, extra, 
     monkeypatch.setitem(sys.modules, package, None)
     found = call("agent", config.file)
     assert found.exit_code == 1
-    assert f"{package} is not installed: pip install 'edgemerge[{extra}]'" in found.stderr
+    assert f"{package} is not installed: {install_command(extra)}" in found.stderr
     (finding,) = doctor.check_source(config)
-    assert (finding.level, f"edgemerge[{extra}]" in finding.words) == ("fail", True)
+    assert (finding.level, install_command(extra) in finding.words) == ("fail", True)
 
 
 def test_requests_cover_registers_without_gaps_and_within_the_limit():

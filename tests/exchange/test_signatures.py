@@ -109,7 +109,7 @@ def test_without_the_package_it_works_unsigned_and_says_so(tmp_path, monkeypatch
     signature = SigningKey(bytes(32)).sign(DATA)
     monkeypatch.setattr(signatures, "CAN_SIGN", False)
     assert SigningKey.own(tmp_path / "key") is None
-    assert "install edgemerge[tls]" in caplog.text
+    assert "install the extra tls of edgemerge" in caplog.text
     known = KnownKeys()
     known.check("a", DATA, signature)
     known.check("a", DATA, None)

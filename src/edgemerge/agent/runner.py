@@ -664,7 +664,7 @@ def _run_one(
         if held.refused:  # the device's own file may have changed, so look at it again
             held = replace(held, seen=0, refused="")
         if memory is None:
-            held = fetch_configuration(own, stop, needed=shared is None) or held
+            held = fetch_configuration(own, stop, tell, needed=shared is None) or held
         shared = shared or fetch_projection(exchange, stop, tell)
         if shared is None:
             return Ending(0)
@@ -684,11 +684,13 @@ def _run_one(
         return _run(config, agent, stop, clocks, ends, tell)
 
 
-def fetch_configuration(config: Config, stop: Event, *, needed: bool) -> FleetConfiguration | None:
+def fetch_configuration(
+    config: Config, stop: Event, tell: Callable[[str], None] = notify, *, needed: bool
+) -> FleetConfiguration | None:
     """Fetch the fleet's configuration before the first sample; None if there is none.
 
     Only then may it say what a sample is. With `needed` the server must be reached anyway, and is
-    asked until it answers; else once.
+    asked until it answers, while systemd is told WAITING; else once.
     """
     if config.exchange.kind != "http" or not config.report.follow:
         return None
@@ -706,6 +708,7 @@ def fetch_configuration(config: Config, stop: Event, *, needed: bool) -> FleetCo
                 )
                 if not needed:
                     return None
+                tell(WAITING)
                 stop.wait(backoff.next(retry_after_s=error.retry_s))
             except EdgemergeError:
                 return None  # an older server, or a device that has not enrolled
