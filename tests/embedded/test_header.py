@@ -329,6 +329,27 @@ def test_a_state_that_was_resumed_is_complete_before_the_next_sample(compiled):
     assert np.array_equal(answers.scores(len(Z)), before)
 
 
+def test_the_newest_of_two_whole_states_is_resumed_and_counts_what_fits(compiled):
+    p = projection("identity", grid_bits=16, low=-1.0, high=1.0)
+    X = np.full((150, N_INPUTS), 60.0)  # fills the sums within so many samples
+    device, other = compiled(p), compiled(p)
+    for part in (X[:5], X[5:10], X[10:15]):  # in one slot, the other, the first again
+        device.rows("L", part)
+        device.ask("W", 10**6)
+        device.ask("R")
+        device.ask("D")
+    device.rows("L", X[15:])
+    other.rows("L", X)
+    answers = device.answers()
+    for count in (5, 10, 15):
+        answers.take("<i4,<f4", 5)
+        assert (answers.error(), answers.error()) == (0, 0)
+        assert answers.digest()[1] == count
+    found = answers.take("<i4,<f4", 135)["f0"]
+    assert found.tolist() == other.answers().take("<i4,<f4", 150)["f0"][15:].tolist()
+    assert set(found.tolist()) == {0, FULL}
+
+
 def test_a_pattern_is_saved_with_the_state(compiled):
     p = projection()
     calm, odd, other = episodes()
