@@ -49,6 +49,8 @@ def test_all_commands_are_there():
         "export",
         "serve",
         "certificate",
+        "backup",
+        "restore",
         "fleet",
         "accounts",
         "enrol",

@@ -307,10 +307,12 @@ class Cohort:
                 Member(str(name), _key(agreement), _key(verification))
                 for name, agreement, verification in plain["members"]
             )
-            numbers = [plain[n] for n in ("words", "least", "keepers", "threshold", "neighbours")]
-            if any(type(number) is not int for number in numbers):
+            names = ("words", "least", "keepers", "threshold", "neighbours")
+            numbers = {name: plain[name] for name in names}
+            if any(type(number) is not int for number in numbers.values()):
                 raise TypeError("a number is expected")
-            return cls(str(plain["fleet"]), members, *numbers, tuple(map(str, plain["slots"])))
+            slots = tuple(map(str, plain["slots"]))
+            return cls(str(plain["fleet"]), members, slots=slots, **numbers)
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"this describes no cohort: {error}") from error
 
