@@ -35,7 +35,7 @@ from edgemerge.agent.features import Raw  # noqa: E402
 from edgemerge.agent.state import AgentState, StateFolder, StateSaver  # noqa: E402
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer  # noqa: E402
 from edgemerge.core.ledger import Selection  # noqa: E402
-from edgemerge.exchange.memory import MemoryExchange  # noqa: E402
+from edgemerge.exchange.protocol import MemoryExchange  # noqa: E402
 
 Array = NDArray[np.float64]
 N_INPUTS, N_HIDDEN = 32, 64

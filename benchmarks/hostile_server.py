@@ -43,8 +43,7 @@ from benchmarks.results import RESULTS, Row, save
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.ledger import Merged, Selection
-from edgemerge.exchange.audit import verify_chain
-from edgemerge.exchange.client import ServerClient
+from edgemerge.exchange.client import ServerClient, verify_chain
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.mqtt import MqttExchange
@@ -195,8 +194,9 @@ class Bystander:
             start = monotonic()
             try:
                 self._exchange.push(Contribution(self._name, stats, revision))
-                options = {"timeout_s": ANSWER_S}
-                with closing(Connection(self._target.url, self._target.token, **options)) as new:
+                target = self._target
+                connection = Connection(target.url, target.token, timeout_s=ANSWER_S)
+                with closing(connection) as new:
                     answers = [new.ask("GET", path).status for path in ("/healthz", "/metrics")]
                 self.answered += 1 + answers.count(200)
                 self.failed += 2 - answers.count(200)

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from edgemerge.core.stats import Stats, elm
     from edgemerge.exchange.folder import FolderExchange
     from edgemerge.exchange.http import HttpExchange
-    from edgemerge.exchange.memory import MemoryExchange
     from edgemerge.exchange.mqtt import MqttExchange
     from edgemerge.exchange.peer import PeerExchange
+    from edgemerge.exchange.protocol import MemoryExchange
     from edgemerge.files import load, save
     from edgemerge.wire.admission import admit
     from edgemerge.wire.codec import decode, encode
@@ -147,7 +147,7 @@ _NAMES = {
     "core.limit": ("Threshold",),
     "exchange.folder": ("FolderExchange",),
     "exchange.http": ("HttpExchange",),
-    "exchange.memory": ("MemoryExchange",),
+    "exchange.protocol": ("MemoryExchange",),
     "exchange.mqtt": ("MqttExchange",),
     "exchange.peer": ("PeerExchange",),
     "files": ("load", "save"),

@@ -20,7 +20,7 @@ from edgemerge.agent.state import AgentState, merged_digest, state_from_bytes, s
 from edgemerge.agent.sync import MAX_PLANS
 from edgemerge.core.ledger import Merged, MergedPart, Selection
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
 from edgemerge.wire.state import to_bytes
 from tests.agent.agents import PATIENCE_S, Running, configured, shared, stream, write_rows

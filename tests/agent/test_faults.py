@@ -14,7 +14,7 @@ from edgemerge.agent.faults import FaultSharing, exchange_faults
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.core import faults as rules
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from tests.agent.agents import Running, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 

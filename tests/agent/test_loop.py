@@ -20,7 +20,7 @@ from edgemerge.agent.state import StateFolder
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from tests.agent.agents import (
     Listener,
     Running,

@@ -12,7 +12,7 @@ from edgemerge.agent.sync import release_again
 from edgemerge.core.errors import DeniedError, UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.server.backup import backup, restore
 from tests.agent.agents import shared, stream
 from tests.agent.test_syncing import devices  # noqa: F401 - a fixture

@@ -20,7 +20,7 @@ from edgemerge.agent.state import AgentState, own_stats, state_from_bytes, state
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import DeniedError, RejectedError, StaleError, UnavailableError
 from edgemerge.core.ledger import MAX_PATTERNS, Merged, Selection
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
 from tests.agent.agents import shared, stream, wait_until
 

@@ -12,14 +12,13 @@ from edgemerge.agent.config import SyncConfig, read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.runner import run
 from edgemerge.agent.state import AgentState
-from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
-from edgemerge.agent.trust import DECISIONS_FILE, PeerDecisions
+from edgemerge.agent.sync import DECISIONS_FILE, Clocks, PeerDecisions, SharingPolicy, Synchronizer
 from edgemerge.cli import main
 from edgemerge.core.errors import SettingError
 from edgemerge.core.ledger import Merged
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
 from tests.agent.agents import Running, configured, shared, stream, wait_until, write_rows
 
@@ -204,7 +203,7 @@ def test_what_cannot_be_decided_says_why(make, command, words):
 
 
 def test_decisions_have_a_limit(make, monkeypatch):
-    monkeypatch.setattr("edgemerge.agent.trust.MAX_DECISIONS", 1)
+    monkeypatch.setattr("edgemerge.agent.sync.MAX_DECISIONS", 1)
     device = make("person")
     device.sync()
     device.decide("approve", "pump-2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange.audit import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
+from edgemerge.exchange.client import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
 from tests.cli.calls import call, failure
 
 CONFIG = """

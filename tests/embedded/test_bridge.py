@@ -38,7 +38,7 @@ from edgemerge.embedded.bridge import (
 from edgemerge.exchange.client import ReportClient
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from tests.cli.calls import call
 from tests.services.hub import running
 
@@ -566,10 +566,10 @@ def test_a_connection_that_cannot_be_accepted_does_not_end_the_bridge(caplog):
     assert caplog.text.count("Too many open files") == 2
 
 
-def test_an_error_that_nobody_expected_ends_a_session_and_not_its_line(caplog):
+def test_an_error_that_nobody_expected_ends_a_session_and_not_its_line(caplog, monkeypatch):
     fleet = Fleet()
     session = fleet.session()
-    fleet.pull = lambda *_, **__: 1 / 0
+    monkeypatch.setattr(fleet, "pull", lambda *_, **__: 1 / 0)
     assert read_frame(session.answer(b"T", b"")) == refusal(Status.LATER)
     assert "division by zero" in caplog.text
 

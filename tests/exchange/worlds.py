@@ -7,9 +7,9 @@ from itertools import count
 from edgemerge import Projection
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.memory import MemoryExchange
 from edgemerge.exchange.mqtt import MqttExchange
 from edgemerge.exchange.peer import PeerExchange
+from edgemerge.exchange.protocol import MemoryExchange
 
 SHARED = Projection(n_inputs=6, n_hidden=8, seed=7, low=-1.0, high=2.0)
 TOKEN = "a-token-that-peers-share"

@@ -10,7 +10,7 @@ from edgemerge import Contribution, Stats, decode, encode
 from edgemerge.core.errors import FormatError
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
-from edgemerge.exchange.memory import MemoryExchange
+from edgemerge.exchange.protocol import MemoryExchange
 from tests.core.test_faults import sums
 from tests.watched import SHARED
 

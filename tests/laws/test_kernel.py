@@ -391,7 +391,8 @@ def test_single_samples_of_a_bank_have_the_scores_of_rows(activation):
     scores = []
     taken, _ = kernel.MODULE.tally()
     for at, x in enumerate(X):
-        scores.append((bank.score(x), bank.score(np.array([x, x]))[0]))  # rows are NumPy's
+        by_rows = np.ravel(bank.score(np.array([x, x])))[0]  # with NumPy
+        scores.append((bank.score(x), by_rows))
         bank.learn(x)
         if at == 200:
             bank.adopt(Stats.of(projection, X[:50] + 0.1))
@@ -412,7 +413,7 @@ def test_what_a_bank_learns_or_adopts_counts_for_its_next_score():
     detector.learn(np.tile(x, (50, 1)))
     assert bank.score(x) < 0.9 * first
     detector.adopt(Stats.of(projection, X[:100] * 1.2))
-    assert bank.score(x) == pytest.approx(bank.score(np.array([x, x]))[0], rel=SCORES)
+    assert bank.score(x) == pytest.approx(np.ravel(bank.score(np.array([x, x])))[0], rel=SCORES)
     told = Bank(projection, reject_above=None)
     told.adopt(Stats.of(projection, X[:100]))
     before = told.score(x)

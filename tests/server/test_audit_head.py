@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from edgemerge.exchange.audit import FIRST_HASH
+from edgemerge.exchange.client import FIRST_HASH
 from edgemerge.server import audit
 from edgemerge.server.audit import HeadFile
 from edgemerge.server.db.base import DatabaseDamagedError

@@ -10,7 +10,6 @@ from edgemerge import Contribution, Stats
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.core.similarity import LevelCheck
-from edgemerge.server import level_checks
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
@@ -110,14 +109,14 @@ def test_each_pair_is_read_and_checked_once(world, monkeypatch):
 
 def test_a_pull_that_has_much_to_check_goes_on_where_it_ended(world, monkeypatch):
     times = iter([0.0, 0.0, 11.0, 11.0, 11.0, 11.0])
-    monkeypatch.setattr(level_checks, "monotonic", lambda: next(times))
+    monkeypatch.setattr("edgemerge.server.trust.monotonic", lambda: next(times))
     with pytest.raises(UnavailableError, match="much to check"):
         world.told(ME)
     assert devices(world.told(ME)) == ["pump-2", "pump-3"]
 
 
 def test_pairs_that_were_not_asked_for_longest_are_forgotten(world, monkeypatch):
-    monkeypatch.setattr(level_checks, "MAX_REMEMBERED", 1)
+    monkeypatch.setattr("edgemerge.server.trust.MAX_REMEMBERED", 1)
     world.put(noise("pump-9"))
     assert devices(world.told(ME)) == devices(world.told(ME)) == ["pump-2", "pump-3"]
     assert len(world.service.pull_service.checks._reasons) == 1

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from edgemerge.core.errors import SettingError
-from edgemerge.server.dashboard import merge_view
+from edgemerge.server.dashboard import merge as merge_view
 from tests.server.merge_site import FLEET, KINDS, MERGE, ROOT, filled, push, serving
 from tests.server.signing_in import Operator, Page
 

@@ -8,8 +8,8 @@ import pytest
 
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
 from edgemerge.server.choices.rules import Choice
-from edgemerge.server.dashboard import merge_view
-from edgemerge.server.dashboard.merge_view import (
+from edgemerge.server.dashboard import merge as merge_view
+from edgemerge.server.dashboard.merge import (
     MAX_PREVIEW_ROWS,
     choice_views,
     describe_adoption,

@@ -26,7 +26,6 @@ FEW = 10  # samples: a device with so few judges nothing
 @pytest.fixture
 def world(tmp_path):
     made = World(f"sqlite:///{tmp_path / 'fleets.db'}", **TOTALS)
-    made.rng = generator(0)
     yield made
     made.close()
 

@@ -312,8 +312,8 @@ def test_without_a_descriptor_the_spare_one_refuses(monkeypatch):
 
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be(monkeypatch):
     limits = [(1024, 1_048_576)]
-    monkeypatch.setattr(main.resource, "getrlimit", lambda _which: limits[-1])
-    monkeypatch.setattr(main.resource, "setrlimit", lambda _which, both: limits.append(both))
+    monkeypatch.setattr("resource.getrlimit", lambda _which: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", lambda _which, both: limits.append(both))
     main.raise_descriptor_limit()
     assert limits[-1] == (8320, 1_048_576)
     assert main.max_connections() == 8192

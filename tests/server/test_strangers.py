@@ -192,8 +192,8 @@ def heard():
 def test_no_token_is_logged_stored_or_told_to_anybody_else(heard, tmp_path):
     with world(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
         told = [made.ask(route, who) for route, callers in REFUSED.items() for who in callers]
-        pages = ("/fleets/mine", "/fleets/mine/devices", "/audit", "/status", "/metrics")
-        pages = (*pages, "/accounts")
+        lists = ("/fleets/mine", "/fleets/mine/devices", "/audit", "/status", "/metrics")
+        pages = (*lists, "/accounts")
         told += [ask(made.here, "GET", page, token=made.here.token) for page in pages]
         wall = ask(made.here, "GET", wall_path(made.tokens["a wall link"]))
         assert wall.status == 200  # it names its own stream

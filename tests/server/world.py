@@ -1,5 +1,7 @@
 """A service on a database, and beside it the plain dictionary that it must agree with."""
 
+from typing import Any
+
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats, decode, encode
@@ -28,7 +30,10 @@ class World:
     """What was pushed, kept twice: in the service, and as it should be."""
 
     def __init__(self, url, **settings):
-        self.url, self.now = url, 1000.0
+        self.url, self.now, self.rng = url, 1000.0, np.random.default_rng(0)
+        self.app: Any = None  # of tests of pages, as are the next two
+        self.people: dict[str, str] = {}
+        self.walls: dict[str, str] = {}
         self.service = Service(connect(url), clock=lambda: self.now)
         self.operator_token = new_token("operator")
         self.service.add_operator(self.operator_token, "root")

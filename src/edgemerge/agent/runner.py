@@ -79,8 +79,7 @@ from edgemerge.agent.rows import (
 from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
 from edgemerge.agent.state import AgentState, AppliedSettings, StateFolder, StateSaver
-from edgemerge.agent.sync import MS_PER_S, Clocks, SharingPolicy, Synchronizer
-from edgemerge.agent.trust import PeerDecisions
+from edgemerge.agent.sync import MS_PER_S, Clocks, PeerDecisions, SharingPolicy, Synchronizer
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import (

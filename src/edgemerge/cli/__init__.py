@@ -18,7 +18,7 @@ SECTIONS = {
         "serve": "edgemerge.cli.serve",
         **dict.fromkeys(("certificate", "backup", "restore"), "edgemerge.cli.serve"),
         "fleet": "edgemerge.cli.fleet",
-        "accounts": "edgemerge.cli.accounts",
+        "accounts": "edgemerge.cli.serve",
         "enrol": "edgemerge.cli.agent",
         "agent": "edgemerge.cli.agent",
         "sync": "edgemerge.cli.agent",

@@ -375,7 +375,7 @@ def find_state_folder(place: Path, device: str | None = None) -> Path:
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Agent's configuration to take URL, FLEET, DEVICE, --token-file and --ca-file from.",
 )
 @click.option(

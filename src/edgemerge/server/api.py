@@ -22,8 +22,7 @@ from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
-from edgemerge.exchange.audit import FIRST_HASH
-from edgemerge.exchange.client import MAX_DESIRED_BYTES
+from edgemerge.exchange.client import FIRST_HASH, MAX_DESIRED_BYTES
 from edgemerge.privacy.masking import Cohort
 from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.server.auth import KEEP, Account, Caller, Device, Issued

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange.audit import (
+from edgemerge.exchange.client import (
     CHECKPOINT,
     FIRST_HASH,
     checkpoint_detail,

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from edgemerge import __version__
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
-from edgemerge.exchange.audit import FIRST_HASH
+from edgemerge.exchange.client import FIRST_HASH
 from edgemerge.files import sync_folder, write_atomically
 from edgemerge.server import audit
 from edgemerge.server.db.base import (

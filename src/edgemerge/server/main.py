@@ -277,7 +277,8 @@ class HeadTimeoutProtocol(H11Protocol):
         """Tell the listener whether there is a request under way."""
         found = getattr(self.transport.get_extra_info("socket"), "_sock", None)
         if isinstance(found, AcceptedSocket) and found.listener is not None:
-            is_busy = self.cycle is not None and not self.cycle.response_complete
+            cycle: Any = self.cycle  # None before the first request
+            is_busy = cycle is not None and not cycle.response_complete
             found.listener.mark(found, busy=is_busy)
 
     def _close(self) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -182,11 +183,10 @@ class MaskedService:
             members = _members(tx, fleet)
             n_cohorts = max(1, -(-len(members) // size))
             words = len(slots) * words_length(agreed.projection)
-            numbers = {"least": least, "missing": missing, "colluding": colluding}
-            made = [
-                Cohort.of(fleet, members[i::n_cohorts], words, slots=slots, **numbers)
-                for i in range(n_cohorts)
-            ]
+            make = partial(
+                Cohort.of, slots=slots, least=least, missing=missing, colluding=colluding
+            )
+            made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()
             self._end_cohorts(tx, fleet, now)
             first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)

@@ -39,8 +39,7 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.level_checks import LevelChecks, Refusals
-from edgemerge.server.trust import TrustChecks, Waiting
+from edgemerge.server.trust import LevelChecks, Refusals, TrustChecks, Waiting
 from edgemerge.wire.codec import decode, encode
 
 Parts = dict[int, Stats]

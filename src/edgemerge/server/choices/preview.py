@@ -39,7 +39,6 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.level_checks import LevelChecks
 from edgemerge.server.releases import (
     Release,
     given_releases,
@@ -55,7 +54,7 @@ from edgemerge.server.totals import (
     select,
     shareable_groups,
 )
-from edgemerge.server.trust import Waiting
+from edgemerge.server.trust import LevelChecks, Waiting
 
 ContributionsByPart = Mapping[int, Sequence[StoredContribution]]
 Sources = frozenset[str] | None  # sources; None: all

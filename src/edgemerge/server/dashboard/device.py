@@ -51,7 +51,6 @@ from edgemerge.server.http import (
     scores_csv,
     validation_message,
 )
-from edgemerge.server.level_checks import Refusals
 from edgemerge.server.releases import current_revisions
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
@@ -71,6 +70,7 @@ from edgemerge.server.settings import (
     settings_state,
     versions_of,
 )
+from edgemerge.server.trust import Refusals
 
 SHOWN_VERSIONS = 5
 

@@ -21,7 +21,7 @@ from edgemerge.server import fleets
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard.fleet_table import DeviceRow
 from edgemerge.server.dashboard.formatting import duration, score, times_usual
-from edgemerge.server.dashboard.merge_view import parse_number
+from edgemerge.server.dashboard.merge import parse_number
 from edgemerge.server.dashboard.pages import TEMPLATES, render_page
 from edgemerge.server.dashboard.review import ReviewView, read_review
 from edgemerge.server.dashboard.sign_in import Form, FormDep, FormSession, PageSession

@@ -26,7 +26,7 @@ from edgemerge.server.dashboard.fleet_table import (
     matches,
     sort_rows,
 )
-from edgemerge.server.dashboard.merge_view import count_waiting
+from edgemerge.server.dashboard.merge import count_waiting
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import (
     DataSession,

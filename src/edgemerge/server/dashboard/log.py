@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from edgemerge.server.audit import Entry
-from edgemerge.server.dashboard.merge_view import parse_number, search_text
+from edgemerge.server.dashboard.merge import parse_number, search_text
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import PageSession
 from edgemerge.server.http import Name, ServiceDep, run_in_thread
