@@ -75,7 +75,7 @@ class SigningKey:
         if not CAN_SIGN:
             logger.warning(
                 "contributions are not signed, so that others could send under this name: "
-                "install edgemerge[tls]"
+                "install the extra tls of edgemerge"
             )
             return None
         if not path.exists():
@@ -160,7 +160,7 @@ class KnownKeys:
         if found is None:
             raise OtherSenderError(
                 f"{device}: found no signature, expected that of its key {known}: "
-                f"install edgemerge[tls] on {device}"
+                f"install the extra tls of edgemerge on {device}"
             )
         raise OtherSenderError(
             f"{device}: found another key, expected {(known or '')[:16]}…: if it was replaced and "

@@ -67,7 +67,7 @@ def test_the_first_key_is_remembered_and_another_needs_a_command(tmp_path):
         with pytest.raises(OtherSenderError) as caught:
             reader.check("pump-3", DATA, second.sign(DATA))
         assert f"edgemerge keys {tmp_path} --accept pump-3={second.public}" in str(caught.value)
-        with pytest.raises(OtherSenderError, match=r"no signature.*install edgemerge\[tls\]"):
+        with pytest.raises(OtherSenderError, match=r"no signature.*install the extra tls"):
             reader.check("pump-3", DATA, None)
         with pytest.raises(RejectedError, match="does not fit"):
             reader.check("pump-5", DATA + b".", first.sign(DATA))
@@ -109,7 +109,7 @@ def test_without_the_package_it_works_unsigned_and_says_so(tmp_path, monkeypatch
     signature = SigningKey(bytes(32)).sign(DATA)
     monkeypatch.setattr(signatures, "CAN_SIGN", False)
     assert SigningKey.own(tmp_path / "key") is None
-    assert "install edgemerge[tls]" in caplog.text
+    assert "install the extra tls of edgemerge" in caplog.text
     known = KnownKeys()
     known.check("a", DATA, signature)
     known.check("a", DATA, None)

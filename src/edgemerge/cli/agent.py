@@ -326,7 +326,7 @@ def keys(place: Path, accepted: tuple[str, ...], *, device: str | None, as_json:
             raise CommandError(f'found --accept "{text}", expected DEVICE=KEY')
         known.accept(name, key)
     own = SigningKey.own(folder / KEY_FILE) if (folder / KEY_FILE).exists() else None
-    why = "it is made at the first exchange" if CAN_SIGN else "install edgemerge[tls]"
+    why = "it is made at the first exchange" if CAN_SIGN else "install the extra tls of edgemerge"
     found = known.all()
     if as_json:
         print_json({"own": own.public if own else None, "known": found})
