@@ -67,7 +67,7 @@ def test_the_first_key_is_remembered_and_another_needs_a_command(tmp_path):
         with pytest.raises(OtherSenderError) as caught:
             reader.check("pump-3", DATA, second.sign(DATA))
         assert f"edgemerge keys {tmp_path} --accept pump-3={second.public}" in str(caught.value)
-        with pytest.raises(OtherSenderError, match=r"no signature.*install edgemerge\[tls\]"):
+        with pytest.raises(OtherSenderError, match=r"no signature.*install the extra tls"):
             reader.check("pump-3", DATA, None)
         with pytest.raises(RejectedError, match="does not fit"):
             reader.check("pump-5", DATA + b".", first.sign(DATA))
