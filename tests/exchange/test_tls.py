@@ -191,7 +191,7 @@ def test_what_is_no_certificate_is_named(tmp_path):
 
 def test_without_cryptography_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(SettingError, match=r"install edgemerge\[tls\]"):
+    with pytest.raises(SettingError, match=r"pip install '\.\[tls\]'"):
         make_certificate()
 
 

@@ -445,7 +445,7 @@ def test_the_audit_log_tells_everything_and_cannot_be_changed_unseen(world):
     ]
     assert world.service.audit(None, 2, 1) == entries[2:3]
     with world.service.database.reading() as tx:
-        assert audit.verify(tx) == 6
+        assert audit.verify(tx) == 7
     for forged in (
         "update audit set actor = 'nobody' where seq = 4",
         "delete from audit where seq = 3",

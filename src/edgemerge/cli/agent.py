@@ -292,7 +292,9 @@ def _key(text: str) -> dict[str, Any]:
 
 @click.command(
     epilog=example(
-        "edgemerge keys pump-3.toml", f"edgemerge keys pump-3.toml --accept pump-9={'5f0c' * 16}"
+        "edgemerge keys pump-3.toml",
+        "edgemerge keys pump-3.toml --accept \\",
+        f"    pump-9={'5f0c' * 16}",
     )
 )
 @click.argument(

@@ -1327,7 +1327,7 @@ CONFIGURATION_COLUMNS = headings("version", "at", "by", "what", "comment")
 
 @click.command(
     epilog=example(
-        "edgemerge fleet configure pumps --file pumps.toml --comment 'fewer alarms at night'",
+        "edgemerge fleet configure pumps --file pumps.toml --comment night",
         "edgemerge fleet configure pumps --undo 3",
         "edgemerge fleet configure pumps --device pump-3 --file pump-3.toml",
     )

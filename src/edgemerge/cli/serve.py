@@ -182,11 +182,7 @@ def database_option(function: Any) -> Any:
     )(function)
 
 
-@click.command(
-    epilog=example(
-        "edgemerge backup --database /var/lib/edgemerge/hub.sqlite --out hub-2026-11-17.backup"
-    )
-)
+@click.command(epilog=example("edgemerge backup --database hub.sqlite --out hub.backup"))
 @database_option
 @click.option("--out", type=NEW_FILE, required=True, help="File to write; it is replaced at once.")
 @json_option
@@ -204,11 +200,7 @@ def backup(database: str, out: Path, *, as_json: bool) -> None:
     print_json(found) if as_json else print_fields(found)
 
 
-@click.command(
-    epilog=example(
-        "edgemerge restore hub-2026-11-17.backup --database /var/lib/edgemerge/hub.sqlite --replace"
-    )
-)
+@click.command(epilog=example("edgemerge restore hub.backup --database hub.sqlite --replace"))
 @click.argument("file", type=NEW_FILE)
 @database_option
 @click.option(
