@@ -117,7 +117,7 @@ def workshop(database: str) -> Iterator[Workshop]:
     made = Workshop(database)
     made.open()
     try:
-        made.here.operator.create_fleet(FLEET, SHARED)
+        made.here.operator.create_fleet(FLEET, SHARED, least=1)
         yield made
     finally:
         made.close()

@@ -57,7 +57,7 @@ def test_episodes_are_listed_with_what_carried_them(hub, fleet, report):
     assert hub.told("alarms", fleet, "--since", "2222-02-02T02:00") == []
     hub.fleet("review", fleet, PUMP, "acknowledge", "--episode", 1, "--comment", "the seal")
     shown = hub.fleet("alarms", fleet).stdout
-    assert "ended, acknowledged by operator" in shown
+    assert "ended, acknowledged by admin" in shown
     assert "(the seal)" in shown
 
 

@@ -95,7 +95,7 @@ def test_the_answer_to_a_report_names_the_revision(site):
 def test_only_the_device_itself_and_operators_read_it(site):
     answer = ask(site, "a", token=site.enrol(FLEET, "b"))
     assert answer.status_code == 403
-    assert "only a itself or an operator" in answer.json()["error"]
+    assert "only a itself or a person" in answer.json()["error"]
     assert ask(site, "a", token=site.enrol("open", "a")).status_code == 403
     assert ask(site, "nobody").status_code == 404
     assert ask(site, "a", fleet="nowhere").status_code == 404

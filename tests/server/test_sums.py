@@ -75,6 +75,7 @@ def test_whatever_is_pushed_replaced_and_dropped_the_total_is_that_of_what_is_th
             world.close()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_holds_on_both_databases(database_url, seed):
     rng, world = generator(seed), World(database_url)
