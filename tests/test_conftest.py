@@ -122,6 +122,7 @@ def drawn(said):
     return re.findall("drawn .*", said)
 
 
+@pytest.mark.long
 def test_the_same_examples_are_drawn_everywhere_unless_asked_for_others(said, tmp_path):
     only = ("-k", "drawn")
     assert len(drawn(said)) > 1

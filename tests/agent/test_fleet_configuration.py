@@ -266,6 +266,7 @@ def status(config):
     return send_command(config.state, "status", ASK_S)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_version_is_applied_without_a_restart_and_undone_by_one_command(hub, tmp_path):
     server, operator = hub

@@ -119,6 +119,7 @@ class Agent:
             assert told[index] == {(score, str(result.alarm), str(pattern))}
 
 
+@pytest.mark.long
 def test_killed_at_every_failpoint_it_counts_every_sample_once(tmp_path):
     agent = Agent(tmp_path)
     agent.exchange.push(PEER)

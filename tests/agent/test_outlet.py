@@ -139,6 +139,7 @@ def test_a_line_that_fails_does_not_keep_the_next_from_leaving():
     assert reader.told == b"kept\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("impatient",)])
 def test_a_slow_reader_gets_every_line_in_order_after_what_was_said_before(words):
@@ -150,6 +151,7 @@ def test_a_slow_reader_gets_every_line_in_order_after_what_was_said_before(words
     assert indices(told) == list(range(MANY))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_reader_who_sleeps_loses_lines_that_are_counted_and_hears_of_the_next():
     with Talk("-c", TALK) as talk:
@@ -188,6 +190,7 @@ def test_standard_output_that_was_closed_from_the_start_is_no_trouble():
     assert (told.stdout, told.stderr) == (b"", b"told\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "tail"])
 def test_an_agent_whom_nobody_reads_learns_everything_and_ends(tmp_path, kind):

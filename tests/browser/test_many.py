@@ -71,6 +71,7 @@ def report_all(shop, score):
         shop.here.service.history.take(FLEET, device, told, now)
 
 
+@pytest.mark.long
 def test_a_thousand_devices_are_shown_found_sorted_and_followed(shop, visit, capsys):
     enrol_many(shop)
     report_all(shop, 1.0)
@@ -119,6 +120,7 @@ def alarm_all(shop):
     shop.here.service.writer.write(change)
 
 
+@pytest.mark.long
 def test_a_thousand_open_episodes_of_a_thousand_devices(shop, visit, capsys):
     enrol_many(shop)
     report_all(shop, 1.0)

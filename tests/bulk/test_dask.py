@@ -45,6 +45,7 @@ def test_files_of_all_kinds_make_one_sum(client, tmp_path):
     assert len(done) == part.chunks > 20
 
 
+@pytest.mark.long
 def test_only_a_few_chunks_are_with_the_cluster_at_a_time(client):
     taken, done, most = [], [], 0
 

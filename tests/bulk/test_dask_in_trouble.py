@@ -17,6 +17,7 @@ HERE = "127.0.0.1:0"  # Dask's own port may be in use
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_changes_no_bit(client, tmp_path):
     pids = client.run(os.getpid)
     done = []
@@ -136,6 +137,7 @@ def test_an_error_that_is_not_ours_ends_the_work_with_advice(client):
         summed_up(client, [0], read=readers.broken, bad_chunks="skip")
 
 
+@pytest.mark.long
 def test_a_cluster_that_has_gone_is_told():
     from edgemerge.dask import local_client
 

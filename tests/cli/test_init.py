@@ -97,6 +97,7 @@ def test_options_answer_what_would_be_chosen(tmp_path, monkeypatch):
     assert list(config.projection.names or ())[:2] == ["Druck mean", "Druck std"]
 
 
+@pytest.mark.long
 def test_nothing_is_replaced_without_being_asked(tmp_path, monkeypatch):
     inits(tmp_path, monkeypatch, pump(tmp_path / "pump.csv"))
     before = (tmp_path / "pump.toml").read_text()
@@ -199,6 +200,7 @@ def results_of(path):
     return [json.loads(line)["alarm"] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_each_file_of_a_folder_is_a_device_and_one_command_runs_them_all(tmp_path, monkeypatch):
     hall(tmp_path / "hall", ["pump 1", "pump 2", "fan"])
     (tmp_path / "hall" / "notes.txt").write_text("not a table\n")
@@ -214,6 +216,7 @@ def test_each_file_of_a_folder_is_a_device_and_one_command_runs_them_all(tmp_pat
         assert sum(alarms[:600]) <= 30  # a short file, half of it for commissioning
 
 
+@pytest.mark.long
 def test_files_one_after_the_other_are_of_one_device_and_are_read_from_a_pipe(
     tmp_path, monkeypatch
 ):
@@ -249,6 +252,7 @@ def test_files_with_other_columns_are_left_out_and_told(tmp_path, monkeypatch):
     assert "found no table in empty" in failure(call("init", "empty"), ExitCode.REFUSED)
 
 
+@pytest.mark.long
 def test_rows_of_several_devices_in_one_file_become_devices(tmp_path, monkeypatch):
     hall(tmp_path / "hall", ["Pump 1", "Pump 2"])
     lines = ["time,machine,flow,current"]
@@ -300,6 +304,7 @@ def test_parquet_becomes_a_file_that_the_agent_reads(tmp_path, monkeypatch):
     assert len((tmp_path / "pump.csv").read_text().splitlines()) == 701  # replaced, not added to
 
 
+@pytest.mark.long
 def test_a_folder_of_parquet_files_is_read_in_both_ways(tmp_path, monkeypatch):
     source = hall(tmp_path / "csv", ["a", "b"], hours=1.0)
     (tmp_path / "hall").mkdir()

@@ -141,6 +141,7 @@ def refused(*words: object) -> str:
     return done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_without_permission_it_is_said_what_may_not_be_written_or_read(config, tmp_path):
     (tmp_path / "locked").mkdir()
     give_away(tmp_path / "locked", 0o755)

@@ -28,16 +28,9 @@ def starts_programs(page):
     return "\n$ edgemerge" in page.read_text(encoding="utf-8")
 
 
-def marks(page):
-    """The tutorial and what is quick belong to every run; the rest starts programs of its own."""
-    if "tutorial" in page.parts or not starts_programs(page):
-        return [pytest.mark.slow] if starts_programs(page) else []
-    return [pytest.mark.long]
-
-
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=marks(page)) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.long if starts_programs(page) else ()) for page in PAGES],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_examples_do_what_the_page_says(page):

@@ -102,6 +102,7 @@ def report(kills, scene, database):
     print(f"\n{told}, 0 lost")  # noqa: T201 - for who runs it with -s
 
 
+@pytest.mark.long
 def test_a_killed_server_has_lost_and_doubled_nothing(nest, tmp_path):
     database = str(tmp_path / "fleets.db")
     scene = Scene(nest, database, servers=1)

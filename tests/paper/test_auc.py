@@ -202,6 +202,7 @@ def test_the_map_marks_the_best_of_five_and_ours_where_it_is_better():
     }
 
 
+@pytest.mark.long
 @needs_data
 @pytest.mark.parametrize("dataset", ["har", "mnist"])
 def test_on_real_data_merging_helps_and_ours_more(dataset):

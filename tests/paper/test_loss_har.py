@@ -237,6 +237,7 @@ def test_without_bp_nn3_the_devices_are_drawn_alone():
     assert not right.lines
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif("EDGEMERGE_DATA" not in os.environ, reason=NO_DATA)
 def test_on_real_activities_the_paper_s_claims_hold():

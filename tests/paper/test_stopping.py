@@ -58,6 +58,7 @@ def stopped(folder: Path, number: int, *, everyone: bool = False) -> tuple[int, 
     return run.returncode, remarks
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path):
     folder = tmp_path / "killed"
     folder.mkdir()

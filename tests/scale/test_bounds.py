@@ -61,6 +61,7 @@ def test_the_formula_grows_like_the_square_root_of_the_devices_at_most():
     assert hundred - one <= 2 * (places + shelves) * Plan().stats_bytes
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ten_times_the_devices_take_no_more_memory():
     def peak(devices):

@@ -206,6 +206,7 @@ def test_a_database_of_a_newer_edgemerge_is_refused(database, database_url):
         connect(database_url)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_acknowledged_row_survives_killing_the_process(database_url):
     chance = random.Random(7)

@@ -650,6 +650,7 @@ site.close()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["server-after-notification", "server-before-commit"])
 def test_what_is_killed_at_any_moment_loses_nothing_and_repeats_one_message_at_most(
     tmp_path, place

@@ -133,6 +133,7 @@ def test_strangers_do_not_read_what_servers_count(site):
     browser.close()
 
 
+@pytest.mark.long
 def test_while_a_server_is_killed_devices_push_and_pull_without_an_error(site):
     exchange, done = site.exchange(FLEETS[2]), []
 

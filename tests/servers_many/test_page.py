@@ -17,6 +17,7 @@ PORTS = "8471 8472 8473 8474"
 ADDRESS = "postgresql://edgemerge@db.example/edgemerge"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_servers_of_the_page_start_and_get_ready(tmp_path, fresh_postgres_url):
     start, ready = (
