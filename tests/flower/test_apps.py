@@ -94,7 +94,8 @@ def test_a_ledger_of_another_kind_or_projection_is_refused(tmp_path):
 def test_sums_that_fall_are_refused_only_if_asked(tmp_path):
     settings = RUN | {"ledger": str(tmp_path / "ledger")}
     run(partitions(1), settings)
-    other = NearGrid({10: client_app(lambda _number, _parts: rows(5))}, {10: {"partition-id": 0}})
+    few = {10: {"partition-id": 0, "gate": 1}}
+    other = NearGrid({10: client_app(lambda _number, _parts: rows(5))}, few)
     with pytest.raises(EdgemergeError, match="since its last revision: without forgetting"):
         run(other, settings | {"no-forgetting": True})
     assert run(other, settings).total == Stats.of(SHARED, rows(5))
