@@ -12,7 +12,7 @@ from edgemerge.server import auth
 from tests.server.strangers import MINE, world
 from tests.server.wire import ask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # thousands of requests
 
 EXAMPLES = 5  # of each operation; what has limits is tried at them besides
 NAMES = {f"path.{word.strip('{}')}": name for word, name in MINE.items()}
