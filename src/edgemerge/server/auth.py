@@ -325,7 +325,7 @@ class Accounts:
             self._audit(tx, caller, "rotate account", name, known.fleet, expires=expires)
             return _must_be_there(_account(tx, name), name)
 
-        return Issued(self._change(change, old), token)
+        return Issued(self._change(change, old, caller), token)
 
     def change(
         self,
@@ -379,7 +379,7 @@ class Accounts:
             _must_have_admin(tx)
             self._audit(tx, caller, "revoke account", name, known.fleet, role=known.role)
 
-        self._change(change, old)
+        self._change(change, old, caller)
 
     def accept_from_file(self, token: str, name: str) -> None:
         """Accept the token in the file of `edgemerge serve` as that of an admin.
@@ -418,11 +418,19 @@ class Accounts:
         with self._database.reading() as tx:
             return _has_admin(tx)
 
-    def _change(self, change: Callable[[Transaction], T], old: Collection[str] = ()) -> T:
-        """Make a change; then end what still uses the old token, or a session of the account."""
+    def _change(
+        self,
+        change: Callable[[Transaction], T],
+        old: Collection[str] = (),
+        caller: Caller | None = None,
+    ) -> T:
+        """Make a change; then end what still uses the old token, or a session of the account.
+
+        The caller's own connection stays for the answer; its next request is refused.
+        """
         found = self._writer.write(change)
         self.generation += 1
-        self._connections.cut(old)
+        self._connections.cut(set(old) - {caller.token_hash if caller else ""})
         return found
 
     def _audit(
