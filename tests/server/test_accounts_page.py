@@ -87,8 +87,8 @@ def test_an_account_is_changed_rotated_and_revoked(world, admin):
         ("", {"name": "eve", "role": "viewer", "days": "7"}, 422, "found days"),
         ("", {"name": "eve", "role": "wall", "fleet": FLEET, "days": ""}, 422, "never expires"),
         ("", {"name": "eve", "role": "wall", "fleet": "nowhere", "days": "30"}, 404, "no fleet"),
-        ("/root/revoke", {}, 409, "add another one first"),
-        ("/root/change", {"role": "viewer", "days": "keep"}, 409, "add another one first"),
+        (f"/{ADMIN.name}/revoke", {}, 409, "add another one first"),
+        (f"/{ADMIN.name}/change", {"role": "viewer", "days": "keep"}, 409, "add another one first"),
         ("/nobody/rotate", {}, 404, "no account nobody"),
     ],
 )
