@@ -76,10 +76,11 @@ def pytest_runtest_teardown(item):
 @pytest.fixture(autouse=True)
 def _own_logging():
     """Undo what a program that ran in this process set for its log."""
-    logger = logging.getLogger("edgemerge")
-    before = logger.handlers[:], logger.level, logger.propagate
+    loggers = [logging.getLogger(name) for name in ("edgemerge", "uvicorn", "uvicorn.error")]
+    before = [(one.handlers[:], one.level, one.propagate) for one in loggers]
     yield
-    logger.handlers[:], logger.level, logger.propagate = before
+    for one, was in zip(loggers, before, strict=True):
+        one.handlers[:], one.level, one.propagate = was
 
 
 @pytest.hookimpl(tryfirst=True)  # before some are deselected
