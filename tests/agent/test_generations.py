@@ -1,14 +1,17 @@
 """A sensor is added: the next generation learns beside the former one, and then replaces it."""
 
 import json
+import logging
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgemerge.agent.config import REPLACED_FILE, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.runner import FormerAlarm, Handover
+from edgemerge.agent.runner import BEHIND, SILENT_S, SKEW_S, FormerWatch, Handover
 from edgemerge.core.errors import SettingError
 from tests.agent.agents import Running, stream, wait_until, write_rows
 
@@ -45,6 +48,7 @@ columns = ["1", "2", "3", "4", "5", "6"]
 start = "end"
 """
 ASK_S = 30.0
+GAP_S = 1.5 * SKEW_S  # between two rows
 
 
 def configured(folder, text=FILE + NEXT):
@@ -90,7 +94,8 @@ def test_a_pipe_cannot_be_read_by_two(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path):
+def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     config, path = configured(tmp_path, FILE), tmp_path / "rows.csv"
     write_rows(path, rows(300, 1))
     with Running(config) as agent:  # it watches before the change
@@ -99,27 +104,16 @@ def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path):
     config = configured(tmp_path)
     with Running(config) as agent:
         told = agent.listener.verdicts
-        follower = {}
-
-        def learns():
-            follower.update(send_command(config.next.state, "status", ASK_S))
-            return follower["learning"]
-
         wait_until((config.next.state / SOCKET_NAME).exists)
         write_rows(path, rows(20, 2), "a")
-        wait_until(lambda: len(told) == 20)
-        wait_until(lambda: learns() and follower["samples"] == 20)  # both are at the same row
-        write_rows(path, rows(5, 3, fault=3.0), "a")  # a fault in the middle
-        wait_until(lambda: len(told) == 25)
-        assert told[-1].alarm
-        wait_until(lambda: learns() is False)  # of a machine that is in alarm
-        write_rows(path, rows(25, 4, fault=3.0), "a")
+        write_rows(path, rows(30, 3, fault=3.0), "a")  # a fault in the middle, all at once
         wait_until(lambda: len(told) == 50)
+        assert told[-1].alarm
         write_rows(path, rows(10, 4), "a")
-        wait_until(lambda: len(told) == 60)
-        wait_until(learns)
+        write_rows(path, rows(BEHIND, 5), "a")
+        wait_until(lambda: len(told) == 60 + BEHIND)
         assert not (config.next.state / REPLACED_FILE).exists()
-        more = iter(range(5, 1000))
+        more = iter(range(6, 1000))
 
         written = len(told)
 
@@ -135,10 +129,13 @@ def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path):
         write_rows(path, rows(30, 2000, fault=3.0), "a")  # and one right after it
         wait_until(lambda: any(verdict.alarm for verdict in told[count:]))
         wait_until(lambda: not (config.state / SOCKET_NAME).exists())
-        found = send_command(config.next.state, "status", ASK_S)
-        assert found["patterns"]
+        assert send_command(config.next.state, "status", ASK_S)["learning"]
+        values = [getattr(each, "values", {}) for each in caplog.records]
+        switched = [each["learning"] for each in values if "learning" in each]
+        assert switched == [True, False, True]  # not of a machine that was in alarm
     assert agent.code == 0
-    assert max(verdict.index for verdict in told[:60]) == 359  # the former one went on as before
+    indices = [verdict.index for verdict in told[: 60 + BEHIND]]
+    assert indices == list(range(300, 360 + BEHIND))  # the former one went on as before
     again = read_config(config.file, environment={})  # from now on there is the next one only
     assert (again.state, again.next) == (config.next.state, None)
     with Running(again) as agent:
@@ -164,20 +161,16 @@ def test_a_next_generation_that_fails_does_not_disturb_the_former(tmp_path):
 
 def test_the_handover_waits_for_the_end_of_an_alarm_and_then_delivers(tmp_path):
     config = configured(tmp_path).next
-    former = FormerAlarm()
+    former = FormerWatch()
     handover = Handover(config, former)
 
     def verdict(*, ready=True, alarm=False, index=0):
         return Verdict("pump-1", index, 0.0, 1.0, 4.0, alarm, ready=ready)
 
-    assert handover.commands() == [{"command": "learn", "on": True}]
     former.verdict(verdict(alarm=True))
     handover.verdict(verdict())
     assert not handover.ready.is_set()
-    assert handover.commands() == [{"command": "learn", "on": False}]
-    assert handover.commands() == []
     former.verdict(verdict())
-    assert handover.commands() == [{"command": "learn", "on": True}]
     handover.verdict(verdict(ready=False))
     assert not handover.ready.is_set()
     handover.verdict(verdict())
@@ -190,3 +183,77 @@ def test_the_handover_waits_for_the_end_of_an_alarm_and_then_delivers(tmp_path):
     handover.close()
     lines = (tmp_path / "verdicts.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in lines] == [0, 7, 8]
+
+
+def judged(at, *, alarm=False):
+    return Verdict("pump-1", 0, at, 1.0, 4.0, alarm)
+
+
+def test_the_next_one_follows_behind_the_former_one():
+    now = [0.0]
+    former = FormerWatch(lambda: now[0])
+    for at in range(10, 10 + BEHIND - 1):
+        assert not former.has_passed(0.0)
+        former.verdict(judged(at))
+    assert not former.has_passed(0.0)
+    former.verdict(judged(99.0))
+    assert former.has_passed(10.0)  # as many as are needed came at that time or later
+    assert not former.has_passed(10.5)
+    former.verdict(judged(100.0))
+    assert former.has_passed(11.0)
+    assert not former.has_passed(100.0)
+    now[0] = SILENT_S
+    assert not former.has_passed(100.0)
+    now[0] += 1
+    assert former.has_passed(100.0)  # nothing was judged for long
+    former.verdict(judged(101.0))
+    assert not former.has_passed(100.0)
+    former.close()
+    assert former.has_passed(100.0)
+
+
+@pytest.mark.parametrize("event", ["ready", "former_ended"])
+def test_nothing_waits_once_the_next_one_takes_over(tmp_path, event):
+    former = FormerWatch()
+    handover = Handover(configured(tmp_path).next, former)
+    handover.commands()
+    former.verdict(judged(0.0, alarm=True))
+    assert not handover.may_pass(0.0)
+    assert handover.commands() == [{"command": "learn", "on": False}]
+    getattr(handover, event).set()
+    assert not handover.may_pass(0.0)  # not before it learns again
+    assert {"command": "learn", "on": True} in handover.commands()
+    assert handover.may_pass(0.0)
+    handover.close()
+
+
+@given(
+    faults=st.lists(st.tuples(*[st.integers(1, 60)] * 2, st.integers(0, BEHIND - 1)), max_size=4),
+    lags=st.lists(st.integers(0, 80), min_size=1, max_size=20),
+)
+def test_the_next_one_learns_what_is_far_from_a_fault_and_nothing_else(faults, lags):
+    """A fault lasts from its row on; the alarm begins with a delay and ends a little later."""
+    faulty, alarms = [], []
+    for before, length, delay in faults:
+        faulty += [False] * before + [True] * length + [False] * 10
+        alarms += [False] * (before + delay) + [True] * (length - delay)
+        alarms += [length > delay] * 5 + [False] * (len(faulty) - len(alarms))
+        alarms = alarms[: len(faulty)]
+    faulty, alarms = faulty + [False] * 200, alarms + [False] * 200
+    former, learning, learned, taken = FormerWatch(), True, set(), 0
+    handover = Handover(None, former)
+    for row, alarm in enumerate(alarms):
+        former.verdict(judged(row * GAP_S, alarm=alarm))
+        for _ in range(row - lags[row % len(lags)] - taken + 2):
+            if handover.may_pass(taken * GAP_S):
+                learned |= {taken} if learning else set()
+                taken += 1
+            for command in handover.commands():
+                learning = command["on"]
+    opened = [row for row in range(1, len(alarms)) if alarms[row] and not alarms[row - 1]]
+    held = {row for first in opened for row in range(first - BEHIND + 1, first + 1)}
+    held |= {row for row, alarm in enumerate(alarms) if alarm or (row and alarms[row - 1])}
+    assert learned == set(range(taken)) - held
+    heard = {row for row in range(len(faulty)) if faulty[row] and row in held}
+    assert not heard & learned
+    assert taken > len(alarms) - 150

@@ -16,7 +16,7 @@ from math import inf
 from queue import Empty, Full, Queue
 from random import Random
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from edgemerge.agent.faults import FaultJob, FaultOutcome, exchange_faults
@@ -166,12 +166,28 @@ UNREADABLE_RETRY_S = 3600.0  # until a desired state that was not valid is fetch
 
 
 class ReadAhead:
-    """Reads a source ahead in a thread; a full queue makes the source wait."""
+    """Reads a source ahead in a thread; a full queue makes the source wait.
 
-    def __init__(self, source: Source, position: Any) -> None:
-        """Start reading at a position."""
+    Args:
+        source: Where readings come from.
+        position: Where to begin.
+        may_pass: Returns whether a reading of this time may be taken yet; None: all may.
+        clock: The time of day in seconds, for readings without time.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        position: Any,
+        *,
+        may_pass: Callable[[float], bool] | None = None,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        """Start reading."""
         self._source, self._position = source, position
+        self._may_pass, self._clock = may_pass, clock
         self._queue: Queue[Reading | None] = Queue(MAX_READ_AHEAD)
+        self._first: Reading | None = None  # until it may pass
         self._stop = Event()
         self.ended = False
         self.taken = 0  # readings
@@ -181,12 +197,20 @@ class ReadAhead:
 
     def take(self, timeout_s: float) -> Reading | None:
         """Return the next reading; None if there is none yet, or no more (`ended` is then set)."""
-        try:
-            reading = self._queue.get(timeout=timeout_s)
-        except Empty:
+        if self._first is None:
+            try:
+                self._first = self._queue.get(timeout=timeout_s)
+            except Empty:
+                return None
+            if self._first is None:
+                self.ended = True
+                return None
+        reading = self._first
+        if self._may_pass is not None and not self._may_pass(reading.time or 0.0):
+            self._stop.wait(timeout_s)
             return None
-        self.ended = reading is None
-        self.taken += not self.ended
+        self._first = None
+        self.taken += 1
         return reading
 
     @property
@@ -212,6 +236,8 @@ class ReadAhead:
     def _read(self) -> None:
         try:
             for reading in self._source.read(self._stop, self._position):
+                if reading.at is None:
+                    reading = replace(reading, arrived=self._clock())
                 self._put(reading)
                 if self._stop.is_set():
                     return

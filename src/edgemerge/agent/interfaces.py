@@ -19,7 +19,7 @@ class Reading:
 
     The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
     names are those of the values, where the source knows them. `skipped` counts the rows before it
-    that the source could not read.
+    that the source could not read. `arrived` is when it was read, if it has no time of its own.
     """
 
     values: Array
@@ -27,6 +27,12 @@ class Reading:
     position: Any = None
     names: tuple[str, ...] | None = None
     skipped: int = 0
+    arrived: float | None = None
+
+    @property
+    def time(self) -> float | None:
+        """When it was measured, or else read."""
+        return self.arrived if self.at is None else self.at
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ agent. A device that fails is started again after a while; the others do not not
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -628,6 +629,7 @@ def run_device(
     clock: Callable[[], float] = time.time,
     sinks: Iterable[Sink] = (),
     tell: Callable[[str], None] = notify,
+    may_pass: Callable[[float], bool] | None = None,
 ) -> Ending:
     """Run a device until its source ends or `stop` is set.
 
@@ -638,10 +640,11 @@ def run_device(
         sinks: Receive verdicts in addition to the sinks of the configuration.
         tell: Called with WAITING while the server with the projection cannot be reached, with READY
             when readings can be judged, and with STOPPING when no more are.
+        may_pass: Returns whether a reading of this time may be judged yet; else it waits.
     """
     if config.next is not None:
         return Generations(config, stop, clock, sinks, tell).run(config.next)
-    return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell)
+    return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell, may_pass=may_pass)
 
 
 def _run_one(
@@ -651,6 +654,7 @@ def _run_one(
     clock: Callable[[], float],
     sinks: Iterable[Sink],
     tell: Callable[[str], None],
+    may_pass: Callable[[float], bool] | None = None,
 ) -> Ending:
     """Run one device by its own configuration, and the fleet's below it."""
     with ExitStack() as ends:
@@ -670,7 +674,7 @@ def _run_one(
         if own.projection is None:
             folder.save_projection(shared)
         clocks = Clocks(clock, time.monotonic)
-        parts = partial(_start_agent, memory, shared, folder, exchange, clocks)
+        parts = partial(_start_agent, memory, shared, folder, exchange, clocks, may_pass)
         config, agent, held = _start_with_fleet(own, held, parts, ends)
         if own.report.follow:
             configure = Reconfiguration(own, config, agent).apply
@@ -753,13 +757,14 @@ def _start_agent(
     folder: StateFolder,
     exchange: Exchange | None,
     clocks: Clocks,
+    may_pass: Callable[[float], bool] | None,
     config: Config,
     ends: ExitStack,
 ) -> Agent:
     memory = memory or new_state(config, shared, clocks.wall)
     check_state(memory, config)
     follow_settings(memory, config)
-    return _build_agent(config, memory, folder, exchange, clocks, ends)
+    return _build_agent(config, memory, folder, exchange, clocks, may_pass, ends)
 
 
 class Reconfiguration:
@@ -820,6 +825,7 @@ def _build_agent(
     folder: StateFolder,
     exchange: Exchange | None,
     clocks: Clocks,
+    may_pass: Callable[[float], bool] | None,
     ends: ExitStack,
 ) -> Agent:
     source = make_source(config, memory.projection)
@@ -852,7 +858,7 @@ def _build_agent(
             memory, syncing, reporter, config.report, clocks=clocks, values=values
         )
         ends.callback(reporting.close)
-    inbox = ReadAhead(source, memory.position)
+    inbox = ReadAhead(source, memory.position, may_pass=may_pass, clock=clocks.wall)
     ends.callback(inbox.close)
     return Agent(memory, inbox, judge, keeper, syncing, sinks, reviews, reporting, quality)
 
@@ -940,45 +946,78 @@ def _ending(agent: Agent) -> Ending:
 
 
 MAX_WITHHELD = 1000  # verdicts of the next generation, while the former one ends
+MAX_DOUBTFUL = 64  # alarms of the former one that are remembered
+BEHIND = 32  # samples by which the next one follows: an alarm opens within 30 (docs/streams.md)
+SKEW_S = 2.0  # between the two, when they read the same row, and it has no time of its own
+SILENT_S = 600.0  # without a verdict: then the next one does not wait for the former
 
 
-class FormerAlarm:
-    """A sink of the former generation: remembers whether it is in alarm."""
+class FormerWatch:
+    """A sink of the former generation: when the next one may have a reading, and learn from it.
 
-    def __init__(self) -> None:
+    An alarm begins some samples after its fault. So a reading waits until the former generation has
+    judged `BEHIND` samples since, and is doubtful if it is of an alarm or as many samples before.
+
+    Args:
+        steady: A monotonic clock.
+    """
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         """Begin without an alarm."""
+        self._steady, self._judged_at, self._ended = steady, steady(), False
+        self._times: deque[float] = deque(maxlen=BEHIND)  # of the last samples
+        self._doubtful: tuple[tuple[float, float], ...] = ()  # from when to when, the newest last
         self.alarm = False
+
+    def has_passed(self, at: float) -> bool:
+        """Return whether enough was judged since a time, or nothing is judged any more."""
+        if self._ended or self._steady() - self._judged_at > SILENT_S:
+            return True
+        return len(self._times) == BEHIND and self._times[0] >= at
+
+    def is_doubtful(self, at: float) -> bool:
+        """Return whether a reading of this time may be of a fault."""
+        return any(begin - SKEW_S <= at <= end + SKEW_S for begin, end in self._doubtful)
 
     def verdict(self, verdict: Verdict) -> None:
         """Look at a verdict."""
+        self._times.append(verdict.at)
+        if verdict.alarm and not self.alarm:
+            spans = (*self._doubtful, (self._times[0], math.inf))
+            self._doubtful = spans[-MAX_DOUBTFUL:]
+        elif self.alarm and not verdict.alarm:
+            self._doubtful = (*self._doubtful[:-1], (self._doubtful[-1][0], verdict.at))
         self.alarm = verdict.alarm
+        self._judged_at = self._steady()
 
     def status(self, status: dict[str, Any]) -> None:
         """Need none."""
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Hold nothing back any more."""
+        self._ended = True
 
 
 class Handover:
     """A sink of the next generation: delivers nothing until the former one has ended.
 
-    `ready` is set when the next one watches, and the former one is not in alarm. While that one is,
-    the next one does not learn. When the former one has ended, the sinks are made, and get the
+    `ready` is set when the next one watches, and the former one is not in alarm. Of an alarm of that
+    one, the next one does not learn. When the former one has ended, the sinks are made, and get the
     verdicts since then first: some rows are judged twice, and none goes unseen.
 
     Args:
         config: The next generation, with its sinks.
-        former: Whether the former one is in alarm.
+        former: What the former one has judged.
         sinks: More sinks, from then on.
     """
 
-    def __init__(self, config: Config, former: FormerAlarm, sinks: Iterable[Sink] = ()) -> None:
+    def __init__(self, config: Config, former: FormerWatch, sinks: Iterable[Sink] = ()) -> None:
         """Wait for the next generation to watch."""
         self._config, self._former, self._more = config, former, tuple(sinks)
         self._sinks: list[Sink] | None = None
         self._withheld: deque[Verdict] = deque(maxlen=MAX_WITHHELD)
         self._paused: bool | None = None  # learning, by us; None: not known yet
+        self._pause = False  # for the reading that comes next
         self.ready, self.former_ended = Event(), Event()
 
     def verdict(self, verdict: Verdict) -> None:
@@ -1001,13 +1040,22 @@ class Handover:
             if deliver is not None:
                 deliver(device, event)
 
+    def may_pass(self, at: float) -> bool:
+        """Return whether the next generation may have a reading of this time.
+
+        If learning has to be switched on or off for it, that is done first: see `commands`.
+        """
+        alone = self.former_ended.is_set() or self.ready.is_set()
+        passed = alone or self._former.has_passed(at)
+        self._pause = not alone and self._former.is_doubtful(at)  # after what it may have heard
+        return passed and self._pause == self._paused
+
     def commands(self) -> list[Any]:
-        """Return commands of the sinks, and when to learn: not while the former is in alarm."""
+        """Return commands of the sinks, and whether to learn."""
         found = [each for sink in self._own_sinks() for each in getattr(sink, "commands", list)()]
-        pause = self._former.alarm and not self.former_ended.is_set()
-        if pause != self._paused:
-            self._paused = pause
-            found.append({"command": "learn", "on": not pause})
+        if self._pause != self._paused:
+            self._paused = self._pause
+            found.append({"command": "learn", "on": not self._paused})
         return found
 
     def close(self) -> None:
@@ -1062,7 +1110,7 @@ class Generations:
 
     def run(self, following: Config) -> Ending:
         """Run both until one is left, and that one until it ends."""
-        former = FormerAlarm()
+        former = FormerWatch()
         handover = Handover(following, former, self._sinks)
         beside = DeviceThread(
             replace(following, sinks=()),
@@ -1070,6 +1118,7 @@ class Generations:
             self._clock,
             lambda _error: 1,
             sinks=[handover],
+            may_pass=handover.may_pass,
         )
         watch = in_context(partial(self._watch, following, handover, beside))
         watcher = Thread(target=watch, name="generations", daemon=True)
@@ -1082,6 +1131,7 @@ class Generations:
                 sinks=[*self._sinks, former],
                 tell=self._tell_of_former,
             )
+            former.close()
             while beside.is_alive and not self._stop.wait(POLL_S):
                 if self._replaced.is_set():
                     handover.former_ended.set()
@@ -1125,6 +1175,7 @@ class DeviceThread:
         clock: The time of day in seconds.
         exit_code: Returns the exit code for an error.
         sinks: Receive verdicts in addition to the sinks of the configuration.
+        may_pass: Returns whether a reading of this time may be judged yet; else it waits.
     """
 
     def __init__(
@@ -1135,9 +1186,10 @@ class DeviceThread:
         exit_code: Callable[[Exception], int],
         *,
         sinks: Iterable[Sink] = (),
+        may_pass: Callable[[float], bool] | None = None,
     ) -> None:
         """Start the thread."""
-        self.config, self._sinks = config, tuple(sinks)
+        self.config, self._sinks, self._may_pass = config, tuple(sinks), may_pass
         self.state, self.ending = "starting", Ending(0)
         self._stop, self._clock, self._exit_code = stop, clock, exit_code
         self._backoff = Backoff(FIRST_RESTART_S, MAX_RESTART_S, Random(config.device))
@@ -1178,6 +1230,7 @@ class DeviceThread:
                 clock=self._clock,
                 sinks=self._sinks,
                 tell=self._follow,
+                may_pass=self._may_pass,
             )
         except (EdgemergeError, OSError) as error:
             self.ending = Ending(self._exit_code(error), str(error))
