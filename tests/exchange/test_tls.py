@@ -1,10 +1,12 @@
 """Certificates without an authority: recognised by a fingerprint, or by a shared token."""
 
+import socket
 import ssl
 import subprocess
 import sys
 from contextlib import ExitStack, closing
 from hashlib import sha256
+from threading import Event
 
 import pytest
 
@@ -44,6 +46,24 @@ def test_a_certificate_is_kept_with_its_key_for_its_owner_alone(own, tmp_path):
     assert again.pin == own.pin
     assert own.cert.stat().st_mode & 0o777 == 0o600
     assert ServerCertificate.own(tmp_path / "other.pem").pin != own.pin
+
+
+@pytest.mark.parametrize("body", [b"x", b"x" * 2_000_000])
+def test_what_can_be_repeated_is_asked_again_when_a_kept_connection_was_cut(own, body):
+    """As a server cuts an idle connection to make room: without the goodbye of TLS."""
+
+    def cut(sock):
+        sock.sendall(reply(b"a"))
+        sock.shutdown(socket.SHUT_RDWR)
+        gone.set()
+
+    gone = Event()
+    token = f"{SECRET}.{own.pin}"
+    with served(own, cut, reply(b"b")) as server, closing(Connection(address(server), token)) as to:
+        assert to.ask("GET", "/").body == b"a"
+        assert gone.wait(10)
+        assert to.ask("PUT", "/", body=body).body == b"b"
+    assert server.connections == 2
 
 
 def test_openssl_reads_it_and_sees_the_same_fingerprint_and_names(own):

@@ -1001,8 +1001,8 @@ class FormerWatch:
 class Handover:
     """A sink of the next generation: delivers nothing until the former one has ended.
 
-    `ready` is set when the next one watches, and the former one is not in alarm. Of an alarm of that
-    one, the next one does not learn. When the former one has ended, the sinks are made, and get the
+    `ready` is set when the next one watches, and the former one is not in alarm. The next one does
+    not learn from an alarm of the former one. When that has ended, the sinks are made, and get the
     verdicts since then first: some rows are judged twice, and none goes unseen.
 
     Args:

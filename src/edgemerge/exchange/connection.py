@@ -165,6 +165,7 @@ MAX_REPLY_BYTES = 2**26
 # Below the idle timeouts of servers and routers: after a longer pause, connect again.
 MAX_IDLE_S = 4.0
 IDEMPOTENT = ("GET", "HEAD", "PUT", "DELETE")
+CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)  # by the other side
 NEXT_CERTIFICATE_HEADER = "edgemerge-next-certificate"
 TIMELINE_HEADER = "edgemerge-timeline"  # another one after the server was restored from a backup
 MAX_TIMELINE_CHARS = 64
@@ -306,7 +307,7 @@ class Connection:
         kept = self._open is not None
         try:
             return self._send_once(request, limit)
-        except ConnectionError:  # also if it was closed before a reply
+        except CLOSED:  # also if it was closed before a reply
             self._close()
             if not (kept and repeatable):
                 raise
@@ -321,7 +322,7 @@ class Connection:
         try:
             blocks = None if request.body is None else _blocks(request.body, timing)
             connection.request(request.method, request.target, blocks, request.headers)
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             if connection.sock is None:  # it broke while connecting
                 raise
             # else it may have answered before it had read all, as a server does with 413
