@@ -240,6 +240,11 @@ def test_bad_bytes_are_refused_and_change_nothing(compiled):
     device, total = compiled(p), encode(Stats.of(p, samples(300, 1)))
     other = encode(Stats.of(projection(seed=6), samples(300, 1)))
     wrong = [total[:-1], total + b"\0", total.replace(b'"exact"', b'"exacT"'), other]
+    first = len(total) - 8 * (N_HIDDEN * (N_HIDDEN + 1) // 2 + (N_HIDDEN + 2) * N_INPUTS)
+    for place in (0, N_HIDDEN):  # a sum of squares that is less than 0
+        negative = bytearray(total)
+        negative[first + 8 * place + 7] ^= 128
+        wrong.append(bytes(negative))
     several = list(mutants(total, 2000))
     device.rows("L", X)
     device.ask("A", len(total), total)
@@ -254,7 +259,7 @@ def test_bad_bytes_are_refused_and_change_nothing(compiled):
     for _ in (*wrong, *several):
         errors.append(answers.error())
         digests.add(answers.digest())
-    assert errors[:4] == [BAD_BYTES, BAD_BYTES, OTHER_FLEET, OTHER_FLEET]
+    assert errors[:6] == [BAD_BYTES, BAD_BYTES, OTHER_FLEET, OTHER_FLEET, BAD_BYTES, BAD_BYTES]
     assert set(errors) <= {0, FULL, BAD_BYTES, OTHER_FLEET}
     assert errors.count(0) < len(errors) / 2  # a changed digit of a sum may be a sum as well
     assert len(digests) == 1
@@ -385,6 +390,30 @@ def test_a_pattern_is_saved_with_the_state(compiled):
     assert found[0][0][0].count > 100
     assert found[0][0][1].count > found[0][0][0].count  # what points the same way joins it later
     assert found[1] == found[0]
+
+
+def test_a_pattern_that_was_resumed_knows_its_blocks_and_its_largest_sum(compiled):
+    calm, odd, other = episodes()
+    device = compiled(projection())
+    device.ask("K")
+    for part in (calm, odd, calm[:30], other, calm[:30]):
+        device.rows("T", part)
+    device.ask("P")
+    device.ask("W", 10**6)
+    device.ask("R", 1)
+    device.ask("P")
+    device.ask("F")
+    answers = device.answers()
+    assert answers.error() == 0
+    answers.results(2 * 30 + len(calm) + len(odd) + len(other))
+    before = answers.take("<u4,<u4,<i8").item()
+    assert [answers.error() for _ in "WR"] == [0, 0]
+    after = answers.take("<u4,<u4,<i8").item()
+    assert min(before) > 0
+    assert after[:2] == before[:2]
+    sums = decode(answers.contribution(), Contribution).stats
+    quanta = sums.U.max() * 4.0**sums.projection.grid_bits
+    assert quanta <= after[2] <= before[2]  # a bound while samples are added
 
 
 def test_a_pattern_approved_after_a_restart_is_learnt(compiled):
