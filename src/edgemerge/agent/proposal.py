@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from math import log2
 from pathlib import Path
@@ -334,10 +335,7 @@ def find_dialect(lines: Sequence[str]) -> tuple[str, Literal[".", ","]]:
         for decimal in (".", ","):
             if decimal == delimiter:
                 continue
-            numbers = sum(
-                _number(cell, decimal) is not None or _time_pattern([cell]) is not None
-                for cell in cells
-            )
+            numbers = sum(_number(cell, decimal) is not None or _is_time(cell) for cell in cells)
             score = often / len(rows) * numbers / len(cells) * (1.0 + 0.1 * log2(min(width, 64)))
             score *= 1.0 if _header_fits(rows, width, decimal) else 0.8
             if score > best[0] * (1.0 + 1e-9):
@@ -377,6 +375,11 @@ def _number(text: Any, decimal: str) -> float | None:
         return None
 
 
+@lru_cache(maxsize=4096)
+def _is_time(text: str) -> bool:
+    return _time_pattern([text]) is not None
+
+
 def _time_pattern(texts: Sequence[str]) -> str | None:
     """Return how these texts tell the time: "" for ISO 8601, a pattern, or None if they do not."""
     texts = [text for text in texts if text]
@@ -390,6 +393,8 @@ def _time_pattern(texts: Sequence[str]) -> str | None:
 
 
 def _parses(text: str, pattern: str) -> bool:
+    if pattern and ":" not in text:  # all of them have one, and `strptime` is slow
+        return False
     try:
         TimeFormat(pattern or None).parse(text)
     except BadRow:
