@@ -20,10 +20,11 @@ demo: .venv/ready-demo  ## a server and five devices, before and after merging
 test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 	@scripts/check
 
-long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
+long: .venv/ready-dev .venv-flower/ready  ## the tests, examples and types that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m long --ignore=tests/flower --ignore=tests/ray && \
-	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws; \
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "(long or hypothesis) and not mcu_long" --ignore=tests/flower --ignore=tests/ray && \
+	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws && \
+	$(BIN)/mypy --no-error-summary; \
 	code=$$?; wait $$! && exit $$code
 
 quick: .venv/ready-dev  ## only the fast tests

@@ -4,8 +4,10 @@ import faulthandler
 import gc
 import logging
 import os
+import shutil
 import signal
 from math import inf
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,13 +15,31 @@ from hypothesis import settings
 from edgemerge.core import similarity
 from tests.services.missing import summary
 from tests.services.mosquitto import mosquitto
-from tests.services.postgres import fresh_postgres_url, postgres_server, postgres_url
+from tests.services.postgres import (
+    _with_tables,
+    empty_postgres_url,
+    fresh_postgres_url,
+    postgres_server,
+    postgres_url,
+)
 
-__all__ = ["fresh_postgres_url", "mosquitto", "postgres_server", "postgres_url"]  # for all tests
+__all__ = [  # for all tests
+    "_with_tables",
+    "empty_postgres_url",
+    "fresh_postgres_url",
+    "mosquitto",
+    "postgres_server",
+    "postgres_url",
+]
 
 AGAIN_S = 30.0  # a test that goes on waiting after its limit is interrupted again
 LIMIT = pytest.StashKey()
 STARTED = {"mosquitto", "postgres_server"}  # fixtures
+
+# Thousands of databases and states are synchronised to a disk: in memory that takes half the time.
+MEMORY, ROOM_BYTES = "/dev/shm", 6e9
+if Path(MEMORY).is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: scikit-learn's own checks need it
 
@@ -29,6 +49,7 @@ plain = settings.get_profile("default")
 settings.register_profile(
     "check", plain, derandomize=True, database=None, deadline=None, print_blob=True
 )
+settings.register_profile("part", settings.get_profile("check"), max_examples=25)  # `make test`
 settings.register_profile("quick", settings.get_profile("check"), max_examples=10)
 settings.register_profile("fuzz", plain, max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("check")

@@ -167,6 +167,7 @@ def test_a_reader_who_sleeps_loses_lines_that_are_counted_and_hears_of_the_next(
     assert 0 < lost < MANY
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_when_nobody_reads_the_end_comes_all_the_same():
     with Talk("-c", TALK, stdin=subprocess.DEVNULL) as talk:

@@ -13,7 +13,7 @@ from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, SHARED, alarm, workshop
 from tests.server.reporting import monitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 LOOKS = [
     pytest.param(("light", DESKTOP), id="light"),

@@ -10,7 +10,7 @@ from tests.browser.visitor import PHONE
 from tests.browser.workshop import FLEET
 from tests.server.reporting import monitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 PAGE = f"/ui/fleets/{FLEET}/devices/pump-1"
 MINUTE_S, DAY_S = 60.0, 86_400.0

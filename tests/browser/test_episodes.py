@@ -9,7 +9,7 @@ from tests.browser.test_review import recent
 from tests.browser.visitor import PHONE
 from tests.browser.workshop import FLEET
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 PAGE = f"/ui/fleets/{FLEET}/episodes"
 SMALL = {"width": 360, "height": 740}

@@ -9,7 +9,7 @@ from edgemerge.server.auth import new_token
 from tests.browser.workshop import FLEET
 from tests.server.reporting import monitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 BAD = "<img src=x onerror=window.pwned=1>"  # no slash, so it may be the name of a pattern
 WORSE = "</script><script>window.pwned=1</script>\"'><svg onload=window.pwned=1>{{11*1111}}"

@@ -290,6 +290,7 @@ def as_parquet(path, target):
     parquet.write_table(table, target)
 
 
+@pytest.mark.long
 def test_parquet_becomes_a_file_that_the_agent_reads(tmp_path, monkeypatch):
     hall(tmp_path / "hall", ["pump"])
     as_parquet(tmp_path / "hall/pump.csv", tmp_path / "pump.parquet")
@@ -381,6 +382,7 @@ def test_questions_on_a_terminal_have_the_proposal_as_default(tmp_path, monkeypa
 # ---------------------------------------------------------------- into a fleet
 
 
+@pytest.mark.long
 def test_devices_join_a_fleet_at_once(hub, tmp_path, monkeypatch):
     operator = ("--server", hub.url, "--token-file", hub.token)
     hall(tmp_path / "hall", ["a", "b"])

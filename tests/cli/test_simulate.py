@@ -72,6 +72,7 @@ def test_machines_get_the_same_as_json():
     assert found["tiers"][0]["up"]["refused"] > 30
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sum_that_is_not_exact_is_told_and_fails(monkeypatch):
     right = SimulatedFleet.flat
@@ -90,6 +91,7 @@ def test_too_many_samples_are_refused_in_one_line():
     assert "fewer grid_bits" in failure(call("simulate", "--devices", 10**8, *SMALL))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nobody_heard_is_no_error():
     done = call("simulate", "--devices", 20, "--drop-out", 1, "--late", 0, "--repeat", 0,
@@ -98,6 +100,7 @@ def test_nobody_heard_is_no_error():
     assert "A change" not in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_it_with_what_is_known_so_far(workers):

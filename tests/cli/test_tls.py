@@ -41,6 +41,7 @@ def told(*words):
     return json.loads(result.stdout)
 
 
+@pytest.mark.long
 def test_a_device_pins_the_server_s_own_certificate_and_follows_its_change(tmp_path):
     file, projection = tmp_path / "hub.pem", tmp_path / "projection"
     save(SHARED, projection)
@@ -107,6 +108,7 @@ def test_a_database_on_a_server_needs_a_place_for_the_certificate():
     assert str(default_tls_file("sqlite:///fleets.db")) == "fleets.db.tls.pem"
 
 
+@pytest.mark.long
 def test_an_emptied_audit_log_is_found_by_the_running_server(tmp_path):
     with serving(tmp_path, "--tls-file", tmp_path / "hub.pem") as url:
         operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.operator-token")

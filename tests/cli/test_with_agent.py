@@ -52,6 +52,7 @@ def fed(agent: Process, rows: np.ndarray) -> threading.Thread:
     return thread
 
 
+@pytest.mark.long
 def test_an_agent_exchanges_on_command_and_takes_it_back(hub, fleet, tmp_path):
     hub.enrolled(fleet, "pump-1", tmp_path / "token")
     hub.enrolled(fleet, "pump-2", tmp_path / "token-2")

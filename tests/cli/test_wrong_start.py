@@ -28,7 +28,7 @@ from tests.cli.hubs import SHARED, start, until
 from tests.services.disk import MIB, fill, small_disk
 from tests.services.missing import left_out
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROWS = 300
 CONFIG = f"""

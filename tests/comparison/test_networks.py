@@ -11,7 +11,7 @@ from edgemerge.paper import backprop
 from edgemerge.paper.settings import Network
 from tests.comparison.test_methods import ROWS, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)

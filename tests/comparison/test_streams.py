@@ -242,6 +242,7 @@ def test_a_job_gives_the_same_rows_each_time_but_for_the_times():
     assert {row["kind"] for row in one[1:]} == set(pump.KINDS)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_peers_keep_a_late_device_calm():
     alone, merged = (

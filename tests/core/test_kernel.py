@@ -55,6 +55,7 @@ def test_a_detector_works_without_the_kernel():
     assert done.stdout == "2.0\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(which("cc") is None, reason="needs a C compiler")
 def test_the_hook_compiles_the_kernel_for_the_stable_abi(tmp_path):

@@ -22,6 +22,7 @@ def saved():
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_is_what_the_command_fills_in(saved):
     text = PAGE.read_text(encoding="utf-8")

@@ -98,7 +98,10 @@ class Answers:
         return int(self.take("<u4")[0]), int(self.take("<i8")[0])
 
 
-@pytest.mark.parametrize("level", ["-O1", "-O2", "-O3", "-Os"])
+@pytest.mark.parametrize(
+    "level",
+    ["-O3", *(pytest.param(each, marks=pytest.mark.long) for each in ("-O1", "-O2", "-Os"))],
+)
 def test_the_optimizer_finds_nothing_to_warn_of(compiled, level, tmp_path):
     folder = compiled(projection()).program.parent
     source = Path(__file__).with_name("harness.c")

@@ -132,6 +132,7 @@ def test_damaged_sums_are_summed_up_afresh(url, newest, tokens, damage, grouping
         assert "damaged" not in caplog.text
 
 
+@pytest.mark.long
 def test_damaged_sums_are_mended_in_postgres_too(fresh_postgres_url):
     for number, (how, *values) in enumerate(SUMS.values()):
         url, tokens = fresh_postgres_url, {}
