@@ -240,7 +240,7 @@ def _some_files(folder: Path) -> list[Path]:
     return ours
 
 
-SERVER_TIMEOUT_S = 3.0
+SERVER_TIMEOUT_S = 10.0  # a small server takes seconds to describe itself for the first time
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
