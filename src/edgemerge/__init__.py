@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgemerge.core.bank import Bank
     from edgemerge.core.detector import Detector, Learner, Seen
     from edgemerge.core.errors import (
+        BudgetError,
         CapacityError,
         DeniedError,
         EdgemergeError,
@@ -61,6 +62,7 @@ register()
 
 __all__ = [
     "Bank",
+    "BudgetError",
     "CapacityError",
     "Contribution",
     "DeniedError",
@@ -112,6 +114,7 @@ _NAMES = {
     "core.bank": ("Bank",),
     "core.detector": ("Detector", "Learner", "Seen"),
     "core.errors": (
+        "BudgetError",
         "CapacityError",
         "DeniedError",
         "EdgemergeError",

@@ -79,6 +79,10 @@ class KindError(EdgemergeError, TypeError):
     """An argument has the wrong type."""
 
 
+class BudgetError(EdgemergeError, RuntimeError):
+    """The privacy budget of these samples is spent: nothing more may be released of them."""
+
+
 class RidgeWarning(UserWarning):
     """The given ridge was too small for these sums and has been raised."""
 
