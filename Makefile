@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each woul
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
-	lasting naming attack honest hostile masked paper docs mcu mcu-long \
+	lasting naming attack honest hostile masked noise paper docs mcu mcu-long \
 	screenshots flower dist deb lock services setup clean
 
 help:  ## list the targets
@@ -80,6 +80,9 @@ hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile pat
 
 masked: .venv/ready-dev  ## what masked sums cost, alone and with a real server
 	@$(BIN)/python -m benchmarks.masked
+
+noise: .venv/ready-dev  ## what noise with a stated ε costs, and what it hides (HAR)
+	@$(BIN)/python -m benchmarks.noise
 
 attack: .venv/ready-dev  ## what hostile clients can do to a server, one bad device to a fleet, and sharing reveals
 	@$(BIN)/python -m benchmarks.hostile_server

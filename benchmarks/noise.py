@@ -116,7 +116,7 @@ def detection(data: Motion, activity: int, seed: int) -> list[Row]:
             device.adopt(released)
             rows.append(row(what, SUMS, *about, auc(device.score(test), device.score(odd))))
             if what == "auc":
-                ratio = device.known.level().usual_loss / device.loss(test).mean()
+                ratio = device.known.level().usual_loss / np.mean(device.loss(test))
                 rows.append(row("usual", SUMS, *about, ratio))
         if epsilon == inf:
             device = Detector(released.projection)

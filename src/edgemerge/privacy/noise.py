@@ -27,12 +27,12 @@ far below 10⁻¹⁰⁰ (Kairouz and others, 2021).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from math import exp, inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,14 +176,27 @@ class Budget:
         return f"Budget(ε = {spent} of {most} spent at δ = {self.delta:g})"
 
 
-class Blocks(NamedTuple):
-    """One number for each block of the sums; 0 for one that is not released."""
+@dataclass(frozen=True)
+class Blocks:
+    """One number for each block of the sums, in their order; 0 for one that is not released.
+
+    Args:
+        U: Of U.
+        V: Of V.
+        C: Of C.
+        S: Of ΣS.
+        count: Of the count.
+    """
 
     U: float = 0.0
     V: float = 0.0
     C: float = 0.0
     S: float = 0.0
     count: float = 0.0
+
+    def __iter__(self) -> Iterator[float]:
+        """Iterate over the numbers."""
+        return iter((self.U, self.V, self.C, self.S, self.count))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -425,8 +438,8 @@ class Noise:
         total = np.zeros_like(S)
         total[0] = S.sum()
         released = zip((U, V, C, total), self.scales, strict=False)
-        arrays = (array if scale else np.zeros_like(array) for array, scale in released)
-        return Stats(p, *arrays, full.count)
+        U, V, C, S = (array if scale else np.zeros_like(array) for array, scale in released)
+        return Stats(p, U, V, C, S, full.count)
 
     def add(self, sums: Stats, draw: Draw | None = None) -> Noised:
         """Add this device's share of the noise.
