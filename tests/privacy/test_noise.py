@@ -10,10 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
-from edgemerge import BudgetError, Detector, MismatchError, Projection, RejectedError, SettingError
+from edgemerge import (
+    BudgetError,
+    CapacityError,
+    Detector,
+    MismatchError,
+    Projection,
+    RejectedError,
+    SettingError,
+    decode,
+    encode,
+)
 from edgemerge.core.similarity import Profile
 from edgemerge.core.stats import Stats
 from edgemerge.privacy import noise as noise_module
+from edgemerge.privacy.masking import stats_of, words_of
 from edgemerge.privacy.noise import (
     WEIGHT_STEP,
     Blocks,
@@ -119,6 +130,27 @@ def test_usual_rows_count_fully_and_far_ones_not_at_all():
     assert 0.1 < found[200] < 0.6
     assert found[201] == 0.0
     assert (found % WEIGHT_STEP == 0.0).all()
+
+
+def test_more_samples_than_are_exact_are_refused():
+    fine = Projection(n_inputs=1, n_hidden=1, grid_bits=16)
+    noise = Noise.for_sums(fine, 1.0)
+    parts = noise.sums_of(np.zeros((5000, 1))) + noise.sums_of(np.zeros((5000, 1)))
+    assert parts.count == 10_000.0
+    with pytest.raises(CapacityError, match="share and start again"):
+        noise.sums_of(np.zeros((10_000, 1)))  # 2⁵³ quanta of 2⁻³², in 256 parts: 8192
+
+
+def test_noised_sums_travel_behind_masks_and_in_files_as_they_are():
+    shared = Projection(n_inputs=3, n_hidden=4)
+    noise = Noise.for_sums(shared, 50.0, least=2)
+    X = line(np.random.default_rng(0), 40, 3)
+    parts = [noise.add(noise.sums_of(X), seeded(seed)) for seed in range(3)]
+    words = sum((words_of(part.sums) for part in parts[1:]), start=words_of(parts[0].sums))
+    total = sum(parts).sums
+    assert total.U.diagonal().min() < 0.0  # such sums no samples have
+    assert stats_of(shared, words) == total
+    assert decode(encode(total), Stats) == total
 
 
 def test_rows_within_the_range_count_fully_in_a_mean():

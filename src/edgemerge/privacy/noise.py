@@ -41,7 +41,7 @@ from scipy.special import log_ndtr, ndtr
 
 from edgemerge.core.errors import BudgetError, RejectedError, SettingError
 from edgemerge.core.projection import Projection, Samples, random_uniform
-from edgemerge.core.stats import MIN_SPARE, Stats
+from edgemerge.core.stats import MIN_SPARE, Stats, must_fit
 
 Array = NDArray[np.float64]
 Draw = Callable[[Sequence[int], float], Sequence[int]]
@@ -430,6 +430,10 @@ class Noise:
 
         Args:
             X: Samples (k, n), as for `Stats.of`.
+
+        Raises:
+            CapacityError: There are too many samples for exact sums, about 2·10⁶: give them in
+                parts, and add the results.
         """
         p = self.projection
         rows = p.to_rows(X)
@@ -439,7 +443,11 @@ class Noise:
         total[0] = S.sum()
         released = zip((U, V, C, total), self.scales, strict=False)
         U, V, C, S = (array if scale else np.zeros_like(array) for array, scale in released)
-        return Stats(p, U, V, C, S, full.count)
+        found = Stats(p, U, V, C, S, full.count)
+        # with weights, products are exact up to fewer samples
+        must_fit(full.largest, p.quantum * WEIGHT_STEP)
+        must_fit(found.largest, p.quantum)
+        return found
 
     def add(self, sums: Stats, draw: Draw | None = None) -> Noised:
         """Add this device's share of the noise.
