@@ -142,6 +142,22 @@ def test_more_samples_than_are_exact_are_refused():
         noise.sums_of(np.zeros((10_000, 1)))  # 2⁵³ quanta of 2⁻³², in 256 parts: 8192
 
 
+def test_a_sum_of_squares_that_is_not_exact_is_refused():
+    fine = Projection(n_inputs=300, n_hidden=1, grid_bits=16)
+    noise = Noise.for_sums(fine, 1.0, radius=40.0)
+    assert noise.sums_of(np.full((20, 300), 16.0)).S[0] == 20 * 300 * 16.0**2
+    with pytest.raises(CapacityError, match=r"2\.38e\+06"):
+        noise.sums_of(np.full((31, 300), 16.0))  # each of the 300 would still fit
+
+
+def test_only_positive_eigenvalues_follow_the_noise():
+    found = noise_module._mean_shift(np.array([-1.0, 2.0]), np.array([[3.0], [5.0]]), 4.0)
+    low, high = 1.0 / 4.0, 1.0 / 6.0  # φ; ψ is 0, ⅔ and 1
+    expected = 9.0 * low**2 * (2.0 / 3.0) * high
+    expected += 25.0 * high**2 * ((2.0 / 3.0) * low + high + high)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
 def test_noised_sums_travel_behind_masks_and_in_files_as_they_are():
     shared = Projection(n_inputs=3, n_hidden=4)
     noise = Noise.for_sums(shared, 50.0, least=2)
