@@ -7,8 +7,8 @@ are (ε, δ)-close. A release has up to five blocks; those that it does not need
 - of sums: U, V, ΣS as one scalar (in the first entry of S), and the count.
 
 **Clipping.** A row adds the vector v = (hᵀh in its upper triangle, hᵀx, x, ‖x‖², 1). With a scale
-a for each block, fixed beforehand from the projection alone, |v|² = Σ‖v_block‖²/a². A row counts
-with the weight w = min(1, 1/|v|), rounded down to a multiple of 2⁻⁸, so that |wv| ≤ 1 whatever the
+a for each block, fixed beforehand from the projection alone, ‖v‖² = Σ‖v_block‖²/a². A row counts
+with the weight w = min(1, 1/‖v‖), rounded down to a multiple of 2⁻⁸, so that ‖wv‖ ≤ 1 whatever the
 row is; one that is far out counts nothing. Sums are rounded to the grid once, which moves an entry
 by half a quantum at most, so that one row changes the sums by at most (M13)
 
