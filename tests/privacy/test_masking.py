@@ -24,6 +24,7 @@ from edgemerge.privacy.masking import (
     make_request,
     make_upload,
     open_total,
+    read_answer,
     read_upload,
     sparse_neighbours,
     split_secret,
@@ -244,6 +245,49 @@ def test_a_changed_upload_is_refused(change):
     data[place] ^= 1
     with pytest.raises(RejectedError, match="signature"):
         read_upload(world.cohort, 1, bytes(data))
+
+
+def test_no_mask_is_used_in_two_epochs_or_cohorts():
+    """Seeds between neighbours are derived, so what they are derived from must differ."""
+    world = World(4)
+    again = World(4, threshold=world.cohort.threshold + 1)  # the same keys
+    assert [keys.seed for keys in again.keys] == [keys.seed for keys in world.keys]
+    uploads = [world.uploads([0], 1)[0], world.uploads([0], 2)[0], again.uploads([0], 1)[0]]
+    edges = [commitment for upload in uploads for commitment in upload.commitments[1:]]
+    assert len(set(edges)) == len(edges) == 3 * 3
+
+
+def test_bytes_behind_an_upload_are_refused():
+    world = World(5)
+    with pytest.raises(FormatError, match="expected"):
+        read_upload(world.cohort, 1, world.upload(2) + b"more")
+
+
+def test_a_keeper_refuses_survivors_out_of_order_or_twice():
+    world = World(5)
+    uploads = world.uploads(range(5))
+    keeper = world.cohort.keepers_of(1)[0]
+    request = world.request(uploads, keeper)
+    start = len(world.cohort.context(1, b"request")) + 4
+    width = (len(request) - start) // 5
+    rows = [request[start + i * width : start + (i + 1) * width] for i in range(5)]
+    for changed in ([rows[1], rows[0], *rows[2:]], [rows[0], *rows[:1], *rows[2:]]):
+        with pytest.raises(FormatError, match="out of order"):
+            world.keepers[keeper].answer(1, request[:start] + b"".join(changed))
+
+
+def test_an_answer_signs_the_list_that_it_was_asked_about():
+    """Its signature is what devices check later, so one of another list must not get in."""
+    world = World(5)
+    uploads = world.uploads(range(5))
+    survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
+    keeper = world.cohort.keepers_of(1)[0]
+    answer = world.answers(uploads, [keeper])[0]
+    fewer = Survivors(1, {n: d for n, d in survivors.digests.items() if n != 4})
+    body = answer[:4] + world.keys[keeper].sign(fewer.message(world.cohort)) + answer[68:-64]
+    changed = body + world.keys[keeper].sign(survivors.message(world.cohort) + body)
+    with pytest.raises(RejectedError, match="signed another list"):
+        read_answer(world.cohort, survivors, changed)
 
 
 @pytest.mark.parametrize("cut", [0, 10, 100, -1])
