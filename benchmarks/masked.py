@@ -24,7 +24,7 @@ from benchmarks.results import Row, save
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
-from edgemerge.exchange.masked import MaskedExchange
+from edgemerge.exchange.masked_fleet import MaskedExchange
 from edgemerge.privacy.masking import (
     Cohort,
     DeviceKeys,

@@ -15,7 +15,7 @@ from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.masked import MaskedExchange
+from edgemerge.exchange.masked_fleet import MaskedExchange
 from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 

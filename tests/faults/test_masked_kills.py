@@ -13,7 +13,7 @@ import pytest
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Selection
-from edgemerge.exchange.masked import MaskedExchange
+from edgemerge.exchange.masked_fleet import MaskedExchange
 from tests.faults.devices import enrolled
 from tests.faults.process import Nest, Server
 
@@ -99,7 +99,7 @@ class Scene:
 def scene(tmp_path, monkeypatch):
     nest = Nest(tmp_path)
     made = Scene(nest, tmp_path)
-    monkeypatch.setattr("edgemerge.exchange.masked.failpoint", made.failpoint)
+    monkeypatch.setattr("edgemerge.exchange.masked_fleet.failpoint", made.failpoint)
     yield made
     made.close()
     nest.close()

@@ -372,7 +372,7 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
         options = {"projection": projection, **_tls_options(config)}
         if settings.privacy == "open":
             return HttpExchange(url, fleet, token, **options)
-        masked = import_module("edgemerge.exchange.masked")  # needs an extra
+        masked = import_module("edgemerge.exchange.masked_fleet")  # needs an extra
         whose = {"device": config.device, "path": config.state / "masked"}
         return cast(
             "Exchange",

@@ -7,21 +7,19 @@ A report is sent once and never retried here. Numbers in its answer are limited 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
 from hashlib import sha256
 from math import inf
-from pathlib import Path
 from socket import gaierror
 from time import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from edgemerge.core.errors import EdgemergeError, FormatError, RejectedError, UnavailableError
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.connection import Connection, Query, Reply, url_path
+from edgemerge.exchange.connection import Connection, ConnectionOptions, Query, Reply, url_path
 from edgemerge.wire.codec import decode, encode
 
 BINARY_HEADERS = {"Content-Type": "application/octet-stream"}
@@ -36,31 +34,17 @@ class ServerClient:
     Args:
         url: Address of the server, http:// or https://.
         token: The token of an account, or an invitation to enrol with.
-        ca_file: Certificates to trust, in PEM, instead of the system's.
-        timeout_s: How long to wait for each answer, in seconds.
-        insecure: Whether plain http is allowed to another machine.
-        pins_file: File to remember fingerprints in that the server announces for later.
+        options: `ca_file`, `timeout_s`, `insecure` and `pins_file` of the `Connection`.
     """
 
     def __init__(
         self,
         url: str,
         token: str | None = None,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
-        timeout_s: float = 10.0,
-        insecure: bool = False,
-        pins_file: Path | None = None,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Send nothing yet."""
-        self._connection = Connection(
-            url,
-            token,
-            ca_file=ca_file,
-            timeout_s=timeout_s,
-            insecure=insecure,
-            pins_file=pins_file,
-        )
+        self._connection = Connection(url, token, **options)
 
     def create_fleet(
         self,
@@ -103,7 +87,7 @@ class ServerClient:
             options: Fields of the request: "least", "slots", "size", "collect_s", "missing" and
                 "colluding"; those left out have the server's defaults.
         """
-        return _list(self._post(options, "fleets", fleet, "cohorts"))
+        return self._post(options, "fleets", fleet, "cohorts").json_objects()
 
     def cohorts(self, fleet: str) -> list[dict[str, Any]]:
         """Return the cohorts of a masked fleet, each with its epoch.
@@ -111,7 +95,7 @@ class ServerClient:
         Args:
             fleet: Name of the fleet.
         """
-        return _list(self._ask("GET", "fleets", fleet, "cohorts"))
+        return self._ask("GET", "fleets", fleet, "cohorts").json_objects()
 
     def forget_keys(self, fleet: str, device: str) -> None:
         """Let a device of a masked fleet register new keys.
@@ -124,15 +108,15 @@ class ServerClient:
 
     def fleets(self) -> list[dict[str, Any]]:
         """Return all fleets that the token may see."""
-        return _list(self._ask("GET", "fleets"))
+        return self._ask("GET", "fleets").json_objects()
 
     def fleet(self, name: str) -> dict[str, Any]:
         """Return the settings and counts of one fleet."""
-        return _dict(self._ask("GET", "fleets", name))
+        return self._ask("GET", "fleets", name).json_object()
 
     def projection(self, name: str) -> Projection:
         """Return the projection of a fleet."""
-        return read_projection(self._ask("GET", "fleets", name, "projection"), name)
+        return fetch_projection(self._connection, name)
 
     def set_trust(self, fleet: str, trust: str) -> dict[str, Any]:
         """Change which contributions enter others' sums at once; return the fleet.
@@ -142,11 +126,13 @@ class ServerClient:
             trust: "members", "quorum:K" or "person".
         """
         body = json.dumps({"trust": trust}).encode()
-        return _dict(self._ask("PUT", "fleets", fleet, "trust", body=body, headers=JSON_HEADERS))
+        return self._ask(
+            "PUT", "fleets", fleet, "trust", body=body, headers=JSON_HEADERS
+        ).json_object()
 
     def waiting(self, fleet: str) -> list[dict[str, Any]]:
         """Return the contributions that wait for approval, the longest first."""
-        return _list(self._ask("GET", "fleets", fleet, "waiting"))
+        return self._ask("GET", "fleets", fleet, "waiting").json_objects()
 
     def decide(
         self,
@@ -168,7 +154,7 @@ class ServerClient:
         """
         about = dict(zip(("device", "incarnation", "pattern"), key, strict=True))
         asked = {"kind": decision, **about, "revision": revision, "comment": comment}
-        return _dict(self._post(asked, "fleets", fleet, "choices"))
+        return self._post(asked, "fleets", fleet, "choices").json_object()
 
     def delete_fleet(self, name: str) -> None:
         """Delete a fleet with everything in it."""
@@ -179,20 +165,20 @@ class ServerClient:
     ) -> dict[str, Any]:
         """Create an invitation, with which one device (this one, or any) can enrol once."""
         body = {"device": device, "valid_s": valid_s}
-        return _dict(self._post(body, "fleets", fleet, "invitations"))
+        return self._post(body, "fleets", fleet, "invitations").json_object()
 
     def replace(self, fleet: str, device: str, *, valid_s: int = 86400) -> dict[str, Any]:
         """Create an invitation for new hardware of a device; what is known of the device stays."""
         body = {"valid_s": valid_s}
-        return _dict(self._post(body, "fleets", fleet, "devices", device, "replacement"))
+        return self._post(body, "fleets", fleet, "devices", device, "replacement").json_object()
 
     def enrol(self, fleet: str, device: str) -> dict[str, Any]:
         """Use an invitation; return the device's own token, which is not shown again."""
-        return _dict(self._post({"device": device}, "fleets", fleet, "devices"))
+        return self._post({"device": device}, "fleets", fleet, "devices").json_object()
 
     def devices(self, fleet: str) -> list[dict[str, Any]]:
         """Return the enrolled devices."""
-        return _list(self._ask("GET", "fleets", fleet, "devices"))
+        return self._ask("GET", "fleets", fleet, "devices").json_objects()
 
     def revoke(self, fleet: str, device: str) -> None:
         """Revoke a device's token; its contributions stay until they are dropped."""
@@ -200,11 +186,11 @@ class ServerClient:
 
     def device(self, fleet: str, device: str) -> dict[str, Any]:
         """Return a device: its state, and the status it reported last."""
-        return _dict(self._ask("GET", "fleets", fleet, "devices", device))
+        return self._ask("GET", "fleets", fleet, "devices", device).json_object()
 
     def reviews(self, fleet: str, device: str) -> list[dict[str, Any]]:
         """Return the reviews of a device, newest first: waiting, done or refused."""
-        return _list(self._ask("GET", "fleets", fleet, "devices", device, "reviews"))
+        return self._ask("GET", "fleets", fleet, "devices", device, "reviews").json_objects()
 
     def review(self, fleet: str, device: str, decision: str, **words: Any) -> dict[str, Any]:
         """Decide about a device's pattern or episode; the device acts when it next reports.
@@ -218,7 +204,7 @@ class ServerClient:
                 None ends a snooze) and `comment`, as far as the decision needs them.
         """
         asked = {"decision": decision, **words}
-        return _dict(self._post(asked, "fleets", fleet, "devices", device, "reviews"))
+        return self._post(asked, "fleets", fleet, "devices", device, "reviews").json_object()
 
     def episodes(
         self,
@@ -241,11 +227,11 @@ class ServerClient:
         """
         opened = "true" if open_only else None
         query: Query = {"since": repr(since), "open": opened, "device": device, "limit": limit}
-        return _dict(self._ask("GET", "fleets", fleet, "episodes", query=query))
+        return self._ask("GET", "fleets", fleet, "episodes", query=query).json_object()
 
     def settings(self, fleet: str, device: str) -> dict[str, Any]:
         """Return the settings of a device that operators changed, and what became of them."""
-        return _dict(self._ask("GET", "fleets", fleet, "devices", device, "settings"))
+        return self._ask("GET", "fleets", fleet, "devices", device, "settings").json_object()
 
     def change_settings(self, fleet: str, device: str, **chosen: Any) -> dict[str, Any]:
         """Replace the settings of a device; it applies them once, when it next reports.
@@ -257,16 +243,16 @@ class ServerClient:
                 as the device's own file says.
         """
         body, path = json.dumps(chosen).encode(), ("fleets", fleet, "devices", device, "settings")
-        return _dict(self._ask("PUT", *path, body=body, headers=JSON_HEADERS))
+        return self._ask("PUT", *path, body=body, headers=JSON_HEADERS).json_object()
 
     def undo_settings(self, fleet: str, device: str, version: int) -> dict[str, Any]:
         """Go back to the settings before a version, which must be the newest; twice is once."""
         path = ("fleets", fleet, "devices", device, "settings", str(version))
-        return _dict(self._ask("DELETE", *path))
+        return self._ask("DELETE", *path).json_object()
 
     def configuration(self, fleet: str, device: str | None = None) -> dict[str, Any]:
         """Return the configuration of a fleet's agents, or of one device, and what became of it."""
-        return _dict(self._ask("GET", *_configuration_path(fleet, device)))
+        return self._ask("GET", *_configuration_path(fleet, device)).json_object()
 
     def configure(
         self,
@@ -286,18 +272,18 @@ class ServerClient:
         """
         body = json.dumps({"tables": tables, "comment": comment}).encode()
         path = _configuration_path(fleet, device)
-        return _dict(self._ask("PUT", *path, body=body, headers=JSON_HEADERS))
+        return self._ask("PUT", *path, body=body, headers=JSON_HEADERS).json_object()
 
     def undo_configuration(
         self, fleet: str, version: int, *, device: str | None = None
     ) -> dict[str, Any]:
         """Go back to the configuration before a version, which must be the newest."""
         path = _configuration_path(fleet, device)
-        return _dict(self._ask("DELETE", *path, str(version)))
+        return self._ask("DELETE", *path, str(version)).json_object()
 
     def receivers(self, fleet: str) -> list[dict[str, Any]]:
         """Return who is told of what happens in a fleet, without secrets."""
-        return _list(self._ask("GET", "fleets", fleet, "receivers"))
+        return self._ask("GET", "fleets", fleet, "receivers").json_objects()
 
     def set_receiver(self, fleet: str, receiver: str, **settings: Any) -> dict[str, Any]:
         """Tell a receiver what happens in a fleet; the server calls its address.
@@ -311,7 +297,7 @@ class ServerClient:
         """
         body = json.dumps(settings).encode()
         where = ("fleets", fleet, "receivers", receiver)
-        return _dict(self._ask("PUT", *where, body=body, headers=JSON_HEADERS))
+        return self._ask("PUT", *where, body=body, headers=JSON_HEADERS).json_object()
 
     def remove_receiver(self, fleet: str, receiver: str) -> None:
         """Remove a receiver; what it has not been told is not sent any more."""
@@ -319,11 +305,11 @@ class ServerClient:
 
     def test_receiver(self, fleet: str, receiver: str) -> dict[str, Any]:
         """Send a test message; return whether it was taken (`delivered`), and why not."""
-        return _dict(self._post({}, "fleets", fleet, "receivers", receiver, "test"))
+        return self._post({}, "fleets", fleet, "receivers", receiver, "test").json_object()
 
     def contributions(self, fleet: str) -> dict[str, Any]:
         """Return the list of contributions, without their sums."""
-        return _dict(self._ask("GET", "fleets", fleet, "contributions"))
+        return self._ask("GET", "fleets", fleet, "contributions").json_object()
 
     def drop(self, fleet: str, device: str, *, incarnation: int | None = None) -> int:
         """Delete contributions of a device; return their number.
@@ -335,7 +321,7 @@ class ServerClient:
         """
         only = () if incarnation is None else (str(incarnation),)
         reply = self._ask("DELETE", "fleets", fleet, "contributions", device, *only)
-        dropped = _dict(reply).get("dropped")
+        dropped = reply.json_object().get("dropped")
         if type(dropped) is not int:
             raise RejectedError(
                 f"found dropped={dropped!r}, expected a number: is this the server?"
@@ -344,41 +330,43 @@ class ServerClient:
 
     def choices(self, fleet: str) -> list[dict[str, Any]]:
         """Return the operators' choices (who adopts from whom), newest first."""
-        return _list(self._ask("GET", "fleets", fleet, "choices"))
+        return self._ask("GET", "fleets", fleet, "choices").json_objects()
 
     def adopt(self, fleet: str, sources: Sequence[str], targets: Sequence[str]) -> dict[str, Any]:
         """Choose that the targets adopt from these sources only, from now on."""
         chosen = {"kind": "adopt", "sources": list(sources), "targets": list(targets)}
-        return _dict(self._post(chosen, "fleets", fleet, "choices"))
+        return self._post(chosen, "fleets", fleet, "choices").json_object()
 
     def exclude(self, fleet: str, device: str, incarnation: int, pattern: str) -> dict[str, Any]:
         """Exclude one contribution and its newer revisions from all merges."""
         key = {"device": device, "incarnation": incarnation, "pattern": pattern}
-        return _dict(self._post({"kind": "exclude", **key}, "fleets", fleet, "choices"))
+        return self._post({"kind": "exclude", **key}, "fleets", fleet, "choices").json_object()
 
     def undo(self, fleet: str, number: int) -> dict[str, Any]:
         """Undo a choice; undoing it twice has no further effect."""
-        return _dict(self._ask("DELETE", "fleets", fleet, "choices", str(number)))
+        return self._ask("DELETE", "fleets", fleet, "choices", str(number)).json_object()
 
     def preview(
         self, fleet: str, sources: Sequence[str], targets: Sequence[str]
     ) -> list[dict[str, Any]]:
         """Return what adopting from these sources only would do to each pattern of the targets."""
         chosen = {"sources": list(sources), "targets": list(targets)}
-        return _list(self._post(chosen, "fleets", fleet, "preview"))
+        return self._post(chosen, "fleets", fleet, "preview").json_objects()
 
     def similarity(self, fleet: str, devices: Sequence[str] | None = None) -> dict[str, Any]:
         """Return how well each device's readout explains the data of each other, in groups."""
-        return _dict(self._ask("GET", "fleets", fleet, "similarity", query={"device": devices}))
+        return self._ask(
+            "GET", "fleets", fleet, "similarity", query={"device": devices}
+        ).json_object()
 
     def audit(self, fleet: str | None = None, after: int = 0, limit: int = 100) -> dict[str, Any]:
         """Return entries of the audit log after a number, of one fleet or all."""
         query: Query = {"fleet": fleet, "after": after, "limit": limit}
-        return _dict(self._ask("GET", "audit", query=query))
+        return self._ask("GET", "audit", query=query).json_object()
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return all accounts and wall links, without their tokens; for admins."""
-        return _list(self._ask("GET", "accounts"))
+        return self._ask("GET", "accounts").json_objects()
 
     def add_account(self, name: str, role: str, *, valid_s: float | None = None) -> dict[str, Any]:
         """Add an account; return it with its `token`, which is not shown again.
@@ -388,7 +376,9 @@ class ServerClient:
             role: "viewer", "operator" or "admin".
             valid_s: After how many seconds its token expires; None: never.
         """
-        return _dict(self._post({"name": name, "role": role, "valid_s": valid_s}, "accounts"))
+        return self._post(
+            {"name": name, "role": role, "valid_s": valid_s}, "accounts"
+        ).json_object()
 
     def change_account(self, name: str, **changed: Any) -> dict[str, Any]:
         """Change an account; its token stays, and its sessions end.
@@ -398,7 +388,7 @@ class ServerClient:
             **changed: `role`, and `valid_s` (None: it never expires); what is left out stays.
         """
         body = json.dumps(changed).encode()
-        return _dict(self._ask("PUT", "accounts", name, body=body, headers=JSON_HEADERS))
+        return self._ask("PUT", "accounts", name, body=body, headers=JSON_HEADERS).json_object()
 
     def rotate_account(self, name: str, **changed: Any) -> dict[str, Any]:
         """Give an account a new token, or a wall link a new `path`; the old one ends at once.
@@ -407,7 +397,7 @@ class ServerClient:
             name: Its name.
             **changed: `valid_s`, after which it expires (None: never); without it, as before.
         """
-        return _dict(self._post(changed, "accounts", name, "rotate"))
+        return self._post(changed, "accounts", name, "rotate").json_object()
 
     def revoke_account(self, name: str) -> None:
         """Revoke an account or a wall link; its sessions end at once."""
@@ -423,18 +413,20 @@ class ServerClient:
             name: What the link is called in the list of accounts.
             valid_s: After how many seconds it expires. Default: a year.
         """
-        return _dict(self._post({"name": name, "valid_s": valid_s}, "fleets", fleet, "wall-links"))
+        return self._post(
+            {"name": name, "valid_s": valid_s}, "fleets", fleet, "wall-links"
+        ).json_object()
 
     def sign_in_link(self) -> dict[str, Any]:
         """Create a link that signs in to the dashboard once; return its `path` and `expires`."""
-        found = _dict(self._post({}, "sign-in-links"))
+        found = self._post({}, "sign-in-links").json_object()
         if not re.fullmatch(r"/ui/sign-in\?link=[\w-]{1,200}", str(found.get("path")), re.ASCII):
             raise RejectedError(f"found path={found.get('path')!r}, expected /ui/sign-in?link=…")
         return found
 
     def status(self) -> dict[str, Any]:
         """Return the status of the server."""
-        return _dict(self._ask("GET", "status"))
+        return self._ask("GET", "status").json_object()
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -460,28 +452,20 @@ class ServerClient:
         return self._ask("POST", *segments, body=json.dumps(value).encode(), headers=JSON_HEADERS)
 
 
-def read_projection(reply: Reply, fleet: str) -> Projection:
-    """Decode a reply with the projection of a fleet."""
+def fetch_projection(connection: Connection, fleet: str) -> Projection:
+    """Ask the server for the projection of a fleet.
+
+    Args:
+        connection: To the server.
+        fleet: Name of the fleet.
+    """
+    reply = connection.ask("GET", url_path("fleets", fleet, "projection"))
     try:
         found = decode(reply.must_be(200).body)
     except FormatError as error:
         raise RejectedError(f"{fleet}: found no projection: {error}") from error
     if not isinstance(found, Projection):
         raise RejectedError(f"{fleet}: found {type(found).__name__}, expected Projection")
-    return found
-
-
-def _dict(reply: Reply) -> dict[str, Any]:
-    found = reply.json()
-    if not isinstance(found, dict):
-        raise RejectedError("found a reply that is no JSON object: is this the server?")
-    return found
-
-
-def _list(reply: Reply) -> list[dict[str, Any]]:
-    found = reply.json()
-    if not (isinstance(found, list) and all(isinstance(entry, dict) for entry in found)):
-        raise RejectedError("found a reply that is no JSON list of objects: is this the server?")
     return found
 
 
@@ -633,10 +617,7 @@ class ReportClient:
         fleet: Name of the fleet.
         device: Name of this device.
         token: The device's token.
-        ca_file: Certificates to trust, in PEM, instead of the system's.
-        timeout_s: How long to wait for each answer, in seconds.
-        insecure: Whether plain http is allowed to another machine.
-        pins_file: File to remember fingerprints in that the server announces for later.
+        options: `ca_file`, `timeout_s`, `insecure` and `pins_file` of the `Connection`.
     """
 
     def __init__(
@@ -645,21 +626,11 @@ class ReportClient:
         fleet: str,
         device: str,
         token: str,
-        *,
-        ca_file: str | os.PathLike[str] | None = None,
-        timeout_s: float = REPORT_TIMEOUT_S,
-        insecure: bool = False,
-        pins_file: Path | None = None,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Send nothing yet."""
-        self._connection = Connection(
-            url,
-            token,
-            ca_file=ca_file,
-            timeout_s=timeout_s,
-            insecure=insecure,
-            pins_file=pins_file,
-        )
+        chosen: ConnectionOptions = {"timeout_s": REPORT_TIMEOUT_S, **options}
+        self._connection = Connection(url, token, **chosen)
         self._path = url_path("fleets", fleet, "devices", device, "report")
         self._desired_path = url_path("fleets", fleet, "devices", device, "desired")
 
@@ -680,7 +651,7 @@ class ReportClient:
             limit=MAX_ANSWER_BYTES,
             allow_loss=True,
         )
-        answer = _dict(reply.must_be(200))
+        answer = reply.must_be(200).json_object()
         choice, desired = (_number(answer.get(name)) for name in ("choice", "desired"))
         takes = (
             answer.get(name) is True

@@ -31,7 +31,7 @@ from secrets import token_hex
 from socket import socket
 from threading import Lock
 from time import monotonic
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from edgemerge.certificates import FINGERPRINT, fingerprint, prove, split_token
@@ -111,6 +111,22 @@ class Reply:
         except (ValueError, RecursionError) as error:
             raise RejectedError("found a reply that is not JSON: is this the server?") from error
 
+    def json_object(self) -> dict[str, Any]:
+        """Parse the body as a JSON object; raise RejectedError if it is not one."""
+        found = self.json()
+        if not isinstance(found, dict):
+            raise RejectedError("found a reply that is no JSON object: is this the server?")
+        return found
+
+    def json_objects(self) -> list[dict[str, Any]]:
+        """Parse the body as a JSON list of objects; raise RejectedError if it is not one."""
+        found = self.json()
+        if not (isinstance(found, list) and all(isinstance(entry, dict) for entry in found)):
+            raise RejectedError(
+                "found a reply that is no JSON list of objects: is this the server?"
+            )
+        return found
+
     @property
     def error_text(self) -> str:
         """The server's error message: at most 300 printable characters."""
@@ -174,6 +190,22 @@ PROOF_PATH = "/proof"  # where a peer proves that it has the token
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 logger = logging.getLogger(__name__)
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """How a client connects to its server; `Connection` has the default of each that is left out.
+
+    Args:
+        ca_file: Certificates to trust, in PEM, instead of the system's.
+        timeout_s: Timeout of each wait, in seconds; raise it on slow links.
+        insecure: Whether plain http is allowed to another machine.
+        pins_file: File to remember fingerprints in that the server announces for later.
+    """
+
+    ca_file: str | os.PathLike[str] | None
+    timeout_s: float
+    insecure: bool
+    pins_file: Path | None
 
 
 class Connection:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from edgemerge.core.errors import (
     FormatError,
@@ -18,8 +16,15 @@ from edgemerge.core.errors import (
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.client import BINARY_HEADERS, read_projection
-from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Query, Reply, url_path
+from edgemerge.exchange.client import BINARY_HEADERS, fetch_projection
+from edgemerge.exchange.connection import (
+    MAX_REPLY_BYTES,
+    Connection,
+    ConnectionOptions,
+    Query,
+    Reply,
+    url_path,
+)
 from edgemerge.wire.codec import decode_with_form, encode
 
 MAX_CACHED_PULLS = 8  # answers kept, so that the server need not send unchanged ones again
@@ -39,10 +44,7 @@ class HttpExchange:
         fleet: Name of the fleet.
         token: The device's token, from enrolling.
         projection: What all devices share; None: ask the server when it is first needed.
-        ca_file: Certificates to trust, in PEM, instead of the system's.
-        timeout_s: How long to wait for each answer, in seconds; raise it on slow links.
-        insecure: Whether plain http is allowed to another machine.
-        pins_file: File to remember fingerprints in that the server announces for later.
+        options: `ca_file`, `timeout_s`, `insecure` and `pins_file` of the `Connection`.
     """
 
     def __init__(
@@ -52,21 +54,11 @@ class HttpExchange:
         token: str,
         *,
         projection: Projection | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        timeout_s: float = 10.0,
-        insecure: bool = False,
-        pins_file: Path | None = None,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Send nothing yet."""
         self.fleet = fleet
-        self._connection = Connection(
-            url,
-            token,
-            ca_file=ca_file,
-            timeout_s=timeout_s,
-            insecure=insecure,
-            pins_file=pins_file,
-        )
+        self._connection = Connection(url, token, **options)
         self._projection = projection
         self._answers: OrderedDict[tuple[Selection, bool], tuple[str, Merged]] = OrderedDict()
         self._faults: tuple[Selection, str, Faults] | None = None  # the last answer and its tag
@@ -76,8 +68,7 @@ class HttpExchange:
     def projection(self) -> Projection:
         """What all devices of the fleet share; asked of the server if it was not given."""
         if self._projection is None:
-            reply = self._connection.ask("GET", url_path("fleets", self.fleet, "projection"))
-            self._projection = read_projection(reply, self.fleet)
+            self._projection = fetch_projection(self._connection, self.fleet)
         return self._projection
 
     @property

@@ -74,13 +74,14 @@ from edgemerge.server.http import (
     validation_message,
     wall_path,
 )
-from edgemerge.server.masked import Epoch, must_not_be_masked
+from edgemerge.server.masked_epochs import Epoch, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
     MAX_MOMENT,
     MAX_REPORT_BYTES,
+    MAX_SLOTS,
     TRUST_PATTERN,
     AccountChange,
     AccountRequest,
@@ -1297,6 +1298,12 @@ MASKED_RESPONSES = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507
 MAX_BOXES_BYTES = 64 * 2**20  # of an upload beside its words
 
 
+def member_of(sender: tuple[Caller, Fleet]) -> tuple[str, str]:
+    """Return the fleet and the name of a device that sends."""
+    caller, agreed = sender
+    return agreed.name, caller.name
+
+
 @router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
 def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
     """Return the cohorts of a masked fleet, each with its epoch."""
@@ -1356,24 +1363,21 @@ async def register_keys(
     body: Annotated[KeysRequest, Depends(json_request(KeysRequest))],
 ) -> None:
     """Store the public keys of a device of a masked fleet; others are refused from then on."""
-    caller, agreed = sender
+    fleet, device = member_of(sender)
     keys = bytes.fromhex(body.agreement), bytes.fromhex(body.verification)
-    member = MaskedMember(caller.name, *keys)
-    await run_in_thread(lambda: service.masked.register(agreed.name, member))
+    await run_in_thread(lambda: service.masked.register(fleet, MaskedMember(device, *keys)))
 
 
 @router.get(MASKED_PATH + "/status", responses=MASKED_RESPONSES)
 def masked_status(sender: Sender, service: ServiceDep) -> MaskedStatusResponse:
     """Return what a device of a masked fleet may send now."""
-    caller, agreed = sender
-    return MaskedStatusResponse(**asdict(service.masked.status(agreed.name, caller.name)))
+    return MaskedStatusResponse(**asdict(service.masked.status(*member_of(sender))))
 
 
 @router.get(MASKED_PATH + "/cohort", responses=MASKED_RESPONSES)
 def masked_cohort(sender: Sender, service: ServiceDep) -> CohortDescription:
     """Return the cohort of a device, with the public keys of its members."""
-    caller, agreed = sender
-    return CohortDescription(cohort=service.masked.cohort_of(agreed.name, caller.name)[1].plain())
+    return CohortDescription(cohort=service.masked.cohort_of(*member_of(sender))[1].plain())
 
 
 @router.put(
@@ -1386,10 +1390,9 @@ async def put_upload(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
 ) -> None:
     """Keep a device's upload of an epoch; once answered it is on disk, and repeats do no harm."""
-    caller, agreed = sender
-    async with load.body(request, agreed.max_contribution_bytes * 16 + MAX_BOXES_BYTES) as data:
-        act = service.masked
-        await run_in_thread(lambda: act.upload(agreed.name, caller.name, epoch, data))
+    limit = sender[1].max_contribution_bytes * MAX_SLOTS + MAX_BOXES_BYTES
+    async with load.body(request, limit) as data:
+        await run_in_thread(lambda: service.masked.upload(*member_of(sender), epoch, data))
 
 
 @router.get(
@@ -1399,8 +1402,7 @@ async def put_upload(
 )
 def get_keeper_request(sender: Sender, epoch: Number, service: ServiceDep) -> Response:
     """Return what a keeper is asked: who survived, and the boxes that they sealed for it."""
-    caller, agreed = sender
-    data = service.masked.request(agreed.name, caller.name, epoch)
+    data = service.masked.request(*member_of(sender), epoch)
     return Response(data, media_type=OCTET_STREAM)
 
 
@@ -1414,10 +1416,8 @@ async def put_answer(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
 ) -> None:
     """Keep a keeper's answer; with enough of them the total is opened."""
-    caller, agreed = sender
     async with load.body(request, MAX_BOXES_BYTES) as data:
-        act = service.masked
-        await run_in_thread(lambda: act.answer(agreed.name, caller.name, epoch, data))
+        await run_in_thread(lambda: service.masked.answer(*member_of(sender), epoch, data))
 
 
 @router.get(MASKED_PATH + "/epochs/{epoch}", responses=MASKED_RESPONSES)

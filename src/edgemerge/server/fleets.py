@@ -77,7 +77,7 @@ class Fleet:
         name: The name of the fleet.
         projection_bytes: The projection that all its devices share, encoded.
         read_mode: What a device may pull: "totals", or single "contributions", too; "masked":
-            totals that the server cannot open for single devices (`server.masked`).
+            totals that the server cannot open for single devices (`server.masked_epochs`).
         min_devices: The fewest devices of which a sum, or the difference of two sums, is given,
             the caller not counted.
         growing_only: Whether a new revision must have learnt at least what the last one had.

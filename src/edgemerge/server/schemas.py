@@ -979,6 +979,7 @@ class DesiredResponse(BaseModel):
 
 
 KEY_HEX = "^[0-9a-f]{64}$"
+MAX_SLOTS = 16  # patterns that a masked fleet adds up apart
 
 
 class KeysRequest(StrictRequest):
@@ -993,7 +994,7 @@ class CohortRequest(StrictRequest):
 
     least: int = Field(default=3, ge=3, le=10_000)
     slots: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
-        default=["normal"], min_length=1, max_length=16
+        default=["normal"], min_length=1, max_length=MAX_SLOTS
     )
     size: int = Field(default=100, ge=3, le=10_000)
     collect_s: float = Field(default=3600.0, gt=0.0, le=30 * 86_400.0)

@@ -10,7 +10,7 @@ import pytest
 from edgemerge import Contribution, Detector, Stats
 from edgemerge.core.errors import DeniedError, RejectedError, SettingError
 from edgemerge.core.ledger import Selection
-from edgemerge.exchange.masked import MaskedExchange, MaskedState
+from edgemerge.exchange.masked_fleet import MaskedExchange, MaskedState
 from edgemerge.privacy.masking import DeviceKeys
 from tests.exchange.worlds import SHARED, World
 
@@ -174,7 +174,7 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(world, failpoint, monkeypatc
             killed.add((name, dying))
             raise Killed
 
-    monkeypatch.setattr("edgemerge.exchange.masked.failpoint", kill)
+    monkeypatch.setattr("edgemerge.exchange.masked_fleet.failpoint", kill)
     for revision in (1, 2):
         killed.clear()
         for dying in DEVICES:

@@ -16,15 +16,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from edgemerge.core.errors import MismatchError, RejectedError, SettingError
 from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.client import BINARY_HEADERS, read_projection
-from edgemerge.exchange.connection import MAX_REPLY_BYTES, Connection, Reply, url_path
+from edgemerge.exchange.client import BINARY_HEADERS, JSON_HEADERS, fetch_projection
+from edgemerge.exchange.connection import (
+    MAX_REPLY_BYTES,
+    Connection,
+    ConnectionOptions,
+    Reply,
+    url_path,
+)
 from edgemerge.failpoints import failpoint
 from edgemerge.files import write_atomically
 from edgemerge.privacy.masking import (
@@ -128,11 +134,8 @@ class MaskedExchange:
             default): the first cohort is taken as it comes. A server that invents members can then
             learn what this device sends, so compare digests where that matters.
         projection: What all devices share; None: ask the server when it is first needed.
-        ca_file: Certificates to trust, in PEM, instead of the system's.
-        timeout_s: How long to wait for each answer, in seconds.
-        insecure: Whether plain http is allowed to another machine.
-        pins_file: File to remember fingerprints in that the server announces for later.
         random: Returns so many random bytes; those of the system unless given.
+        options: `ca_file`, `timeout_s`, `insecure` and `pins_file` of the `Connection`.
     """
 
     def __init__(
@@ -145,23 +148,13 @@ class MaskedExchange:
         path: str | os.PathLike[str],
         cohort: str | None = None,
         projection: Projection | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        timeout_s: float = 10.0,
-        insecure: bool = False,
-        pins_file: Path | None = None,
         random: Random = os.urandom,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
         """Load the file, or begin with new keys; send nothing yet."""
         self.fleet, self.device, self._path = fleet, device, Path(path)
         self._wanted, self._projection, self._random = cohort, projection, random
-        self._connection = Connection(
-            url,
-            token,
-            ca_file=ca_file,
-            timeout_s=timeout_s,
-            insecure=insecure,
-            pins_file=pins_file,
-        )
+        self._connection = Connection(url, token, **options)
         self._lock = Lock()
         if self._path.exists():
             self._state = MaskedState.from_bytes(self._path.read_bytes())
@@ -175,8 +168,7 @@ class MaskedExchange:
     def projection(self) -> Projection:
         """What all devices of the fleet share; asked of the server if it was not given."""
         if self._projection is None:
-            reply = self._connection.ask("GET", url_path("fleets", self.fleet, "projection"))
-            self._projection = read_projection(reply, self.fleet)
+            self._projection = fetch_projection(self._connection, self.fleet)
         return self._projection
 
     def push(self, contribution: Contribution) -> bool:
@@ -218,7 +210,7 @@ class MaskedExchange:
     def _take_part(self) -> None:
         """Do what the fleet waits for, until there is nothing left to do now."""
         for _ in range(MAX_STEPS):
-            status = _dict(self._ask("GET", "status"))
+            status = self._ask("GET", "status").must_be(200).json_object()
             if not status["registered"]:
                 self._register()
             elif not self._step(status):
@@ -228,7 +220,7 @@ class MaskedExchange:
         member = self._keys.member(self.device)
         keys = {"agreement": member.agreement.hex(), "verification": member.verification.hex()}
         body = json.dumps(keys).encode()
-        reply = self._ask("PUT", "keys", body=body, headers={"Content-Type": "application/json"})
+        reply = self._ask("PUT", "keys", body=body, headers=JSON_HEADERS)
         if reply.status == 409:
             raise RejectedError(f"{self.device}: {reply.error_text}")
         reply.must_be(204)
@@ -250,7 +242,7 @@ class MaskedExchange:
     def _join(self, number: int) -> Cohort:
         """Return the cohort, which must have this device's keys, and the digest that is wanted."""
         if self._cohort is None or self._cohort[0] != number:
-            found = Cohort.parse(_dict(self._ask("GET", "cohort"))["cohort"])
+            found = Cohort.parse(self._ask("GET", "cohort").must_be(200).json_object()["cohort"])
             found.number_of(self._keys)
             digest = found.digest.hex()
             if self._wanted not in (None, digest):
@@ -302,7 +294,7 @@ class MaskedExchange:
     def _settle(self) -> bool:
         """Find out what became of the last upload; return whether that is known now."""
         state = self._state
-        found = _dict(self._ask("GET", "epochs", state.epoch))
+        found = self._ask("GET", "epochs", state.epoch).must_be(200).json_object()
         if found["state"] == "done":
             survivors, signatures = (
                 {int(number): bytes.fromhex(text) for number, text in found[name].items()}
@@ -402,10 +394,3 @@ def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:
 
 def _words(data: bytes) -> Words:
     return np.frombuffer(data, "<u8").astype(np.uint64)
-
-
-def _dict(reply: Reply) -> dict[str, Any]:
-    found = reply.must_be(200).json()
-    if not isinstance(found, dict):
-        raise RejectedError(f"found a reply of {type(found).__name__}, expected an object")
-    return found
