@@ -109,12 +109,14 @@ def solve_rows(N: int, n: int, count: int, seed: int) -> float:
     shared = Projection(n_inputs=n, n_hidden=N, seed=seed, low=-1.0, high=1.0)
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (count, n))
-    solve = _solve_dense if count * n <= MAX_DENSE else _solve_large
+    return recovered(shared, Stats.of(shared, X), X, rng)
+
+
+def recovered(shared: Projection, sums: Stats, X: Array, rng: np.random.Generator) -> float:
+    """Return the share of rows that sums give back, the best of several random starts."""
+    solve = _solve_dense if X.size <= MAX_DENSE else _solve_large
     best = min(
-        (
-            solve(shared, Stats.of(shared, X), rng.uniform(-1.0, 1.0, (count, n)))
-            for _ in range(STARTS)
-        ),
+        (solve(shared, sums, rng.uniform(-1.0, 1.0, X.shape)) for _ in range(STARTS)),
         key=lambda found: found[0],
     )
     apart = np.abs(X[:, None] - best[1][None]).max(2).min(1)

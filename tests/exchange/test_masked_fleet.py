@@ -1,7 +1,6 @@
 """Exchange with a masked fleet over a real server: exact totals, and crashes at every point."""
 
 import json
-import random as insecure
 from threading import Lock
 
 import numpy as np
@@ -10,50 +9,9 @@ import pytest
 from edgemerge import Contribution, Detector, Stats
 from edgemerge.core.errors import DeniedError, RejectedError, SettingError
 from edgemerge.core.ledger import Selection
-from edgemerge.exchange.masked_fleet import MaskedExchange, MaskedState
+from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys
-from tests.exchange.worlds import SHARED, World
-
-DEVICES = [f"pump-{i}" for i in range(5)]
-
-
-class MaskedWorld(World):
-    """A masked fleet on a real server whose clock can be moved."""
-
-    def __init__(self, hub, folder, least=3, slots=("normal",)):
-        super().__init__(hub)
-        self.folder, self.options = folder, {"least": least, "slots": list(slots)}
-        self.place.operator.create_fleet(self.fleet, SHARED, reads="masked")
-        self.tokens = {}
-
-    def made(self, device):
-        if device not in self.tokens:
-            self.tokens[device] = self.place.enrol(self.fleet, device)
-        return MaskedExchange(
-            self.place.url,
-            self.fleet,
-            self.tokens[device],
-            device=device,
-            path=self.folder / f"{device}.masked",
-            projection=SHARED,
-            random=insecure.Random(device).randbytes,
-        )
-
-    def restarted(self, device):
-        self._exchanges.pop(device).close()
-        return self.exchange(device)
-
-    def form(self, devices=DEVICES, **more):
-        for device in devices:
-            self.exchange(device)._take_part()
-        return self.place.operator.form_cohorts(self.fleet, **self.options | more)
-
-    def turn(self, devices=DEVICES):
-        """Let everybody do what is due, twice: uploads, answers, results."""
-        for _ in range(3):
-            for device in devices:
-                with self.exchange(device)._lock:
-                    self.exchange(device)._take_part()
+from tests.exchange.worlds import DEVICES, SHARED, MaskedWorld
 
 
 @pytest.fixture
@@ -196,7 +154,7 @@ def survived(world, device, act):
 
 
 def test_patterns_have_slots(hub, tmp_path):
-    world = MaskedWorld(hub, tmp_path, slots=("idle", "fast"))
+    world = MaskedWorld(hub, tmp_path, slots=["idle", "fast"])
     world.form()
     for i, device in enumerate(DEVICES):
         world.exchange(device).push(note(device, pattern=("idle", "fast")[i % 2]))

@@ -1,5 +1,6 @@
 """Devices that exchange in one of the ways: the same few questions can be put to each."""
 
+import random as insecure
 import socket
 from contextlib import contextmanager
 from itertools import count
@@ -7,6 +8,7 @@ from itertools import count
 from edgemerge import Projection
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.masked_fleet import MaskedExchange
 from edgemerge.exchange.mqtt import MqttExchange
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import MemoryExchange
@@ -116,6 +118,48 @@ class PeerWorld(World):
         )
         self._exchanges["away"] = new
         return new
+
+
+DEVICES = [f"pump-{i}" for i in range(5)]
+
+
+class MaskedWorld(World):
+    """A masked fleet on a real server whose clock can be moved."""
+
+    def __init__(self, hub, folder, *, shared=SHARED, **options):
+        super().__init__(hub)
+        self.folder, self.shared, self.options = folder, shared, {"least": 3, **options}
+        self.place.operator.create_fleet(self.fleet, shared, reads="masked")
+        self.tokens = {}
+
+    def made(self, device):
+        if device not in self.tokens:
+            self.tokens[device] = self.place.enrol(self.fleet, device)
+        return MaskedExchange(
+            self.place.url,
+            self.fleet,
+            self.tokens[device],
+            device=device,
+            path=self.folder / f"{device}.masked",
+            projection=self.shared,
+            random=insecure.Random(device).randbytes,
+        )
+
+    def restarted(self, device):
+        self._exchanges.pop(device).close()
+        return self.exchange(device)
+
+    def form(self, devices=DEVICES, **more):
+        for device in devices:
+            self.exchange(device)._take_part()
+        return self.place.operator.form_cohorts(self.fleet, **self.options | more)
+
+    def turn(self, devices=DEVICES):
+        """Let everybody do what is due: uploads, answers, results."""
+        for _ in range(3):
+            for device in devices:
+                with self.exchange(device)._lock:
+                    self.exchange(device)._take_part()
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from edgemerge import Projection
 from edgemerge.exchange.client import ServerClient
@@ -46,15 +47,21 @@ class Running:
 
 
 @contextmanager
-def running(database: str, limits: Limits | None = None, *, port: int = 0) -> Iterator[Running]:
-    """Serve until the block ends; without a port, at any that is free."""
+def running(
+    database: str,
+    limits: Limits | None = None,
+    *,
+    port: int = 0,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> Iterator[Running]:
+    """Serve until the block ends; without a port, at any that is free; `around` wraps the app."""
     service, token = Service(connect(database)), new_token("operator")
     known = {account.name for account in service.accounts.all()}  # of servers before, or beside it
     service.add_operator(token, f"test-{len(known)}" if "test" in known else "test")
     listening = listen("127.0.0.1", port)
     app = create_app(service, limits)
     settings = uvicorn.Config(
-        app,
+        around(app),
         http=HeadTimeoutProtocol,
         log_config=None,
         access_log=False,

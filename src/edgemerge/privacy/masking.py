@@ -421,8 +421,13 @@ def _derive(secret: bytes, info: bytes, length: int) -> bytes:
     return HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
 
 
-def _stream(seed: bytes, words: int) -> Words:
-    """Return the mask that a seed stands for."""
+def mask_of(seed: bytes, words: int) -> Words:
+    """Return the mask that a seed stands for.
+
+    Args:
+        seed: An own seed, or one between neighbours.
+        words: Its length.
+    """
     key = _derive(seed, b"edgemerge mask", KEY_BYTES)
     cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(cipher.update(bytes(8 * words)), "<u8")
@@ -533,11 +538,11 @@ def make_upload(
         raise FormatError(f"found {delta.shape} words, expected {cohort.words}")
     number = cohort.number_of(keys)
     masked, own = delta.copy(), random(SEED_BYTES)
-    masked += _stream(own, cohort.words)
+    masked += mask_of(own, cohort.words)
     seeds = [own]
     for other in cohort.neighbours_of(epoch, number):
         seed = _edge_seed(cohort, keys, epoch, other)
-        _add_stream(masked, seed, minus=other < number)
+        _add_mask(masked, seed, minus=other < number)
         seeds.append(seed)
     keepers = cohort.keepers_of(epoch)
     places = [keeper + 1 for keeper in keepers]
@@ -834,7 +839,7 @@ def open_total(
                     f"the shares that {cohort.members[number].name} sent do not give its seed: "
                     "leave it out of the next cohort"
                 )
-            _add_stream(total, seed, minus=other is None or other > number)
+            _add_mask(total, seed, minus=other is None or other > number)
             column += 1
     return Opened(total, survivors, signatures, frozenset(joined.liars))
 
@@ -913,9 +918,8 @@ class _Joining:
         self._choose(chosen)
 
 
-def _add_stream(words: Words, seed: bytes, *, minus: bool) -> None:
-    mask = _stream(seed, len(words))
-    (np.subtract if minus else np.add)(words, mask, out=words)
+def _add_mask(words: Words, seed: bytes, *, minus: bool) -> None:
+    (np.subtract if minus else np.add)(words, mask_of(seed, len(words)), out=words)
 
 
 class _Reader:

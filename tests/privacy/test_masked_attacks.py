@@ -1,0 +1,481 @@
+"""Attacks on a masked fleet with all that its server sees: the bytes of real connections."""
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, combinations, product
+
+import numpy as np
+import pytest
+
+from benchmarks.sharing import RECOVERED, recovered
+from edgemerge import Contribution, Projection, Stats
+from edgemerge.comparison.streams import auc
+from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnknownError
+from edgemerge.core.ledger import Selection
+from edgemerge.exchange.client import BINARY_HEADERS
+from edgemerge.privacy.masking import (
+    SHARE_BYTES,
+    Cohort,
+    DeviceKeys,
+    Survivors,
+    join_shares,
+    make_upload,
+    mask_of,
+    open_total,
+    read_answer,
+    read_upload,
+    stats_of,
+    weights_at_zero,
+    words_of,
+)
+from edgemerge.wire.codec import unpack
+from tests.exchange.worlds import DEVICES, MaskedWorld
+from tests.services.hub import running
+
+SMALL = Projection(n_inputs=3, n_hidden=16, seed=7, low=-1.0, high=1.0)
+N_ROWS = 2 * SMALL.n_hidden  # so few that the bare sums give the rows back
+LATER_S = 4000.0  # more than an epoch waits
+CHI_SQUARE_255 = 377.0  # one in a million sequences of uniform bytes has more
+HEADER_BYTES = 68  # of an answer: the keeper's number and its signature of the survivors
+
+
+@dataclass
+class Traffic:
+    """An application that records what the server is sent, and what it answers."""
+
+    app: object
+    entries: list[tuple[str, str, bytes, int, bytes]] = field(default_factory=list)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        sent, answered, status = bytearray(), bytearray(), []
+
+        async def receiving():
+            message = await receive()
+            sent.extend(message.get("body", b""))
+            return message
+
+        async def sending(message):
+            answered.extend(message.get("body", b""))
+            status.extend([message["status"]] if "status" in message else [])
+            await send(message)
+
+        await self.app(scope, receiving, sending)
+        entry = (scope["method"], scope["path"], bytes(sent), status[0], bytes(answered))
+        self.entries.append(entry)
+
+    def bodies(self, world, method, ending):
+        """Return by epoch and device what was sent (PUT) or answered (GET) with success."""
+        where = re.compile(rf".*/fleets/{world.fleet}/masked/([^/]+)(?:/epochs/(\d+))?/{ending}")
+        found = {}
+        for how, path, sent, status, answered in self.entries:
+            if how == method and status in (200, 204) and (match := where.fullmatch(path)):
+                found[int(match[2] or 0), match[1]] = sent if method == "PUT" else answered
+        return found
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """A server, the bytes of whose connections are recorded."""
+    made = []
+    around = lambda app: made.append(Traffic(app)) or made[0]  # noqa: E731 - one line
+    database = f"sqlite:///{tmp_path_factory.mktemp('hub') / 'fleets.db'}"
+    with running(database, around=around) as server:
+        object.__setattr__(server, "traffic", made[0])
+        yield server
+
+
+@pytest.fixture
+def world(hub, tmp_path):
+    made = MaskedWorld(hub, tmp_path, shared=SMALL)
+    made.form()
+    yield made
+    made.close()
+    hub.service.masked._clock = hub.service.clock
+
+
+def rows(device, count=N_ROWS, n_inputs=SMALL.n_inputs):
+    rng = np.random.default_rng(DEVICES.index(device))
+    return rng.uniform(-1.0, 1.0, (count, n_inputs))
+
+
+def push(world, device, count=N_ROWS):
+    X = rows(device, count, world.shared.n_inputs)
+    world.exchange(device).push(Contribution(device, Stats.of(world.shared, X), count))
+
+
+def pulled(world, device):
+    found = world.exchange(device).pull(Selection(receiver=device))
+    return sum(part.stats for part in found.parts) if found.parts else None
+
+
+def cohort_of(hub, world):
+    found = json.loads(next(iter(hub.traffic.bodies(world, "GET", "cohort").values())))
+    return Cohort.parse(found["cohort"])
+
+
+def uploads_of(hub, world, epoch):
+    """Return the uploads of an epoch as the server reads them, by the member's number."""
+    cohort = cohort_of(hub, world)
+    sent = hub.traffic.bodies(world, "PUT", "upload")
+    read = [read_upload(cohort, epoch, data) for (at, _), data in sent.items() if at == epoch]
+    return {each.number: each for each in read}
+
+
+def without_own_masks(hub, world, epoch):
+    """Return uploads less the own masks of survivors, whose seeds the server gets from keepers."""
+    cohort, uploads = cohort_of(hub, world), uploads_of(hub, world, epoch)
+    survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
+    sent = hub.traffic.bodies(world, "PUT", "answer")
+    answers = [
+        read_answer(cohort, survivors, data) for (at, _), data in sent.items() if at == epoch
+    ]
+    answers = answers[: cohort.threshold]
+    weights = weights_at_zero([answer.keeper + 1 for answer in answers])
+    found, column = {}, 0
+    for number in sorted(uploads):
+        seed = join_shares([answer.shares[column] for answer in answers], weights)
+        found[number] = uploads[number].masked - mask_of(seed, cohort.words)
+        column += 1 + len(survivors.missing(cohort, number))
+    return found
+
+
+@pytest.fixture(scope="module")
+def watched(hub, tmp_path_factory):
+    """A fleet with two opened epochs; one device is missing in the second."""
+    world = MaskedWorld(hub, tmp_path_factory.mktemp("watched"), shared=SMALL)
+    world.form()
+    for device in DEVICES:
+        push(world, device)
+    world.turn()
+    pulled(world, DEVICES[0])
+    totals = [unpack(next(iter(hub.traffic.bodies(world, "GET", "total").values())), 2**20)]
+    for device in DEVICES[:-1]:
+        push(world, device, 2 * N_ROWS)
+    hub.service.masked._clock = lambda: hub.service.clock() + LATER_S
+    world.turn(DEVICES[:-1])
+    hub.service.masked._clock = hub.service.clock
+    pulled(world, DEVICES[0])
+    totals.append(unpack(hub.traffic.bodies(world, "GET", "total")[0, DEVICES[0]], 2**20))
+    world.totals = [tensors["words"].view(np.uint64) for _, tensors in totals]
+    world.sums = {  # what each device added in both epochs
+        device: [
+            words_of(Stats.of(SMALL, rows(device))),
+            words_of(Stats.of(SMALL, rows(device, 2 * N_ROWS)[N_ROWS:])),
+        ]
+        for device in DEVICES
+    }
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize(("n_inputs", "n_hidden"), [(3, 16), (16, 8), (561, 4)])
+def test_no_upload_gives_a_row_back(hub, tmp_path, n_inputs, n_hidden):
+    """Each device sends the sums of one row, which are that row: bare sums give it back."""
+    shared = Projection(n_inputs=n_inputs, n_hidden=n_hidden, seed=7, low=-1.0, high=1.0)
+    world = MaskedWorld(hub, tmp_path, shared=shared)
+    devices = DEVICES[:3]
+    world.form(devices)
+    for device in devices:
+        push(world, device, 1)
+    world.turn(devices)
+    seen = [each.masked for each in uploads_of(hub, world, 1).values()]
+    seen += without_own_masks(hub, world, 1).values()
+    assert len(seen) == 6
+    for device in devices:
+        row = rows(device, 1, n_inputs)
+        bare = words_of(Stats.of(shared, row))
+        assert np.abs(stats_of(shared, bare).C - row).max() <= RECOVERED
+        assert not any(np.any(np.abs(stats_of(shared, each).C - row) <= RECOVERED) for each in seen)
+    world.close()
+
+
+def test_no_upload_is_solved_for_its_rows(hub, watched):
+    rng = np.random.default_rng(0)
+    X = rows(DEVICES[0])
+    assert recovered(SMALL, Stats.of(SMALL, X), X, rng) > 0.5  # bare sums give rows back
+    assert recovered(SMALL, stats_of(SMALL, uploads_of(hub, watched, 1)[0].masked), X, rng) == 0
+    assert recovered(SMALL, stats_of(SMALL, without_own_masks(hub, watched, 1)[0]), X, rng) == 0
+
+
+def chi_square(words):
+    cells = np.bincount(np.concatenate(words).view(np.uint8), minlength=256)
+    return ((cells - cells.mean()) ** 2 / cells.mean()).sum()
+
+
+def test_bytes_of_uploads_are_uniform(hub, watched):
+    masked = [each.masked for epoch in (1, 2) for each in uploads_of(hub, watched, epoch).values()]
+    assert len(masked) == 9
+    assert chi_square(masked) < CHI_SQUARE_255
+    halves = without_own_masks(hub, watched, 1) | without_own_masks(hub, watched, 2)
+    assert chi_square(list(halves.values())) < CHI_SQUARE_255
+    assert chi_square([words[0] for words in watched.sums.values()]) > 10 * CHI_SQUARE_255
+
+
+def membership(words, device):
+    """Return the ROC-AUC with which the loss under solved sums tells members from others."""
+    stats = stats_of(SMALL, words)
+    B = np.linalg.lstsq(stats.U, stats.V, rcond=1e-9)[0]
+    members = rows(device)
+    others = np.random.default_rng(99).uniform(-1.0, 1.0, (1000, SMALL.n_inputs))
+    return auc(
+        *(((SMALL.to_rows(X) - SMALL.hidden(X) @ B) ** 2).mean(1) for X in (members, others))
+    )
+
+
+def test_membership_from_single_uploads_is_a_guess(hub, watched):
+    bare = [membership(watched.sums[device][0], device) for device in DEVICES]
+    uploads = uploads_of(hub, watched, 1)
+    masked = [membership(uploads[i].masked, device) for i, device in enumerate(DEVICES)]
+    chance = np.sqrt((N_ROWS + 1001) / (12 * N_ROWS * 1000) / len(DEVICES))  # of a mean of guesses
+    assert np.mean(bare) > 0.5 + 4 * chance
+    assert abs(np.mean(masked) - 0.5) < 4 * chance
+
+
+def subsets(items):
+    items = list(items)
+    return chain.from_iterable(combinations(items, k) for k in range(1, len(items)))
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_no_part_of_the_survivors_can_be_opened(hub, watched, epoch):
+    """The server knows all own masks: those between neighbours hide every sum but that of all."""
+    halves = without_own_masks(hub, watched, epoch)
+    true = {number: watched.sums[DEVICES[number]][epoch - 1] for number in halves}
+    for some in subsets(halves):
+        off = sum(halves[number] - true[number] for number in some)
+        assert np.count_nonzero(off) == off.size
+    if epoch == 1:  # nobody is missing, so nothing else is left
+        assert not np.any(sum(halves[number] - true[number] for number in halves))
+
+
+def test_differences_of_totals_hold_all_survivors_or_none(watched):
+    first, second = watched.totals
+    survivors = DEVICES[:-1]
+    assert np.array_equal(first, sum(watched.sums[device][0] for device in DEVICES))
+    assert np.array_equal(second - first, sum(watched.sums[device][1] for device in survivors))
+    of_one = [words for device in DEVICES for words in (*watched.sums[device],)]
+    of_one += [sum(watched.sums[device]) for device in DEVICES]
+    own = watched.sums[DEVICES[0]]  # what a device can subtract besides
+    for a, b, c, d in product((-1, 0, 1), repeat=4):
+        signs = [np.uint64(sign % 2**64) for sign in (a, b, c, d)]
+        parts = zip(signs, (first, second, *own), strict=True)
+        made = sum(sign * words for sign, words in parts)
+        others = [each for each in of_one if not any(each is mine for mine in own)]
+        others = [each for each in others if not np.array_equal(each, own[0] + own[1])]
+        assert not any(np.array_equal(made, each) for each in others)
+
+
+def without_member(cohort, epoch, request, number):
+    """Return the request to a keeper less one survivor: what a lying server sends."""
+    start = len(cohort.context(epoch, b"request"))
+    count = int.from_bytes(request[start : start + 4], "little")
+    width = (len(request) - start - 4) // count
+    all_rows = [request[start + 4 + i * width :][:width] for i in range(count)]
+    kept = [row for row in all_rows if int.from_bytes(row[:4], "little") != number]
+    return request[:start] + len(kept).to_bytes(4, "little") + b"".join(kept)
+
+
+def lie_to(hub, monkeypatch, world, devices, left_out):
+    """Let the server show some keepers a list of survivors without some members."""
+    honest = hub.service.masked.request
+
+    def request(fleet, device, number):
+        found = honest(fleet, device, number)
+        if fleet == world.fleet and device in devices:
+            for member in left_out:
+                found = without_member(cohort_of(hub, world), number, found, member)
+        return found
+
+    monkeypatch.setattr(hub.service.masked, "request", request)
+
+
+@pytest.mark.parametrize("n_lied_to", [2, 3])
+def test_with_split_views_at_most_one_list_is_opened(hub, world, monkeypatch, n_lied_to):
+    victim = 4
+    lie_to(hub, monkeypatch, world, DEVICES[:n_lied_to], [victim])
+    for device in DEVICES:
+        push(world, device)
+    for device in DEVICES:
+        with suppress(UnknownError):  # one of the lists is opened, so no more keepers are asked
+            world.exchange(device)._answer(cohort_of(hub, world), 1)
+    cohort, uploads = cohort_of(hub, world), uploads_of(hub, world, 1)
+    sent = [entry for entry in hub.traffic.entries if entry[1].endswith("/epochs/1/answer")]
+    answers = {entry[1]: entry[2] for entry in sent if world.fleet in entry[1].split("/")}
+    assert len(answers) >= cohort.threshold
+    opened = []
+    for view in (uploads, {n: each for n, each in uploads.items() if n != victim}):
+        survivors = Survivors(1, {n: each.digest for n, each in view.items()})
+        fitting = [data for data in answers.values() if fits(cohort, survivors, data)]
+        try:
+            opened.append(open_total(cohort, 1, view, fitting))
+        except DeniedError:
+            continue
+    assert len(opened) == 1
+
+
+def fits(cohort, survivors, data):
+    try:
+        read_answer(cohort, survivors, data)
+    except EdgemergeError:
+        return False
+    return True
+
+
+def test_a_server_cannot_isolate_a_device_by_dropping_the_others(hub, world, monkeypatch):
+    lie_to(hub, monkeypatch, world, DEVICES, [2, 3, 4])
+    for device in DEVICES[:-1]:
+        push(world, device)
+    with pytest.raises(DeniedError, match="2 survivors, expected at least 3"):
+        push(world, DEVICES[-1])
+
+
+def test_a_server_cannot_ask_again_without_one_device(hub, world, monkeypatch):
+    """Two totals that differ by one device would reveal it."""
+    for device in DEVICES:
+        push(world, device)
+    keeper = DEVICES[-1]  # whose push ended the collecting, so that it has answered
+    assert (1, keeper) in hub.traffic.bodies(world, "PUT", "answer")
+    lie_to(hub, monkeypatch, world, DEVICES, [0])
+    with pytest.raises(DeniedError, match="a keeper answers once"):
+        world.restarted(keeper)._answer(cohort_of(hub, world), 1)
+
+
+def test_a_keeper_that_lies_is_found_and_does_no_harm(hub, world, monkeypatch):
+    liar = DEVICES[0]
+    there = world.exchange(liar)
+    honest = there._ask
+
+    def lying(method, *words, **rest):
+        if words[-1] == "answer":
+            data, cohort = rest["body"], cohort_of(hub, world)
+            message = Survivors(
+                1, {n: each.digest for n, each in uploads_of(hub, world, 1).items()}
+            ).message(cohort)
+            shares = data[HEADER_BYTES:-64]
+            changed = bytes(SHARE_BYTES) + shares[SHARE_BYTES:]
+            body = data[:HEADER_BYTES] + changed
+            rest["body"] = body + there._keys.sign(message + body)
+        return honest(method, *words, **rest)
+
+    monkeypatch.setattr(there, "_ask", lying)
+    for device in DEVICES:
+        push(world, device)
+    world.turn()
+    expected = sum(Stats.of(SMALL, rows(device)) for device in DEVICES[1:])
+    assert pulled(world, liar) == expected
+    with hub.service.database.reading() as tx:
+        sql = "select detail from audit where fleet = ? and action = 'open total'"
+        assert json.loads(tx.one(sql, world.fleet)[0])["liars"] == liar
+
+
+def refused(world, device, *where, body):
+    """Send bytes as a device; return the status, which must be a refusal."""
+    try:
+        reply = world.exchange(device)._ask("PUT", *where, body=body, headers=BINARY_HEADERS)
+    except DeniedError:
+        return 403
+    assert 400 <= reply.status < 500
+    return reply.status
+
+
+def test_recorded_messages_cannot_be_replayed(hub, world):
+    for device in DEVICES:
+        push(world, device)
+    world.turn()
+    before = hub.service.masked.total(world.fleet)
+    uploads = hub.traffic.bodies(world, "PUT", "upload")
+    answers = hub.traffic.bodies(world, "PUT", "answer")
+    epoch = hub.service.masked.status(world.fleet, DEVICES[0]).epoch
+    assert epoch == 2
+    for (_, device), data in uploads.items():
+        assert refused(world, device, "epochs", 2, "upload", body=data)
+        assert refused(world, device, "epochs", 1, "upload", body=data)
+    for (_, device), data in answers.items():
+        assert refused(world, device, "epochs", 2, "answer", body=data)
+        assert refused(world, device, "epochs", 1, "answer", body=data)
+    after = hub.service.masked.total(world.fleet)
+    assert before[0] == after[0]
+    assert np.array_equal(before[1], after[1])
+
+
+def test_nobody_sends_for_another_device(hub, world):
+    there = world.exchange(DEVICES[0])
+    cohort = there._join(hub.service.masked.status(world.fleet, DEVICES[0]).cohort)
+    delta = words_of(Stats.of(SMALL, rows(DEVICES[0])))
+    data = make_upload(cohort, there._keys, 1, delta)
+    assert refused(world, DEVICES[1], "epochs", 1, "upload", body=data) == 403
+    for device in DEVICES:
+        push(world, device)
+    (_, keeper), answer = next(iter(hub.traffic.bodies(world, "PUT", "answer").items()))
+    other = next(device for device in DEVICES if device != keeper)
+    assert refused(world, other, "epochs", 1, "answer", body=answer) == 403
+
+
+def test_a_second_upload_is_refused(hub, world):
+    """Two uploads of one epoch with different own masks would reveal what changed in between."""
+    push(world, DEVICES[0])
+    there = world.exchange(DEVICES[0])
+    delta = words_of(Stats.of(SMALL, rows(DEVICES[0], 2 * N_ROWS)))
+    data = make_upload(cohort_of(hub, world), there._keys, 1, delta)
+    assert refused(world, DEVICES[0], "epochs", 1, "upload", body=data) == 409
+
+
+def test_only_keepers_among_the_survivors_are_asked(hub, world):
+    *here, away = DEVICES
+    for device in here:
+        push(world, device)
+    hub.service.masked._clock = lambda: hub.service.clock() + LATER_S
+    assert hub.service.masked.status(world.fleet, away).state == "keeping"
+    with pytest.raises(DeniedError, match="no keeper"):
+        world.exchange(away)._ask("GET", "epochs", 1, "request")
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", bytes(4096)])
+def test_garbage_is_refused(world, body):
+    assert refused(world, DEVICES[0], "epochs", 1, "upload", body=body) < 500
+    assert refused(world, DEVICES[0], "epochs", 1, "answer", body=body) < 500
+
+
+def test_garbage_behind_masks_spoils_one_epoch_and_nothing_else(hub, world):
+    """Nobody can see which device it is; the total is refused, and the next goes on without it."""
+    *honest, bad = DEVICES
+    there = world.exchange(bad)
+    hub.service.masked.status(world.fleet, bad)  # begins the epoch
+    cohort = hub.service.masked.cohort_of(world.fleet, bad)[1]
+    garbage = np.random.default_rng(0).integers(0, 2**64, cohort.words, np.uint64)
+    data = make_upload(cohort, there._keys, 1, garbage)
+    sent = there._ask("PUT", "epochs", 1, "upload", body=data, headers=BINARY_HEADERS)
+    assert sent.status == 204
+    for device in honest:
+        push(world, device)
+    world.turn()
+    found = hub.service.masked.result(world.fleet, 1)
+    assert (found["state"], found["survivors"]) == ("failed", {})
+    assert "total" in found["why"]
+    assert hub.service.masked.total(world.fleet)[1].size == 0
+    world.place.operator.revoke(world.fleet, bad)
+    world.form(honest)
+    for device in honest:
+        push(world, device, 2 * N_ROWS)
+    world.turn(honest)
+    whole = sum(Stats.of(SMALL, rows(device, 2 * N_ROWS)) for device in honest)
+    assert stats_of(SMALL, hub.service.masked.total(world.fleet)[1]) == whole
+
+
+def test_an_invented_member_is_not_in_a_pinned_cohort(hub, world):
+    """A server that replaces the members by its own: the digest is another one."""
+    there = world.exchange(DEVICES[0])
+    pinned = hub.service.masked.cohort_of(world.fleet, DEVICES[0])[1].digest.hex()
+    for device in DEVICES[1:]:
+        world.place.operator.forget_keys(world.fleet, device)
+        member = DeviceKeys(bytes([DEVICES.index(device)] * 32)).member(device)
+        hub.service.masked.register(world.fleet, member)
+    world.place.operator.form_cohorts(world.fleet, **world.options)
+    there._wanted = pinned
+    with pytest.raises(RejectedError, match=r"set exchange\.cohort"):
+        push(world, DEVICES[0])

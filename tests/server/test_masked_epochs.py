@@ -1,0 +1,221 @@
+"""Masked epochs on the server: when they move on, what they refuse, on both databases."""
+
+import random as insecure
+
+import numpy as np
+import pytest
+
+from edgemerge import Stats
+from edgemerge.core.errors import SettingError
+from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
+from edgemerge.server.fleets import ExistsError
+from tests.cases import machine
+from tests.server.world import FLEET, ROOT, SHARED, World
+
+DEVICES = [f"pump-{i}" for i in range(5)]
+COLLECT_S = 60.0
+
+
+class MaskedWorld(World):
+    """A masked fleet whose devices call the service."""
+
+    def __init__(self, url):
+        super().__init__(url, read_mode="masked")
+        self.masked = self.service.masked
+        self.random = insecure.Random(0).randbytes
+        self.keys = {device: DeviceKeys.draw(self.random) for device in DEVICES}
+        self.deltas = {
+            device: words_of(Stats.of(SHARED, machine(0.5, 9, self.rng))) for device in DEVICES
+        }
+        for device in DEVICES:
+            self.caller(device)
+            self.masked.register(FLEET, self.keys[device].member(device))
+
+    def form(self, **options):
+        chosen = {"least": 3, "slots": ["normal"], "collect_s": COLLECT_S} | options
+        return self.masked.form(FLEET, ROOT, **chosen)[0][1]
+
+    def upload(self, device, delta=None):
+        """Send an upload in the epoch that collects; return its number."""
+        cohort = self.masked.cohort_of(FLEET, device)[1]
+        epoch = self.masked.status(FLEET, device).epoch
+        words = self.deltas[device] if delta is None else delta
+        data = make_upload(cohort, self.keys[device], epoch, words, self.random)
+        self.masked.upload(FLEET, device, epoch, data)
+        return epoch
+
+    def answer(self, device):
+        """Answer as a keeper, if the epoch asks for it."""
+        status = self.masked.status(FLEET, device)
+        if status.asked:
+            request = self.masked.request(FLEET, device, status.epoch)
+            cohort = self.masked.cohort_of(FLEET, device)[1]
+            data = Keeper(cohort, self.keys[device]).answer(status.epoch, request)
+            self.masked.answer(FLEET, device, status.epoch, data)
+
+    def epoch(self, devices=DEVICES):
+        """Let an epoch pass with these devices."""
+        for device in devices:
+            number = self.upload(device)
+        if set(devices) < set(DEVICES):
+            self.now += COLLECT_S
+        for device in devices:
+            self.answer(device)
+        return number
+
+    def total(self):
+        return self.masked.total(FLEET)[1]
+
+    def expected(self, devices=DEVICES):
+        return sum(self.deltas[device] for device in devices)
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = MaskedWorld(f"sqlite:///{tmp_path / 'fleets.db'}")
+    yield made
+    made.service.close()
+
+
+@pytest.fixture
+def anywhere(database_url):
+    made = MaskedWorld(database_url)
+    yield made
+    made.service.close()
+
+
+def test_epochs_add_up_with_and_without_a_device(anywhere):
+    anywhere.form()
+    first = anywhere.epoch()
+    second = anywhere.epoch(DEVICES[1:])
+    assert np.array_equal(anywhere.total(), anywhere.expected() + anywhere.expected(DEVICES[1:]))
+    states = [anywhere.masked.result(FLEET, number) for number in (first, second)]
+    assert [(each["state"], len(each["survivors"])) for each in states] == [
+        ("done", 5),
+        ("done", 4),
+    ]
+    with anywhere.service.database.reading() as tx:
+        assert tx.one("select count(*) from epoch_messages") == (0,)
+
+
+def test_two_servers_that_open_an_epoch_count_it_once(anywhere, monkeypatch):
+    anywhere.form()
+    finish = anywhere.masked._finish
+
+    def finish_twice(*about):
+        finish(*about)
+        return finish(*about)
+
+    monkeypatch.setattr(anywhere.masked, "_finish", finish_twice)
+    anywhere.epoch()
+    assert np.array_equal(anywhere.total(), anywhere.expected())
+
+
+def test_cohorts_that_are_formed_again_end_the_epoch_of_those_before(anywhere):
+    old = anywhere.form()
+    epoch = anywhere.upload(DEVICES[0])
+    stale = make_upload(old, anywhere.keys[DEVICES[1]], epoch, anywhere.deltas[DEVICES[1]])
+    new = anywhere.form()
+    assert new.digest == old.digest  # the same members and numbers
+    assert [len(cohort.members) for _, cohort, _ in anywhere.masked.cohorts(FLEET)] == [5]
+    assert anywhere.masked.result(FLEET, epoch)["state"] == "failed"
+    with pytest.raises(ExistsError, match="ask for the status"):
+        anywhere.masked.upload(FLEET, DEVICES[1], epoch, stale)
+    assert anywhere.epoch() > epoch
+    assert np.array_equal(anywhere.total(), anywhere.expected())
+
+
+def test_too_few_uploads_are_never_opened(world):
+    world.form()
+    for device in DEVICES[:2]:
+        world.upload(device)
+    world.now += 10 * COLLECT_S
+    assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
+    world.upload(DEVICES[2])
+    assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
+
+
+def test_a_late_upload_waits_for_the_next_epoch(world):
+    cohort = world.form()
+    for device in DEVICES[:4]:
+        epoch = world.upload(device)
+    world.now += COLLECT_S
+    assert world.masked.status(FLEET, DEVICES[4]).state == "keeping"
+    late = make_upload(cohort, world.keys[DEVICES[4]], epoch, world.deltas[DEVICES[4]])
+    with pytest.raises(ExistsError, match="takes no other upload"):
+        world.masked.upload(FLEET, DEVICES[4], epoch, late)
+
+
+def test_a_keeper_is_asked_until_it_has_answered(world):
+    world.form()
+    for device in DEVICES:
+        world.upload(device)
+    assert world.masked.status(FLEET, DEVICES[0]).asked
+    world.answer(DEVICES[0])
+    assert not world.masked.status(FLEET, DEVICES[0]).asked
+
+
+def test_keepers_that_do_not_answer_fail_the_epoch(world):
+    world.form()
+    for device in DEVICES:
+        epoch = world.upload(device)
+    world.answer(DEVICES[0])
+    world.now += COLLECT_S
+    world.masked.status(FLEET, DEVICES[0])
+    found = world.masked.result(FLEET, epoch)
+    assert (found["state"], found["why"]) == (
+        "failed",
+        "found 1 valid answers of keepers, expected 3",
+    )
+    world.epoch()
+    assert np.array_equal(world.total(), world.expected())
+
+
+def test_a_revoked_device_is_in_no_new_cohort(world):
+    world.service.revoke(FLEET, DEVICES[0], ROOT)
+    assert [member.name for member in world.form().members] == DEVICES[1:]
+
+
+def test_a_total_keeps_its_slots(world):
+    world.form()
+    world.epoch()
+    cohort = world.form(slots=["idle", "fast"])
+    for device in DEVICES:
+        epoch = world.upload(device, np.zeros(cohort.words, np.uint64))
+    for device in DEVICES:
+        world.answer(device)
+    found = world.masked.result(FLEET, epoch)
+    assert found["state"] == "failed"
+    assert "other slots" in found["why"]
+    assert np.array_equal(world.total(), world.expected())
+
+
+def test_a_total_that_no_samples_have_is_refused(world):
+    world.form()
+    negative = -words_of(Stats.of(SHARED, machine(0.5, 99, world.rng)))
+    world.deltas[DEVICES[0]] = negative
+    epoch = world.epoch()
+    assert world.masked.result(FLEET, epoch)["state"] == "failed"
+    assert world.total().size == 0
+
+
+def test_keys_are_those_of_the_device(world):
+    world.form()
+    other = world.keys[DEVICES[1]].member(DEVICES[0])
+    with pytest.raises(ExistsError, match="forget-keys"):
+        world.masked.register(FLEET, other)
+    world.masked.register(FLEET, world.keys[DEVICES[0]].member(DEVICES[0]))  # again
+
+
+def test_an_open_fleet_has_no_masked_epochs(tmp_path):
+    world = World(f"sqlite:///{tmp_path / 'fleets.db'}")
+    world.caller(DEVICES[0])
+    with pytest.raises(SettingError, match="--reads masked"):
+        world.service.masked.register(FLEET, DeviceKeys(bytes(32)).member(DEVICES[0]))
+    world.service.close()
+
+
+def test_what_was_added_up_are_sums(world):
+    world.form()
+    world.epoch()
+    assert stats_of(SHARED, world.total()).count == 5 * 9
