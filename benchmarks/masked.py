@@ -135,7 +135,7 @@ def _exchange(
     rows = []
     counted: dict[str, Stats] = {}
     for revision, missing in ((1, 0.0), (2, 1 / 3)):
-        cohort = operator.form_cohorts("masked", collect_s=COLLECT_S)[0]
+        cohort = operator.form_cohorts("masked", least=size // 2, collect_s=COLLECT_S)[0]
         here = list(devices)[int(size * missing) :]
         spent, before = dict.fromkeys(here, 0.0), server.cpu_s()
         for name in here:

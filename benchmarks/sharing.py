@@ -1,10 +1,13 @@
 """What a reader of shared sums can find out: a part of `make attack`.
 
-Four attacks. "rows": solve the sums of one release for its rows. "membership": tell the samples of
+Five attacks. "rows": solve the sums of one release for its rows. "membership": tell the samples of
 a release from others of the same people (HAR), plain by their loss, or calibrated: whitened
 residuals under the release against those under a readout of the attacker's own. "total": the same
-for the total of several people. "difference": an enrolled device of a server subtracts all pairs of
-totals that it got while other devices came, changed and went, and looks for the release of one.
+for the total of several people. "cohort": the same for totals of many devices, by the samples for
+each number of the total, and by a second attack that whitens all numbers instead of residuals; on
+independent normal inputs, where each number tells the most, and on inputs of HAR. "difference": an
+enrolled device of a server subtracts all pairs of totals that it got while other devices came,
+changed and went, and looks for the release of one.
 
 `python -m benchmarks.sharing` writes docs/results/sharing.csv and prints the tables of the page on
 what sharing reveals. HAR is read from the folder that EDGEMERGE_DATA names.
@@ -15,7 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +34,7 @@ from edgemerge import Contribution, Merged, Projection, Stats, decode, encode
 from edgemerge.comparison.streams import auc, bootstrap_interval
 from edgemerge.core.errors import DeniedError
 from edgemerge.core.ledger import Selection
-from edgemerge.privacy.gate import min_unsolvable
+from edgemerge.privacy.gate import count_numbers, min_cohort, min_unsolvable
 from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import decode_and_check, put
 from edgemerge.server.db.migrations import connect
@@ -58,6 +61,14 @@ WHITENING_RIDGE = 1e-2  # of the mean variance of residuals
 PEOPLE = (2, 3, 5, 10, 30)
 TOTAL_HIDDEN, TOTAL_ROWS = 64, 128  # a release of 2N samples of each person
 
+ALL_SUMS = "all sums"
+RATIOS = (4, 16, 32, 48)  # samples of a total for each number in it
+COHORT_SIZES = ((16, 4), (16, 16), (16, 32), (8, 8))  # hidden values and inputs
+MOTION_SIZES = ((8, 4), (8, 8))  # of which HAR has enough rows
+COHORT_OTHERS = 2000  # samples that are members, and as many that are not
+MIN_OWN = 20_000  # samples of an attacker who knows the distribution
+TELLING_VARIANCE = 1e-9  # of the largest: directions with less are not used
+
 TRIES = 10
 DEVICES = 6
 
@@ -75,7 +86,12 @@ def run() -> list[Row]:
     ]
     rows += differences()
     data = motion()
-    return rows if data is None else [*rows, *memberships(data), *totals(data)]
+    if data is not None:
+        rows += [*memberships(data), *totals(data)]
+    rows += cohorts("independent", COHORT_SIZES, normal_rows)
+    if data is not None:
+        rows += cohorts("HAR", MOTION_SIZES, partial(motion_rows, data))
+    return rows
 
 
 def row(
@@ -173,7 +189,7 @@ class Reader:
 
     def __init__(self, shared: Projection, own: Array) -> None:
         """Solve a readout from one half, and whiten the residuals of the other."""
-        self._shared = shared
+        self._shared, self._own = shared, own
         half = len(own) // 2
         self._B = solved(Stats.of(shared, own[:half]))
         E = self._residuals(own[half:], self._B)
@@ -200,6 +216,28 @@ class Reader:
             return np.asarray(theirs / mine)
 
         return auc(ratio(members), ratio(others))
+
+    def all_sums(self, released: Stats, members: Array, others: Array) -> float:
+        """Return the ROC-AUC by how far each sample's numbers go the way the release's went.
+
+        This is the test of Homer and others (2008), on whitened numbers: the best linear one.
+        """
+        own = self._numbers(self._own)
+        mean = own.mean(0)
+        values, vectors = np.linalg.eigh(np.cov(own.T))
+        kept = values > TELLING_VARIANCE * values[-1]
+        W = vectors[:, kept] / np.sqrt(values[kept])
+        upper = np.triu_indices(len(released.U))
+        sums = [released.U[upper], released.V.ravel(), released.C, released.S]
+        way = W @ (W.T @ (np.concatenate(sums) / released.count - mean))
+        return auc(*(-((self._numbers(X) - mean) @ way) for X in (members, others)))
+
+    def _numbers(self, X: Array) -> Array:
+        """Return what each sample adds to the numbers of U, V, C and S."""
+        H, T = self._shared.hidden(X), self._shared.to_rows(X)
+        upper = np.triu_indices(H.shape[1])
+        V = (H[:, :, None] * T[:, None, :]).reshape(len(X), -1)
+        return np.concatenate([H[:, upper[0]] * H[:, upper[1]], V, T, T * T], 1)
 
     def _residuals(self, X: Array, B: Array) -> Array:
         return np.asarray(self._shared.to_rows(X) - self._shared.hidden(X) @ B)
@@ -248,6 +286,40 @@ def totals(data: Motion) -> list[Row]:
                 found = attack(total, members, others)
                 about = data.rows.shape[1], TOTAL_HIDDEN, len(members), seed
                 rows.append(row("total", f"{count} people, {name}", *about, found))
+    return rows
+
+
+def normal_rows(count: int, inputs: int, rng: np.random.Generator) -> Array:
+    """Return independent normal samples."""
+    return rng.normal(0.0, 0.3, (count, inputs))
+
+
+def motion_rows(data: Motion, count: int, inputs: int, rng: np.random.Generator) -> Array:
+    """Return the first inputs of so many samples of HAR, or of all that there are."""
+    return rng.permutation(data.rows)[:count, :inputs]
+
+
+def cohorts(
+    name: str,
+    sizes: Sequence[tuple[int, int]],
+    draw: Callable[[int, int, np.random.Generator], Array],
+) -> list[Row]:
+    """Attack totals by the samples that they have for each number."""
+    rows = []
+    for hidden, inputs in sizes:
+        for seed in range(SEEDS):
+            shared = Projection(n_inputs=inputs, n_hidden=hidden, seed=seed, low=-1.0, high=1.0)
+            most = max(RATIOS) * count_numbers(shared)
+            known = most + COHORT_OTHERS
+            X = draw(known + max(most, MIN_OWN), inputs, np.random.default_rng(seed))
+            others, reader = X[most:known], Reader(shared, X[known:])
+            for ratio in RATIOS:
+                members = X[: ratio * count_numbers(shared)]
+                total = Stats.of(shared, members)
+                for attack, act in ((CALIBRATED, reader.calibrated), (ALL_SUMS, reader.all_sums)):
+                    found = act(total, members[:COHORT_OTHERS], others)
+                    about = inputs, hidden, len(members), seed
+                    rows.append(row("cohort", f"{name}, {ratio}, {attack}", *about, found))
     return rows
 
 
@@ -449,7 +521,29 @@ def difference_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = (rows_table, membership_table, total_table, difference_table)
+def cohort_table(rows: Sequence[Row]) -> str:
+    """Return the ROC-AUC of the membership attacks by samples for each number, in Markdown."""
+    columns = [f"{ratio} samples" for ratio in RATIOS]
+    lines = [
+        "| inputs | N | samples | attack | " + " | ".join(columns) + " | devices |",
+        "|---:|---:|---|---|" + "---:|" * (len(columns) + 1),
+    ]
+    cells = [("independent", N, n) for N, n in COHORT_SIZES]
+    cells += [("HAR", N, n) for N, n in MOTION_SIZES]
+    for name, N, n in cells:
+        devices = min_cohort(Projection(n_inputs=n, n_hidden=N))
+        for attack in (CALIBRATED, ALL_SUMS):
+            found = (
+                _mean(values(rows, "cohort", f"{name}, {ratio}, {attack}", hidden=N, inputs=n))
+                for ratio in RATIOS
+            )
+            lines.append(
+                f"| {n} | {N} | {name} | {attack} | " + " | ".join(found) + f" | {devices} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+TABLES = (rows_table, membership_table, total_table, difference_table, cohort_table)
 
 
 def read() -> list[Row]:

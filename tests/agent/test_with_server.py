@@ -346,7 +346,7 @@ def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(h
         for name, peer in peers.items():
             peer.push(Contribution(name, Stats.of(P, stream(50, int(name[-1]))), 1))
         operator = hub.operator
-        operator.form_cohorts("pumps")
+        operator.form_cohorts("pumps", least=3)
         said = []
         for _ in range(3):
             said.append(send_command(config.state, "sync", ASK_S)["told"])

@@ -12,8 +12,11 @@ from edgemerge.cli import agent
 from edgemerge.cli import fleet as fleet_module
 from edgemerge.cli.options import allows_plain_http
 from edgemerge.core.errors import UnavailableError
+from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
+from edgemerge.exchange.masked_fleet import MaskedExchange
+from edgemerge.privacy.gate import min_cohort
 from edgemerge.server import audit
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
@@ -50,6 +53,27 @@ def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub)
     made = hub.fleet("create", "trial", *agree, "--min-devices", 1)
     assert "a device can subtract two totals, and read what another one sent" in made.stderr
     assert hub.told("show", "trial")["released"] == "every change at once"
+
+
+def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
+    agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
+    made = hub.fleet("create", "masked", *agree, "--reads", "masked")
+    enough = min_cohort(SHARED)
+    assert f"A total hides its samples from {enough} devices on" in made.stderr
+    for name in ("pump-1", "pump-2", "pump-3"):
+        hub.enrolled("masked", name, tmp_path / name)
+        token = (tmp_path / name).read_text().strip()
+        there = MaskedExchange(
+            hub.url, "masked", token, device=name, path=tmp_path / f"{name}.masked"
+        )
+        there.pull(Selection(receiver=name))
+        there.close()
+    expected = f"found 3 devices with keys, expected {enough} or more"
+    assert expected in failure(hub.fleet("form-cohorts", "masked"))
+    formed = hub.fleet("form-cohorts", "masked", "--least", 3)
+    assert formed.exit_code == 0
+    assert "A total of 3 devices can reveal whether a given sample is in it" in formed.stderr
+    assert [each["least"] for each in hub.told("cohorts", "masked")] == [3]
 
 
 def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):

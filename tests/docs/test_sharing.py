@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import sharing
 from edgemerge import Projection, Stats
-from edgemerge.privacy.gate import min_fresh_samples
+from edgemerge.privacy.gate import SAMPLES_PER_NUMBER, min_fresh_samples
 
 # Of 512 uniform rows of three inputs, one in 2 000 is as near to one of 512 others: one row may be.
 CHANCE = 0.005
@@ -65,3 +65,13 @@ def test_a_difference_of_one_device_is_found():
     server = SimpleNamespace(sent={"a": a, "b": [b]})
     assert sharing.isolates([a[0] + b, a[1] + b], server)
     assert not sharing.isolates([a[0] + b], server)
+
+
+def test_members_of_a_default_masked_total_are_hardly_recognised(rows):
+    found = [row for row in rows if row["attack"] == "cohort"]
+    safe = [row["value"] for row in found if f", {SAMPLES_PER_NUMBER}, " in row["setting"]]
+    sizes = len(sharing.COHORT_SIZES) + len(sharing.MOTION_SIZES)
+    assert len(safe) == 2 * sizes * sharing.SEEDS
+    assert max(safe) <= 0.55
+    few = [row["value"] for row in found if row["setting"] == "independent, 4, all sums"]
+    assert np.mean(few) > 0.58  # the attack works

@@ -52,7 +52,7 @@ class Scene:
         self.kills = 0
         for device in DEVICES:
             self.exchange(device).pull(Selection(receiver=device))
-        operator.form_cohorts("pumps")
+        operator.form_cohorts("pumps", least=3)
         operator.close()
 
     def exchange(self, device):

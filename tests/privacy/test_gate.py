@@ -12,7 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from edgemerge import Projection, Stats
 from edgemerge.agent.sync import release_order
-from edgemerge.privacy.gate import Gate, PatternSamples, min_fresh_samples, min_unsolvable
+from edgemerge.privacy.gate import (
+    SAMPLES_PER_NUMBER,
+    Gate,
+    PatternSamples,
+    count_numbers,
+    min_cohort,
+    min_fresh_samples,
+    min_unsolvable,
+)
 
 LEAST = 4
 few = st.integers(1, 6 * LEAST)
@@ -273,3 +281,19 @@ def test_a_gate_that_was_chosen_replaces_both():
     shared = Projection(n_inputs=1, n_hidden=128)
     assert min_fresh_samples(shared, 2.0) == 256.0
     assert min_fresh_samples(shared, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("n_inputs", "n_hidden"), [(3, 16), (16, 64), (561, 64)])
+@pytest.mark.parametrize("gate", [None, 2.0, 64.0])
+def test_a_cohort_has_enough_samples_for_each_number_and_no_more(n_inputs, n_hidden, gate):
+    shared = Projection(n_inputs=n_inputs, n_hidden=n_hidden)
+    stats = Stats.empty(shared)
+    upper = n_hidden * (n_hidden + 1) // 2
+    assert count_numbers(shared) == upper + stats.V.size + stats.C.size + stats.S.size
+    devices, fresh = min_cohort(shared, gate), min_fresh_samples(shared, gate)
+    assert devices * fresh >= SAMPLES_PER_NUMBER * count_numbers(shared)
+    assert devices == 3 or (devices - 1) * fresh < SAMPLES_PER_NUMBER * count_numbers(shared)
+
+
+def test_a_total_of_two_devices_is_never_enough():
+    assert min_cohort(Projection(n_inputs=3, n_hidden=2), gate=10_000.0) == 3

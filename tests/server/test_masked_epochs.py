@@ -7,6 +7,7 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError
+from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
 from edgemerge.server.fleets import ExistsError
 from tests.cases import machine
@@ -174,6 +175,31 @@ def test_keepers_that_do_not_answer_fail_the_epoch(world):
 def test_a_revoked_device_is_in_no_new_cohort(world):
     world.service.revoke(FLEET, DEVICES[0], ROOT)
     assert [member.name for member in world.form().members] == DEVICES[1:]
+
+
+def test_by_default_a_cohort_hides_its_samples(world):
+    least = min_cohort(SHARED)
+    with pytest.raises(SettingError, match=f"found 5 devices with keys, expected {least} or more"):
+        world.form(least=None)
+    for i in range(5, least):
+        name = f"pump-{i}"
+        world.caller(name)
+        world.masked.register(FLEET, DeviceKeys(bytes([i] * 32)).member(name))
+    assert world.form(least=None).least == least
+
+
+@pytest.mark.parametrize(("size", "least", "found"), [(2, 4, [5]), (4, 3, [5]), (5, 3, [5])])
+def test_cohorts_are_not_cut_below_the_fewest_survivors(world, size, least, found):
+    world.form(size=size, least=least)
+    assert [len(cohort.members) for _, cohort, _ in world.masked.cohorts(FLEET)] == found
+
+
+def test_a_large_fleet_is_cut_into_cohorts(world):
+    for i in range(5, 9):
+        world.caller(f"pump-{i}")
+        world.masked.register(FLEET, DeviceKeys(bytes([i] * 32)).member(f"pump-{i}"))
+    world.form(size=4, least=3)
+    assert [len(cohort.members) for _, cohort, _ in world.masked.cohorts(FLEET)] == [3, 3, 3]
 
 
 def test_a_total_keeps_its_slots(world):

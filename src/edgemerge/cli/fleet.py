@@ -58,8 +58,13 @@ SECTIONS = {
 }
 MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
-    "device sent, or ask for a quorum, and faults are not shared. Next: devices register their "
-    "keys at their first exchange, then `edgemerge fleet form-cohorts`."
+    "device sent, or ask for a quorum, and faults are not shared. A total hides its samples from "
+    "{enough} devices on that share by the default gate; fewer need --least. Next: devices "
+    "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
+)
+FEW_DEVICES_WARNING = (
+    "A total of {least} devices can reveal whether a given sample is in it, to whoever has similar "
+    "ones; from {enough} devices on it hardly does."
 )
 COHORT_COLUMNS = headings(
     "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "why"
@@ -160,7 +165,9 @@ def create(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
     if reads == "masked":
-        remark(MASKED_LOSES)
+        from edgemerge.privacy.gate import min_cohort
+
+        remark(MASKED_LOSES.format(enough=min_cohort(projection)))
     if least == 1 and reads == "totals":
         remark(ONE_DEVICE_WARNING)
 
@@ -214,9 +221,8 @@ def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
 @click.option(
     "--least",
     type=click.IntRange(3, 10_000),
-    default=3,
-    show_default=True,
-    help="Open no total of fewer devices.",
+    help="Open no total of fewer devices. Default: so many that a total hides its samples, which "
+    "`fleet create` prints.",
 )
 @click.option(
     "--slot",
@@ -249,7 +255,7 @@ def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
 @json_option
 def form_cohorts(
     name: str,
-    least: int,
+    least: int | None,
     slots: tuple[str, ...],
     size: int,
     collect_hours: float,
@@ -264,11 +270,16 @@ def form_cohorts(
     its cohort as exchange.cohort in its configuration if the server is not trusted to name the
     members.
     """
+    from edgemerge.privacy.gate import min_cohort
+
     chosen = {"least": least, "size": size, "collect_s": 3600.0 * collect_hours}
     named = {"slots": list(slots)} if slots else {}
     with operator_connection(**where) as client:
+        enough = min_cohort(client.projection(name))
         found = client.form_cohorts(name, **chosen, colluding=colluding, **named)
     print_cohorts(found, as_json=as_json)
+    if least is not None and least < enough:
+        remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
 
 
 @click.command("forget-keys", epilog=example("edgemerge fleet forget-keys pumps pump-3"))

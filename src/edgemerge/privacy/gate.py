@@ -14,12 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from edgemerge.core.projection import Projection
 
 DEFAULT_GATE = 16.0  # samples for each hidden value
+SAMPLES_PER_NUMBER = 48  # of a total, so that members are recognised hardly better than by chance
+
+
+def count_numbers(projection: Projection) -> int:
+    """Return how many numbers the sums U, V, C and S of an autoencoder have.
+
+    Args:
+        projection: The projection of the sums; U is symmetric, so one triangle of it counts.
+
+    >>> count_numbers(Projection(n_inputs=3, n_hidden=16))
+    190
+    """
+    N, n = projection.n_hidden, projection.n_inputs
+    return N * (N + 1) // 2 + N * n + 2 * n
 
 
 def min_unsolvable(projection: Projection) -> int:
@@ -33,8 +47,7 @@ def min_unsolvable(projection: Projection) -> int:
     >>> min_unsolvable(Projection(n_inputs=3, n_hidden=16))
     64
     """
-    N, n = projection.n_hidden, projection.n_inputs
-    return (N * (N + 1) // 2 + N * n + 2 * n) // n + 1
+    return count_numbers(projection) // projection.n_inputs + 1
 
 
 def min_fresh_samples(projection: Projection, gate: float | None = None) -> float:
@@ -53,6 +66,26 @@ def min_fresh_samples(projection: Projection, gate: float | None = None) -> floa
     if gate is not None:
         return gate * projection.n_hidden
     return max(DEFAULT_GATE * projection.n_hidden, min_unsolvable(projection))
+
+
+def min_cohort(projection: Projection, gate: float | None = None) -> int:
+    """Return the fewest devices whose total hides whether a given sample is in it.
+
+    Each number of a total tells a little about each sample in it, 1/samples of what it would tell
+    of one alone. With 48 samples for each number an attacker who knows the distribution of the
+    samples recognises members with a ROC-AUC of at most 0.55 (`docs/results/sharing.csv`).
+
+    Args:
+        projection: What all devices share.
+        gate: The gate of the devices; see `min_fresh_samples`.
+
+    >>> min_cohort(Projection(n_inputs=4, n_hidden=16))
+    39
+    >>> min_cohort(Projection(n_inputs=561, n_hidden=64))
+    1834
+    """
+    samples = SAMPLES_PER_NUMBER * count_numbers(projection)
+    return max(3, ceil(samples / max(min_fresh_samples(projection, gate), 1.0)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError, SettingError
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
+from edgemerge.privacy.gate import count_numbers
 
 Words = NDArray[np.uint64]  # a vector of Z/2⁶⁴
 Random = Callable[[int], bytes]
@@ -82,8 +83,7 @@ def words_length(projection: Projection) -> int:
     Args:
         projection: The projection of the sums.
     """
-    N, n = projection.n_hidden, projection.n_inputs
-    return N * (N + 1) // 2 + N * n + 2 * n + 1
+    return count_numbers(projection) + 1  # the count of samples
 
 
 def stats_of(projection: Projection, words: Words) -> Stats:

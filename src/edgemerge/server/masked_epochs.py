@@ -28,6 +28,7 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
 from edgemerge.failpoints import failpoint
+from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import (
     Cohort,
     Member,
@@ -156,8 +157,8 @@ class MaskedService:
         fleet: str,
         caller: Caller,
         *,
-        least: int,
         slots: Sequence[str],
+        least: int | None = None,
         size: int = MAX_COHORT,
         collect_s: float = COLLECT_S,
         missing: float = 1 / 3,
@@ -168,9 +169,10 @@ class MaskedService:
         Args:
             fleet: A masked fleet.
             caller: The operator.
-            least: The fewest survivors whose total may be opened.
             slots: The patterns that are added up.
-            size: The most members of a cohort.
+            least: The fewest survivors whose total may be opened; None (the default): so many that
+                a total hides whether a given sample is in it (`min_cohort`).
+            size: The most members of a cohort, if each still has `least`.
             collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
@@ -181,10 +183,16 @@ class MaskedService:
             _must_be_masked(agreed)
             tx.lock(f"fleet {fleet}")
             members = _members(tx, fleet)
-            n_cohorts = max(1, -(-len(members) // size))
+            fewest = min_cohort(agreed.projection) if least is None else least
+            if len(members) < fewest:
+                raise SettingError(
+                    f"found {len(members)} devices with keys, expected {fewest} or more, so that a "
+                    "total hides its samples: wait for more devices, or choose --least"
+                )
+            n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
             words = len(slots) * words_length(agreed.projection)
             make = partial(
-                Cohort.of, slots=slots, least=least, missing=missing, colluding=colluding
+                Cohort.of, slots=slots, least=fewest, missing=missing, colluding=colluding
             )
             made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()

@@ -992,7 +992,7 @@ class KeysRequest(StrictRequest):
 class CohortRequest(StrictRequest):
     """How the cohorts of a masked fleet are formed."""
 
-    least: int = Field(default=3, ge=3, le=10_000)
+    least: int | None = Field(default=None, ge=3, le=10_000)
     slots: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
         default=["normal"], min_length=1, max_length=MAX_SLOTS
     )
