@@ -1,13 +1,14 @@
 """Exchange with a masked fleet over a real server: exact totals, and crashes at every point."""
 
 import json
+from dataclasses import replace
 from threading import Lock
 
 import numpy as np
 import pytest
 
 from edgemerge import Contribution, Detector, Stats
-from edgemerge.core.errors import DeniedError, RejectedError, SettingError
+from edgemerge.core.errors import DeniedError, MismatchError, RejectedError, SettingError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys
@@ -204,13 +205,17 @@ def test_lost_keys_are_refused_until_an_operator_forgets_them(world):
 
 def test_the_state_is_the_same_after_bytes():
     state = MaskedState(bytes(range(32)), "ab", {"idle": b"12", "fast": b""}, fresh=True)
-    state.counted, state.through = np.array([2**63 + 1], np.uint64), 2
-    state.epoch, state.last = 3, 4
+    state.counted, state.through = (
+        {3: np.array([2**63 + 1], np.uint64), 12: np.zeros(1, np.uint64)},
+        2,
+    )
+    state.epoch, state.last, state.cohort = 3, 4, 12
     state.delta, state.upload, state.keeper = np.array([7], np.uint64), b"up", b"keep"
     again = MaskedState.from_bytes(state.to_bytes())
     assert again.to_bytes() == state.to_bytes()
-    assert again.counted.tolist() == [2**63 + 1]
+    assert {n: words.tolist() for n, words in again.counted.items()} == {3: [2**63 + 1], 12: [0]}
     assert (again.newest, again.through, again.epoch, again.last) == (state.newest, 2, 3, 4)
+    assert again.cohort == 12
 
 
 def test_the_server_stores_no_upload_of_an_opened_epoch(world):
@@ -234,7 +239,63 @@ def test_a_total_that_lacks_what_was_counted_is_refused(world):
         world.exchange(device).push(note(device))
     world.turn()
     world.place.service.writer.write(
-        lambda tx: tx.run("update masked_totals set through = 0 where fleet = ?", world.fleet)
+        lambda tx: tx.run("update cohort_totals set through = 0 where fleet = ?", world.fleet)
     )
     with pytest.raises(RejectedError, match="restored from a backup"):
         pulled(world, DEVICES[0])
+
+
+def test_a_total_that_holds_an_upload_is_settled_before_it_is_used(world):
+    """The epoch may end between a device's last look and its question for the total."""
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn(DEVICES[1:])
+    there = world.exchange(DEVICES[0])
+    assert there._state.epoch == 1
+    found = there._others(grouped=False)
+    assert found.parts[0].stats == others(DEVICES[0])
+
+
+def test_the_file_is_for_its_owner_alone(world):
+    world.exchange("pump-0").pull(Selection(receiver="pump-0"))
+    assert (world.folder / "pump-0.masked").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cohort_with_other_keys_of_this_device_is_not_taken(world):
+    world.form()
+    world.turn()
+    there = world.exchange("pump-0")
+    pin = there._state.pin
+    world.place.operator.forget_keys(world.fleet, "pump-0")
+    world.place.service.masked.register(world.fleet, DeviceKeys(bytes(32)).member("pump-0"))
+    world.place.operator.form_cohorts(world.fleet, **world.options)
+    with pytest.raises(DeniedError, match="not in the cohort"):
+        there.push(note("pump-0"))
+    assert there._state.pin == pin != ""
+
+
+def test_a_cohort_for_sums_of_another_size_is_not_taken(world, monkeypatch):
+    world.form()
+    masked = world.place.service.masked
+    number, cohort = masked.cohort_of(world.fleet, "pump-0")
+    larger = replace(cohort, words=cohort.words + 1)
+    monkeypatch.setattr(masked, "cohort_of", lambda *_: (number, larger))
+    with pytest.raises(MismatchError, match="another size"):
+        world.exchange("pump-0").push(note("pump-0"))
+
+
+def test_a_dropped_cohort_is_in_no_total_and_its_devices_send_again(world):
+    first = world.form()[0]["cohort"]
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    world.place.operator.drop_cohort(world.fleet, first)
+    assert world.place.operator.cohorts(world.fleet) == []
+    assert pulled(world, DEVICES[0]) is None
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device, 2))
+    world.turn()
+    for device in DEVICES:
+        assert pulled(world, device) == others(device, 2)

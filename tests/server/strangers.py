@@ -90,6 +90,7 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     ),
     "GET /fleets/{fleet}/cohorts": Route(PEOPLE),
     "POST /fleets/{fleet}/cohorts": Route(ADMINS, b"{}", masked=True),
+    "DELETE /fleets/{fleet}/cohorts/{cohort}": Route(OPERATORS, masked=True),
     f"PUT {MASKED}/keys": Route(("itself",), KEYS, masked=True),
     f"DELETE {MASKED}/keys": Route(OPERATORS, masked=True),
     f"GET {MASKED}/status": Route(("itself",), masked=True),

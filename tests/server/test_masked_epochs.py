@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from edgemerge import Stats
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
 from edgemerge.server.fleets import ExistsError
@@ -200,6 +201,59 @@ def test_a_large_fleet_is_cut_into_cohorts(world):
         world.masked.register(FLEET, DeviceKeys(bytes([i] * 32)).member(f"pump-{i}"))
     world.form(size=4, least=3)
     assert [len(cohort.members) for _, cohort, _ in world.masked.cohorts(FLEET)] == [3, 3, 3]
+
+
+def three_cohorts(world):
+    """Form cohorts of three devices each, of which one sends other data; return its number."""
+    for i in range(5, 9):
+        name = f"pump-{i}"
+        world.caller(name)
+        world.keys[name] = DeviceKeys(bytes([i] * 32))
+        world.masked.register(FLEET, world.keys[name].member(name))
+    world.form(size=4)
+    places = {number: 0.1 for number, _, _ in world.masked.cohorts(FLEET)}
+    bad = list(places)[1]
+    places[bad] = 0.9
+    for number, cohort, _ in world.masked.cohorts(FLEET):
+        for member in cohort.members:
+            rows = machine(places[number], 200, world.rng)
+            world.deltas[member.name] = words_of(Stats.of(SHARED, rows))
+            world.upload(member.name)
+        for member in cohort.members:
+            world.answer(member.name)
+    return bad
+
+
+def test_a_cohort_that_differs_from_the_others_is_seen_and_dropped_whole(anywhere):
+    bad = three_cohorts(anywhere)
+    before = {number: cohort for number, cohort, _ in anywhere.masked.cohorts(FLEET)}
+    found = anywhere.masked.compare(FLEET)
+    assert {number: samples for number, (samples, _) in found.items()} == dict.fromkeys(found, 600)
+    assert [number for number, (_, far) in found.items() if far > SIMILAR_FACTOR] == [bad]
+    anywhere.masked.drop_cohort(FLEET, bad, ROOT)
+    kept = [m.name for n, cohort in before.items() if n != bad for m in cohort.members]
+    total = anywhere.masked.total(FLEET)
+    assert np.array_equal(total.words, anywhere.expected(kept))
+    assert (total.devices, total.dropped) == (frozenset(kept), (bad,))
+    assert [number for number, *_ in anywhere.masked.cohorts(FLEET)] == [
+        n for n in before if n != bad
+    ]
+    out = before[bad].members[0].name
+    assert anywhere.masked.status(FLEET, out).dropped == (bad,)
+    assert anywhere.masked.status(FLEET, out).cohort is None
+
+
+def test_one_cohort_has_no_others_to_differ_from(world):
+    world.form()
+    number = world.masked.cohorts(FLEET)[0][0]
+    world.epoch()
+    assert world.masked.compare(FLEET) == {number: (45.0, None)}
+
+
+def test_only_a_cohort_of_the_fleet_is_dropped(world):
+    world.form()
+    with pytest.raises(UnknownError, match="no cohort 99"):
+        world.masked.drop_cohort(FLEET, 99, ROOT)
 
 
 def test_a_total_keeps_its_slots(world):

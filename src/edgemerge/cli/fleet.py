@@ -46,8 +46,12 @@ SECTIONS = {
     "Devices": dict.fromkeys(
         ("invite", "devices", "configure", "replace", "revoke", "contributions", "drop"), __name__
     ),
-    "Masked": dict.fromkeys(("cohorts", "form-cohorts", "forget-keys"), __name__)
-    | {"form-cohorts": f"{__name__}:form_cohorts", "forget-keys": f"{__name__}:forget_keys"},
+    "Masked": {
+        "cohorts": __name__,
+        "form-cohorts": f"{__name__}:form_cohorts",
+        "drop-cohort": f"{__name__}:drop_cohort",
+        "forget-keys": f"{__name__}:forget_keys",
+    },
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
     "Reviews": dict.fromkeys(
@@ -67,7 +71,7 @@ FEW_DEVICES_WARNING = (
     "ones; from {enough} devices on it hardly does."
 )
 COHORT_COLUMNS = headings(
-    "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "why"
+    "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "samples", "distance"
 )
 ONE_DEVICE_WARNING = (
     "With --min-devices 1 a device can subtract two totals, and read what another one sent."
@@ -207,7 +211,11 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
 @server_options
 @json_option
 def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
-    """List the cohorts of a masked fleet, each with its epoch."""
+    """List the cohorts of a masked fleet, each with its epoch.
+
+    The distance says how unlike the other cohorts its data are: 1 if they are alike, above 2.5 if
+    they are not.
+    """
     with operator_connection(**where) as client:
         found = client.cohorts(name)
     print_cohorts(found, as_json=as_json)
@@ -282,6 +290,23 @@ def form_cohorts(
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
 
 
+@click.command("drop-cohort", epilog=example("edgemerge fleet drop-cohort pumps 3"))
+@click.argument("name", metavar="FLEET")
+@click.argument("cohort", type=int)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@server_options
+def drop_cohort(name: str, cohort: int, *, yes: bool, **where: Any) -> None:
+    """End a cohort, and take all that it has added up out of the total.
+
+    For a cohort whose distance says that one of its devices adds up something else. Its devices
+    send their sums again once cohorts are formed with them.
+    """
+    confirm(f"Drop all that cohort {cohort} of {name} has added up?", yes=yes)
+    with operator_connection(**where) as client:
+        client.drop_cohort(name, cohort)
+    remark(f"Dropped cohort {cohort}. Then: edgemerge fleet form-cohorts {name}")
+
+
 @click.command("forget-keys", epilog=example("edgemerge fleet forget-keys pumps pump-3"))
 @click.argument("name", metavar="FLEET")
 @click.argument("device")
@@ -302,9 +327,19 @@ def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    print_table([each | {"devices": len(each["devices"])} for each in found], COHORT_COLUMNS)
+    rows = [
+        each | {"devices": len(each["devices"]), "distance": _rounded(each["distance"])}
+        for each in found
+    ]
+    print_table(rows, COHORT_COLUMNS)
     for each in found:
         remark(f"Cohort {each['cohort']} has the digest {each['digest']}.")
+        if each["why"]:
+            remark(f"Epoch {each['epoch']} of cohort {each['cohort']} failed: {each['why']}")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
 
 
 @click.command(epilog=example("edgemerge fleet delete pumps --yes"))

@@ -97,6 +97,15 @@ class ServerClient:
         """
         return self._ask("GET", "fleets", fleet, "cohorts").json_objects()
 
+    def drop_cohort(self, fleet: str, cohort: int) -> None:
+        """End a cohort of a masked fleet, and take all that it has added up out of the total.
+
+        Args:
+            fleet: Name of the fleet.
+            cohort: The number of the cohort.
+        """
+        self._ask("DELETE", "fleets", fleet, "cohorts", str(cohort))
+
     def forget_keys(self, fleet: str, device: str) -> None:
         """Let a device of a masked fleet register new keys.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -64,9 +64,10 @@ class MaskedState:
         pin: The digest of the cohort that this device takes part in, in hexadecimal digits.
         newest: The newest contribution of each pattern, encoded.
         fresh: Whether one came after the last upload: only then there is another.
-        counted: What the fleet's total holds of this device.
+        counted: What the total of each cohort holds of this device, by the cohort's number.
         through: The last epoch that is in it.
         epoch: The epoch of an upload whose fate is unknown; 0 if there is none.
+        cohort: The number of the cohort of that upload.
         last: The last epoch with an upload: there is none for it, or one before it, again.
         delta: What that upload adds.
         upload: Its bytes.
@@ -77,9 +78,10 @@ class MaskedState:
     pin: str = ""
     newest: dict[str, bytes] = field(default_factory=dict)
     fresh: bool = False
-    counted: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    counted: dict[int, Words] = field(default_factory=dict)
     through: int = 0
     epoch: int = 0
+    cohort: int = 0
     last: int = 0
     delta: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
     upload: bytes = b""
@@ -87,13 +89,15 @@ class MaskedState:
 
     def to_bytes(self) -> bytes:
         """Return it as bytes for a file."""
-        names = ("pin", "fresh", "through", "epoch", "last")
+        names = ("pin", "fresh", "through", "epoch", "cohort", "last")
         plain = {name: getattr(self, name) for name in names}
-        patterns = sorted(self.newest)
-        words = (self.counted.astype("<u8").tobytes(), self.delta.astype("<u8").tobytes())
-        blobs = (self.seed, self.upload, self.keeper, *words, *(self.newest[p] for p in patterns))
+        patterns, counted = sorted(self.newest), sorted(self.counted)
+        words = (self.counted[number].astype("<u8").tobytes() for number in counted)
+        blobs = (self.seed, self.upload, self.keeper, self.delta.astype("<u8").tobytes())
+        blobs += (*words, *(self.newest[pattern] for pattern in patterns))
         tensors = {f"{i:04}": np.frombuffer(blob, np.int8) for i, blob in enumerate(blobs)}
-        return pack({"masked": json.dumps({**plain, "patterns": patterns})}, tensors)
+        about = {**plain, "patterns": patterns, "counted": counted}
+        return pack({"masked": json.dumps(about)}, tensors)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MaskedState:
@@ -105,15 +109,17 @@ class MaskedState:
         metadata, tensors = unpack(data, MAX_STATE_BYTES)
         plain = json.loads(metadata["masked"])
         blobs = (tensors[name].tobytes() for name in sorted(tensors))
-        seed, upload, keeper, counted, delta, *newest = blobs
+        seed, upload, keeper, delta, *rest = blobs
+        counted, newest = rest[: len(plain["counted"])], rest[len(plain["counted"]) :]
         return cls(
             seed,
             plain["pin"],
             dict(zip(plain["patterns"], newest, strict=True)),
             fresh=plain["fresh"],
-            counted=_words(counted),
+            counted=dict(zip(plain["counted"], map(_words, counted), strict=True)),
             through=plain["through"],
             epoch=plain["epoch"],
+            cohort=plain["cohort"],
             last=plain["last"],
             delta=_words(delta),
             upload=upload,
@@ -229,6 +235,7 @@ class MaskedExchange:
         """Do one thing; return False if there is nothing to do."""
         if self._state.epoch and self._settle():
             return True
+        self._forget_dropped(status["dropped"])
         if status["cohort"] is None:
             return False
         cohort = self._join(status["cohort"])
@@ -236,7 +243,7 @@ class MaskedExchange:
             self._answer(cohort, status["epoch"])
             return True
         if status["state"] == "collecting" and not status["uploaded"]:
-            return self._upload(cohort, status["epoch"])
+            return self._upload(cohort, status["cohort"], status["epoch"])
         return False
 
     def _join(self, number: int) -> Cohort:
@@ -271,7 +278,7 @@ class MaskedExchange:
         failpoint("masked-before-answer")
         self._ask("PUT", "epochs", epoch, "answer", body=answer, headers=BINARY_HEADERS)
 
-    def _upload(self, cohort: Cohort, epoch: int) -> bool:
+    def _upload(self, cohort: Cohort, in_cohort: int, epoch: int) -> bool:
         """Send what is new since it was last counted, once it holds something fresh."""
         state = self._state
         if state.epoch == 0:
@@ -280,6 +287,7 @@ class MaskedExchange:
             state.delta = self._seen(cohort) - self._counted(cohort)
             state.upload = make_upload(cohort, self._keys, epoch, state.delta, self._random)
             state.epoch, state.last, state.fresh = epoch, epoch, False
+            state.cohort = in_cohort
             self._save()
         if state.epoch != epoch:
             return False  # what became of the earlier one is not known yet
@@ -302,7 +310,8 @@ class MaskedExchange:
             )
             cohort = self._cohort_of(found)
             if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
-                state.counted = self._counted(cohort) + state.delta
+                before = state.counted.get(state.cohort, np.zeros(cohort.words, np.uint64))
+                state.counted[state.cohort] = before + state.delta
                 state.through = state.epoch
         elif found["state"] != "failed":
             return False
@@ -338,8 +347,7 @@ class MaskedExchange:
         return np.concatenate(list(slots.values()))
 
     def _counted(self, cohort: Cohort) -> Words:
-        known = self._state.counted
-        return known if known.size else np.zeros(cohort.words, np.uint64)
+        return sum(self._state.counted.values(), np.zeros(cohort.words, np.uint64))
 
     def _others(self, *, grouped: bool) -> Merged:
         reply = self._ask("GET", "total")
@@ -353,8 +361,8 @@ class MaskedExchange:
             )
         if self._state.epoch and self._state.epoch <= about["through"]:
             self._settle()  # the total may hold it
-        counted = self._state.counted
-        words = words - counted if counted.size else words
+        self._forget_dropped(about["dropped"])
+        words = words - sum(self._state.counted.values(), np.zeros_like(words))
         slots = about["slots"]
         if words.shape != (len(slots) * words_length(self.projection),):
             raise RejectedError(f"{self}: found {words.size} words for {len(slots)} slots")
@@ -371,6 +379,18 @@ class MaskedExchange:
             parts.append(MergedPart(stats, origins))
         return Merged(self.projection, tuple(parts))
 
+    def _forget_dropped(self, cohorts: Sequence[int]) -> None:
+        """Send again, with the next upload, what an operator took out of the total."""
+        dropped = set(cohorts) & set(self._state.counted)
+        if dropped:
+            logger.warning(
+                "a cohort of this device was dropped: its sums go with the next upload",
+                extra={"values": {"cohorts": sorted(dropped)}},
+            )
+            for number in dropped:
+                del self._state.counted[number]
+            self._save()
+
     def _ask(self, method: str, *words: str | int, **rest: Any) -> Reply:
         where = url_path("fleets", self.fleet, "masked", self.device, *words)
         return self._connection.ask(method, where, **rest)
@@ -385,7 +405,8 @@ def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:
         metadata, tensors = unpack(reply.body, MAX_REPLY_BYTES)
         about = json.loads(metadata["total"])
         named = all(isinstance(each, str) for key in ("devices", "slots") for each in about[key])
-        if not (named and about["slots"] and type(about["through"]) is int):
+        numbers = (about["through"], *about["dropped"])
+        if not (named and about["slots"] and all(type(number) is int for number in numbers)):
             raise ValueError("names and a number are expected")
         return about, tensors["words"].view(np.uint64).copy()
     except (KeyError, TypeError, ValueError) as error:

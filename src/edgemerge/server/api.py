@@ -1306,8 +1306,11 @@ def member_of(sender: tuple[Caller, Fleet]) -> tuple[str, str]:
 
 @router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
 def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
-    """Return the cohorts of a masked fleet, each with its epoch."""
-    return [cohort_json(*each) for each in service.masked.cohorts(fleet)]
+    """Return the cohorts of a masked fleet, each with its epoch, and how unlike others it is.
+
+    `distance` is the median of its distances to the other cohorts; 1 if their data are alike.
+    """
+    return cohorts_json(service, fleet)
 
 
 @router.post(
@@ -1325,11 +1328,27 @@ async def form_cohorts(
     """Form cohorts of all devices that have registered keys; those before them end."""
     options = body.model_dump()
     await run_in_thread(lambda: service.masked.form(fleet, caller, **options))
-    found = await run_in_thread(lambda: service.masked.cohorts(fleet))
-    return [cohort_json(*each) for each in found]
+    return await run_in_thread(lambda: cohorts_json(service, fleet))
 
 
-def cohort_json(number: int, cohort: Cohort, epoch: Epoch) -> CohortResponse:
+@router.delete("/fleets/{fleet}/cohorts/{cohort}", status_code=204, responses=MASKED_RESPONSES)
+def drop_cohort(fleet: Name, cohort: Number, caller: Operator, service: ServiceDep) -> None:
+    """End a cohort, and take all that it has added up out of the total."""
+    service.masked.drop_cohort(fleet, cohort, caller)
+
+
+def cohorts_json(service: Service, fleet: str) -> list[CohortResponse]:
+    """Return the cohorts of a fleet as the API shows them."""
+    compared = service.masked.compare(fleet)
+    return [
+        cohort_json(*each, *compared.get(each[0], (0.0, None)))
+        for each in service.masked.cohorts(fleet)
+    ]
+
+
+def cohort_json(
+    number: int, cohort: Cohort, epoch: Epoch, samples: float, distance: float | None
+) -> CohortResponse:
     """Return a cohort as the API shows it."""
     return CohortResponse(
         cohort=number,
@@ -1342,6 +1361,8 @@ def cohort_json(number: int, cohort: Cohort, epoch: Epoch) -> CohortResponse:
         epoch=epoch.number,
         state=epoch.state,
         why=epoch.why,
+        samples=samples,
+        distance=distance,
     )
 
 
@@ -1437,11 +1458,13 @@ def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochRespon
 )
 def get_masked_total(sender: Sender, service: ServiceDep) -> Response:
     """Return the total of all epochs, the caller's own deltas included."""
-    through, words, devices, slots = service.masked.total(sender[1].name)
-    if not words.size:
+    found = service.masked.total(sender[1].name)
+    if not found.words.size:
         return Response(status_code=204)
-    about = json.dumps({"through": through, "devices": devices, "slots": slots})
-    data = pack({"total": about}, {"words": words.view(np.float64)})  # the bits, whatever they say
+    about = {"through": found.through, "devices": sorted(found.devices)}
+    about |= {"slots": found.slots, "dropped": found.dropped}
+    words = {"words": found.words.view(np.float64)}  # the bits, whatever they say
+    data = pack({"total": json.dumps(about)}, words)
     return Response(data, media_type=OCTET_STREAM)
 
 

@@ -3,7 +3,8 @@
 An epoch goes from collecting (uploads of members) to keeping (answers of keepers) to done or
 failed. It moves on when somebody asks or sends: at once when everybody has sent, else after the
 time that the cohort has for each of both. The deltas of a failed epoch come with a later one. The
-server keeps one total, of all epochs of all cohorts; single uploads are deleted once it is opened.
+server keeps one total for each cohort, of all its epochs; single uploads are deleted once it is
+opened. The total of the fleet is the sum of those of its cohorts, except of dropped ones.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from statistics import median_low
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
+    RejectedError,
     SettingError,
     UnknownError,
 )
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
+from edgemerge.core.similarity import Profile, distance
+from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import (
@@ -86,6 +92,7 @@ class MaskedStatus:
         uploaded: Whether the server has its upload of this epoch.
         asked: Whether it is a keeper whose answer is missing.
         through: The newest epoch of the fleet whose deltas are in the total.
+        dropped: The cohorts whose deltas are not in it any more.
     """
 
     registered: bool
@@ -95,6 +102,25 @@ class MaskedStatus:
     uploaded: bool = False
     asked: bool = False
     through: int = 0
+    dropped: tuple[int, ...] = ()
+
+
+class MaskedTotal(NamedTuple):
+    """The total of a masked fleet.
+
+    Args:
+        through: The newest epoch whose deltas were added up, also in a cohort that was dropped.
+        words: The sum of all cohorts that were not dropped; empty before the first epoch.
+        devices: Whose deltas it holds.
+        slots: The patterns in the words.
+        dropped: The cohorts that are not in it.
+    """
+
+    through: int
+    words: Words
+    devices: frozenset[str]
+    slots: list[str]
+    dropped: tuple[int, ...]
 
 
 class MaskedService:
@@ -196,7 +222,7 @@ class MaskedService:
             )
             made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()
-            self._end_cohorts(tx, fleet, now)
+            _end_cohorts(tx, fleet, now)
             first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             found = list(enumerate(made, first))
             for number, cohort in found:
@@ -210,6 +236,57 @@ class MaskedService:
             return found
 
         return self._writer.write(change, fleet=fleet)
+
+    def drop_cohort(self, fleet: str, number: int, caller: Caller) -> None:
+        """End a cohort and take what it has added up out of the total.
+
+        Its devices send all their sums again once cohorts are formed with them.
+
+        Args:
+            fleet: A masked fleet.
+            number: The cohort.
+            caller: The operator.
+        """
+
+        def change(tx: Transaction) -> None:
+            tx.lock(f"fleet {fleet}")
+            sql = "select 1 from cohorts where fleet = ? and number = ?"
+            if tx.one(sql, fleet, number) is None:
+                raise UnknownError(f"no cohort {number} in {fleet}")
+            now = self._clock()
+            _end_cohorts(tx, fleet, now, "number = ?", number)
+            sql = "update cohort_totals set dropped = ? where fleet = ? and cohort = ?"
+            tx.run(f"{sql} and dropped is null", now, fleet, number)
+            self._audit(tx, caller, "drop cohort", fleet, str(number))
+
+        self._writer.write(change, fleet=fleet)
+
+    def compare(self, fleet: str) -> dict[int, tuple[float, float | None]]:
+        """Return the samples of each cohort, and how unlike the other cohorts its data are.
+
+        That is the median of its distances to them (M10), 1 if alike; None without others
+        to compare with, or where a cohort took back more than it has added up.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            projection = fleets.get(tx, fleet).projection
+            rows = tx.rows(
+                "select t.cohort, t.data, t.slots from cohort_totals t join cohorts c"
+                " on c.fleet = t.fleet and c.number = t.cohort"
+                " where t.fleet = ? and c.ended is null and t.dropped is null order by t.cohort",
+                fleet,
+            )
+        samples, profiles = {}, {}
+        for cohort, data, slots in rows:
+            parts = np.split(_words(data), len(json.loads(slots)))
+            stats = Stats.total(projection, (stats_of(projection, part) for part in parts))
+            samples[cohort] = stats.count
+            with suppress(RejectedError):
+                admit(Contribution("total", stats, 0), projection=projection)
+                profiles[cohort] = Profile.of(stats)
+        return {cohort: (samples[cohort], _median_distance(cohort, profiles)) for cohort in samples}
 
     def cohorts(self, fleet: str) -> list[tuple[int, Cohort, Epoch]]:
         """Return the cohorts of a fleet that have not ended, each with its latest epoch.
@@ -251,21 +328,22 @@ class MaskedService:
             _must_be_masked(fleets.get(tx, fleet))
             sql = "select 1 from masked_keys where fleet = ? and device = ?"
             registered = tx.one(sql, fleet, device) is not None
-            through = _through(tx, fleet)
+            through, dropped = _through(tx, fleet), _dropped(tx, fleet)
         try:
             number, cohort = self.cohort_of(fleet, device)
         except UnknownError:
-            return MaskedStatus(registered, through=through)
+            return MaskedStatus(registered, through=through, dropped=dropped)
         epoch = self._advance(fleet, number, cohort)
         me = _number_of(cohort, device)
         with self._database.reading() as tx:
             uploaded, answered = (
                 me in _senders(tx, fleet, epoch.number, kind) for kind in ("upload", "answer")
             )
-            through = _through(tx, fleet)
+            through, dropped = _through(tx, fleet), _dropped(tx, fleet)
         is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
         asked = epoch.state == "keeping" and is_keeper and not answered
-        return MaskedStatus(registered, number, epoch.number, epoch.state, uploaded, asked, through)
+        now = (epoch.number, epoch.state, uploaded, asked, through, dropped)
+        return MaskedStatus(registered, number, *now)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> None:
         """Store the upload of a device; the same bytes may come again.
@@ -349,16 +427,15 @@ class MaskedService:
         found = dict(zip(names, map(json.loads, texts), strict=True))
         return {"state": state, "why": why, **found}
 
-    def total(self, fleet: str) -> tuple[int, Words, list[str], list[str]]:
-        """Return the newest epoch in the total, the total, its devices, and its slots.
+    def total(self, fleet: str) -> MaskedTotal:
+        """Return the total of a fleet.
 
         Args:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
             _must_be_masked(fleets.get(tx, fleet))
-            through, words, devices, slots = _total(tx, fleet)
-        return through, words, sorted(devices), slots
+            return _total(tx, fleet)
 
     def _store(
         self,
@@ -422,7 +499,7 @@ class MaskedService:
         try:
             opened = open_total(cohort, epoch.number, uploads, answers.values())
             with self._database.reading() as tx:
-                whole = _total(tx, fleet)[1]
+                whole = _total(tx, fleet).words
             must_be_sums(agreed.projection, cohort.slots, _added(whole, opened.total))
         except EdgemergeError as error:
             if len(answers) < len(asked) and not _is_over(epoch, collect_s, self._clock()):
@@ -440,13 +517,15 @@ class MaskedService:
             now = _latest(tx, fleet, in_cohort)
             if now != epoch:
                 return now  # another request, or another server, was faster
-            _, whole, devices, _ = _total(tx, fleet)
-            devices |= {names[number] for number in opened.survivors.digests}
+            sql = "select data, devices from cohort_totals where fleet = ? and cohort = ?"
+            data, known = tx.one(sql, fleet, in_cohort) or (b"", "[]")
+            devices = {*json.loads(known), *(names[n] for n in opened.survivors.digests)}
             tx.run(
-                "insert into masked_totals (fleet, through, data, devices, slots)"
-                " values (?, ?, ?, ?, ?) on conflict (fleet) do update set"
+                "insert into cohort_totals (fleet, cohort, through, data, devices, slots)"
+                " values (?, ?, ?, ?, ?, ?) on conflict (fleet, cohort) do update set"
                 " through = excluded.through, data = excluded.data, devices = excluded.devices",
-                *(fleet, epoch.number, _added(whole, opened.total).astype("<u8").tobytes()),
+                *(fleet, in_cohort, epoch.number),
+                _added(_words(data), opened.total).astype("<u8").tobytes(),
                 *(json.dumps(sorted(devices)), json.dumps(list(cohort.slots))),
             )
             failpoint("server-in-epoch")
@@ -477,12 +556,6 @@ class MaskedService:
             return _latest(tx, fleet, in_cohort)
 
         return self._writer.write(change, fleet=fleet)
-
-    def _end_cohorts(self, tx: Transaction, fleet: str, now: float) -> None:
-        sql = "select epoch from epochs where fleet = ? and state in ('collecting', 'keeping')"
-        for (number,) in tx.rows(sql, fleet):
-            _set_failed(tx, fleet, number, "its cohort has ended")
-        tx.run("update cohorts set ended = ? where fleet = ? and ended is null", now, fleet)
 
     def _audit(
         self,
@@ -584,6 +657,18 @@ def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: floa
     return epoch
 
 
+def _end_cohorts(
+    tx: Transaction, fleet: str, now: float, which: str = "1 = 1", *about: int
+) -> None:
+    """End cohorts that have not ended, all or those of a condition on their columns."""
+    where = f"fleet = ? and ended is null and {which}"
+    for (cohort,) in tx.rows(f"select number from cohorts where {where}", fleet, *about):
+        epoch = _latest(tx, fleet, cohort)
+        if epoch.state in ("collecting", "keeping"):
+            _set_failed(tx, fleet, epoch.number, "its cohort has ended")
+        tx.run("update cohorts set ended = ? where fleet = ? and number = ?", now, fleet, cohort)
+
+
 def _is_over(epoch: Epoch, collect_s: float, now: float) -> bool:
     return epoch.began is not None and now >= epoch.began + collect_s
 
@@ -629,18 +714,35 @@ def _uploads(tx: Transaction, fleet: str, cohort: Cohort, number: int) -> dict[i
 
 
 def _through(tx: Transaction, fleet: str) -> int:
-    row = tx.one("select through from masked_totals where fleet = ?", fleet)
-    return int(row[0]) if row else 0
+    row = tx.one("select max(through) from cohort_totals where fleet = ?", fleet)
+    return int((row or (None,))[0] or 0)
 
 
-def _total(tx: Transaction, fleet: str) -> tuple[int, Words, set[str], list[str]]:
-    sql = "select through, data, devices, slots from masked_totals where fleet = ?"
-    row = tx.one(sql, fleet)
-    if row is None:
-        return 0, np.zeros(0, np.uint64), set(), []
-    through, data, devices, slots = row
-    words = np.frombuffer(bytes(data), "<u8").astype(np.uint64)
-    return through, words, set(json.loads(devices)), json.loads(slots)
+def _dropped(tx: Transaction, fleet: str) -> tuple[int, ...]:
+    sql = "select cohort from cohort_totals where fleet = ? and dropped is not null order by cohort"
+    return tuple(cohort for (cohort,) in tx.rows(sql, fleet))
+
+
+def _total(tx: Transaction, fleet: str) -> MaskedTotal:
+    sql = "select data, devices, slots, dropped from cohort_totals where fleet = ?"
+    words, devices, slots = np.zeros(0, np.uint64), set[str](), list[str]()
+    for data, whose, names, dropped in tx.rows(f"{sql} order by cohort", fleet):
+        part, slots = _words(data), json.loads(names)
+        devices |= set(json.loads(whose) if dropped is None else [])
+        words = _added(words, part if dropped is None else np.zeros_like(part))
+    left = frozenset(devices)
+    return MaskedTotal(_through(tx, fleet), words, left, slots, _dropped(tx, fleet))
+
+
+def _median_distance(cohort: int, profiles: Mapping[int, Profile]) -> float | None:
+    others = [other for other in profiles if other != cohort]
+    if cohort not in profiles or not others:
+        return None
+    return median_low(distance(profiles[cohort], profiles[other]) for other in others)
+
+
+def _words(data: bytes) -> Words:
+    return np.frombuffer(bytes(data), "<u8").astype(np.uint64)
 
 
 def _added(whole: Words, part: Words) -> Words:

@@ -1015,6 +1015,8 @@ class CohortResponse(BaseModel):
     epoch: int
     state: str
     why: str
+    samples: float
+    distance: float | None
 
 
 class MaskedStatusResponse(BaseModel):
@@ -1027,6 +1029,7 @@ class MaskedStatusResponse(BaseModel):
     uploaded: bool
     asked: bool
     through: int
+    dropped: list[int]
 
 
 class CohortDescription(BaseModel):

@@ -324,6 +324,17 @@ MIGRATIONS = (
             " and a.action = 'enrol'), enrolled)",
         ),
     ),
+    Migration(
+        17,
+        (  # one total for each cohort, so that one can be dropped; 0 for what is not known
+            "create table cohort_totals (fleet {text} not null, cohort {integer} not null,"
+            " through {integer} not null, data {blob} not null, devices {text} not null,"
+            " slots {text} not null, dropped {real}, primary key (fleet, cohort)) {end}",
+            "insert into cohort_totals (fleet, cohort, through, data, devices, slots)"
+            " select fleet, 0, through, data, devices, slots from masked_totals",
+            "drop table masked_totals",
+        ),
+    ),
 )
 
 
