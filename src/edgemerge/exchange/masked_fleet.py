@@ -93,8 +93,8 @@ class MaskedState:
         plain = {name: getattr(self, name) for name in names}
         patterns, counted = sorted(self.newest), sorted(self.counted)
         words = (self.counted[number].astype("<u8").tobytes() for number in counted)
-        blobs = (self.seed, self.upload, self.keeper, self.delta.astype("<u8").tobytes())
-        blobs += (*words, *(self.newest[pattern] for pattern in patterns))
+        blobs = [self.seed, self.upload, self.keeper, self.delta.astype("<u8").tobytes()]
+        blobs += [*words, *(self.newest[pattern] for pattern in patterns)]
         tensors = {f"{i:04}": np.frombuffer(blob, np.int8) for i, blob in enumerate(blobs)}
         about = {**plain, "patterns": patterns, "counted": counted}
         return pack({"masked": json.dumps(about)}, tensors)
