@@ -62,11 +62,12 @@ class Traffic:
         async def sending(message):
             answered.extend(message.get("body", b""))
             status.extend([message["status"]] if "status" in message else [])
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                entry = (scope["method"], scope["path"], bytes(sent), status[0], bytes(answered))
+                self.entries.append(entry)  # before the other side can go on
             await send(message)
 
         await self.app(scope, receiving, sending)
-        entry = (scope["method"], scope["path"], bytes(sent), status[0], bytes(answered))
-        self.entries.append(entry)
 
     def bodies(self, world, method, ending):
         """Return by epoch and device what was sent (PUT) or answered (GET) with success."""
