@@ -176,6 +176,15 @@ def test_open_contributions_and_pulls_are_refused(world):
         there.pull(Selection(receiver="pump-9"))
 
 
+def test_sums_of_another_projection_are_refused_and_not_stored(world):
+    world.form()
+    one = DEVICES[0]
+    stats = Stats.of(replace(SHARED, seed=SHARED.seed + 1), rows(one))
+    with pytest.raises(MismatchError, match="is not of the projection of"):
+        world.exchange(one).push(Contribution(one, stats, 1))
+    assert world.exchange(one).push(note(one))  # the first that is stored
+
+
 def test_devices_cannot_be_chosen(world):
     world.form()
     with pytest.raises(SettingError, match="only one total"):
