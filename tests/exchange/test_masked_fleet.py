@@ -284,6 +284,31 @@ def test_a_cohort_with_other_keys_of_this_device_is_not_taken(world):
     assert there._state.pin == pin != ""
 
 
+def test_no_epoch_gets_a_second_upload_whatever_the_server_says(world, monkeypatch):
+    """The masks of an epoch are the same for both: their difference would be open."""
+    world.form()
+    for device in DEVICES:
+        world.exchange(device).push(note(device))
+    world.turn()
+    there, asked = world.exchange(DEVICES[0]), []
+    ask = there._ask
+
+    def lied_to(method, *words, **rest):
+        asked.append((method, *words))
+        reply = ask(method, *words, **rest)
+        if words != ("status",):
+            return reply
+        status = reply.json_object() | {"epoch": 1, "state": "collecting", "uploaded": False}
+        return replace(reply, body=json.dumps(status | {"asked": False}).encode())
+
+    monkeypatch.setattr(there, "_ask", lied_to)
+    there.push(note(DEVICES[0], 2))
+    assert asked == [("GET", "status")]
+    monkeypatch.undo()
+    there.push(note(DEVICES[0], 2))
+    assert there._state.epoch == 2
+
+
 def test_a_cohort_for_sums_of_another_size_is_not_taken(world, monkeypatch):
     world.form()
     masked = world.place.service.masked
