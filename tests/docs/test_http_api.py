@@ -26,6 +26,7 @@ NAMES = {
     "receiver": "phone",
     "account": "eve",
     "epoch": "1",
+    "cohort": "1",
 }
 PEOPLE = {"a viewer": 0, "an operator": 1, "an admin": 2}  # by how much they may
 
