@@ -83,7 +83,11 @@ class Traffic:
 def hub(tmp_path_factory):
     """A server, the bytes of whose connections are recorded."""
     made = []
-    around = lambda app: made.append(Traffic(app)) or made[0]  # noqa: E731 - one line
+
+    def around(app):
+        made.append(Traffic(app))
+        return made[0]
+
     database = f"sqlite:///{tmp_path_factory.mktemp('hub') / 'fleets.db'}"
     with running(database, around=around) as server:
         object.__setattr__(server, "traffic", made[0])
@@ -145,10 +149,17 @@ def without_own_masks(hub, world, epoch):
     return found
 
 
+class WatchedWorld(MaskedWorld):
+    """With the totals that were opened, and what each device added to them."""
+
+    totals: list
+    sums: dict
+
+
 @pytest.fixture(scope="module")
 def watched(hub, tmp_path_factory):
     """A fleet with two opened epochs; one device is missing in the second."""
-    world = MaskedWorld(hub, tmp_path_factory.mktemp("watched"), shared=SMALL)
+    world = WatchedWorld(hub, tmp_path_factory.mktemp("watched"), shared=SMALL)
     world.form()
     for device in DEVICES:
         push(world, device)
