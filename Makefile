@@ -23,7 +23,7 @@ test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 long: .venv/ready-dev .venv-flower/ready  ## the tests, examples and types that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "(long or hypothesis) and not mcu_long" --ignore=tests/flower --ignore=tests/ray && \
-	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws && \
+	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws tests/golden && \
 	$(BIN)/mypy --no-error-summary; \
 	code=$$?; wait $$! && exit $$code
 

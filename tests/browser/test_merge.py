@@ -7,7 +7,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
 from tests.browser.workshop import FLEET, SHARED
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 KINDS = {"pump-1": "idle", "pump-2": "idle", "pump-3": "fast", "pump-4": "fast"}
 

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_grou
 
 
 @pytest.mark.parametrize("height", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 70])
+@pytest.mark.parametrize(
+    "count", [0, 1, 9, *(pytest.param(each, marks=pytest.mark.long) for each in (7, 8, 70))]
+)
 def test_the_sum_is_that_of_all_samples_however_many_chunks_there_are(
     client, count, height, monkeypatch
 ):
