@@ -36,6 +36,8 @@ from edgemerge.delivery import (
 from tests.agent.listening import said, until
 from tests.services.receivers import dripping, receiver
 
+pytestmark = pytest.mark.slow
+
 ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
 CLEAR = Message("all clear", "pump-3", 1_794_000_600.0, 7, 1.1, 4.0)
 

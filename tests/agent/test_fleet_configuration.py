@@ -33,6 +33,8 @@ from edgemerge.exchange.configuration import ALLOWED_KEYS, SINK_KEYS, check_tabl
 from tests.agent.agents import Listener, Running, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 ASK_S = 30.0
 
 FILE = """

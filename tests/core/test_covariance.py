@@ -6,6 +6,8 @@ import pytest
 from edgemerge import Bank, Detector, Monitor, Projection, Stats
 from edgemerge.core.stats import MAX_MOVED, MOVED, Covariance
 
+pytestmark = pytest.mark.slow
+
 ACTIVATIONS = ("identity", "tanh", "sigmoid", "relu", "cosine")
 CLOSE = 1e-6  # Woodbury against a dense inverse, at a condition of about 1e7
 

@@ -9,6 +9,8 @@ import pytest
 from run_page import PageError, examples, run_page
 from tests.cli.calls import call
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     page

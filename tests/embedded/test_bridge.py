@@ -42,6 +42,8 @@ from edgemerge.exchange.protocol import MemoryExchange
 from tests.cli.calls import call
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "emd_" + "x" * 43
 SHARED = Projection(n_inputs=3, n_hidden=5, seed=7)
 X = np.random.default_rng(0).normal(0.0, 0.3, (400, 3))

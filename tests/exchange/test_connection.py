@@ -19,6 +19,8 @@ from edgemerge.core.errors import (
 from edgemerge.exchange.connection import Connection, url_path
 from tests.exchange.scripted import reply, scripted
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a-very-secret-token"
 SHORT_S = 0.2  # a wait that is over soon
 PATIENT_S = 10.0  # no test comes near it

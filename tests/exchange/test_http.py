@@ -20,6 +20,8 @@ from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED
 
+pytestmark = pytest.mark.slow
+
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 WISH = Selection(receiver="b")
 

@@ -14,6 +14,8 @@ from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys
 from tests.exchange.worlds import DEVICES, SHARED, MaskedWorld
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(hub, tmp_path):

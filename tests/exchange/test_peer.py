@@ -20,6 +20,8 @@ from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED, TOKEN
 from tests.services.mosquitto import free_port
 
+pytestmark = pytest.mark.slow
+
 WISH = Selection(receiver="b")
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
 UNSOUND = replace(note("a").stats, U=-note("a").stats.U)

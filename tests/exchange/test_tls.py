@@ -20,6 +20,8 @@ from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED
 
+pytestmark = pytest.mark.slow
+
 SECRET = "emd_a-secret-that-nobody-may-see"
 OTHER = "f" * 64
 ANNOUNCED = {"Edgemerge-Next-Certificate": OTHER}

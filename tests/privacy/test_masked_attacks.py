@@ -34,6 +34,8 @@ from edgemerge.wire.codec import unpack
 from tests.exchange.worlds import DEVICES, MaskedWorld
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 SMALL = Projection(n_inputs=3, n_hidden=16, seed=7, low=-1.0, high=1.0)
 N_ROWS = 2 * SMALL.n_hidden  # so few that the bare sums give the rows back
 LATER_S = 4000.0  # more than an epoch waits

@@ -35,6 +35,8 @@ from edgemerge.privacy.masking import (
 )
 from tests.cases import examples, parts
 
+pytestmark = pytest.mark.slow
+
 WORDS = 7
 
 

@@ -25,6 +25,8 @@ from edgemerge.server.service import Service
 from tests.server.reporting import report
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
+pytestmark = pytest.mark.slow
+
 CORPUS = Path(__file__).parents[1] / "golden/corpus"
 CHANGED = {"timelines", "audit", "fleets", "migrations", *backup.VOIDED}  # by a restore
 LATER = 5000.0

@@ -16,6 +16,8 @@ from edgemerge.wire.codec import encode
 from tests.server.wire import DEADLINE_S, SHARED, address, head, line, note, until
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 ADMIN = Caller("root", role="admin")
 
 

@@ -32,6 +32,8 @@ from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, World, generator, note
 
+pytestmark = pytest.mark.slow
+
 PAGE = f"/ui/fleets/{FLEET}"
 CELLS = ("state", "alarm", "pattern", "learnt", "score")
 BAD = "<script>alert(1)</script>\"'\u202egnp.exe&amp;"

@@ -14,6 +14,8 @@ from edgemerge.server.fleets import ExistsError
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World
 
+pytestmark = pytest.mark.slow
+
 DEVICES = [f"pump-{i}" for i in range(5)]
 COLLECT_S = 60.0
 

@@ -22,6 +22,8 @@ from tests.server.wire import SHARED, ask, note, push
 from tests.services.hub import running
 from tests.services.prometheus import checked
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARD = json.loads((DEPLOY / "grafana" / "edgemerge.json").read_text(encoding="utf-8"))
 PANELS = BOARD["panels"]

@@ -26,6 +26,8 @@ from edgemerge.server.totals import group_by_part, shareable_groups
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(database_url):

@@ -14,6 +14,8 @@ from edgemerge.wire import codec
 from edgemerge.wire.state import from_bytes, to_bytes
 from tests.watched import COMMISSIONING, SHARED, Watched
 
+pytestmark = pytest.mark.slow
+
 LEARNERS = pytest.mark.parametrize("learner", [Detector, Bank])
 
 
