@@ -212,6 +212,22 @@ def test_the_next_one_follows_behind_the_former_one():
     assert former.has_passed(100.0)
 
 
+def test_an_alarm_of_a_former_one_that_is_silent_holds_nothing_back():
+    now = [0.0]
+    former = FormerWatch(lambda: now[0])
+    former.verdict(judged(50.0, alarm=True))
+    assert former.alarm
+    assert former.is_doubtful(50.0)
+    assert former.is_doubtful(1000.0)
+    now[0] = SILENT_S + 1
+    assert not former.alarm
+    assert former.is_doubtful(50.0 + SKEW_S)  # of the alarm itself
+    assert not former.is_doubtful(1000.0)
+    former.verdict(judged(1001.0, alarm=True))
+    assert former.alarm
+    assert former.is_doubtful(1000.0)
+
+
 @pytest.mark.parametrize("event", ["ready", "former_ended"])
 def test_nothing_waits_once_the_next_one_takes_over(tmp_path, event):
     former = FormerWatch()

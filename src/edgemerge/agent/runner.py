@@ -967,27 +967,36 @@ class FormerWatch:
         self._steady, self._judged_at, self._ended = steady, steady(), False
         self._times: deque[float] = deque(maxlen=BEHIND)  # of the last samples
         self._doubtful: tuple[tuple[float, float], ...] = ()  # from when to when, the newest last
-        self.alarm = False
+        self._alarm = False
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the former generation is in alarm, and still judges."""
+        return self._alarm and not self._is_gone
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._ended or self._steady() - self._judged_at > SILENT_S
 
     def has_passed(self, at: float) -> bool:
         """Return whether enough was judged since a time, or nothing is judged any more."""
-        if self._ended or self._steady() - self._judged_at > SILENT_S:
-            return True
-        return len(self._times) == BEHIND and self._times[0] >= at
+        return self._is_gone or (len(self._times) == BEHIND and self._times[0] >= at)
 
     def is_doubtful(self, at: float) -> bool:
         """Return whether a reading of this time may be of a fault."""
+        if self._is_gone and self._times and at > self._times[-1] + SKEW_S:
+            return False  # an alarm that nobody can end any more
         return any(begin - SKEW_S <= at <= end + SKEW_S for begin, end in self._doubtful)
 
     def verdict(self, verdict: Verdict) -> None:
         """Look at a verdict."""
         self._times.append(verdict.at)
-        if verdict.alarm and not self.alarm:
+        if verdict.alarm and not self._alarm:
             spans = (*self._doubtful, (self._times[0], math.inf))
             self._doubtful = spans[-MAX_DOUBTFUL:]
-        elif self.alarm and not verdict.alarm:
+        elif self._alarm and not verdict.alarm:
             self._doubtful = (*self._doubtful[:-1], (self._doubtful[-1][0], verdict.at))
-        self.alarm = verdict.alarm
+        self._alarm = verdict.alarm
         self._judged_at = self._steady()
 
     def status(self, status: dict[str, Any]) -> None:
