@@ -3,7 +3,11 @@
 import re
 
 LONG = re.compile(r"\bpytest\.mark\.long\b")
-SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
+ALL_OF_IT = r"^pytestmark = (\[\s*)?pytest\.mark\.(%s)\b"
+LEFT_OUT = {  # files all of whose tests are left out, by how the chosen marks begin
+    "not slow": re.compile(ALL_OF_IT % "slow|long", re.MULTILINE),
+    "not long": re.compile(ALL_OF_IT % "long", re.MULTILINE),
+}
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -16,4 +20,5 @@ def pytest_ignore_collect(collection_path, config):
         return True if not LONG.search(text) else None
     if "src" in collection_path.relative_to(config.rootpath).parts:
         return True if ">>>" not in text else None
-    return True if chosen == "not slow" and SLOW.search(text) else None
+    left_out = LEFT_OUT.get(chosen[: len("not long")])
+    return True if left_out and left_out.search(text) else None

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from benchmarks.load import SERVE, Tally, child, enrolled, operator, samples, turn
+from benchmarks.load import SERVE, PushCounts, child, enrolled, operator, samples, turn
 
 PUSHING = int(os.environ.get("EDGEMERGE_LOAD_DEVICES", "20"))
 REPORTING = 1000
@@ -76,8 +76,8 @@ def beside(port: int, file: Path, seconds: float) -> subprocess.Popen[bytes]:
 
 def measure(folder: Path) -> dict[str, object]:
     """Push with and without reports, in turns; then report alone."""
-    stats, alone = samples(), Tally()
-    both = Tally(newest=alone.newest)  # one sequence of revisions
+    stats, alone = samples(), PushCounts()
+    both = PushCounts(newest=alone.newest)  # one sequence of revisions
     with child(SERVE, folder / "ours") as server:
         hub, url = operator(server), f"http://127.0.0.1:{server.port}"
         pushing = enrolled(hub, url, "load", PUSHING)

@@ -106,11 +106,19 @@ def _own_logging():
 
 @pytest.hookimpl(tryfirst=True)  # before some are deselected
 def pytest_collection_modifyitems(items):
-    """Count as slow what starts a service, or takes long."""
+    """Count as slow what starts a service, or takes long; keep together what shares a fixture."""
     for item in items:
         needs = STARTED.intersection(getattr(item, "fixturenames", ()))
         if needs or any(map(item.get_closest_marker, ("long", "mcu_long"))):
             item.add_marker("slow")
+        if not item.get_closest_marker("xdist_group") and has_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def has_module_fixture(item):
+    """Tell whether a test shares a fixture with its module: each worker would make its own."""
+    found = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return any(each.scope == "module" for made in found.values() for each in made)
 
 
 def pytest_collection_finish():

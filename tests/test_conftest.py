@@ -81,7 +81,8 @@ def said_by(folder, *words, **environment):
     """Run the tests above as nohup does, in two processes; give what was said."""
     folder.mkdir()
     (folder / "test_all.py").write_text(TESTS, encoding="utf-8")
-    inherited = {key: value for key, value in os.environ.items() if key not in {"CI", "NO_COLOR"}}
+    ours = {"CI", "NO_COLOR", "PYTEST_ADDOPTS"}  # of the run that this test is a part of
+    inherited = {key: value for key, value in os.environ.items() if key not in ours}
     plugins = ("-ptests.conftest", "-pno:anyio", "-pno:cacheprovider", "-pno:schemathesis")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-cpyproject.toml", *plugins, folder, *words],

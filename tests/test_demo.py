@@ -116,6 +116,7 @@ def test_the_sums_are_many_times_smaller_than_the_samples(outcome):
     assert outcome.bytes_sums * 5 < outcome.bytes_samples
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_samples_and_another_seed_others():
     one, again, other = pumps(3), pumps(3), pumps(4)
     assert all(np.array_equal(one.learn[name], again.learn[name]) for name in PUMPS)

@@ -65,6 +65,7 @@ def test_only_a_few_chunks_are_with_the_cluster_at_a_time(client):
     assert most <= 2 * 3 * 2  # threads, chunks for each, and one that was taken meanwhile
 
 
+@pytest.mark.long
 def test_memory_of_workers_does_not_grow_with_the_history(client, tmp_path):
     def megabytes():
         return max(peak for _, peak in client.run(peak_bytes).values()) / 1e6

@@ -781,7 +781,11 @@ def test_a_block_of_a_fault_in_commissioning_waits_for_a_review_with_each_activa
 @pytest.mark.slow
 @LEARNERS
 @ACTIVATIONS
-@pytest.mark.parametrize("machine", MACHINES[1:3], ids=lambda machine: machine.name)
+@pytest.mark.parametrize(
+    "machine",
+    [MACHINES[1], pytest.param(MACHINES[2], marks=pytest.mark.long)],
+    ids=lambda machine: machine.name,
+)
 def test_a_fault_that_creeps_in_is_told_as_drift_before_its_score_passes_the_limit(
     machine, activation, learner
 ):

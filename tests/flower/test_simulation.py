@@ -81,7 +81,7 @@ def test_the_example_checks_a_hundred_nodes_itself():
     assert "to the last bit" in found.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nodes_that_fail_are_named_and_the_rest_is_summed_up(engine, tmp_path):
     app = app_with(tmp_path, FAILING.replace("FOLDER", repr(str(tmp_path))))

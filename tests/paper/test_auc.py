@@ -109,7 +109,13 @@ def test_a_bank_is_taught_every_sample_whatever_the_strips():
     )
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize(
+    "method",
+    [
+        each if each == "BP-NN3-FL" else pytest.param(each, marks=pytest.mark.long)
+        for each in BASELINES
+    ],
+)
 def test_back_propagation_learns_a_pair_whose_order_does_not_matter(method, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(backprop, "ROUNDS", 5)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from edgemerge.paper import backprop, latency_steps  # noqa: E402 (they need torch)
 
-pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
+pytestmark = pytest.mark.long  # PyTorch takes seconds to import
 NETWORK = Network((8,), batch=4, epochs=3)
 
 

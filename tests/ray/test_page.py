@@ -65,8 +65,19 @@ def total(shared, chunks, part_of=part_of):
     return names["total"]
 
 
-@pytest.mark.parametrize("kind", ["npy", "parquet", "csv"])
-@pytest.mark.parametrize("chunk_bytes", [2**30, 40_000, 3_000])
+@pytest.mark.parametrize(
+    ("chunk_bytes", "kind"),
+    [
+        (3_000, "csv"),
+        (40_000, "parquet"),
+        *(
+            pytest.param(chunk_bytes, kind, marks=pytest.mark.long)
+            for chunk_bytes in (2**30, 40_000, 3_000)
+            for kind in ("npy", "parquet", "csv")
+            if (chunk_bytes, kind) not in {(3_000, "csv"), (40_000, "parquet")}
+        ),
+    ],
+)
 @pytest.mark.usefixtures("ray")
 def test_the_sum_is_that_of_all_samples_however_they_are_cut(tmp_path, kind, chunk_bytes):
     X = history(600)
