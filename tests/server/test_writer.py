@@ -151,6 +151,27 @@ def test_a_database_that_is_away_is_told_to_all_who_wait(local_writer, monkeypat
             change.result(PATIENCE_S)
 
 
+def test_a_change_that_asks_for_patience_does_not_take_others_with_it(writer, database):
+    go = Event()
+    held(writer, "a", go)
+
+    def busy(tx):
+        note(tx, "a", "busy")
+        raise UnavailableError("there is much to check")
+
+    changes = [
+        writer.submit(lambda tx: note(tx, "a", "first"), "a"),
+        writer.submit(busy, "a"),
+        writer.submit(lambda tx: note(tx, "b", "last"), "b"),
+    ]
+    go.set()
+    with pytest.raises(UnavailableError, match="much to check"):
+        changes[1].result(PATIENCE_S)
+    changes[0].result(PATIENCE_S)
+    changes[2].result(PATIENCE_S)
+    assert sorted(logged(database)) == [("a", "first"), ("b", "last")]
+
+
 def test_a_fleet_made_again_in_the_same_commit_has_later_epochs(database_url):
     world = World(database_url)
     go = Event()

@@ -70,6 +70,10 @@ class Transaction(Protocol):
         """Undo what the block did, and what it left for the end, if an error leaves it."""
         ...
 
+    def must_be_whole(self) -> None:
+        """Raise what went wrong, if it was not undone."""
+        ...
+
 
 class Database(Protocol):
     """Where everything is kept; any number of threads may use it."""
@@ -483,9 +487,10 @@ def _run_job(tx: Transaction, job: WriteJob) -> Any:
             return job.change(tx)
     except EdgemergeError as error:
         if isinstance(error, OSError) and not isinstance(
-            error, PermissionError | ValueDamagedError
+            error, PermissionError | ValueDamagedError | UnavailableError
         ):
             raise  # the database itself: nothing in this transaction can be kept
+        tx.must_be_whole()  # else it was the database that broke off
         return error
     except Exception as error:  # a fault of ours must not take the others with it
         log.exception("a change failed")
