@@ -296,6 +296,13 @@ def test_a_provisional_limit_is_above_everything_counted_from_4_to_6(height, exp
     assert limit.value <= MAX_RISE * FIXED_LIMIT
 
 
+@pytest.mark.parametrize("size", [47, 48, 832])  # of the last two, the rate times the size rounds
+@pytest.mark.parametrize("unit", ["sample", "episode"])
+def test_the_least_rate_that_counts_can_promise_gives_a_limit_just_above_all_of_them(size, unit):
+    highest = counted([1.0, 5.0] * (size // 2) + [1.0] * (size % 2)).limit(1.0 / (size + 1.0), unit)
+    assert highest == pytest.approx(5.0, rel=2.0 ** (2 / 32) - 1.0)
+
+
 def test_a_promised_limit_lets_pass_what_was_promised_and_not_more():
     rng = np.random.default_rng(0)
     ordinary, rare = rng.uniform(1.0, 4.0, 20_000), rng.uniform(7.0, 8.8, 20_000)

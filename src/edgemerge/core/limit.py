@@ -147,6 +147,7 @@ class Counts:
         allowed = rate * (self.samples + 1) - 1.0
         if allowed < -1e-9:  # a rate of 1 / (samples + 1) is allowed, and rounds
             return None
+        allowed = max(allowed, 0.0)
         if unit == "episode":
             often = np.flatnonzero(self.passed > allowed)
             return edge(int(often[-1]) + 1 if len(often) else 0)
