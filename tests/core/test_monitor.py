@@ -409,6 +409,15 @@ def test_while_snoozed_there_is_no_alarm_and_nothing_is_learnt():
     assert watched.fault(5)[-1].alarm
 
 
+def test_a_snooze_that_has_ended_does_not_come_back_when_the_clock_is_set_back():
+    watched = Watched().commissioned()
+    watched.monitor.snooze(watched.at + 10.0)
+    watched.ordinary(20)
+    assert watched.monitor.status()["snoozed_until"] is None
+    watched.at -= 3600.0
+    assert watched.fault(10)[-1].alarm
+
+
 def test_a_snooze_can_be_ended_early():
     watched = Watched().commissioned()
     watched.monitor.snooze(1e9)

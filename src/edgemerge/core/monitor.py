@@ -420,6 +420,7 @@ class Monitor:
         self.outside += bool(np.abs(seen.row).max() > FAR_OUTSIDE)
         if self.snoozed_until is not None and at < self.snoozed_until:
             return self._result(seen, at, enough=enough)
+        self.snoozed_until = None  # for good: the clock may be set back
         if self.learn == "normal" and self.phase == "watching" and not enough:
             self._begin_commissioning("commissioning", at)  # what it had adopted is gone
         if self.phase == "commissioning" and self.paused:
