@@ -889,6 +889,13 @@ def test_an_episode_in_drift_does_not_count_for_the_promise():
     assert watched.monitor.limit.counts.samples == 0
 
 
+def test_relearning_is_not_shown_as_stopped_by_drift():
+    watched = drifting()
+    watched.monitor.relearn()
+    status = watched.monitor.status()
+    assert (status["phase"], status["learn"], status["drift"]) == ("commissioning", "normal", 1.0)
+
+
 def test_samples_in_drift_never_count_after_relearning():
     watched = drifting()
     watched.monitor.relearn()

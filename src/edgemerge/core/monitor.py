@@ -543,6 +543,7 @@ class Monitor:
         self.sketch = Thinned(self.sketch.capacity)
         self.level = AlarmLevel(self.level.votes)
         self.snapshot = None
+        self.drift, self.drifted = 1.0, False
         self._note(why, at)
 
     def _learn_first(self, at: float) -> None:
