@@ -113,6 +113,13 @@ def test_a_release_after_samples_moved_is_remembered(device):
     assert state_from_bytes(state_to_bytes(made.memory)).moved_revision == 3
 
 
+def test_a_new_incarnation_has_moved_nothing(device):
+    made = device()
+    made.memory.moved_revision = 5
+    made.sharing.start_new_incarnation(lambda: 0.0)
+    assert (made.memory.revision, made.memory.moved_revision) == (0, 0)
+
+
 def test_nothing_is_shared_again_at_the_first_meeting_or_if_the_server_names_no_timeline(device):
     memory = device().memory
     for timeline, known in (("two", ""), ("", "one"), ("one", "one")):

@@ -628,7 +628,8 @@ class SharingPolicy:
         merged = memory.decode_merged(memory.merged)
         start_new_incarnation(memory.monitor, merged)
         memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
-        memory.revision, memory.pending, memory.gate = 0, [], Gate()
+        memory.revision, memory.moved_revision = 0, 0
+        memory.pending, memory.gate = [], Gate()
         memory.merged, memory.before = b"", None
         self.shift = None
         values = {"incarnation": memory.incarnation, "before": old}
