@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import time
+from threading import Event
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from edgemerge.agent.config import REPLACED_FILE, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.runner import BEHIND, SILENT_S, SKEW_S, FormerWatch, Handover
+from edgemerge.agent.runner import BEHIND, SILENT_S, SKEW_S, DeviceThread, FormerWatch, Handover
 from edgemerge.core.errors import SettingError
 from tests.agent.agents import Running, stream, wait_until, write_rows
 
@@ -47,6 +49,8 @@ n_inputs = 6
 columns = ["1", "2", "3", "4", "5", "6"]
 start = "end"
 """
+FROM_THE_START = NEXT.replace('start = "end"\n', "")
+CSV = FILE.replace('"tail"', '"csv"')
 ASK_S = 30.0
 GAP_S = 1.5 * SKEW_S  # between two rows
 
@@ -183,6 +187,18 @@ def test_the_handover_waits_for_the_end_of_an_alarm_and_then_delivers(tmp_path):
     handover.close()
     lines = (tmp_path / "verdicts.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in lines] == [0, 7, 8]
+
+
+def test_one_that_was_replaced_is_not_run_again(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)
+    write_rows(tmp_path / "rows.csv", rows(20, 1))
+    config.next.state.mkdir()
+    (config.next.state / REPLACED_FILE).touch()  # since the file was read, as in a gateway
+    device = DeviceThread(config, Event(), time.time, lambda _error: 1)
+    device.join()
+    assert device.ending.code == 0
+    assert device.plain()["folder"] == str(config.next.state)
+    assert not config.state.exists()
 
 
 def judged(at, *, alarm=False):

@@ -793,10 +793,16 @@ def _with_next(config: Config, following: object) -> Config:
                 f"[next] in {config.file} has the same {what}, {place}: both run side by side, so "
                 "give it its own, and a source that two can read"
             )
-    if (found.state / REPLACED_FILE).exists():
+    current = current_generation(replace(config, next=found))
+    if current is found:
         logger.info("[next] has replaced what is above it: leave out the former tables")
-        return found
-    return replace(config, next=found)
+    return current
+
+
+def current_generation(config: Config) -> Config:
+    """Return the next generation if it has replaced this one, else the configuration itself."""
+    following = config.next
+    return following if following and (following.state / REPLACED_FILE).exists() else config
 
 
 HELD_FILE = "fleet-configuration.json"  # in the state folder

@@ -40,6 +40,7 @@ from edgemerge.agent.config import (
     QualityConfig,
     SinkConfig,
     SourceConfig,
+    current_generation,
     with_fleet_tables,
 )
 from edgemerge.agent.control import ControlSocket
@@ -642,6 +643,7 @@ def run_device(
             when readings can be judged, and with STOPPING when no more are.
         may_pass: Returns whether a reading of this time may be judged yet; else it waits.
     """
+    config = current_generation(config)  # it may have been replaced since the file was read
     if config.next is not None:
         return Generations(config, stop, clock, sinks, tell).run(config.next)
     return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell, may_pass=may_pass)
@@ -1223,7 +1225,7 @@ class DeviceThread:
     def plain(self) -> dict[str, Any]:
         """Return its status as plain JSON."""
         found = {"device": self.config.device, "state": self.state, "why": self.ending.why}
-        return found | {"folder": str(self.config.state)}
+        return found | {"folder": str(current_generation(self.config).state)}
 
     def _start(self) -> None:
         self._thread = Thread(target=in_context(self._run), name=self.config.device, daemon=True)
