@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from edgemerge.agent.config import REPLACED_FILE, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.runner import BEHIND, SILENT_S, SKEW_S, DeviceThread, FormerWatch, Handover
+from edgemerge.agent.runner import (
+    BEHIND,
+    MAX_WITHHELD,
+    SILENT_S,
+    SKEW_S,
+    DeviceThread,
+    FormerWatch,
+    Generations,
+    Handover,
+    run,
+)
 from edgemerge.core.errors import SettingError
-from tests.agent.agents import Running, stream, wait_until, write_rows
+from tests.agent.agents import Listener, Running, stream, wait_until, write_rows
 
 FILE = """
 device = "pump-1"
@@ -189,6 +199,66 @@ def test_the_handover_waits_for_the_end_of_an_alarm_and_then_delivers(tmp_path):
     assert [json.loads(line)["index"] for line in lines] == [0, 7, 8]
 
 
+def test_nothing_that_was_withheld_is_lost_when_the_next_one_ends_first(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)
+    write_rows(tmp_path / "rows.csv", rows(400, 1))
+    has_replaced = (config.next.state / REPLACED_FILE).exists
+
+    class Slow(Listener):
+        """Holds the former one up in the middle, and at its end until the next one has ended."""
+
+        def verdict(self, verdict):
+            super().verdict(verdict)
+            if len(self.verdicts) == 300:
+                wait_until(has_replaced)
+
+        def status(self, status):
+            super().status(status)
+            if has_replaced():
+                wait_until(lambda: not (config.next.state / SOCKET_NAME).exists())
+
+    slow = Slow()
+    assert run(config, stop=Event(), sinks=[slow], clock=lambda: 1000.0) == 0
+    assert {verdict.index for verdict in slow.verdicts} == set(range(400))
+
+
+def test_the_next_one_waits_when_much_is_withheld(tmp_path):
+    handover = Handover(configured(tmp_path).next, FormerWatch())
+    handover.commands()
+    handover.ready.set()
+    for at in range(MAX_WITHHELD):
+        assert handover.may_pass(at)
+        handover.verdict(judged(at))
+    assert not handover.may_pass(MAX_WITHHELD)
+    handover.former_ended.set()
+    handover.commands()
+    assert handover.may_pass(MAX_WITHHELD)
+    handover.close()
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == MAX_WITHHELD
+
+
+@pytest.mark.slow
+def test_a_state_folder_that_cannot_be_written_delays_the_handover_and_nothing_else(
+    tmp_path, caplog
+):
+    config = configured(tmp_path, FILE + FROM_THE_START)
+    write_rows(tmp_path / "rows.csv", rows(400, 1))
+    config.next.state.mkdir()
+    mark = config.next.state / REPLACED_FILE
+    mark.symlink_to(tmp_path / "missing" / "file")
+    with Running(config, clock=lambda: 1000.0) as agent:
+        wait_until((config.next.state / SOCKET_NAME).exists)
+        samples = lambda: send_command(config.next.state, "status", ASK_S)["samples"]  # noqa: E731
+        wait_until(lambda: samples() == 400)
+        wait_until(lambda: "the former one goes on" in caplog.text)
+        assert (config.state / SOCKET_NAME).exists()
+        mark.unlink()
+        wait_until(mark.exists)
+        wait_until(lambda: not (config.state / SOCKET_NAME).exists())
+        assert caplog.text.count("the former one goes on") == 1
+    assert agent.code == 0
+
+
 def test_one_that_was_replaced_is_not_run_again(tmp_path):
     config = configured(tmp_path, CSV + FROM_THE_START)
     write_rows(tmp_path / "rows.csv", rows(20, 1))
@@ -199,6 +269,38 @@ def test_one_that_was_replaced_is_not_run_again(tmp_path):
     assert device.ending.code == 0
     assert device.plain()["folder"] == str(config.next.state)
     assert not config.state.exists()
+
+
+def test_one_that_is_started_again_is_told_again_whether_to_learn(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)  # and there is no file
+    stop, handover = Event(), Handover(config.next, FormerWatch())
+    assert handover.commands() == [{"command": "learn", "on": True}]
+    assert handover.commands() == []
+    beside = DeviceThread(config.next, stop, time.time, lambda _error: 1)
+    generations = Generations(config, stop, time.time, (), lambda _told: None)
+    watcher = Thread(target=generations._watch, args=(config.next, handover, beside))
+    watcher.start()
+    wait_until(lambda: handover.commands() == [{"command": "learn", "on": True}])
+    stop.set()
+    watcher.join()
+    beside.join()
+    assert not (config.next.state / REPLACED_FILE).exists()
+
+
+def test_one_that_has_failed_replaces_nothing(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)  # and there is no file
+    stop, handover = Event(), Handover(config.next, FormerWatch())
+    beside = DeviceThread(config.next, stop, time.time, lambda _error: 1)
+    beside.join()
+    handover.ready.set()  # before it failed
+    generations = Generations(config, stop, time.time, (), lambda _told: None)
+    watcher = Thread(target=generations._watch, args=(config.next, handover, beside))
+    watcher.start()
+    watcher.join(1.0)
+    stop.set()
+    watcher.join()
+    assert not (config.next.state / REPLACED_FILE).exists()
+    assert not handover.ready.is_set(), "it must watch again first"
 
 
 def judged(at, *, alarm=False):

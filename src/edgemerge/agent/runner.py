@@ -947,7 +947,7 @@ def _ending(agent: Agent) -> Ending:
     return Ending(1, agent.keeper.trouble) if agent.keeper.trouble else Ending(0)
 
 
-MAX_WITHHELD = 1000  # verdicts of the next generation, while the former one ends
+MAX_WITHHELD = 1000  # verdicts of the next generation, while the former one ends; then it waits
 MAX_DOUBTFUL = 64  # alarms of the former one that are remembered
 BEHIND = 32  # samples by which the next one follows: an alarm opens within 30 (docs/streams.md)
 SKEW_S = 2.0  # between the two, when they read the same row, and it has no time of its own
@@ -1026,7 +1026,7 @@ class Handover:
         """Wait for the next generation to watch."""
         self._config, self._former, self._more = config, former, tuple(sinks)
         self._sinks: list[Sink] | None = None
-        self._withheld: deque[Verdict] = deque(maxlen=MAX_WITHHELD)
+        self._withheld: deque[Verdict] = deque()
         self._paused: bool | None = None  # learning, by us; None: not known yet
         self._pause = False  # for the reading that comes next
         self.ready, self.former_ended = Event(), Event()
@@ -1054,12 +1054,14 @@ class Handover:
     def may_pass(self, at: float) -> bool:
         """Return whether the next generation may have a reading of this time.
 
-        If learning has to be switched on or off for it, that is done first: see `commands`.
+        If learning has to be switched on or off for it, that is done first: see `commands`. It
+        waits while much is withheld.
         """
         alone = self.former_ended.is_set() or self.ready.is_set()
         passed = alone or self._former.has_passed(at)
         self._pause = not alone and self._former.is_doubtful(at)  # after what it may have heard
-        return passed and self._pause == self._paused
+        room = len(self._withheld) < MAX_WITHHELD
+        return passed and room and self._pause == self._paused
 
     def commands(self) -> list[Any]:
         """Return commands of the sinks, and whether to learn."""
@@ -1069,9 +1071,15 @@ class Handover:
             found.append({"command": "learn", "on": not self._paused})
         return found
 
+    def start_again(self) -> None:
+        """Begin anew with a next one that has failed, and goes on with what it has saved."""
+        self._paused = None  # tell it again whether to learn
+        self.ready.clear()
+        self._withheld.clear()  # the former one judges these rows, too
+
     def close(self) -> None:
-        """Close the sinks that were made here."""
-        for sink in self._sinks or ():
+        """Deliver what was withheld, if the former one has ended; close what was made here."""
+        for sink in self._own_sinks():
             if sink not in self._more:
                 sink.close()
 
@@ -1153,6 +1161,8 @@ class Generations:
             self._next_stop.set()
             watcher.join()
             beside.join()
+            if self._replaced.is_set():
+                handover.former_ended.set()
             handover.close()
         if not self._replaced.is_set():
             return ending
@@ -1161,16 +1171,32 @@ class Generations:
 
     def _watch(self, following: Config, handover: Handover, beside: DeviceThread) -> None:
         """End the former generation when asked to, or when the next one watches."""
+        trouble = ""
         while not self._former_stop.wait(POLL_S):
             if self._stop.is_set():
                 self._former_stop.set()
-            elif handover.ready.is_set():
-                (following.state / REPLACED_FILE).touch()
-                logger.info("the next generation watches, and replaces the former one")
-                self._replaced.set()
-                self._former_stop.set()
-            else:
-                beside.tend()
+                return
+            try:
+                self._look_after(following, handover, beside)
+            except (OSError, RuntimeError) as error:  # a full disk, or no more threads
+                if str(error) != trouble:
+                    trouble = str(error)
+                    values = {"why": error}
+                    logger.error(
+                        "the next generation waits: the former one goes on",
+                        extra={"values": values},
+                    )
+
+    def _look_after(self, following: Config, handover: Handover, beside: DeviceThread) -> None:
+        """Let the next generation replace the former one, or start it again if it failed."""
+        if handover.ready.is_set() and beside.state != "failed":
+            (following.state / REPLACED_FILE).touch()
+            logger.info("the next generation watches, and replaces the former one")
+            self._replaced.set()
+            self._former_stop.set()
+        elif not beside.is_alive:
+            handover.start_again()
+            beside.tend()
 
     def _tell_of_former(self, told: str) -> None:
         if told != STOPPING or not self._replaced.is_set():
