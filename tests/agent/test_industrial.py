@@ -133,6 +133,17 @@ def test_a_bad_status_leaves_the_row_out_and_says_which_node(plant, status):
         found.until(lambda: "Flow is nan" in found.source.why_skipped, "not a number")
 
 
+def test_a_bad_status_at_the_start_may_pass_whatever_the_node_is_called(plant):
+    from asyncua.ua.status_codes import StatusCodes
+
+    plant.reset(Flow=1.5, Flow_expected=1.5)
+    plant.set("Flow_expected", 1.5, StatusCodes.BadWaitingForInitialData)
+    with opcua(plant, "2:Pump/2:Flow", "2:Pump/2:Flow_expected") as found:
+        found.until(lambda: found.source.skipped >= 2, "skipped rows")
+        plant.set("Flow_expected", 2.5)
+        assert found.more() == [1.5, 2.5]
+
+
 @pytest.mark.parametrize(
     ("node", "why"),
     [
@@ -309,7 +320,11 @@ def test_requests_cover_registers_without_gaps_and_within_the_limit():
 
 
 @pytest.mark.parametrize(
-    "text", ["holding", "holding x", "holding 1 text", "coil 1 int16", "holding 70000", "100"]
+    "text",
+    [
+        *("holding", "holding x", "holding 1 text", "coil 1 int16", "holding 70000", "100"),
+        *("holding 65535 float32", "input 1 * 1.2.3", "input 1 * .", "input 1 * 1e999"),
+    ],
 )
 def test_a_register_that_cannot_be_is_refused(text):
     with pytest.raises(SettingError, match="expected TABLE ADDRESS TYPE, such as"):

@@ -26,6 +26,7 @@ import numpy as np
 
 from edgemerge.agent.interfaces import Reading
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.limit import NUMBER
 from edgemerge.daemon import Backoff
 from edgemerge.files import read_secret
 
@@ -43,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 class UnusableRowError(EdgemergeError, ValueError):
     """A value is missing: the row is skipped, and the connection stays."""
+
+
+class MisfitError(UnusableRowError):
+    """A value is of another kind than the configuration says, which does not pass by itself."""
 
 
 class StoppedError(EdgemergeError):
@@ -240,18 +245,18 @@ class NodeValues:
         return tuple(f"{name}[{i}]" for i in range(self.first, self.end))
 
     def values(self, found: Any) -> list[float]:
-        """Return the values of what a server answered; UnusableRowError if they are no numbers."""
+        """Return the values of what a server answered; MisfitError if they are no numbers."""
         is_array = isinstance(found, list | tuple)
         if is_array and self.first is None:
-            raise UnusableRowError(
+            raise MisfitError(
                 f"node {self.node} has {len(found)} values, expected one: choose elements, such as "
                 f'"{self.node} [0:{len(found)}]"'
             )
         if not is_array and self.first is not None:
-            raise UnusableRowError(f"node {self.node} has a single value, expected an array")
+            raise MisfitError(f"node {self.node} has a single value, expected an array")
         some = found[self.first : self.end] if is_array else [found]
         if self.first is not None and len(some) < self.end - self.first:
-            raise UnusableRowError(
+            raise MisfitError(
                 f"node {self.node} has {len(found)} values, expected {self.end} or more"
             )
         return [_number(each, f"node {self.node}") for each in some]
@@ -259,7 +264,7 @@ class NodeValues:
 
 def _number(found: Any, what: str) -> float:
     if not isinstance(found, bool | int | float):
-        raise UnusableRowError(f"{what} holds {found!r}, expected a number or true or false")
+        raise MisfitError(f"{what} holds {found!r}, expected a number or true or false")
     return float(found)
 
 
@@ -307,10 +312,10 @@ class OpcUaLink:
         self._ids = [await self._find(each) for each in self._wanted]
         try:
             await self.read()
-        except UnusableRowError as error:
-            # A bad status may pass; text, or an array where one value is expected, does not.
-            if "expected" in str(error):
-                raise SettingError(f"{self._access.endpoint}: {error}") from error
+        except MisfitError as error:
+            raise SettingError(f"{self._access.endpoint}: {error}") from error
+        except UnusableRowError:
+            pass  # a bad status may pass
 
     async def read(self) -> list[float]:
         """Read all nodes at once."""
@@ -375,9 +380,10 @@ class OpcUaLink:
 
 REGISTER = re.compile(
     r"(coil|discrete|input|holding) (\d+)(?: (u?int(?:16|32|64)|float(?:32|64)))?"
-    r"(?: \* ([-+]?[\d.]+(?:e[-+]?\d+)?))?"
+    rf"(?: \* ([-+]?(?:{NUMBER})(?:e[-+]?\d+)?))?"
 )
 ILLEGAL_ADDRESS = 2  # the exception code of Modbus
+ADDRESSES = 2**16  # in each table of Modbus
 
 
 @dataclass(frozen=True)
@@ -397,13 +403,15 @@ class Register:
     def parse(cls, text: str) -> Register:
         """Take "TABLE ADDRESS [TYPE] [* SCALE]" apart."""
         found = REGISTER.fullmatch(" ".join(text.split()))
-        if found is None or int(found[2]) > 65535 or (found[3] and found[1] in BIT_TABLES):
-            raise SettingError(
-                f'found source.registers "{text}", expected TABLE ADDRESS TYPE, such as '
-                '"holding 100 float32", "input 4 int16 * 0.1" or "coil 3"; addresses count from 0'
-            )
-        kind = "bit" if found[1] in BIT_TABLES else found[3] or "uint16"
-        return cls(found[1], int(found[2]), kind, float(found[4] or 1.0))
+        if found is not None and not (found[3] and found[1] in BIT_TABLES):
+            kind = "bit" if found[1] in BIT_TABLES else found[3] or "uint16"
+            made = cls(found[1], int(found[2]), kind, float(found[4] or 1.0))
+            if made.address + made.size <= ADDRESSES and isfinite(made.scale):
+                return made
+        raise SettingError(
+            f'found source.registers "{text}", expected TABLE ADDRESS TYPE, such as '
+            '"holding 100 float32", "input 4 int16 * 0.1" or "coil 3"; addresses count from 0'
+        )
 
     @property
     def size(self) -> int:
