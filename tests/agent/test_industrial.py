@@ -377,6 +377,10 @@ def test_the_file_names_values_or_they_have_the_names_of_nodes(tmp_path):
         ('kind = "opcua"\nendpoint = "opc.tcp://plc"', "expected some for"),
         ('kind = "csv"\npath = "x"\nregisters = ["coil 1"]', "and none for others"),
         ('kind = "opcua"\nendpoint = "http://plc"\nnodes = ["i=1"]', "expected opc.tcp://"),
+        (
+            'kind = "opcua"\nendpoint = "opc.tcp://pump:geheim@plc"\nnodes = ["i=1"]',
+            "(?!.*geheim)found a user in source.endpoint of .*: set source.username",
+        ),
         ('kind = "modbus"\nregisters = ["input 4"]\ncolumns = ["a", "b"]', "expected 1: a name"),
         ('kind = "modbus"\nregisters = ["nosuch 4"]', "expected TABLE ADDRESS"),
         (

@@ -23,6 +23,7 @@ from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from edgemerge.agent.industrial import value_names
 from edgemerge.agent.rows import MAX_LINE_BYTES
@@ -991,6 +992,11 @@ def _name_values(source: SourceConfig, file: Path) -> SourceConfig:
             )
     if source.kind not in wanted:
         return source
+    if "@" in urlsplit(source.endpoint or "").netloc:  # it would be in logs and reports
+        raise SettingError(
+            f"found a user in source.endpoint of {file}, expected none: set source.username and "
+            "source.password_file"
+        )
     if source.security_policy != "none" and not (source.certificate_file and source.key_file):
         raise SettingError(
             f"source.security_policy in {file} needs source.certificate_file and source.key_file"
