@@ -26,8 +26,9 @@ from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo
 from paho.mqtt.enums import MQTTErrorCode
 
 from edgemerge.agent.interfaces import Reading, Verdict
-from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat, RowReader
+from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat
 from edgemerge.agent.sinks import to_plain_json, verdict_to_dict
+from edgemerge.agent.sources import RowSource
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import to_json_line
 from edgemerge.exchange.mqtt import Broker
@@ -125,7 +126,7 @@ class BrokerConnection:
 QUEUE_POLL_S = 0.2
 
 
-class MqttSource:
+class MqttSource(RowSource):
     """Each message is a row; when `room` of them wait, the oldest is dropped."""
 
     def __init__(
@@ -139,21 +140,11 @@ class MqttSource:
         longest: int = MAX_LINE_BYTES,
     ) -> None:
         """Subscribe to a topic, which may have wildcards."""
+        super().__init__(form)
         self._broker, self._topic, self._qos, self._longest = broker, topic, qos, longest
-        self._reader = RowReader(form)
         self._waiting: Queue[bytes | None] = Queue(room)
         self.dropped = 0
         self._link: BrokerConnection | None = None
-
-    @property
-    def skipped(self) -> int:
-        """The number of messages that could not be parsed."""
-        return self._reader.skipped
-
-    @property
-    def why_skipped(self) -> str:
-        """Why the last of them could not be parsed."""
-        return self._reader.why_skipped
 
     @property
     def waiting(self) -> str:

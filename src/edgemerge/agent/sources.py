@@ -130,23 +130,31 @@ POLL_S = 0.2
 logger = logging.getLogger(__name__)
 
 
-class FileSource:
-    """The rows of a file, from the first or from a position to the last."""
+class RowSource:
+    """A source whose rows are parsed; those that cannot be are counted, with the last reason."""
 
-    def __init__(self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES) -> None:
-        """Read that file."""
-        self._path, self._longest = path, longest
+    def __init__(self, form: RowFormat) -> None:
+        """Parse rows of this form."""
         self._reader = RowReader(form)
 
     @property
     def skipped(self) -> int:
-        """The number of lines that could not be parsed."""
+        """The number of rows that could not be parsed."""
         return self._reader.skipped
 
     @property
     def why_skipped(self) -> str:
         """Why the last of them could not be parsed."""
         return self._reader.why_skipped
+
+
+class FileSource(RowSource):
+    """The rows of a file, from the first or from a position to the last."""
+
+    def __init__(self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES) -> None:
+        """Read that file."""
+        super().__init__(form)
+        self._path, self._longest = path, longest
 
     @property
     def waiting(self) -> str:
@@ -168,7 +176,7 @@ class FileSource:
             yield from _readings([file.rest()], file, self._reader, stop)
 
 
-class TailSource:
+class TailSource(FileSource):
     """The rows of a file that grows; a new or truncated file is read from its start.
 
     A row counts once its line is complete. Of a file that was moved away, what is left is read
@@ -179,23 +187,8 @@ class TailSource:
         self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES, at_end: bool = False
     ) -> None:
         """Follow that file; `at_end` leaves out what is there already, if there is no position."""
-        self._path, self._longest, self._at_end = path, longest, at_end
-        self._reader = RowReader(form)
-
-    @property
-    def skipped(self) -> int:
-        """The number of lines that could not be parsed."""
-        return self._reader.skipped
-
-    @property
-    def why_skipped(self) -> str:
-        """Why the last of them could not be parsed."""
-        return self._reader.why_skipped
-
-    @property
-    def waiting(self) -> str:
-        """What it waits for."""
-        return _waiting_words(self._path)
+        super().__init__(path, form, longest=longest)
+        self._at_end = at_end
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
         """Return readings until `stop` is set, waiting for the file and for its lines."""
@@ -312,26 +305,15 @@ def _read_pipe(path: Path, reader: RowReader, stop: Event, longest: int) -> Iter
         os.close(handle)
 
 
-class StdinSource:
+class StdinSource(RowSource):
     """Lines from a pipe or terminal, until it is closed."""
 
     def __init__(
         self, form: RowFormat, *, handle: int | None = None, longest: int = MAX_LINE_BYTES
     ) -> None:
         """Read from file handle 0, or another."""
-        self._reader = RowReader(form)
-        self._handle = handle
-        self._longest = longest
-
-    @property
-    def skipped(self) -> int:
-        """The number of lines that could not be parsed."""
-        return self._reader.skipped
-
-    @property
-    def why_skipped(self) -> str:
-        """Why the last of them could not be parsed."""
-        return self._reader.why_skipped
+        super().__init__(form)
+        self._handle, self._longest = handle, longest
 
     @property
     def waiting(self) -> str:
