@@ -46,5 +46,5 @@ def test_mistakes_are_told(hub, fleet):
     assert "expected one of --limit" in wrong("--limit", 4, "--own-limit").stderr
     assert "or --undo alone" in wrong("--undo", 1, "--label", "x").stderr
     assert "expected such as" in failure(wrong("--false-alarms", "seldom"))
-    assert "look at them again" in failure(wrong("--undo", 7))
+    assert "look again" in failure(wrong("--undo", 7))
     assert "no device nobody" in failure(hub.fleet("settings", fleet, "nobody"))

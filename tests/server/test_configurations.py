@@ -72,7 +72,7 @@ def test_one_command_goes_back_and_twice_is_once(world):
     for _ in range(2):
         back = undo(world, 2)
         assert (back.version, back.tables, back.undoes) == (4, {"save": {"every": 1}}, 2)
-    with pytest.raises(ChangedError, match=r"found version 4 .* expected 1: look at it again"):
+    with pytest.raises(ChangedError, match=r"found version 4 .* expected 1: look again"):
         undo(world, 1)
     assert undo(world, 3, "pump-1").tables == {}
     assert desired(world).configuration == {"version": 5, "tables": {"save": {"every": 1}}}

@@ -83,7 +83,7 @@ def test_one_command_goes_back_and_twice_is_once(world):
     for _ in range(2):
         back = world.service.settings.undo(FLEET, "pump-1", 2, ROOT)
         assert (back.version, back.limit, back.undoes) == (3, 5.0, 2)
-    with pytest.raises(ChangedError, match=r"found version 3 .* expected 1: look at them again"):
+    with pytest.raises(ChangedError, match=r"found version 3 .* expected 1: look again"):
         world.service.settings.undo(FLEET, "pump-1", 1, ROOT)
     again = world.service.settings.undo(FLEET, "pump-1", 3, ROOT)  # undoing the undoing
     assert (again.version, again.limit) == (4, 6.0)

@@ -90,7 +90,7 @@ def test_an_undo_of_another_version_says_so(operator):
     save(operator, label="b")
     answer = operator.post(f"{PAGE}/settings/undo", {"csrf": operator.csrf(), "version": "1"})
     assert answer.status_code == 409
-    assert "look at them again" in answer.text
+    assert "look again" in answer.text
     assert operator.post(f"{PAGE}/settings/undo", {"csrf": operator.csrf()}).status_code == 422
 
 

@@ -182,15 +182,9 @@ class SettingsService:
         """Go back to the settings before a version, which must be the newest; twice is once."""
 
         def choose(now: DeviceSettings, before: DeviceSettings) -> DeviceSettings | None:
-            if now.undoes == version:
-                return None
-            if now.version != version or not version:
-                raise ChangedError(
-                    f"found version {now.version} of the settings of {device} in force, expected "
-                    f"{version}: look at them again"
-                )
-            back = replace(before, at=self._clock(), by=caller.actor, comment="")
-            return replace(back, undoes=version)
+            back = replace(before, at=self._clock(), by=caller.actor, comment="", undoes=version)
+            whose = f"the settings of {device}"
+            return None if _is_undone(now, version, whose) else back
 
         return self._store(fleet, device, choose, "undo settings")
 
@@ -237,6 +231,17 @@ def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, actio
     said = {name: value for name, value in asdict(made).items() if name in names}
     said = {name: value for name, value in said.items() if value not in (None, "")}
     audit.append(tx, at=made.at, actor=made.by, action=action, fleet=fleet, subject=device, **said)
+
+
+def _is_undone(now: DeviceSettings | ConfigurationVersion, version: int, whose: str) -> bool:
+    """Return whether a version is undone already; refuse one that is not in force any more."""
+    if now.undoes == version:
+        return True
+    if now.version != version or not version:
+        raise ChangedError(
+            f"found version {now.version} of {whose} in force, expected {version}: look again"
+        )
+    return False
 
 
 def _must_be_known(tx: Transaction, fleet: str, device: str) -> None:
@@ -378,16 +383,9 @@ class ConfigurationService:
         def choose(
             now: ConfigurationVersion, before: ConfigurationVersion
         ) -> ConfigurationVersion | None:
-            if now.undoes == version:
-                return None
-            if now.version != version or not version:
-                whose = f"the configuration of {device or fleet}"
-                raise ChangedError(
-                    f"found version {now.version} of {whose} in force, expected {version}: look at "
-                    "it again"
-                )
-            back = replace(before, device=device, at=self._clock(), by=caller.actor, comment="")
-            return replace(back, undoes=version)
+            back = replace(before, at=self._clock(), by=caller.actor, comment="", undoes=version)
+            whose = f"the configuration of {device or fleet}"
+            return None if _is_undone(now, version, whose) else back
 
         return self._store(fleet, device, choose, "undo configuration")
 
