@@ -1,6 +1,7 @@
 """The desired state: fetched when its revision changes, kept, followed and reported back."""
 
 import json
+import logging
 
 import pytest
 
@@ -107,6 +108,16 @@ def test_it_is_held_but_not_acted_upon_by_an_agent_that_does_not_follow():
     desk.told_by(NEW)
     assert (desk.memory.desired["revision"], desk.followers) == (42, [])
     assert desk.told_by(SAME)["status"]["desired"] == 0
+
+
+def test_the_address_of_a_sink_is_not_logged(desk, caplog):
+    caplog.set_level(logging.INFO)
+    sink = {"kind": "webhook", "url": "https://chat.example/hooks/geheim"}
+    wanted = DESIRED._replace(configuration={"version": 1, "tables": {"sinks": [sink]}})
+    desk.told_by(NEW._replace(desired=wanted))
+    (record,) = (each for each in caplog.records if each.message == "new desired state")
+    assert "geheim" not in repr(record.values)
+    assert record.values["revision"] == 42
 
 
 def test_it_is_saved_and_states_without_it_load():

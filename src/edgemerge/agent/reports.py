@@ -434,7 +434,9 @@ class DeviceReporter:
         (taken, merge), self._in_flight = self._in_flight, (ReportBatch(), None)
         if outcome.desired is not None:
             self._memory.desired = outcome.desired.plain()
-            logger.info("new desired state", extra={"values": self._memory.desired})
+            # Without the configuration: the address of a sink may be a secret.
+            values = {name: self._memory.desired[name] for name in ("revision", "adopt")}
+            logger.info("new desired state", extra={"values": values})
         if outcome.error is None:
             self._handle_answer(outcome.answer)
             if merge is self._merge:
