@@ -346,6 +346,19 @@ def test_an_alarm_of_a_former_one_that_is_silent_holds_nothing_back():
     assert former.is_doubtful(1000.0)
 
 
+@pytest.mark.parametrize(("calm", "doubtful"), [(0, True), (BEHIND - 2, True), (BEHIND, False)])
+def test_an_alarm_soon_after_a_restart_may_have_begun_before_it(calm, doubtful):
+    """The next one has rows to read that the former one judged before both were stopped."""
+    former = FormerWatch()
+    for i in range(calm):
+        former.verdict(judged(1000.0 + i))
+    former.verdict(judged(1000.0 + calm, alarm=True))
+    assert former.is_doubtful(900.0) == doubtful
+    former.verdict(judged(1001.0 + calm))
+    assert former.is_doubtful(900.0) == doubtful
+    assert not former.is_doubtful(1002.0 + calm + SKEW_S)
+
+
 @pytest.mark.parametrize("event", ["ready", "former_ended"])
 def test_nothing_waits_once_the_next_one_takes_over(tmp_path, event):
     former = FormerWatch()

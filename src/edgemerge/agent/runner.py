@@ -994,7 +994,8 @@ class FormerWatch:
         """Look at a verdict."""
         self._times.append(verdict.at)
         if verdict.alarm and not self._alarm:
-            spans = (*self._doubtful, (self._times[0], math.inf))
+            known = len(self._times) == BEHIND  # else it may have begun before a restart
+            spans = (*self._doubtful, (self._times[0] if known else -math.inf, math.inf))
             self._doubtful = spans[-MAX_DOUBTFUL:]
         elif self._alarm and not verdict.alarm:
             self._doubtful = (*self._doubtful[:-1], (self._doubtful[-1][0], verdict.at))
