@@ -130,6 +130,16 @@ def test_a_second_run_goes_on_behind_the_first(tmp_path):
     assert first.statuses[-1]["incarnation"] == second.statuses[-1]["incarnation"]
 
 
+def test_an_agent_that_has_read_its_file_says_that_nothing_in_it_is_new(tmp_path, caplog):
+    caplog.set_level("INFO")
+    config = configured(tmp_path, "sync.every_s=0")
+    write_rows(tmp_path / "pump-1.csv", stream(40))
+    ran(config)
+    ran(config)
+    ends = [each.values for each in caplog.records if each.message == "the source has ended"]
+    assert [(end["new_samples"], end["samples"]) for end in ends] == [(40, 40), (0, 40)]
+
+
 def test_commands_are_answered_while_the_source_is_silent(tailing):
     found = tailing.ask("status")
     assert found["samples"] == 100

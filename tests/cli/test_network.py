@@ -217,7 +217,11 @@ def test_an_agent_that_speaks_mqtt_names_the_extra(config, monkeypatch):
 def test_without_an_agent_sync_says_how_to_start_one(config, tmp_path, by):
     (tmp_path / "state").mkdir()
     place = config if by == "configuration" else tmp_path / "state"
-    words = f"no agent runs on {tmp_path / 'state'}: `edgemerge agent CONFIG.toml` starts one"
+    state = tmp_path / "state"
+    words = (
+        f"no agent runs on {state}: `edgemerge agent CONFIG.toml` starts one; it ends with a file "
+        f"that does not grow, and `edgemerge show {state}` shows what it kept"
+    )
     assert failure(call("sync", place)) == words
 
 

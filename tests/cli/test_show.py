@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 
-from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats
+from edgemerge import Bank, Contribution, Detector, Ledger, Monitor, Projection, Stats
+from edgemerge.agent.state import AgentState, state_to_bytes
 from edgemerge.cli.files import describe, format_description
 from edgemerge.core.ledger import Merged, MergedPart
 from edgemerge.files import save
+from edgemerge.wire.codec import encode
 from tests.cli.calls import call, failure
 
 SHARED = Projection(n_inputs=2, n_hidden=3, seed=5)
@@ -82,3 +84,18 @@ def test_show_tells_the_patterns_of_a_bank(tmp_path):
     assert "rejected" in told.stdout
     as_json = call("show", "--json", tmp_path / "bank.safetensors")
     assert json.loads(as_json.stdout)["patterns"][0]["pattern"] == "normal"
+
+
+def test_show_lists_the_odd_patterns_of_an_agent_that_has_ended(tmp_path):
+    rng = np.random.default_rng(7)
+    detector = Detector(SHARED)
+    detector.learn(rng.normal(0.0, 0.05, (200, 2)))
+    monitor = Monitor(detector)
+    for second, row in enumerate(rng.normal(0.7, 0.05, (60, 2))):
+        monitor.take(row, at=second)
+    state = AgentState("pump-3", 1, monitor, merged=encode(Merged(SHARED)))
+    (tmp_path / "agent.state").write_bytes(state_to_bytes(state))
+    (odd,) = monitor.odd_patterns.values()
+    lines = call("show", tmp_path).stdout.splitlines()
+    words = [line.split(maxsplit=1)[1] for line in lines if line.startswith("odd_patterns")]
+    assert words == [f"odd-1: unreviewed, {odd.stats.count:g} samples"]

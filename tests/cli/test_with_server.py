@@ -33,7 +33,10 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
     assert again.stderr == "Fleet pumps already exists with these settings.\n"
     assert "delete it first" in failure(hub.fleet("create", "pumps", *agree))
     shown = hub.told("show", "pumps", "--save-projection", tmp_path / "projection")
-    assert (shown["reads"], shown["least"], shown["growing"]) == ("totals", 2, True)
+    assert (shown["reads"], shown["min_devices"], shown["no_forgetting"]) == ("totals", 2, True)
+    assert (shown["least"], shown["growing"]) == (2, True)  # the names before
+    lines = hub.fleet("show", "pumps").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["min_devices", "no_forgetting"]
     assert shown["fingerprint"] == SHARED.fingerprint
     assert load(tmp_path / "projection") == SHARED
     assert "pumps" in [each["fleet"] for each in hub.told("list")]

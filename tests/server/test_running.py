@@ -131,7 +131,7 @@ def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):
     assert file.read_text().strip() == token
     load_operator_token(service, None)
     (tmp_path / "wrong").write_text("hello\n")
-    with pytest.raises(SettingError, match="holds no operator's token"):
+    with pytest.raises(SettingError, match="holds no admin's token"):
         load_operator_token(service, tmp_path / "wrong")
     service.writer.close()
 

@@ -27,11 +27,11 @@ def main() -> int:
 
 
 def _run(folder: Path, asked: argparse.Namespace) -> int:
-    say(f"starting PostgreSQL, {SERVERS} servers and nginx, letting {asked.devices} devices in")
+    say(f"starting PostgreSQL, {SERVERS} servers and nginx, enrolling {asked.devices} devices")
     wanted = {"devices": asked.devices, "seed": asked.seed}
     with scene(folder, **wanted, fsync="on") as everything:
         everything.run(kills=float("inf"), seconds=60.0 * asked.minutes, told=_tell)
-        say("\nnobody writes any more; asking every server")
+        say("\nall writes have ended; asking every server")
         everything.judge()
         entries = everything.must_have_left_a_sound_database()
     counts = everything.counts

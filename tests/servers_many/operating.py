@@ -55,7 +55,7 @@ class Operator:
             self.until_done(lambda: self.hub.revoke(device.truth.fleet, device.name))
             device.locked_out = True
         self._undoing.append(lambda: self._let_in(device))
-        self.counts["locked out"] += 1
+        self.counts["revoked"] += 1
 
     def exclude(self, device: Device) -> None:
         """Let a contribution be told to nobody; it must be there, so one that is not is left."""

@@ -31,6 +31,6 @@ def test_servers_that_are_killed_tell_the_union_of_what_was_acknowledged(tmp_pat
     assert counts["answers judged"] > 2 * KILLS
     assert counts["totals judged"] == 5 * 2 * 6, "at four servers and through nginx"
     if KILLS > 2:  # then all that can happen has happened
-        troubles = ("connection losses", "drops", "choices", "locked out")
+        troubles = ("connection losses", "drops", "choices", "revoked")
         assert min(counts[trouble] for trouble in troubles) > 0
     assert written > counts["pushes"]

@@ -158,7 +158,7 @@ class Crew:
         except DeniedError:
             self.counts["denied"] += 1
             return
-        raise AssertionError("a device that was locked out was let in")
+        raise AssertionError("a revoked device was accepted")
 
     def _some_url(self) -> str | None:
         return str(self._rng.choice(self._urls)) if self._rng.random() < 0.4 else None

@@ -184,6 +184,7 @@ class Loop:
         """Run an agent; `steady` is a monotonic clock."""
         self._agent, self._control, self._steady = agent, control, steady
         self._report_due = self._reported = steady()
+        self._first_index = agent.memory.index
 
     def run(self, stop: Event, *, sync_at_end: bool) -> None:
         """Process readings until the source ends or `stop` is set; then sync, save and report."""
@@ -194,12 +195,21 @@ class Loop:
                 self.process_reading(reading)
             self.tend()
         self._tend_quality()
+        if inbox.ended and inbox.error is None:
+            self._log_end()
         if sync_at_end and not stop.is_set():
             self.sync(stop)
         self._agent.keeper.save()
         self.report()
         if self._agent.reporting is not None:
             self._agent.reporting.leave(self._agent.status)
+
+    def _log_end(self) -> None:
+        """Log what a file had: an agent that has read it before finds nothing new in it."""
+        memory = self._agent.memory
+        values = {"new_samples": memory.index - self._first_index, "samples": memory.index}
+        values |= {"in_alarm": memory.alarms, "skipped": memory.skipped + memory.skipped_ahead}
+        logger.info("the source has ended", extra={"values": values})
 
     @property
     def _poll_s(self) -> float:

@@ -478,7 +478,7 @@ class SharingPolicy:
         self.left_out = ""  # how many patterns of the last pull, if any
         self.refused: tuple[str, ...] = ()  # which parts of the last merge, and why
         self.singly: tuple[str, ...] = ()  # which contributions of the last pull, and why
-        self.message = "nothing was told yet"  # about the last merge
+        self.message = "nothing received yet"  # about the last merge
 
     def release(self) -> int:
         """Queue what may be released; return the number of contributions that wait."""

@@ -266,14 +266,17 @@ def sync(
     printed; `untrusted` in it lists contributions that wait, if sync.trust is not members and the
     exchange has no server. Decide about them with --approve and --dismiss.
     """
+    from edgemerge.cli.files import with_old_keys
+
     folder = find_state_folder(place, device)
     for name, keys in decisions.items():
         for key in keys:
             said = {"command": "trust", "decision": name.removesuffix("_decision"), **_key(key)}
             remark(ask_agent(folder, said | {"comment": comment}, timeout_s)["done"])
     with progress("waiting for the agent"):
-        found = ask_agent(folder, "undo" if undo else "sync", timeout_s)
-    print_json(found) if as_json else print_fields(found)
+        answer = ask_agent(folder, "undo" if undo else "sync", timeout_s)
+    found = {"merge" if key == "told" else key: value for key, value in answer.items()}
+    print_json(with_old_keys(found)) if as_json else print_fields(found)
     if found.get("exchange", "ok") != "ok":
         denied = str(found["exchange"]).startswith(("denied", "refused"))
         raise CommandError(
@@ -349,7 +352,8 @@ def ask_agent(folder: Path, command: str | dict[str, Any], timeout_s: float) -> 
         cause = error.__cause__
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             raise CommandError(
-                f"no agent runs on {folder}: `edgemerge agent CONFIG.toml` starts one",
+                f"no agent runs on {folder}: `edgemerge agent CONFIG.toml` starts one; it ends "
+                f"with a file that does not grow, and `edgemerge show {folder}` shows what it kept",
                 ExitCode.UNREACHABLE,
             ) from error
         raise

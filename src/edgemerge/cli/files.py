@@ -651,11 +651,12 @@ def export(projection: Path, name: str, out: Path, *, draw: bool, as_json: bool)
     print_json({"written": written}) if as_json else remark(f"Written: {', '.join(written)}")
 
 
-# Keys of `show --json` and `agent --check --json` that still have their old name as well.
+# Keys of `show`, `sync` and `agent --check` with --json that still have their old name as well.
 OLD_KEYS = {
     "n_inputs": "inputs",
     "n_hidden": "hidden",
     "received_from": "told_by",
+    "merge": "told",
     "pending": "waiting_to_be_pushed",
     "scored": "judged",
 }
@@ -764,6 +765,8 @@ def _format_entry(value: Any) -> str:
         case {"origins": origins}:
             named = sorted({origin["device"] for origin in origins})
             return f"{value['samples']:g} samples of {', '.join(named)}"
+        case {"status": status}:
+            return f"{value['pattern']}: {status}, {value['samples']:g} samples"
         case dict():
             return "{device}/{pattern}, revision {revision}, {samples:g} samples".format(**value)
         case None:

@@ -164,7 +164,7 @@ def create(
         if invite is not None:
             invitation = client.invite(name, invite)
             found["invitation"] = _write_invitation(invitation, Path(f"{invite}.invitation"))
-    print_json(found) if as_json else print_fields(found)
+    print_fleet(found, as_json=as_json)
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
@@ -203,7 +203,22 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
             from edgemerge.files import save
 
             save(client.projection(name), save_projection)
-    print_json(found) if as_json else print_fields(found)
+    print_fleet(found, as_json=as_json)
+
+
+# Names of the options that set them; over HTTP, and also in JSON, they keep their first names.
+FLEET_NAMES = {
+    "least": "min_devices",
+    "growing": "no_forgetting",
+    "inputs": "n_inputs",
+    "hidden": "n_hidden",
+}
+
+
+def print_fleet(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print a fleet, its settings under the names of the options of `fleet create`."""
+    named = {FLEET_NAMES.get(key, key): value for key, value in found.items()}
+    print_json(found | named) if as_json else print_fields(named)
 
 
 @click.command(epilog=example("edgemerge fleet cohorts pumps"))
@@ -366,7 +381,7 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
-DEVICE_COLUMNS = headings("device", "contributions", "samples", "seen", "revoked")
+DEVICE_COLUMNS = headings("device", "contributions", "samples", "seen", "revoked", seen="LAST PUSH")
 CONTRIBUTION_COLUMNS = headings(
     "device", "incarnation", "pattern", "revision", "samples", "bytes", "received"
 )

@@ -191,8 +191,8 @@ def backup(database: str, out: Path, *, as_json: bool) -> None:
 
     The file has the state of one moment, a checksum, and the same form for SQLite and PostgreSQL.
     Keep it as safe as the database: it holds the hashes of tokens, and the secrets of receivers as
-    they are. It does not hold the TLS key, the operator's token file, the file of the audit log's
-    head and the folder of secrets: copy those yourself.
+    they are. It does not hold the TLS key, the first admin's token file, the file of the audit
+    log's head and the folder of secrets: copy those yourself.
     """
     _needs_driver(database)
     facts = needs("server", "edgemerge.server.backup").backup(database, out)

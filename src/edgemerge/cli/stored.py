@@ -134,5 +134,9 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
     found["skipped"] += memory.skipped_ahead
     found |= {"scored": memory.index, "pending": len(memory.pending)}
     found["received_from"] = sorted({origin.device for origin in merged.origins})
+    found["odd_patterns"] = [
+        {"pattern": odd.name, "status": odd.status, "samples": odd.stats.count}
+        for odd in memory.monitor.odd_patterns.values()
+    ]
     learner = describe(memory.learner)
     return found | {"learner": learner.pop("kind")} | learner

@@ -39,8 +39,8 @@ ADOPTED = ("nobody", "all peers", "selected peers")  # in the experiment on clie
 SLIGHTLY = 0.05  # of ROC-AUC: what we call slightly higher
 DRIVING_ELSEWHERE = (
     "run elsewhere on all 40 real trips: 9 of 9 claims hold, merging lowers the losses 1.2 to 1.5 "
-    "times, and drowsy driving is not told from normal driving (ROC-AUC 0.43 to 0.50); not part "
-    "of the rows here"
+    "times, and drowsy driving is not distinguished from normal driving (ROC-AUC 0.43 to 0.50); "
+    "not part of the rows here"
 )
 
 Known = Mapping[str, Rows]  # the rows of each result that was run

@@ -508,7 +508,7 @@ class Server(uvicorn.Server):
     """Notifies systemd when it is ready and when it stops, and follows its certificate's files."""
 
     def __init__(self, config: uvicorn.Config, service: Service, token_file: Path | None) -> None:
-        """Serve for this service; the operator's token in the file gets new fingerprints."""
+        """Serve for this service; the admin's token in the file gets new fingerprints."""
         super().__init__(config)
         self._service, self._token_file = service, token_file
         self._following: asyncio.Future[None] | None = None
@@ -613,7 +613,7 @@ def default_tls_file(database: str) -> Path:
 
 
 def default_token_file(database: str) -> Path | None:
-    """Return the file of the operator's token: beside the database, if that is a file."""
+    """Return the file of the first admin's token: beside the database, if that is a file."""
     return beside_database(database, TOKEN_FILE_SUFFIX)
 
 
@@ -633,7 +633,7 @@ def load_operator_token(service: Service, file: Path | None) -> None:
         make_token_file(file)
     token = _read_token(file)
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
-        raise SettingError(f"{file} holds no operator's token: remove it to have one made")
+        raise SettingError(f"{file} holds no admin's token: remove it to have one made")
     plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(TOKEN_FILE_SUFFIX)
     service.add_operator(token, file.stem if plain else "admin")
     mark_token_file(service, file)
@@ -659,7 +659,7 @@ def mark_token_file(service: Service, file: Path | None) -> None:
     try:
         write_atomically(f"{secret}.{pin}\n".encode(), file)
     except OSError as error:  # a file of somebody else, or on a read-only disk
-        log.warning("could not add the fingerprint to the operator's token", exc_info=error)
+        log.warning("could not add the fingerprint to the admin's token", exc_info=error)
 
 
 def _read_token(file: Path) -> str:
@@ -667,11 +667,11 @@ def _read_token(file: Path) -> str:
     end = monotonic() + TOKEN_WRITE_TIMEOUT_S
     while not file.stat().st_size and monotonic() < end:
         sleep(0.01)
-    return read_secret(file, "operator's token")
+    return read_secret(file, "admin's token")
 
 
 def make_token_file(file: Path) -> None:
-    """Draw a token for an operator and write it where only its owner can read it.
+    """Draw the first admin's token and write it where only its owner can read it.
 
     Servers may start at the same time with the same file: the first one makes it.
     """
@@ -681,4 +681,4 @@ def make_token_file(file: Path) -> None:
         return
     with os.fdopen(handle, "w", encoding="utf-8") as out:
         out.write(new_token("operator") + "\n")
-    log.info("made a token for an operator", extra={"values": {"file": file}})
+    log.info("made the first admin's token", extra={"values": {"file": file}})

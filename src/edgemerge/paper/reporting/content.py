@@ -96,8 +96,8 @@ REPORT_TITLE = "The paper's evaluation, reproduced"
 ABOUT = (
     "Ito, Tsukada and Matsutani, *An On-Device Federated Learning Approach for Cooperative Model "
     "Update between Edge Devices* (IEEE Access 2021), evaluates merging OS-ELM detectors. "
-    "Here each figure and table of its section 5 is made again, with its baselines and with ours, "
-    "and some that go past it."
+    "Here the figures and tables of its section 5 are computed again, with its baselines and ours, "
+    "and some beyond it; the summary names those that were not run."
 )
 MARKS = {True: "✓", False: "✗", None: "–"}
 VERDICTS = {True: "Holds", False: "Does not hold", None: "Not measured"}
@@ -207,11 +207,11 @@ def count_verdicts(report: Report) -> str:
     """Return how many claims hold, in a sentence.
 
     >>> count_verdicts(Report([], []))
-    'Of 0 claims 0 hold, 0 do not, and 0 were not measured.'
+    'Of 0 claims 0 hold and 0 do not; not measured: 0.'
     """
     found = [claim.holds for _, claim in report.claims()]
     hold, fail, none = (found.count(each) for each in (True, False, None))
-    return f"Of {len(found)} claims {hold} hold, {fail} do not, and {none} were not measured."
+    return f"Of {len(found)} claims {hold} hold and {fail} do not; not measured: {none}."
 
 
 MAX_SETTINGS_SHOWN = 3  # settings of one method
@@ -342,8 +342,8 @@ def paper_claims_note(report: Report) -> str:
     hold, part, fail, none = (verdicts.count(each) for each in (HOLDS, IN_PART, FAILS, NOT_RUN))
     return (
         "What the paper says, in our words, with its section and what was found here. "
-        f"Of {len(verdicts)} claims {hold} hold, {part} hold in part, {fail} do not, and {none} "
-        "were not run here. "
+        f"Of {len(verdicts)} claims {hold} hold, {part} hold in part and {fail} do not; not run "
+        f"here: {none}. "
         "Intervals are those of 95 % of Student's t, for means over trials. "
         f"The paper gives no margins: within {CLOSE} of ROC-AUC is as accurate, and up to "
         f"{SLIGHTLY} above is slightly higher; both were set when the rows of auc were known. "

@@ -349,11 +349,16 @@ def migrate(
             " (number {integer} primary key, at {real} not null) {end}".format(**dialect._asdict())
         )
         must_not_be_newer(tx, migrations[-1].number)
+    done = []
     for migration in migrations:
         with database.writing() as tx:
             tx.lock("migrations")
             if not tx.rows("select 1 from migrations where number = ?", migration.number):
                 _apply(tx, migration, dialect)
+                done.append(migration.number)
+    if done:
+        values = {"first": done[0], "last": done[-1]}
+        log.info("migrated the database", extra={"values": values})
 
 
 def must_not_be_newer(tx: Transaction, newest: int) -> None:
@@ -372,7 +377,7 @@ def _apply(tx: Transaction, migration: Migration, dialect: Dialect) -> None:
     if migration.fill:
         migration.fill(tx)
     tx.run("insert into migrations (number, at) values (?, ?)", migration.number, time.time())
-    log.info("migrated the database", extra={"values": {"number": migration.number}})
+    log.debug("applied a migration", extra={"values": {"number": migration.number}})
 
 
 def connect(url: str | os.PathLike[str]) -> Database:
