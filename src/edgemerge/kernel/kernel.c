@@ -3,10 +3,10 @@
  * A (n, N), b (N,), U, P (N, N), V and others (N, n), C, S (n,); x (n,), h (N,). Names and equations
  * are those of core/detector.py, core/readout.py and docs/maths.md; Python decides, this file counts.
  *
- * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs the sum of
- * e_j (qV)_j, and V += h'x needs no e. So gV of the new sample, qV of the one before and the update
- * share one read and one write of V. A learnt sample is therefore kept until the next one comes, or
- * until Python asks for the sums (`settle`).
+ * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs q(Ve), and V += h'x
+ * needs no e. So gV of the new sample, Ve of the one before and the update share one read and one write
+ * of V; P gives q, its own update and g in the same way. A learnt sample is therefore kept until the
+ * next one comes, or until Python asks for the sums (`settle`).
  *
  * Sums are exact without forgetting; with it they round, and so does the map from readings to the
  * grid. Where bits matter nothing is fused, hence -ffp-contract=off, and FMA() where only scores
@@ -65,123 +65,137 @@ INLINE double dot(int fused, size_t n, const double *restrict a, const double *r
     return sum;
 }
 
-/* y += aM, four rows at a time; rows of M are `wide` apart. */
-INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict a,
-                     const double *restrict M, double *restrict y)
-{
-    size_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
-        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
-        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
-#pragma omp simd
-        for (size_t j = 0; j < n; j++)
-            y[j] = FMA(a3, m3[j], FMA(a2, m2[j], FMA(a1, m1[j], FMA(a0, m0[j], y[j]))));
-    }
-    for (; i < rows; i++) {
-        const double *restrict m0 = M + i * wide;
-        const double a0 = a[i];
-#pragma omp simd
-        for (size_t j = 0; j < n; j++)
-            y[j] = FMA(a0, m0[j], y[j]);
-    }
-}
+/* How `pass` adds: not at all, rounding the product first as NumPy does, or by a fused operation,
+ * which has the same bits where the sum is exact. */
+enum { NOT_ADDED, ROUNDED, FUSED };
 
-/* y += aM and z += bM. */
-INLINE void add_rows_twice(int fused, size_t rows, size_t n, size_t wide,
-                           const double *restrict a, const double *restrict b,
-                           const double *restrict M, double *restrict y, double *restrict z)
+/* One read of M, four rows at a time; rows are `wide` apart. Three things, each if asked for: v = Me,
+ * then M += a'x, then y += gM. */
+INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t n, size_t wide,
+                 const double *restrict e, double *restrict v, const double *restrict a,
+                 const double *restrict x, const double *restrict g, double *restrict y,
+                 double *restrict M)
 {
+    const int fma_adds = fused && add == FUSED;
     size_t i = 0;
     for (; i + 4 <= rows; i += 4) {
-        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
-        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
-        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
-        const double b0 = b[i], b1 = b[i + 1], b2 = b[i + 2], b3 = b[i + 3];
-#pragma omp simd
+        double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
+        double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+        const double a0 = add ? a[i] : 0, a1 = add ? a[i + 1] : 0;
+        const double a2 = add ? a[i + 2] : 0, a3 = add ? a[i + 3] : 0;
+        const double g0 = after ? g[i] : 0, g1 = after ? g[i + 1] : 0;
+        const double g2 = after ? g[i + 2] : 0, g3 = after ? g[i + 3] : 0;
+        double v0 = 0.0, v1 = 0.0, v2 = 0.0, v3 = 0.0;
+#pragma omp simd reduction(+ : v0, v1, v2, v3)
         for (size_t j = 0; j < n; j++) {
-            const double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
-            y[j] = FMA(a3, s3, FMA(a2, s2, FMA(a1, s1, FMA(a0, s0, y[j]))));
-            z[j] = FMA(b3, s3, FMA(b2, s2, FMA(b1, s1, FMA(b0, s0, z[j]))));
-        }
-    }
-    add_rows(fused, rows - i, n, wide, a + i, M + i * wide, y);
-    add_rows(fused, rows - i, n, wide, b + i, M + i * wide, z);
-}
-
-/* c += qV, then V += wh'x, then y += gV, each if asked for. */
-INLINE void pass(int fused, int across, int learn, int score, size_t rows, size_t n, size_t wide,
-                 const double *restrict q,
-                 const double *restrict wh, const double *restrict x, double *restrict c,
-                 const double *restrict g, double *restrict y, double *restrict V)
-{
-    size_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        double *restrict v0 = V + i * wide, *restrict v1 = v0 + wide;
-        double *restrict v2 = v1 + wide, *restrict v3 = v2 + wide;
-        const double q0 = across ? q[i] : 0, q1 = across ? q[i + 1] : 0;
-        const double q2 = across ? q[i + 2] : 0, q3 = across ? q[i + 3] : 0;
-        const double h0 = learn ? wh[i] : 0, h1 = learn ? wh[i + 1] : 0;
-        const double h2 = learn ? wh[i + 2] : 0, h3 = learn ? wh[i + 3] : 0;
-        const double g0 = score ? g[i] : 0, g1 = score ? g[i + 1] : 0;
-        const double g2 = score ? g[i + 2] : 0, g3 = score ? g[i + 3] : 0;
-#pragma omp simd
-        for (size_t j = 0; j < n; j++) {
-            double s0 = v0[j], s1 = v1[j], s2 = v2[j], s3 = v3[j];
-            if (learn) {
-                const double t = x[j];
-                if (across)
-                    c[j] = FMA(q3, s3, FMA(q2, s2, FMA(q1, s1, FMA(q0, s0, c[j]))));
-                v0[j] = s0 = s0 + h0 * t;
-                v1[j] = s1 = s1 + h1 * t;
-                v2[j] = s2 = s2 + h2 * t;
-                v3[j] = s3 = s3 + h3 * t;
+            double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
+            if (before) {
+                const double t = e[j];
+                v0 = FMA(s0, t, v0);
+                v1 = FMA(s1, t, v1);
+                v2 = FMA(s2, t, v2);
+                v3 = FMA(s3, t, v3);
             }
-            if (score)
+            if (add) {
+                const double t = x[j];
+                m0[j] = s0 = fma_adds ? fma(a0, t, s0) : s0 + a0 * t;
+                m1[j] = s1 = fma_adds ? fma(a1, t, s1) : s1 + a1 * t;
+                m2[j] = s2 = fma_adds ? fma(a2, t, s2) : s2 + a2 * t;
+                m3[j] = s3 = fma_adds ? fma(a3, t, s3) : s3 + a3 * t;
+            }
+            if (after)
                 y[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, y[j]))));
         }
+        if (before) {
+            v[i] = v0;
+            v[i + 1] = v1;
+            v[i + 2] = v2;
+            v[i + 3] = v3;
+        }
     }
     for (; i < rows; i++) {
-        double *restrict v0 = V + i * wide;
-        const double q0 = across ? q[i] : 0, h0 = learn ? wh[i] : 0, g0 = score ? g[i] : 0;
-#pragma omp simd
+        double *restrict m0 = M + i * wide;
+        const double a0 = add ? a[i] : 0, g0 = after ? g[i] : 0;
+        double v0 = 0.0;
+#pragma omp simd reduction(+ : v0)
         for (size_t j = 0; j < n; j++) {
-            double s0 = v0[j];
-            if (learn) {
-                if (across)
-                    c[j] = FMA(q0, s0, c[j]);
-                v0[j] = s0 = s0 + h0 * x[j];
-            }
-            if (score)
+            double s0 = m0[j];
+            if (before)
+                v0 = FMA(s0, e[j], v0);
+            if (add)
+                m0[j] = s0 = fma_adds ? fma(a0, x[j], s0) : s0 + a0 * x[j];
+            if (after)
                 y[j] = FMA(g0, s0, y[j]);
         }
+        if (before)
+            v[i] = v0;
     }
 }
 
-/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses. */
-INLINE void update_square(int fused, int times, size_t N, const double *restrict g,
+/* y += gM. */
+INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict g,
+                     const double *M, double *restrict y)
+{
+    pass(fused, 0, NOT_ADDED, 1, rows, n, wide, NULL, NULL, NULL, NULL, g, y, (double *)M);
+}
+
+/* The same as `update_square` for the first `rows` rows and columns alone. */
+INLINE void update_corner(size_t rows, int times, size_t N, const double *restrict g,
                           const double *restrict wh, const double *restrict h, double *restrict U,
                           double *restrict u)
 {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = i; j < rows; j++) {
+            const double old = U[i * N + j];
+            if (times)
+                u[i] += old * g[j];
+            if (times && i != j)
+                u[j] += old * g[i];
+            U[i * N + j] = old + wh[i] * h[j];
+        }
+}
+
+/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses, four rows at a time. */
+INLINE void update_square(int fused, int add, int times, size_t N, const double *restrict g,
+                          const double *restrict wh, const double *restrict h, double *restrict U,
+                          double *restrict u)
+{
+    const int fma_adds = fused && add == FUSED;
     if (times)
         memset(u, 0, N * sizeof *u);
-    for (size_t i = 0; i < N; i++) {
-        double *restrict row = U + i * N;
-        const double a = times ? g[i] : 0, w = wh[i];
-        double sum = times ? row[i] * a : 0;
-        row[i] = row[i] + w * h[i];
-#pragma omp simd reduction(+ : sum)
-        for (size_t j = i + 1; j < N; j++) {
-            const double old = row[j];
+    size_t i = 0;
+    for (; i + 4 <= N; i += 4) {
+        double *restrict r0 = U + i * N, *restrict r1 = r0 + N;
+        double *restrict r2 = r1 + N, *restrict r3 = r2 + N;
+        const double w0 = wh[i], w1 = wh[i + 1], w2 = wh[i + 2], w3 = wh[i + 3];
+        const double g0 = times ? g[i] : 0, g1 = times ? g[i + 1] : 0;
+        const double g2 = times ? g[i + 2] : 0, g3 = times ? g[i + 3] : 0;
+        double u0 = 0.0, u1 = 0.0, u2 = 0.0, u3 = 0.0;
+        update_corner(4, times, N, g + i, wh + i, h + i, r0 + i, u + i);
+#pragma omp simd reduction(+ : u0, u1, u2, u3)
+        for (size_t j = i + 4; j < N; j++) {
+            const double s0 = r0[j], s1 = r1[j], s2 = r2[j], s3 = r3[j], t = h[j];
             if (times) {
-                sum = FMA(old, g[j], sum);
-                u[j] = FMA(a, old, u[j]);
+                const double b = g[j];
+                u0 = FMA(s0, b, u0);
+                u1 = FMA(s1, b, u1);
+                u2 = FMA(s2, b, u2);
+                u3 = FMA(s3, b, u3);
+                u[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, u[j]))));
             }
-            row[j] = old + w * h[j];
+            r0[j] = fma_adds ? fma(w0, t, s0) : s0 + w0 * t;
+            r1[j] = fma_adds ? fma(w1, t, s1) : s1 + w1 * t;
+            r2[j] = fma_adds ? fma(w2, t, s2) : s2 + w2 * t;
+            r3[j] = fma_adds ? fma(w3, t, s3) : s3 + w3 * t;
         }
-        if (times)
-            u[i] += sum;
+        if (times) {
+            u[i] += u0;
+            u[i + 1] += u1;
+            u[i + 2] += u2;
+            u[i + 3] += u3;
+        }
     }
+    update_corner(N - i, times, N, g + i, wh + i, h + i, U + i * N + i, u + i);
 }
 
 /* ---- one run: the arrays of a model, its numbers, the last sample ---- */
@@ -194,7 +208,7 @@ enum { NOTHING, SEEN, UNSEEN_WAITING, WAITING, LEARNT };
 
 typedef struct {
     double *x, *h, *g, *e;
-    double leverage, squares, lean, hh, xx, score; /* lean is e(gV) with V of own samples */
+    double leverage, squares, hh, xx, score;
 } Sample;
 
 typedef struct {
@@ -212,7 +226,7 @@ typedef struct {
     long learnt, rejected;
     int state, of_own, ended;
     Sample last, next;
-    double *q, *u, *wh, *root, *minus, *c, *own, *work, *memory;
+    double *q, *u, *wh, *root, *minus, *Ve, *othersVe, *work, *memory;
 } Run;
 
 static long taken, declined; /* for tests: a kernel that always declines would go unseen */
@@ -247,23 +261,23 @@ INLINE void project(int fused, Run *run, const double *restrict x, double *restr
     }
 }
 
-/* Update everything but P, V and the level with the last sample; compute u, q and wh. */
-INLINE void begin_learning(int fused, Run *run)
+/* Update everything but P, V and the level with the last sample; compute u, wh and what P loses. */
+INLINE void begin_learning(int fused, Run *run, double w, int add)
 {
     const size_t n = run->n, N = run->N;
     const Sample *s = &run->last;
-    const double w = 1.0 / (run->is.frame * run->is.fade); /* M8 */
+    const double half = sqrt(w / (1.0 + w * s->leverage));
     double *restrict C = array(run, C_), *restrict S = array(run, S_);
     const double *restrict x = s->x;
-    for (size_t i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++) {
         run->wh[i] = w * s->h[i];
+        run->root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
+        run->minus[i] = -run->root[i];
+    }
     if (run->of_own)
-        update_square(fused, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
+        update_square(fused, add, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
     else
-        update_square(fused, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
-    memset(run->q, 0, N * sizeof(double));
-    add_rows(fused, N, N, N, run->of_own ? run->u : s->g, in(run, P_), run->q);
-    memset(run->c, 0, n * sizeof(double));
+        update_square(fused, add, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
 #pragma omp simd
     for (size_t j = 0; j < n; j++) {
         const double wt = w * x[j];
@@ -272,17 +286,20 @@ INLINE void begin_learning(int fused, Run *run)
     }
 }
 
-/* Follow the level and the numbers; `across` is e(qV), with V as it was before. */
-INLINE void end_learning(int fused, Run *run, double across)
+/* Follow the level and the numbers; Ve and othersVe are with V as it was before. */
+INLINE void end_learning(int fused, Run *run, double w)
 {
     const size_t N = run->N;
     Numbers *is = &run->is;
     const Sample *s = &run->last;
-    const double w = 1.0 / (is->frame * is->fade);
     const double d = w / (1.0 + w * s->leverage), gg = dot(fused, N, s->g, s->g);
+    double across = dot(fused, N, run->q, run->Ve); /* e(qV) */
+    if (run->views[OTHERS].obj != NULL)
+        across += dot(fused, N, run->q, run->othersVe);
     if (run->of_own) {
         const double bend = dot(fused, N, s->g, run->u), left = 1.0 - d * s->leverage;
-        is->fit += d * (d * bend * s->squares - 2.0 * (s->lean - across));
+        const double lean = dot(fused, N, s->g, run->Ve); /* e(gV), V of own samples */
+        is->fit += d * (d * bend * s->squares - 2.0 * (lean - across));
         is->fit += w * left * left * s->squares;
         is->fit2 += w * left * s->leverage - d * bend;
     } else {
@@ -321,23 +338,31 @@ static double level_score(const Run *run, double loss, double leverage)
     return is->share * (loss / usual) + (1.0 - is->share) * strange; /* M11 */
 }
 
+/* Learn the last sample, which weighs w, in one pass over each of P, V and others; score `next` in the
+ * same passes if asked for. */
+INLINE void learn_pass(int fused, int add, int score, Run *run, double w)
+{
+    const size_t n = run->n, N = run->N;
+    const Sample *s = &run->last;
+    double *h = run->next.h, *g = run->next.g, *y = run->next.e;
+    begin_learning(fused, run, w, add);
+    pass(fused, 1, FUSED, score, N, N, N, run->of_own ? run->u : s->g, run->q, run->minus,
+         run->root, h, g, array(run, P_)); /* M4 */
+    pass(fused, 1, add, score, N, n, run->wide, s->e, run->Ve, run->wh, s->x, g, y, array(run, V_));
+    if (run->views[OTHERS].obj != NULL)
+        pass(fused, 1, NOT_ADDED, score, N, n, run->others_wide, s->e, run->othersVe, NULL, NULL, g, y,
+             array(run, OTHERS));
+    end_learning(fused, run, w);
+}
+
 /* Learn the last sample if it is learnt or waiting; score `next`, if asked for, and make it the last.
  * `given` hidden values are copied instead of computed. */
 INLINE void step_body(int fused, Run *run, int score, const double *given)
 {
     const size_t n = run->n, N = run->N;
-    const int learn = run->state >= WAITING, others = run->views[OTHERS].obj != NULL;
-    Sample *s = &run->last, *next = &run->next;
-    double *P = array(run, P_), *V = array(run, V_), *root = run->root, *minus = run->minus;
-    if (learn) {
-        const double w = 1.0 / (run->is.frame * run->is.fade);
-        const double d = w / (1.0 + w * s->leverage), half = sqrt(d);
-        begin_learning(fused, run);
-        for (size_t i = 0; i < N; i++) {
-            root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
-            minus[i] = -root[i];
-        }
-    }
+    const int learn = run->state >= WAITING;
+    const double w = 1.0 / (run->is.frame * run->is.fade); /* M8 */
+    Sample *next = &run->next;
     if (score) {
         if (given)
             memcpy(next->h, given, N * sizeof(double));
@@ -346,35 +371,24 @@ INLINE void step_body(int fused, Run *run, int score, const double *given)
         memset(next->g, 0, N * sizeof(double));
         memset(next->e, 0, n * sizeof(double));
     }
-    if (learn && score) {
-        pass(fused, 0, 1, 1, N, N, N, NULL, minus, root, NULL, next->h, next->g, P); /* M4 */
-        pass(fused, 1, 1, 1, N, n, run->wide, run->q, run->wh, s->x, run->c, next->g, next->e, V);
-    } else if (learn) {
-        pass(fused, 0, 1, 0, N, N, N, NULL, minus, root, NULL, NULL, NULL, P); /* M4 */
-        pass(fused, 1, 1, 0, N, n, run->wide, run->q, run->wh, s->x, run->c, NULL, NULL, V);
-    } else if (score) {
-        add_rows(fused, N, N, N, next->h, P, next->g);
-        add_rows(fused, N, n, run->wide, next->g, V, next->e);
-    }
-    if (others) {
-        if (score)
-            memcpy(run->own, next->e, n * sizeof(double));
-        if (learn && score)
-            add_rows_twice(fused, N, n, run->others_wide, run->q, next->g, in(run, OTHERS), run->c, next->e);
-        else if (learn)
-            add_rows(fused, N, n, run->others_wide, run->q, in(run, OTHERS), run->c);
-        else if (score)
+    if (learn && score && w == 1.0) /* sums are exact, so fused operations change no bit of them */
+        learn_pass(fused, FUSED, 1, run, w);
+    else if (learn && score)
+        learn_pass(fused, ROUNDED, 1, run, w);
+    else if (learn)
+        learn_pass(fused, ROUNDED, 0, run, w);
+    else if (score) {
+        add_rows(fused, N, N, N, next->h, in(run, P_), next->g);
+        add_rows(fused, N, n, run->wide, next->g, in(run, V_), next->e);
+        if (run->views[OTHERS].obj != NULL)
             add_rows(fused, N, n, run->others_wide, next->g, in(run, OTHERS), next->e);
     }
-    if (learn)
-        end_learning(fused, run, dot(fused, n, run->c, s->e));
     if (score) {
         double *restrict e = next->e;
         const double *restrict x = next->x;
 #pragma omp simd
         for (size_t j = 0; j < n; j++)
             e[j] = x[j] - e[j];
-        next->lean = others ? dot(fused, n, run->own, e) : 0.0;
         next->squares = dot(fused, n, e, e);
         next->leverage = dot(fused, N, next->h, next->g);
         next->xx = dot(fused, n, x, x);
@@ -864,20 +878,19 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     }
     run->of_own = run->is.own_scale != 0.0;
     const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
-    run->memory = PyMem_Calloc(7 * n8 + 9 * N8 + line, sizeof(double));
+    run->memory = PyMem_Calloc(5 * n8 + 11 * N8 + line, sizeof(double));
     if (run->memory == NULL) {
         PyErr_NoMemory();
         goto failed;
     }
     double *at = run->memory + (64 - (uintptr_t)run->memory % 64) % 64 / sizeof(double);
-    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e,
-                            &run->c,      &run->own,    &run->work};
+    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e, &run->work};
     double **short_ones[] = {&run->last.h, &run->last.g, &run->next.h, &run->next.g,
                              &run->q,      &run->u,      &run->wh,     &run->root,
-                             &run->minus};
-    for (int i = 0; i < 7; i++, at += n8)
+                             &run->minus,  &run->Ve,     &run->othersVe};
+    for (int i = 0; i < 5; i++, at += n8)
         *long_ones[i] = at;
-    for (int i = 0; i < 9; i++, at += N8)
+    for (int i = 0; i < 11; i++, at += N8)
         *short_ones[i] = at;
     return (PyObject *)run;
 failed:
