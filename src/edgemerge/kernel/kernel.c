@@ -371,7 +371,7 @@ INLINE void step_body(int fused, Run *run, int score, const double *given)
         memset(next->g, 0, N * sizeof(double));
         memset(next->e, 0, n * sizeof(double));
     }
-    if (learn && score && w == 1.0) /* sums are exact, so fused operations change no bit of them */
+    if (learn && score && run->is.fade == 1.0) /* exact sums: fused operations change no bit */
         learn_pass(fused, FUSED, 1, run, w);
     else if (learn && score)
         learn_pass(fused, ROUNDED, 1, run, w);
@@ -613,7 +613,7 @@ static double as_limit(PyObject *given)
 static int is_rejected(const Run *run, double limit)
 {
     const Numbers *is = &run->is;
-    return run->last.score > limit && (is->count + is->others) * is->frame >= is->enough;
+    return run->last.score > limit && is->count * is->frame + is->others >= is->enough;
 }
 
 /* Learn the last sample unless it is rejected; false if Python must do it. */
@@ -803,7 +803,7 @@ static PyObject *run_counts(Run *run, PyObject *Py_UNUSED(ignored))
     const int learnt = run->state == LEARNT, waits = run->state >= UNSEEN_WAITING && !learnt;
     const double own = learnt ? is->count + 1.0 / (is->frame * is->fade) : is->count;
     const double frame = learnt ? is->frame * is->fade : is->frame;
-    return Py_BuildValue("dd", (own + is->others) * frame + waits, own * frame + waits);
+    return Py_BuildValue("dd", own * frame + is->others + waits, own * frame + waits);
 }
 
 static PyMethodDef run_methods[] = {
@@ -826,8 +826,8 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     const int rows = which == V_ || which == OTHERS;
     const int layout = rows           ? PyBUF_STRIDES
                        : which == A_ ? PyBUF_C_CONTIGUOUS
-                       : which == U_ ? PyBUF_F_CONTIGUOUS /* the triangle that is in use */
-                                     : PyBUF_ANY_CONTIGUOUS;
+                       : which == U_ || which == P_ ? PyBUF_F_CONTIGUOUS /* one triangle is in use */
+                                                    : PyBUF_ANY_CONTIGUOUS;
     if (given == Py_None && (which == TABLE || which == OTHERS))
         return 1;
     Py_buffer *view = &run->views[which];
@@ -844,6 +844,16 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
         PyErr_Format(PyExc_ValueError, "array %d has %zd bytes, expected %zu floats in rows", which,
                      view->len, expected);
     return ok;
+}
+
+/* Copy the triangle of a matrix that Python uses into the other one, by blocks of a cache line. */
+static void mirror(size_t N, double *M)
+{
+    const size_t line = 8;
+    for (size_t top = 0; top < N; top += line)
+        for (size_t i = top; i < N; i++)
+            for (size_t j = top; j < i && j < top + line; j++)
+                M[i * N + j] = M[j * N + i];
 }
 
 static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -877,6 +887,7 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
         goto failed;
     }
     run->of_own = run->is.own_scale != 0.0;
+    mirror(N, array(run, P_));
     const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
     run->memory = PyMem_Calloc(5 * n8 + 11 * N8 + line, sizeof(double));
     if (run->memory == NULL) {
