@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isnan, log, nan
 from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
@@ -48,6 +49,7 @@ from edgemerge.core.stats import (
     Stats,
     Sums,
     largest_by_name,
+    largest_of,
     must_fit,
     sum_up,
 )
@@ -91,6 +93,11 @@ class Model:
         self._ridge = ridge
         self._cache: Cache | None = None
         self._trace = 0.0
+
+    @cached_property
+    def room(self) -> Capacity:
+        """What samples add to the largest sum at most."""
+        return Capacity(self.projection)
 
     @property
     def others_count(self) -> float:
@@ -313,7 +320,7 @@ class Model:
             *(self.fade, self.frame, own.count, *own.room, self.others_count),
             *(self._trace, self._largest_trace(cache.ridge), cache.ridge, cache.trace),
             *(*fit.numbers, float(isinstance(fit, OwnFit)), self.enough, float(left)),
-            *(self.floor, self.projection.rule.loss_share, *self.ceiling),
+            *(self.floor, self.projection.rule.loss_share, *self.ceiling, *self.room.bounds),
         )
         others_V = None if self.others is None else self._padded(self.others).V
         return kernel.Run(*layer[:-1], own.U, own.V, own.C, own.S, P, others_V, numbers)
@@ -405,7 +412,7 @@ def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
 def _add_in_place(known: Model, X: Array, H: Array | None) -> bool:
     """Add a few rows in place; return False if they might not fit."""
     H = known.projection.project(X) if H is None else H
-    fits = known.own.fits(max(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
+    fits = known.own.fits(largest_of(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
     if fits:
         known.own.add_rows(H, X)
     return fits
@@ -432,7 +439,7 @@ class SampleBuffer:
     def __init__(self, known: Model) -> None:
         """Buffer samples for a model."""
         self._known = known
-        self._room = Capacity(known.projection)
+        self._room = known.room
         self._rows: list[Array] = []
         self._load = 0.0  # at least what they add to the largest sum
 

@@ -214,6 +214,7 @@ typedef struct {
 typedef struct {
     double kind, scale, far, fade, frame, count, largest, limit, others, trace, top, ridge, P_trace;
     double fit, fit2, own_scale, enough, steps_left, floor, share, most_loss, most_leverage;
+    double stretch, shift, most_hidden; /* |h| <= stretch |x| + shift, and |h|^2 <= most_hidden */
 } Numbers;
 
 enum { NUMBERS = sizeof(Numbers) / sizeof(double) };
@@ -229,7 +230,7 @@ typedef struct {
     double *q, *u, *wh, *root, *minus, *Ve, *othersVe, *work, *memory;
 } Run;
 
-static long taken, declined; /* for tests: a kernel that always declines would go unseen */
+static unsigned long taken, declined; /* for tests: a kernel that always declines would go unseen */
 static int with_avx2;
 
 static const double *in(const Run *run, int which) { return run->views[which].buf; }
@@ -247,13 +248,11 @@ INLINE void project(int fused, Run *run, const double *restrict x, double *restr
     if (kind == CLIPPED || kind == PERIODIC) {
         const double *restrict table = in(run, TABLE);
         const int64_t end = (int64_t)run->table - 1;
-        for (size_t i = 0; i < N; i++) {
-            int64_t at = (int64_t)h[i];
+        for (size_t i = 0; i < N; i++) { /* rows may hold anything, and only some of it is an integer */
             if (kind == PERIODIC)
-                at &= end;
+                h[i] = table[fabs(h[i]) < 0x1p62 ? (int64_t)h[i] & end : 0]; /* M1 */
             else
-                at = at < 0 ? 0 : at > end ? end : at;
-            h[i] = table[at]; /* M1 */
+                h[i] = table[h[i] >= 0.0 ? (h[i] < (double)end ? (int64_t)h[i] : end) : 0];
         }
     } else {
         for (size_t i = 0; i < N; i++)
@@ -521,16 +520,53 @@ static int take_readings(Run *run, PyObject *given, double *out)
     return ok;
 }
 
+/* Whether a buffer holds doubles where the loops may read them; it was asked for with its format. */
+static int has_doubles(const Py_buffer *view)
+{
+    return view->format != NULL && strcmp(view->format, "d") == 0 &&
+           (uintptr_t)view->buf % sizeof(double) == 0;
+}
+
 /* Get n floats in a row; false with an error if it is of another kind. */
 static int get_row(PyObject *given, size_t n, int flags, Py_buffer *view)
 {
-    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS) < 0)
+    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
         return 0;
-    if ((size_t)view->len == n * sizeof(double))
+    if (has_doubles(view) && (size_t)view->len == n * sizeof(double))
         return 1;
     PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view->len, n);
     PyBuffer_Release(view);
     return 0;
+}
+
+/* Get contiguous floats from each argument, the last `changed` of them to be changed. */
+static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *views)
+{
+    for (int i = 0; i < count; i++) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+        const int failed = PyObject_GetBuffer(args[i], &views[i],
+                                              flags | (i >= count - changed ? PyBUF_WRITABLE : 0));
+        if (!failed && has_doubles(&views[i]))
+            continue;
+        if (!failed)
+            PyErr_Format(PyExc_ValueError, "argument %d of arrays does not hold floats", i);
+        for (int held = failed ? i : i + 1; held-- > 0;)
+            PyBuffer_Release(&views[held]);
+        return 0;
+    }
+    return 1;
+}
+
+static void release(Py_buffer *views, int count)
+{
+    for (int i = 0; i < count; i++)
+        PyBuffer_Release(&views[i]);
+}
+
+static PyObject *unlike_sizes(void)
+{
+    PyErr_SetString(PyExc_ValueError, "found arrays of unlike sizes");
+    return NULL;
 }
 
 static int copy_row(PyObject *given, size_t n, double *out)
@@ -562,8 +598,19 @@ static int can_learn(const Run *run)
     const double d = w / (1.0 + w * s->leverage);
     const int others = run->views[OTHERS].obj != NULL;
     const int of_own = others && (is->count + w) * (is->frame * is->fade) >= is->enough;
-    return is->largest + w * fmax(fmax(s->hh, s->xx), 1.0) < is->limit &&
+    return s->hh + s->xx < INFINITY && /* which NaN is not, and fmax would not tell */
+           is->largest + w * fmax(fmax(s->hh, s->xx), 1.0) < is->limit &&
            is->trace + s->hh < is->top && of_own == run->of_own && d > 0.0 && d < INFINITY;
+}
+
+/* Whether a sample that was not looked at fits into the sums, whatever its hidden values are. */
+static int surely_fits(const Run *run, const double *x)
+{
+    const Numbers *is = &run->is;
+    const double w = 1.0 / (is->frame * is->fade), xx = dot(0, run->n, x, x);
+    const double most = is->stretch * sqrt(xx) + is->shift;
+    const double load = fmax(fmax(xx, fmin(most * most, is->most_hidden)), 1.0);
+    return is->largest + w * load < is->limit;
 }
 
 /* Whether `next` can be scored now; learns what waits if P is due to be solved afterwards. */
@@ -704,6 +751,10 @@ static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
     } else {
         if (run->state == LEARNT)
             step(run, 0, NULL);
+        if (!surely_fits(run, run->next.x)) {
+            declined++;
+            return none();
+        }
         memcpy(run->last.x, run->next.x, run->n * sizeof(double));
         run->state = UNSEEN_WAITING;
     }
@@ -740,39 +791,28 @@ static PyObject *run_score_row(Run *run, PyObject *const *args, Py_ssize_t count
 PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
 static PyObject *run_rows(Run *run, PyObject *const *args, Py_ssize_t count)
 {
-    Py_buffer X, H, scores;
+    Py_buffer views[3];
     if (!must_have(count, 4))
         return NULL;
     const double limit = as_limit(args[3]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &X, PyBUF_C_CONTIGUOUS) < 0)
+    if (PyErr_Occurred() || !get_floats(args, 3, 1, views))
         return NULL;
-    if (PyObject_GetBuffer(args[1], &H, PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&X);
-        return NULL;
-    }
-    if (PyObject_GetBuffer(args[2], &scores, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&X);
-        PyBuffer_Release(&H);
-        return NULL;
-    }
-    const size_t k = (size_t)scores.len / sizeof(double);
+    const double *X = views[0].buf, *H = views[1].buf;
+    double *scores = views[2].buf;
+    const size_t k = (size_t)views[2].len / sizeof(double);
+    const int ok = (size_t)views[0].len == k * run->n * sizeof(double) &&
+                   (size_t)views[1].len == k * run->N * sizeof(double);
     size_t done = 0;
-    const int ok = (size_t)X.len == k * run->n * sizeof(double) &&
-                   (size_t)H.len == k * run->N * sizeof(double);
     for (; ok && done < k; done++) {
-        memcpy(run->next.x, (double *)X.buf + done * run->n, run->n * sizeof(double));
-        if (!score_next(run, (double *)H.buf + done * run->N))
+        memcpy(run->next.x, X + done * run->n, run->n * sizeof(double));
+        if (!score_next(run, H + done * run->N))
             break;
-        ((double *)scores.buf)[done] = run->last.score;
+        scores[done] = run->last.score;
         if (!learn_last(run, limit))
             break;
     }
-    PyBuffer_Release(&X);
-    PyBuffer_Release(&H);
-    PyBuffer_Release(&scores);
-    if (!ok)
-        PyErr_Format(PyExc_ValueError, "found rows, hidden values and scores of unlike sizes");
-    return ok ? PyLong_FromSize_t(done) : NULL;
+    release(views, 3);
+    return ok ? PyLong_FromSize_t(done) : unlike_sizes();
 }
 
 PyDoc_STRVAR(settle_doc,
@@ -831,10 +871,9 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     if (given == Py_None && (which == TABLE || which == OTHERS))
         return 1;
     Py_buffer *view = &run->views[which];
-    if (PyObject_GetBuffer(given, view, layout | (changes ? PyBUF_WRITABLE : 0)) < 0)
+    if (PyObject_GetBuffer(given, view, layout | PyBUF_FORMAT | (changes ? PyBUF_WRITABLE : 0)) < 0)
         return 0;
-    int ok = (expected == 0 || (size_t)view->len == expected * sizeof(double)) &&
-             (uintptr_t)view->buf % sizeof(double) == 0;
+    int ok = has_doubles(view) && (expected == 0 || (size_t)view->len == expected * sizeof(double));
     if (ok && rows) {
         ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
              view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
@@ -871,7 +910,7 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     Run *run = (Run *)make(type, 0); /* zeroed */
     if (run == NULL)
         return NULL;
-    for (int i = 0; i < NUMBERS; i++)
+    for (int i = 0; i < NUMBERS && !PyErr_Occurred(); i++)
         ((double *)&run->is)[i] = PyFloat_AsDouble(PyTuple_GetItem(numbers, i));
     if (PyErr_Occurred() || !hold(run, B_, arrays[B_], 0) || !hold(run, GAIN, arrays[GAIN], 0))
         goto failed;
@@ -882,8 +921,10 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
         if (i != B_ && i != GAIN && !hold(run, i, arrays[i], sizes[i]))
             goto failed;
     run->table = (size_t)run->views[TABLE].len / sizeof(double);
-    if (run->is.kind >= CLIPPED && run->table == 0) {
-        PyErr_SetString(PyExc_ValueError, "this activation needs a table");
+    const int kind = (int)run->is.kind, has_table = run->table > 0;
+    const int has_period = has_table && (run->table & (run->table - 1)) == 0; /* for its mask */
+    if (kind == CLIPPED ? !has_table : kind == PERIODIC ? !has_period : kind != IDENTITY && kind != RELU) {
+        PyErr_Format(PyExc_ValueError, "activation %d does not fit a table of %zu", kind, run->table);
         goto failed;
     }
     run->of_own = run->is.own_scale != 0.0;
@@ -934,30 +975,7 @@ static PyType_Spec run_spec = {"edgemerge.kernel._kernel.Run", sizeof(Run), 0, P
 PyDoc_STRVAR(tally_doc, "tally(): the samples scored in the kernel so far, and those declined.");
 static PyObject *tally(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("ll", taken, declined);
-}
-
-/* Get contiguous floats from each argument, the last `changed` of them to be changed. */
-static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *views)
-{
-    for (int i = 0; i < count; i++) {
-        const int flags = PyBUF_C_CONTIGUOUS | (i >= count - changed ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(args[i], &views[i], flags) == 0)
-            continue;
-        while (i-- > 0)
-            PyBuffer_Release(&views[i]);
-        return 0;
-    }
-    return 1;
-}
-
-static PyObject *release(Py_buffer *views, int count, int ok, int answer)
-{
-    for (int i = 0; i < count; i++)
-        PyBuffer_Release(&views[i]);
-    if (!ok)
-        PyErr_SetString(PyExc_ValueError, "found arrays of unlike sizes");
-    return ok ? PyBool_FromLong(answer) : NULL;
+    return Py_BuildValue("kk", taken, declined);
 }
 
 PyDoc_STRVAR(grid_rows_doc,
@@ -981,7 +999,8 @@ static PyObject *grid_rows(PyObject *Py_UNUSED(module), PyObject *const *args, P
                  (double *)views[3].buf + i * n);
         Py_END_ALLOW_THREADS
     }
-    return release(views, 4, ok, bad == 0.0);
+    release(views, 4);
+    return ok ? PyBool_FromLong(bad == 0.0) : unlike_sizes();
 }
 
 PyDoc_STRVAR(column_sums_doc, "column_sums(X, C, S): add rows to C, and their squares to S.");
@@ -1001,7 +1020,8 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
             sums_any(k, n, views[0].buf, views[1].buf, views[2].buf);
         Py_END_ALLOW_THREADS
     }
-    return release(views, 3, ok, 1);
+    release(views, 3);
+    return ok ? none() : unlike_sizes();
 }
 
 PyDoc_STRVAR(settle_sums_doc,
@@ -1013,10 +1033,11 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     if (!must_have(count, 3))
         return NULL;
     const double weight = PyFloat_AsDouble(args[0]), quantum = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0)
+    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, flags) < 0)
         return NULL;
     size_t rows = 1, n = (size_t)view.len / 8, wide = n;
-    int ok = view.itemsize == 8 && (uintptr_t)view.buf % sizeof(double) == 0;
+    int ok = has_doubles(&view);
     if (ok && !PyBuffer_IsContiguous(&view, 'A')) { /* rows that start at cache lines */
         ok = view.ndim == 2 && view.strides[1] == 8 && view.strides[0] % 8 == 0 &&
              view.strides[0] >= 8 * view.shape[1];
@@ -1032,7 +1053,8 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
 #endif
             settle_any(rows, n, wide, weight, quantum, view.buf);
     }
-    return release(&view, 1, ok, 1);
+    release(&view, 1);
+    return ok ? none() : unlike_sizes();
 }
 
 PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
