@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Ledger, Projection, Stats
+from edgemerge.core.detector import MAX_DRIFT
 from edgemerge.core.errors import (
     CapacityError,
     MismatchError,
@@ -237,3 +238,20 @@ def test_sums_that_are_large_in_different_places_fit_together():
     assert pump.own == Stats.of(shared, one) + Stats.of(shared, other)
     with pytest.raises(CapacityError, match="share and start again"):
         pump.learn(other)
+
+
+def test_others_weigh_on_the_whole_what_they_count_while_own_samples_fade():
+    X = machine(0.0, 1200, np.random.default_rng(0))
+    pump = Detector(SHARED, forgetting=0.999)
+    pump.learn(X[:300])
+    pump.adopt(Stats.of(SHARED, X[300:500]))
+    weights, solved = [], []
+    for x in X[500:]:
+        pump.learn_and_score(x)
+        solved.append(pump.known.cache())
+        weights.append(pump.known.frame)  # that of others, as of all that weighs 1 in the sums
+        assert pump.count == pytest.approx(pump.own_count + 200.0)
+    assert max(weights) <= 1.0 + MAX_DRIFT
+    assert min(weights) > (1.0 - MAX_DRIFT) * 0.999**2
+    assert np.mean(weights) == pytest.approx(1.0, abs=0.02)
+    assert len(set(map(id, solved))) < 7

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Detector, Monitor, Projection, Stats, kernel
+from edgemerge.core.detector import Seen
 from edgemerge.core.errors import CapacityError, SampleError
 from edgemerge.core.projection import ACTIVATIONS
 from edgemerge.core.readout import Ceiling
@@ -297,6 +298,25 @@ def test_full_sums_are_refused_where_numpy_refuses_them():
     assert found[0][0] > 200
 
 
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_what_does_not_fit_is_refused_when_it_is_learnt_not_later(activation):
+    projection = Projection(n_inputs=2, n_hidden=3, grid_bits=16, activation=activation)
+    seen = Stats.of(projection, np.random.default_rng(0).uniform(-1, 1, (50, 2)))
+    x, far, learnt = np.array([0.5, 0.5]), np.array([100.0, 100.0]), []
+    for compiled in (True, False):
+        use(compiled=compiled)
+        full = Detector.resume(seen * 40_000.0)
+        while True:
+            full.score(x)
+            try:
+                full.learn(far)
+            except CapacityError:
+                break
+        assert full.score(x) > 0.0
+        learnt.append((full.learnt, full.own))
+    assert learnt[0] == learnt[1]
+
+
 def test_a_limit_that_changes_holds_for_the_next_sample():
     projection, X = machine()
     detector = running(X, projection)
@@ -341,6 +361,15 @@ def arguments(monkeypatch):
     return list(found[0])
 
 
+def unaligned(array):
+    """Return a copy that does not start at a multiple of eight bytes."""
+    memory = np.empty(array.nbytes + 8, dtype=np.uint8)
+    start = 1 + -memory.ctypes.data % 8
+    copy = memory[start : start + array.nbytes].view(np.float64).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
 WRONG = {
     "A by columns": (0, np.asfortranarray),
     "b of other size": (1, lambda b: b[:-1]),
@@ -348,7 +377,14 @@ WRONG = {
     "U by rows": (5, np.ascontiguousarray),
     "V transposed": (6, lambda V: np.ascontiguousarray(V.T)),
     "V by columns": (6, np.asfortranarray),
+    "b of whole numbers": (1, lambda b: b.astype(np.int64)),
+    "gain of singles": (3, lambda gain: np.repeat(gain, 2).astype(np.float32)),
+    "V of whole numbers": (6, lambda V: V.astype(np.int64)),
     "C that cannot change": (7, lambda C: np.frombuffer(C.tobytes())),
+    "S between addresses": (8, unaligned),
+    "P by rows": (9, np.ascontiguousarray),
+    "unknown activation": (11, lambda numbers: (4.0, *numbers[1:])),
+    "a table of no period": (11, lambda numbers: (3.0, *numbers[1:])),
     "no P": (9, lambda _: None),
     "others transposed": (10, lambda V: np.ascontiguousarray(V.T)),
     "few numbers": (11, lambda numbers: numbers[1:]),
@@ -380,6 +416,58 @@ def test_a_run_gives_its_arrays_back(monkeypatch):
         run.score_row(np.zeros(30))
     del run
     assert [sys.getrefcount(each) for each in given] == before
+
+
+def test_arrays_of_other_numbers_are_refused_and_released(monkeypatch):
+    run, rows, scores = kernel.MODULE.Run(*arguments(monkeypatch)), np.zeros((4, 30)), np.zeros(4)
+    whole, singles = np.zeros(30, dtype=np.int64), np.zeros((4, 60), dtype=np.float32)
+    calls = [
+        lambda: run.learn_row(whole, None),
+        lambda: run.look(np.zeros(30), whole, np.zeros(12)),
+        lambda: run.score_row(np.zeros(30), np.zeros(24, dtype=np.float32)),
+        lambda: run.learn_rows(singles, np.zeros((4, 12)), scores, None),
+        lambda: run.learn_rows(rows, np.zeros((4, 12)), unaligned(scores), None),
+        lambda: run.learn_rows(rows, np.zeros((3, 12)), scores, None),
+        lambda: run.learn_rows(rows[:, ::2], np.zeros((4, 12)), scores, None),
+        lambda: kernel.MODULE.column_sums(singles, np.zeros(30), np.zeros(30)),
+        lambda: kernel.MODULE.column_sums(rows, np.zeros(30), np.zeros(29)),
+        lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(30), np.ones(30), singles, rows),
+        lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(29), np.ones(30), rows, rows.copy()),
+        lambda: kernel.MODULE.settle_sums(1.0, 1.0, whole),
+        lambda: kernel.MODULE.settle_sums(1.0, 1.0, unaligned(scores)),
+    ]
+    before = [sys.getrefcount(each) for each in (rows, scores, whole, singles)]
+    for call in calls:
+        with pytest.raises((ValueError, BufferError)):
+            call()
+    assert [sys.getrefcount(each) for each in (rows, scores, whole, singles)] == before
+    assert not rows.any()
+
+
+@pytest.mark.parametrize("kind", [unaligned, np.asfortranarray, lambda X: X[::-1].copy()[::-1]])
+def test_rows_in_any_memory_have_the_sums_of_an_array(kind):
+    projection, X = machine()
+    assert Stats.of(projection, kind(X)) == Stats.of(projection, X)
+    rows = projection.to_rows(X)
+    assert Stats.of_rows(projection, kind(rows)) == Stats.of_rows(projection, rows)
+
+
+@pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
+@pytest.mark.parametrize("bad", [np.nan, inf, -inf, 1e300, -1e300])
+def test_rows_that_are_no_readings_are_not_learnt(activation, bad):
+    projection, X = machine(activation=activation)
+    detector = running(X, projection)
+    row = projection.to_one(X[300])
+    row[3] = bad
+    run = detector._run
+    score = run.score_row(row, projection.project(projection.to_one(X[300])))
+    assert not score < 1e6
+    assert run.learn_row(row, None) is None
+    hidden = projection.project(projection.to_one(X[300]))
+    for learn in (detector.learn, lambda seen: detector.learn_rows(seen.row[None])):
+        with np.errstate(all="ignore"), pytest.raises(CapacityError):
+            learn(Seen(projection, row, hidden, 1.0))
+    assert detector.own == Stats.of(projection, X[:201])
 
 
 @pytest.mark.parametrize("activation", tuple(ACTIVATIONS))

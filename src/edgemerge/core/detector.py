@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isnan, log, nan
 from typing import Any, NamedTuple, Protocol, Self, cast, overload
 
@@ -48,6 +49,7 @@ from edgemerge.core.stats import (
     Stats,
     Sums,
     largest_by_name,
+    largest_of,
     must_fit,
     sum_up,
 )
@@ -56,6 +58,8 @@ Array = NDArray[np.float64]
 
 OWN_SCALE = np.ones(1)  # ends the vector of `progress` if own samples set the scale
 MAX_STEPS = 256  # samples after which P is solved afresh from the sums
+LEAST_FRAME = 0.5  # in a frame the ridge fades too
+MAX_DRIFT = 0.15  # how far the weight of others may be from 1 in a frame
 READY_SAMPLES_PER_HIDDEN = 1.3  # samples per hidden value from which a readout can be trusted
 
 
@@ -90,6 +94,11 @@ class Model:
         self._cache: Cache | None = None
         self._trace = 0.0
 
+    @cached_property
+    def room(self) -> Capacity:
+        """What samples add to the largest sum at most."""
+        return Capacity(self.projection)
+
     @property
     def others_count(self) -> float:
         """The number of samples that others have seen."""
@@ -98,7 +107,7 @@ class Model:
     @property
     def count(self) -> float:
         """The number of samples known, own and others', as they weigh now."""
-        return (self.own.count + self.others_count) * self.frame
+        return self.own.count * self.frame + self.others_count
 
     @property
     def on_own_scale(self) -> bool:
@@ -115,15 +124,20 @@ class Model:
         return count >= self.enough
 
     @property
-    def refresh_interval(self) -> int:
-        """The samples after which P is solved afresh."""
-        least = 0.9 if self.others else 0.5  # in a frame others and the ridge fade too
-        return MAX_STEPS if self.fade == 1.0 else min(MAX_STEPS, max(1, int(log(least, self.fade))))
+    def steps_left(self) -> int:
+        """The samples that can be learnt until P is solved afresh; at least one after it was."""
+        taken = 0 if self._cache is None else self._cache.steps
+        if self.fade == 1.0:
+            return MAX_STEPS - taken
+        least = 1.0 - MAX_DRIFT if self.others else LEAST_FRAME
+        # what is a whole number may be a little less after many products
+        left = int(log(least / self.frame, self.fade) + 1e-9)
+        return min(MAX_STEPS - taken, max(left, 1 - taken))
 
     @property
     def is_due(self) -> bool:
         """Whether P is solved afresh before the next score."""
-        return self._cache is not None and self._cache.steps >= self.refresh_interval
+        return self._cache is not None and self.steps_left < 1
 
     @property
     def is_solved(self) -> bool:
@@ -142,8 +156,12 @@ class Model:
     def rest(self) -> None:
         """Bring own sums into the frame in which they are shared, on the grid."""
         if self.frame != 1.0:
-            self.own.settle(self.frame)
-            self.frame, self._cache = 1.0, None
+            self._begin_frame(1.0)
+
+    def _begin_frame(self, frame: float) -> None:
+        """Bring own sums into a frame, on the grid."""
+        self.own.settle(self.frame / frame)
+        self.frame, self._cache = frame, None
 
     def snapshot(self, rows: Sequence[Array]) -> Stats:
         """Return own sums as `rest` would leave them, with rows to be learnt; change nothing."""
@@ -201,17 +219,20 @@ class Model:
 
     def cache(self) -> Cache:
         """Return P, solved or followed up to the last sample."""
-        cache = self._cache
-        if cache is None or cache.steps >= self.refresh_interval:
-            cache = self._cache = self._solved(cache)
-        return cache
+        if self._cache is None or self.is_due:
+            self._cache = self._solved(self._cache)
+        return self._cache
 
     def _solved(self, old: Cache | None) -> Cache:
-        self.rest()
+        if old is not None and self.fade != 1.0 and self.others:
+            # others weigh more first and less later, so that on the whole they do not fade
+            self._begin_frame(1.0 + MAX_DRIFT)
+        else:
+            self.rest()
         U = self.own.U  # its lower triangle, which is all that a factor needs
         if self.others:
             U = U + self.others.U.T
-        self._trace = float(np.trace(self.own.U if self.on_own_scale else U))
+        self._trace = float((self.own.U if self.on_own_scale else U).trace()) * self.frame
         new = Cache(U, self.ridge(0.0))
         if old is not None and self.fade == 1.0 and old.ridge == new.ridge:
             new.fit = old.fit  # still exact, and expensive to compute
@@ -291,7 +312,7 @@ class Model:
         if kernel.Run is None:
             return None
         fit, cache, own, layer = self.fit(), self.cache(), self.own, self.projection.compiled
-        P, left = cache.full_P, self.refresh_interval - cache.steps
+        P, left = cache.P, self.steps_left
         if not all(each.flags.writeable for each in (own.U, own.V, own.C, own.S, P)):
             return None  # loaded from a file that is mapped into memory: they can be read only
         numbers = (
@@ -299,7 +320,7 @@ class Model:
             *(self.fade, self.frame, own.count, *own.room, self.others_count),
             *(self._trace, self._largest_trace(cache.ridge), cache.ridge, cache.trace),
             *(*fit.numbers, float(isinstance(fit, OwnFit)), self.enough, float(left)),
-            *(self.floor, self.projection.rule.loss_share, *self.ceiling),
+            *(self.floor, self.projection.rule.loss_share, *self.ceiling, *self.room.bounds),
         )
         others_V = None if self.others is None else self._padded(self.others).V
         return kernel.Run(*layer[:-1], own.U, own.V, own.C, own.S, P, others_V, numbers)
@@ -391,7 +412,7 @@ def learn_rows(known: Model, X: Array, H: Array | None = None) -> None:
 def _add_in_place(known: Model, X: Array, H: Array | None) -> bool:
     """Add a few rows in place; return False if they might not fit."""
     H = known.projection.project(X) if H is None else H
-    fits = known.own.fits(max(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
+    fits = known.own.fits(largest_of(float(np.vdot(H, H)), float(np.vdot(X, X)), float(len(X))))
     if fits:
         known.own.add_rows(H, X)
     return fits
@@ -418,7 +439,7 @@ class SampleBuffer:
     def __init__(self, known: Model) -> None:
         """Buffer samples for a model."""
         self._known = known
-        self._room = Capacity(known.projection)
+        self._room = known.room
         self._rows: list[Array] = []
         self._load = 0.0  # at least what they add to the largest sum
 
@@ -476,7 +497,8 @@ def learn_and_score_block(
 
     Takes rows up to the first that is rejected, or to where P has to be solved afresh.
     """
-    X = X[: max(1, min(BLOCK_ROWS, known.refresh_interval - known.cache().steps))]
+    known.cache()  # solves if it is due
+    X = X[: min(BLOCK_ROWS, known.steps_left)]
     H = known.projection.project(X)
     HP = known.cache().gains(H)
     weights = known.fade ** -np.arange(1.0, len(X) + 1) / known.frame  # M8
@@ -490,8 +512,9 @@ def learn_and_score_block(
     levels = _levels(known, seen, fits)
     losses = np.einsum("ij,ij->i", seen.errors, seen.errors) / X.shape[1]
     scores = levels.score(losses, seen.leverage * weights * known.fade)
-    counts = _cumulative(known.own.count + known.others_count, weights)[:-1]
-    odd = (scores > reject_above) & (counts / weights >= ready * known.fade)
+    frames = 1.0 / (weights * known.fade)  # before each row
+    counts = _cumulative(known.own.count, weights)[:-1] * frames + known.others_count
+    odd = (scores > reject_above) & (counts >= ready)
     end = _rows_until_new_scale(known, H, weights)
     k = _first_true(odd[:end])
     if k:
@@ -827,6 +850,16 @@ class Detector:
         run = self._start()
         return None if run is None else getattr(run, method)(*args)
 
+    def _ask(self, method: str, X: Samples, *args: Any) -> Any:
+        """Let the kernel do what its run declined, or what came without one; None if it cannot."""
+        at_work = self._run is not None
+        run = self._start()
+        if run is None:
+            return None
+        x = self.projection.to_array(X)
+        found = None if at_work and x is X else getattr(run, method)(x, *args)
+        return self._again(method, x, *args) if found is None else found
+
     @property
     def _limit(self) -> float | None:
         """Above it samples are not learnt; None means that all are."""
@@ -914,14 +947,12 @@ class Detector:
         Raises:
             SampleError: The sample has another size, or is not finite.
         """
-        run = self._run or self._start()
-        if run is not None:
-            x = self.projection.to_array(x)
-            row, h = np.empty(self.projection.n_inputs), np.empty(self.projection.n_hidden)
-            score = run.look(x, row, h)
-            score = self._again("look", x, row, h) if score is None else score
-            if score is not None:
-                return Seen(self.projection, row, h, score, NORMAL)
+        run, shared = self._run, self.projection
+        row, h = np.empty(shared.n_inputs), np.empty(shared.n_hidden)
+        score = None if run is None else run.look(x, row, h)
+        score = self._ask("look", x, row, h) if score is None else score
+        if score is not None:
+            return Seen(shared, row, h, score, NORMAL)
         row = self.projection.to_one(x)
         self._waiting.clear()
         return self._look(row, self.projection.project(row))
@@ -936,17 +967,15 @@ class Detector:
             SampleError: A sample has another size, or is not finite; nothing is learnt.
             CapacityError: The sums could not hold the samples exactly; nothing is learnt.
         """
-        run = self._run
         if isinstance(X, Seen):
             self._learn_seen(X)
-        elif (
-            run is not None
-            and self.reject_above is None
-            and run.learn(X := self.projection.to_array(X))
-        ):
             return
-        elif self._limit is not None:
-            self.learn_and_score(X)
+        run, limit = self._run, self._limit
+        if limit is not None:
+            if run is None or run.learn_and_score(X, limit) is None:
+                self._learn_and_score(X)
+        elif run is not None and (run.learn(X) or run.learn(self.projection.to_array(X))):
+            return
         elif (rows := self.projection.to_grid(X)).ndim == 1:
             self._waiting.push(rows)
         else:
@@ -972,12 +1001,11 @@ class Detector:
         Returns:
             A float for one sample, (k,) for rows.
         """
-        run = self._run or self._start()
-        X = X if run is None else self.projection.to_array(X)
-        found = None if run is None else run.score(X)
-        found = self._again("score", X) if found is None else found
+        run = self._run
+        found: float | None = None if run is None else run.score(X)
+        found = self._ask("score", X) if found is None else found
         if found is not None:
-            return cast(float, found)
+            return found
         rows = self.projection.to_grid(X)
         if rows.ndim == 1:
             self._waiting.clear()
@@ -1020,12 +1048,15 @@ class Detector:
         Returns:
             A float for one sample, (k,) for rows.
         """
-        run = self._run or self._start()
-        X = X if run is None else self.projection.to_array(X)
-        found = None if run is None else run.learn_and_score(X, self._limit)
-        found = self._again("learn_and_score", X, self._limit) if found is None else found
+        run, limit = self._run, self._limit
+        found: float | None = None if run is None else run.learn_and_score(X, limit)
+        return self._learn_and_score(X) if found is None else found
+
+    def _learn_and_score(self, X: Samples) -> float | Array:
+        """Do what the kernel declined at first."""
+        found: float | None = self._ask("learn_and_score", X, self._limit)
         if found is not None:
-            return cast(float, found)
+            return found
         rows = self.projection.to_grid(X)
         self._waiting.clear()
         if rows.ndim == 1 and self.known.count:

@@ -221,7 +221,7 @@ class Grid:
     def _round(self, values: Array) -> Array:
         rows, some = values.reshape(-1, self.n), max(1, ROUNDING_CHUNK // self.n)
         steps = np.empty(rows.shape)
-        fast = kernel.Run is not None and rows.flags.c_contiguous
+        fast = kernel.Run is not None and rows.flags.c_contiguous and rows.flags.aligned
         if fast and kernel.MODULE.grid_rows(self.far, self.step, *self.for_each, rows, steps):
             return steps.reshape(values.shape)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, log2
+from math import ceil, inf, isfinite, log2
 from typing import Any, NamedTuple, Self
 from warnings import warn
 
@@ -152,11 +152,13 @@ class Readout:
 
 
 def ridge_cholesky(U: Array, ridge: float) -> tuple[Array, float]:
-    """Return L, lower triangular, with LLᵀ = U + ρI, and the ρ that it took."""
-    K = np.array(U, order="F")
-    K.flat[:: len(K) + 1] += ridge
-    L, failed = lapack.dpotrf(K, lower=1, clean=1, overwrite_a=1)
-    if not failed and ridge > 0.0 and np.isfinite(L).all():
+    """Return L with LLᵀ = U + ρI, in a lower triangle, and the ρ that it took."""
+    K = aligned_empty(*U.shape).T
+    K[:] = U
+    K.T.reshape(-1)[:: len(K) + 1] += ridge
+    L, failed = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
+    # a pivot sums up its row, so that what is not finite shows in one
+    if not failed and ridge > 0.0 and isfinite(L.trace()):
         return L, ridge
     R, ridge = inverse_factor(U, ridge)  # raises the ridge, or an error
     return lapack.dtrtri(R, lower=1)[0], ridge
@@ -222,8 +224,6 @@ def lower_weights(N: int) -> Array:
 class Cache:
     """P and its trace, and the fit of B once it was computed from V and S."""
 
-    _symmetric = False  # whether both triangles of P are up to date
-
     def __init__(self, U: Array, ridge: float) -> None:
         """Factor the lower triangle of U + ρI; P is computed when it is first needed."""
         self._L, self.ridge = ridge_cholesky(U, ridge)
@@ -246,16 +246,6 @@ class Cache:
     def P(self) -> Array:
         """P, whose lower triangle is in use, in Fortran's order: BLAS changes it in place."""
         return self._solved() if self._P is None else self._P
-
-    @property
-    def full_P(self) -> Array:
-        """P with both triangles; what changes it must change both."""
-        P = self.P
-        if not self._symmetric:
-            lower = np.tril(P)
-            P[:] = lower + np.tril(lower, -1).T
-            self._symmetric = True
-        return P
 
     @property
     def trace(self) -> float:
@@ -293,7 +283,6 @@ class Cache:
         """Follow one sample without any inverse; `squares` is ‖Ph‖²."""
         blas.dsyr(-d, Ph, lower=1, a=self.P, overwrite_a=1)  # M4; one triangle stays symmetric
         self._trace -= d * squares
-        self._symmetric = False
         self.steps += 1
 
     def follow(self, trace: float, first: float, second: float, steps: int) -> None:
@@ -319,12 +308,9 @@ class Cache:
         self.steps += W.shape[1]
 
     def _solved(self) -> Array:
-        R, _ = lapack.dtrtri(self._L, lower=1)
-        P = aligned_empty(*R.shape)
-        np.matmul(R.T, R, out=P)
-        self._P, self._trace, self._L = P.T, float(np.vdot(R, R)), R[:0]
-        self._symmetric = True
-        return self._P
+        P, _ = lapack.dpotri(self._L, lower=1, overwrite_c=1)
+        self._P, self._trace, self._L = P, float(P.trace()), P[:0]
+        return np.asarray(P)
 
 
 MIN_SPARE = 1e-6  # keeps f and 1 − f/c above 0 where all hidden values are 0, or pinned down

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -56,9 +56,15 @@ def must_fit(largest: float, quantum: float) -> None:
         )
 
 
+def largest_of(*sums: float) -> float:
+    """Return the largest, or infinity if one is not a number, which `max` may overlook."""
+    return max(sums) if sum(sums) < inf else inf
+
+
 def _column_sums(wT: Array, T: Array) -> tuple[Array, Array]:
     """Return the sum of weighted rows, and of their squares, which are weighted once, (m,) each."""
-    if kernel.Run is None or wT is not T or not T.flags.c_contiguous:
+    fits_kernel = T.flags.c_contiguous and T.flags.aligned and T.dtype == np.float64
+    if kernel.Run is None or wT is not T or not fits_kernel:
         return np.asarray(wT.sum(0)), np.einsum("ij,ij->j", wT, T)
     C, S = np.zeros(T.shape[1]), np.zeros(T.shape[1])
     kernel.MODULE.column_sums(T, C, S)
@@ -82,7 +88,7 @@ class Sums:
 
     def add(self, h: Array, t: Array, weight: float, squares: float) -> None:
         """Add one sample, (N,) and (m,), in place; `squares` is ‖h‖²."""
-        self._make_room(weight * max(squares, float(t.dot(t)), 1.0))
+        self._make_room(weight * largest_of(squares, float(t.dot(t)), 1.0))
         if weight == 1.0 and self.V.flags.c_contiguous:
             blas.dsyr(1.0, h, lower=1, a=self.U, overwrite_a=1)  # M2
             blas.dger(1.0, t, h, a=self.V.T, overwrite_a=1)
@@ -100,7 +106,9 @@ class Sums:
         wH, wT = (H, T) if weights is None else (H * weights[:, None], T * weights[:, None])
         C, S = _column_sums(wT, T)
         count = float(len(T) if weights is None else weights.sum())
-        self._make_room(max(float(np.einsum("ij,ij->j", wH, H).max()), float(S.max()), count))
+        self._make_room(
+            largest_of(float(np.einsum("ij,ij->j", wH, H).max()), float(S.max()), count)
+        )
         self.U += wH.T @ H  # M2
         if self.V.flags.c_contiguous:  # V += wHᵀT in place
             blas.dgemm(1.0, T.T, wH.T, 1.0, self.V.T, trans_b=1, overwrite_c=1)
@@ -495,6 +503,11 @@ class Capacity:
         self._stretch = float(np.linalg.norm(projection.A))
         self._shift = float(np.linalg.norm(projection.b)) + step * sqrt(N)
         self._most = N * projection.rule.largest**2
+
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """The numbers of `load`: |h| ≤ first·|x| + second, and |h|² ≤ third."""
+        return self._stretch, self._shift, self._most
 
     def load(self, x: Array) -> float:
         """Return a bound of what one sample (n,) adds."""

@@ -3,10 +3,10 @@
  * A (n, N), b (N,), U, P (N, N), V and others (N, n), C, S (n,); x (n,), h (N,). Names and equations
  * are those of core/detector.py, core/readout.py and docs/maths.md; Python decides, this file counts.
  *
- * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs the sum of
- * e_j (qV)_j, and V += h'x needs no e. So gV of the new sample, qV of the one before and the update
- * share one read and one write of V. A learnt sample is therefore kept until the next one comes, or
- * until Python asks for the sums (`settle`).
+ * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs q(Ve), and V += h'x
+ * needs no e. So gV of the new sample, Ve of the one before and the update share one read and one write
+ * of V; P gives q, its own update and g in the same way. A learnt sample is therefore kept until the
+ * next one comes, or until Python asks for the sums (`settle`).
  *
  * Sums are exact without forgetting; with it they round, and so does the map from readings to the
  * grid. Where bits matter nothing is fused, hence -ffp-contract=off, and FMA() where only scores
@@ -65,123 +65,137 @@ INLINE double dot(int fused, size_t n, const double *restrict a, const double *r
     return sum;
 }
 
-/* y += aM, four rows at a time; rows of M are `wide` apart. */
-INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict a,
-                     const double *restrict M, double *restrict y)
-{
-    size_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
-        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
-        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
-#pragma omp simd
-        for (size_t j = 0; j < n; j++)
-            y[j] = FMA(a3, m3[j], FMA(a2, m2[j], FMA(a1, m1[j], FMA(a0, m0[j], y[j]))));
-    }
-    for (; i < rows; i++) {
-        const double *restrict m0 = M + i * wide;
-        const double a0 = a[i];
-#pragma omp simd
-        for (size_t j = 0; j < n; j++)
-            y[j] = FMA(a0, m0[j], y[j]);
-    }
-}
+/* How `pass` adds: not at all, rounding the product first as NumPy does, or by a fused operation,
+ * which has the same bits where the sum is exact. */
+enum { NOT_ADDED, ROUNDED, FUSED };
 
-/* y += aM and z += bM. */
-INLINE void add_rows_twice(int fused, size_t rows, size_t n, size_t wide,
-                           const double *restrict a, const double *restrict b,
-                           const double *restrict M, double *restrict y, double *restrict z)
+/* One read of M, four rows at a time; rows are `wide` apart. Three things, each if asked for: v = Me,
+ * then M += a'x, then y += gM. */
+INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t n, size_t wide,
+                 const double *restrict e, double *restrict v, const double *restrict a,
+                 const double *restrict x, const double *restrict g, double *restrict y,
+                 double *restrict M)
 {
+    const int fma_adds = fused && add == FUSED;
     size_t i = 0;
     for (; i + 4 <= rows; i += 4) {
-        const double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
-        const double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
-        const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
-        const double b0 = b[i], b1 = b[i + 1], b2 = b[i + 2], b3 = b[i + 3];
-#pragma omp simd
+        double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
+        double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+        const double a0 = add ? a[i] : 0, a1 = add ? a[i + 1] : 0;
+        const double a2 = add ? a[i + 2] : 0, a3 = add ? a[i + 3] : 0;
+        const double g0 = after ? g[i] : 0, g1 = after ? g[i + 1] : 0;
+        const double g2 = after ? g[i + 2] : 0, g3 = after ? g[i + 3] : 0;
+        double v0 = 0.0, v1 = 0.0, v2 = 0.0, v3 = 0.0;
+#pragma omp simd reduction(+ : v0, v1, v2, v3)
         for (size_t j = 0; j < n; j++) {
-            const double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
-            y[j] = FMA(a3, s3, FMA(a2, s2, FMA(a1, s1, FMA(a0, s0, y[j]))));
-            z[j] = FMA(b3, s3, FMA(b2, s2, FMA(b1, s1, FMA(b0, s0, z[j]))));
-        }
-    }
-    add_rows(fused, rows - i, n, wide, a + i, M + i * wide, y);
-    add_rows(fused, rows - i, n, wide, b + i, M + i * wide, z);
-}
-
-/* c += qV, then V += wh'x, then y += gV, each if asked for. */
-INLINE void pass(int fused, int across, int learn, int score, size_t rows, size_t n, size_t wide,
-                 const double *restrict q,
-                 const double *restrict wh, const double *restrict x, double *restrict c,
-                 const double *restrict g, double *restrict y, double *restrict V)
-{
-    size_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        double *restrict v0 = V + i * wide, *restrict v1 = v0 + wide;
-        double *restrict v2 = v1 + wide, *restrict v3 = v2 + wide;
-        const double q0 = across ? q[i] : 0, q1 = across ? q[i + 1] : 0;
-        const double q2 = across ? q[i + 2] : 0, q3 = across ? q[i + 3] : 0;
-        const double h0 = learn ? wh[i] : 0, h1 = learn ? wh[i + 1] : 0;
-        const double h2 = learn ? wh[i + 2] : 0, h3 = learn ? wh[i + 3] : 0;
-        const double g0 = score ? g[i] : 0, g1 = score ? g[i + 1] : 0;
-        const double g2 = score ? g[i + 2] : 0, g3 = score ? g[i + 3] : 0;
-#pragma omp simd
-        for (size_t j = 0; j < n; j++) {
-            double s0 = v0[j], s1 = v1[j], s2 = v2[j], s3 = v3[j];
-            if (learn) {
-                const double t = x[j];
-                if (across)
-                    c[j] = FMA(q3, s3, FMA(q2, s2, FMA(q1, s1, FMA(q0, s0, c[j]))));
-                v0[j] = s0 = s0 + h0 * t;
-                v1[j] = s1 = s1 + h1 * t;
-                v2[j] = s2 = s2 + h2 * t;
-                v3[j] = s3 = s3 + h3 * t;
+            double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
+            if (before) {
+                const double t = e[j];
+                v0 = FMA(s0, t, v0);
+                v1 = FMA(s1, t, v1);
+                v2 = FMA(s2, t, v2);
+                v3 = FMA(s3, t, v3);
             }
-            if (score)
+            if (add) {
+                const double t = x[j];
+                m0[j] = s0 = fma_adds ? fma(a0, t, s0) : s0 + a0 * t;
+                m1[j] = s1 = fma_adds ? fma(a1, t, s1) : s1 + a1 * t;
+                m2[j] = s2 = fma_adds ? fma(a2, t, s2) : s2 + a2 * t;
+                m3[j] = s3 = fma_adds ? fma(a3, t, s3) : s3 + a3 * t;
+            }
+            if (after)
                 y[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, y[j]))));
         }
+        if (before) {
+            v[i] = v0;
+            v[i + 1] = v1;
+            v[i + 2] = v2;
+            v[i + 3] = v3;
+        }
     }
     for (; i < rows; i++) {
-        double *restrict v0 = V + i * wide;
-        const double q0 = across ? q[i] : 0, h0 = learn ? wh[i] : 0, g0 = score ? g[i] : 0;
-#pragma omp simd
+        double *restrict m0 = M + i * wide;
+        const double a0 = add ? a[i] : 0, g0 = after ? g[i] : 0;
+        double v0 = 0.0;
+#pragma omp simd reduction(+ : v0)
         for (size_t j = 0; j < n; j++) {
-            double s0 = v0[j];
-            if (learn) {
-                if (across)
-                    c[j] = FMA(q0, s0, c[j]);
-                v0[j] = s0 = s0 + h0 * x[j];
-            }
-            if (score)
+            double s0 = m0[j];
+            if (before)
+                v0 = FMA(s0, e[j], v0);
+            if (add)
+                m0[j] = s0 = fma_adds ? fma(a0, x[j], s0) : s0 + a0 * x[j];
+            if (after)
                 y[j] = FMA(g0, s0, y[j]);
         }
+        if (before)
+            v[i] = v0;
     }
 }
 
-/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses. */
-INLINE void update_square(int fused, int times, size_t N, const double *restrict g,
+/* y += gM. */
+INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict g,
+                     const double *M, double *restrict y)
+{
+    pass(fused, 0, NOT_ADDED, 1, rows, n, wide, NULL, NULL, NULL, NULL, g, y, (double *)M);
+}
+
+/* The same as `update_square` for the first `rows` rows and columns alone. */
+INLINE void update_corner(size_t rows, int times, size_t N, const double *restrict g,
                           const double *restrict wh, const double *restrict h, double *restrict U,
                           double *restrict u)
 {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = i; j < rows; j++) {
+            const double old = U[i * N + j];
+            if (times)
+                u[i] += old * g[j];
+            if (times && i != j)
+                u[j] += old * g[i];
+            U[i * N + j] = old + wh[i] * h[j];
+        }
+}
+
+/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses, four rows at a time. */
+INLINE void update_square(int fused, int add, int times, size_t N, const double *restrict g,
+                          const double *restrict wh, const double *restrict h, double *restrict U,
+                          double *restrict u)
+{
+    const int fma_adds = fused && add == FUSED;
     if (times)
         memset(u, 0, N * sizeof *u);
-    for (size_t i = 0; i < N; i++) {
-        double *restrict row = U + i * N;
-        const double a = times ? g[i] : 0, w = wh[i];
-        double sum = times ? row[i] * a : 0;
-        row[i] = row[i] + w * h[i];
-#pragma omp simd reduction(+ : sum)
-        for (size_t j = i + 1; j < N; j++) {
-            const double old = row[j];
+    size_t i = 0;
+    for (; i + 4 <= N; i += 4) {
+        double *restrict r0 = U + i * N, *restrict r1 = r0 + N;
+        double *restrict r2 = r1 + N, *restrict r3 = r2 + N;
+        const double w0 = wh[i], w1 = wh[i + 1], w2 = wh[i + 2], w3 = wh[i + 3];
+        const double g0 = times ? g[i] : 0, g1 = times ? g[i + 1] : 0;
+        const double g2 = times ? g[i + 2] : 0, g3 = times ? g[i + 3] : 0;
+        double u0 = 0.0, u1 = 0.0, u2 = 0.0, u3 = 0.0;
+        update_corner(4, times, N, g + i, wh + i, h + i, r0 + i, u + i);
+#pragma omp simd reduction(+ : u0, u1, u2, u3)
+        for (size_t j = i + 4; j < N; j++) {
+            const double s0 = r0[j], s1 = r1[j], s2 = r2[j], s3 = r3[j], t = h[j];
             if (times) {
-                sum = FMA(old, g[j], sum);
-                u[j] = FMA(a, old, u[j]);
+                const double b = g[j];
+                u0 = FMA(s0, b, u0);
+                u1 = FMA(s1, b, u1);
+                u2 = FMA(s2, b, u2);
+                u3 = FMA(s3, b, u3);
+                u[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, u[j]))));
             }
-            row[j] = old + w * h[j];
+            r0[j] = fma_adds ? fma(w0, t, s0) : s0 + w0 * t;
+            r1[j] = fma_adds ? fma(w1, t, s1) : s1 + w1 * t;
+            r2[j] = fma_adds ? fma(w2, t, s2) : s2 + w2 * t;
+            r3[j] = fma_adds ? fma(w3, t, s3) : s3 + w3 * t;
         }
-        if (times)
-            u[i] += sum;
+        if (times) {
+            u[i] += u0;
+            u[i + 1] += u1;
+            u[i + 2] += u2;
+            u[i + 3] += u3;
+        }
     }
+    update_corner(N - i, times, N, g + i, wh + i, h + i, U + i * N + i, u + i);
 }
 
 /* ---- one run: the arrays of a model, its numbers, the last sample ---- */
@@ -194,12 +208,13 @@ enum { NOTHING, SEEN, UNSEEN_WAITING, WAITING, LEARNT };
 
 typedef struct {
     double *x, *h, *g, *e;
-    double leverage, squares, lean, hh, xx, score; /* lean is e(gV) with V of own samples */
+    double leverage, squares, hh, xx, score;
 } Sample;
 
 typedef struct {
     double kind, scale, far, fade, frame, count, largest, limit, others, trace, top, ridge, P_trace;
     double fit, fit2, own_scale, enough, steps_left, floor, share, most_loss, most_leverage;
+    double stretch, shift, most_hidden; /* |h| <= stretch |x| + shift, and |h|^2 <= most_hidden */
 } Numbers;
 
 enum { NUMBERS = sizeof(Numbers) / sizeof(double) };
@@ -212,10 +227,10 @@ typedef struct {
     long learnt, rejected;
     int state, of_own, ended;
     Sample last, next;
-    double *q, *u, *wh, *root, *minus, *c, *own, *work, *memory;
+    double *q, *u, *wh, *root, *minus, *Ve, *othersVe, *work, *memory;
 } Run;
 
-static long taken, declined; /* for tests: a kernel that always declines would go unseen */
+static unsigned long taken, declined; /* for tests: a kernel that always declines would go unseen */
 static int with_avx2;
 
 static const double *in(const Run *run, int which) { return run->views[which].buf; }
@@ -233,13 +248,11 @@ INLINE void project(int fused, Run *run, const double *restrict x, double *restr
     if (kind == CLIPPED || kind == PERIODIC) {
         const double *restrict table = in(run, TABLE);
         const int64_t end = (int64_t)run->table - 1;
-        for (size_t i = 0; i < N; i++) {
-            int64_t at = (int64_t)h[i];
+        for (size_t i = 0; i < N; i++) { /* rows may hold anything, and only some of it is an integer */
             if (kind == PERIODIC)
-                at &= end;
+                h[i] = table[fabs(h[i]) < 0x1p62 ? (int64_t)h[i] & end : 0]; /* M1 */
             else
-                at = at < 0 ? 0 : at > end ? end : at;
-            h[i] = table[at]; /* M1 */
+                h[i] = table[h[i] >= 0.0 ? (h[i] < (double)end ? (int64_t)h[i] : end) : 0];
         }
     } else {
         for (size_t i = 0; i < N; i++)
@@ -247,23 +260,23 @@ INLINE void project(int fused, Run *run, const double *restrict x, double *restr
     }
 }
 
-/* Update everything but P, V and the level with the last sample; compute u, q and wh. */
-INLINE void begin_learning(int fused, Run *run)
+/* Update everything but P, V and the level with the last sample; compute u, wh and what P loses. */
+INLINE void begin_learning(int fused, Run *run, double w, int add)
 {
     const size_t n = run->n, N = run->N;
     const Sample *s = &run->last;
-    const double w = 1.0 / (run->is.frame * run->is.fade); /* M8 */
+    const double half = sqrt(w / (1.0 + w * s->leverage));
     double *restrict C = array(run, C_), *restrict S = array(run, S_);
     const double *restrict x = s->x;
-    for (size_t i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++) {
         run->wh[i] = w * s->h[i];
+        run->root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
+        run->minus[i] = -run->root[i];
+    }
     if (run->of_own)
-        update_square(fused, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
+        update_square(fused, add, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
     else
-        update_square(fused, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
-    memset(run->q, 0, N * sizeof(double));
-    add_rows(fused, N, N, N, run->of_own ? run->u : s->g, in(run, P_), run->q);
-    memset(run->c, 0, n * sizeof(double));
+        update_square(fused, add, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
 #pragma omp simd
     for (size_t j = 0; j < n; j++) {
         const double wt = w * x[j];
@@ -272,17 +285,20 @@ INLINE void begin_learning(int fused, Run *run)
     }
 }
 
-/* Follow the level and the numbers; `across` is e(qV), with V as it was before. */
-INLINE void end_learning(int fused, Run *run, double across)
+/* Follow the level and the numbers; Ve and othersVe are with V as it was before. */
+INLINE void end_learning(int fused, Run *run, double w)
 {
     const size_t N = run->N;
     Numbers *is = &run->is;
     const Sample *s = &run->last;
-    const double w = 1.0 / (is->frame * is->fade);
     const double d = w / (1.0 + w * s->leverage), gg = dot(fused, N, s->g, s->g);
+    double across = dot(fused, N, run->q, run->Ve); /* e(qV) */
+    if (run->views[OTHERS].obj != NULL)
+        across += dot(fused, N, run->q, run->othersVe);
     if (run->of_own) {
         const double bend = dot(fused, N, s->g, run->u), left = 1.0 - d * s->leverage;
-        is->fit += d * (d * bend * s->squares - 2.0 * (s->lean - across));
+        const double lean = dot(fused, N, s->g, run->Ve); /* e(gV), V of own samples */
+        is->fit += d * (d * bend * s->squares - 2.0 * (lean - across));
         is->fit += w * left * left * s->squares;
         is->fit2 += w * left * s->leverage - d * bend;
     } else {
@@ -321,23 +337,31 @@ static double level_score(const Run *run, double loss, double leverage)
     return is->share * (loss / usual) + (1.0 - is->share) * strange; /* M11 */
 }
 
+/* Learn the last sample, which weighs w, in one pass over each of P, V and others; score `next` in the
+ * same passes if asked for. */
+INLINE void learn_pass(int fused, int add, int score, Run *run, double w)
+{
+    const size_t n = run->n, N = run->N;
+    const Sample *s = &run->last;
+    double *h = run->next.h, *g = run->next.g, *y = run->next.e;
+    begin_learning(fused, run, w, add);
+    pass(fused, 1, FUSED, score, N, N, N, run->of_own ? run->u : s->g, run->q, run->minus,
+         run->root, h, g, array(run, P_)); /* M4 */
+    pass(fused, 1, add, score, N, n, run->wide, s->e, run->Ve, run->wh, s->x, g, y, array(run, V_));
+    if (run->views[OTHERS].obj != NULL)
+        pass(fused, 1, NOT_ADDED, score, N, n, run->others_wide, s->e, run->othersVe, NULL, NULL, g, y,
+             array(run, OTHERS));
+    end_learning(fused, run, w);
+}
+
 /* Learn the last sample if it is learnt or waiting; score `next`, if asked for, and make it the last.
  * `given` hidden values are copied instead of computed. */
 INLINE void step_body(int fused, Run *run, int score, const double *given)
 {
     const size_t n = run->n, N = run->N;
-    const int learn = run->state >= WAITING, others = run->views[OTHERS].obj != NULL;
-    Sample *s = &run->last, *next = &run->next;
-    double *P = array(run, P_), *V = array(run, V_), *root = run->root, *minus = run->minus;
-    if (learn) {
-        const double w = 1.0 / (run->is.frame * run->is.fade);
-        const double d = w / (1.0 + w * s->leverage), half = sqrt(d);
-        begin_learning(fused, run);
-        for (size_t i = 0; i < N; i++) {
-            root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
-            minus[i] = -root[i];
-        }
-    }
+    const int learn = run->state >= WAITING;
+    const double w = 1.0 / (run->is.frame * run->is.fade); /* M8 */
+    Sample *next = &run->next;
     if (score) {
         if (given)
             memcpy(next->h, given, N * sizeof(double));
@@ -346,35 +370,24 @@ INLINE void step_body(int fused, Run *run, int score, const double *given)
         memset(next->g, 0, N * sizeof(double));
         memset(next->e, 0, n * sizeof(double));
     }
-    if (learn && score) {
-        pass(fused, 0, 1, 1, N, N, N, NULL, minus, root, NULL, next->h, next->g, P); /* M4 */
-        pass(fused, 1, 1, 1, N, n, run->wide, run->q, run->wh, s->x, run->c, next->g, next->e, V);
-    } else if (learn) {
-        pass(fused, 0, 1, 0, N, N, N, NULL, minus, root, NULL, NULL, NULL, P); /* M4 */
-        pass(fused, 1, 1, 0, N, n, run->wide, run->q, run->wh, s->x, run->c, NULL, NULL, V);
-    } else if (score) {
-        add_rows(fused, N, N, N, next->h, P, next->g);
-        add_rows(fused, N, n, run->wide, next->g, V, next->e);
-    }
-    if (others) {
-        if (score)
-            memcpy(run->own, next->e, n * sizeof(double));
-        if (learn && score)
-            add_rows_twice(fused, N, n, run->others_wide, run->q, next->g, in(run, OTHERS), run->c, next->e);
-        else if (learn)
-            add_rows(fused, N, n, run->others_wide, run->q, in(run, OTHERS), run->c);
-        else if (score)
+    if (learn && score && run->is.fade == 1.0) /* exact sums: fused operations change no bit */
+        learn_pass(fused, FUSED, 1, run, w);
+    else if (learn && score)
+        learn_pass(fused, ROUNDED, 1, run, w);
+    else if (learn)
+        learn_pass(fused, ROUNDED, 0, run, w);
+    else if (score) {
+        add_rows(fused, N, N, N, next->h, in(run, P_), next->g);
+        add_rows(fused, N, n, run->wide, next->g, in(run, V_), next->e);
+        if (run->views[OTHERS].obj != NULL)
             add_rows(fused, N, n, run->others_wide, next->g, in(run, OTHERS), next->e);
     }
-    if (learn)
-        end_learning(fused, run, dot(fused, n, run->c, s->e));
     if (score) {
         double *restrict e = next->e;
         const double *restrict x = next->x;
 #pragma omp simd
         for (size_t j = 0; j < n; j++)
             e[j] = x[j] - e[j];
-        next->lean = others ? dot(fused, n, run->own, e) : 0.0;
         next->squares = dot(fused, n, e, e);
         next->leverage = dot(fused, N, next->h, next->g);
         next->xx = dot(fused, n, x, x);
@@ -507,16 +520,53 @@ static int take_readings(Run *run, PyObject *given, double *out)
     return ok;
 }
 
+/* Whether a buffer holds doubles where the loops may read them; it was asked for with its format. */
+static int has_doubles(const Py_buffer *view)
+{
+    return view->format != NULL && strcmp(view->format, "d") == 0 &&
+           (uintptr_t)view->buf % sizeof(double) == 0;
+}
+
 /* Get n floats in a row; false with an error if it is of another kind. */
 static int get_row(PyObject *given, size_t n, int flags, Py_buffer *view)
 {
-    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS) < 0)
+    if (PyObject_GetBuffer(given, view, flags | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
         return 0;
-    if ((size_t)view->len == n * sizeof(double))
+    if (has_doubles(view) && (size_t)view->len == n * sizeof(double))
         return 1;
     PyErr_Format(PyExc_ValueError, "found %zd bytes, expected %zu floats", view->len, n);
     PyBuffer_Release(view);
     return 0;
+}
+
+/* Get contiguous floats from each argument, the last `changed` of them to be changed. */
+static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *views)
+{
+    for (int i = 0; i < count; i++) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+        const int failed = PyObject_GetBuffer(args[i], &views[i],
+                                              flags | (i >= count - changed ? PyBUF_WRITABLE : 0));
+        if (!failed && has_doubles(&views[i]))
+            continue;
+        if (!failed)
+            PyErr_Format(PyExc_ValueError, "argument %d of arrays does not hold floats", i);
+        for (int held = failed ? i : i + 1; held-- > 0;)
+            PyBuffer_Release(&views[held]);
+        return 0;
+    }
+    return 1;
+}
+
+static void release(Py_buffer *views, int count)
+{
+    for (int i = 0; i < count; i++)
+        PyBuffer_Release(&views[i]);
+}
+
+static PyObject *unlike_sizes(void)
+{
+    PyErr_SetString(PyExc_ValueError, "found arrays of unlike sizes");
+    return NULL;
 }
 
 static int copy_row(PyObject *given, size_t n, double *out)
@@ -548,8 +598,19 @@ static int can_learn(const Run *run)
     const double d = w / (1.0 + w * s->leverage);
     const int others = run->views[OTHERS].obj != NULL;
     const int of_own = others && (is->count + w) * (is->frame * is->fade) >= is->enough;
-    return is->largest + w * fmax(fmax(s->hh, s->xx), 1.0) < is->limit &&
+    return s->hh + s->xx < INFINITY && /* which NaN is not, and fmax would not tell */
+           is->largest + w * fmax(fmax(s->hh, s->xx), 1.0) < is->limit &&
            is->trace + s->hh < is->top && of_own == run->of_own && d > 0.0 && d < INFINITY;
+}
+
+/* Whether a sample that was not looked at fits into the sums, whatever its hidden values are. */
+static int surely_fits(const Run *run, const double *x)
+{
+    const Numbers *is = &run->is;
+    const double w = 1.0 / (is->frame * is->fade), xx = dot(0, run->n, x, x);
+    const double most = is->stretch * sqrt(xx) + is->shift;
+    const double load = fmax(fmax(xx, fmin(most * most, is->most_hidden)), 1.0);
+    return is->largest + w * load < is->limit;
 }
 
 /* Whether `next` can be scored now; learns what waits if P is due to be solved afterwards. */
@@ -599,7 +660,7 @@ static double as_limit(PyObject *given)
 static int is_rejected(const Run *run, double limit)
 {
     const Numbers *is = &run->is;
-    return run->last.score > limit && (is->count + is->others) * is->frame >= is->enough;
+    return run->last.score > limit && is->count * is->frame + is->others >= is->enough;
 }
 
 /* Learn the last sample unless it is rejected; false if Python must do it. */
@@ -690,6 +751,10 @@ static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
     } else {
         if (run->state == LEARNT)
             step(run, 0, NULL);
+        if (!surely_fits(run, run->next.x)) {
+            declined++;
+            return none();
+        }
         memcpy(run->last.x, run->next.x, run->n * sizeof(double));
         run->state = UNSEEN_WAITING;
     }
@@ -726,39 +791,28 @@ static PyObject *run_score_row(Run *run, PyObject *const *args, Py_ssize_t count
 PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
 static PyObject *run_rows(Run *run, PyObject *const *args, Py_ssize_t count)
 {
-    Py_buffer X, H, scores;
+    Py_buffer views[3];
     if (!must_have(count, 4))
         return NULL;
     const double limit = as_limit(args[3]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &X, PyBUF_C_CONTIGUOUS) < 0)
+    if (PyErr_Occurred() || !get_floats(args, 3, 1, views))
         return NULL;
-    if (PyObject_GetBuffer(args[1], &H, PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&X);
-        return NULL;
-    }
-    if (PyObject_GetBuffer(args[2], &scores, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&X);
-        PyBuffer_Release(&H);
-        return NULL;
-    }
-    const size_t k = (size_t)scores.len / sizeof(double);
+    const double *X = views[0].buf, *H = views[1].buf;
+    double *scores = views[2].buf;
+    const size_t k = (size_t)views[2].len / sizeof(double);
+    const int ok = (size_t)views[0].len == k * run->n * sizeof(double) &&
+                   (size_t)views[1].len == k * run->N * sizeof(double);
     size_t done = 0;
-    const int ok = (size_t)X.len == k * run->n * sizeof(double) &&
-                   (size_t)H.len == k * run->N * sizeof(double);
     for (; ok && done < k; done++) {
-        memcpy(run->next.x, (double *)X.buf + done * run->n, run->n * sizeof(double));
-        if (!score_next(run, (double *)H.buf + done * run->N))
+        memcpy(run->next.x, X + done * run->n, run->n * sizeof(double));
+        if (!score_next(run, H + done * run->N))
             break;
-        ((double *)scores.buf)[done] = run->last.score;
+        scores[done] = run->last.score;
         if (!learn_last(run, limit))
             break;
     }
-    PyBuffer_Release(&X);
-    PyBuffer_Release(&H);
-    PyBuffer_Release(&scores);
-    if (!ok)
-        PyErr_Format(PyExc_ValueError, "found rows, hidden values and scores of unlike sizes");
-    return ok ? PyLong_FromSize_t(done) : NULL;
+    release(views, 3);
+    return ok ? PyLong_FromSize_t(done) : unlike_sizes();
 }
 
 PyDoc_STRVAR(settle_doc,
@@ -789,7 +843,7 @@ static PyObject *run_counts(Run *run, PyObject *Py_UNUSED(ignored))
     const int learnt = run->state == LEARNT, waits = run->state >= UNSEEN_WAITING && !learnt;
     const double own = learnt ? is->count + 1.0 / (is->frame * is->fade) : is->count;
     const double frame = learnt ? is->frame * is->fade : is->frame;
-    return Py_BuildValue("dd", (own + is->others) * frame + waits, own * frame + waits);
+    return Py_BuildValue("dd", own * frame + is->others + waits, own * frame + waits);
 }
 
 static PyMethodDef run_methods[] = {
@@ -812,15 +866,14 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     const int rows = which == V_ || which == OTHERS;
     const int layout = rows           ? PyBUF_STRIDES
                        : which == A_ ? PyBUF_C_CONTIGUOUS
-                       : which == U_ ? PyBUF_F_CONTIGUOUS /* the triangle that is in use */
-                                     : PyBUF_ANY_CONTIGUOUS;
+                       : which == U_ || which == P_ ? PyBUF_F_CONTIGUOUS /* one triangle is in use */
+                                                    : PyBUF_ANY_CONTIGUOUS;
     if (given == Py_None && (which == TABLE || which == OTHERS))
         return 1;
     Py_buffer *view = &run->views[which];
-    if (PyObject_GetBuffer(given, view, layout | (changes ? PyBUF_WRITABLE : 0)) < 0)
+    if (PyObject_GetBuffer(given, view, layout | PyBUF_FORMAT | (changes ? PyBUF_WRITABLE : 0)) < 0)
         return 0;
-    int ok = (expected == 0 || (size_t)view->len == expected * sizeof(double)) &&
-             (uintptr_t)view->buf % sizeof(double) == 0;
+    int ok = has_doubles(view) && (expected == 0 || (size_t)view->len == expected * sizeof(double));
     if (ok && rows) {
         ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
              view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
@@ -830,6 +883,16 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
         PyErr_Format(PyExc_ValueError, "array %d has %zd bytes, expected %zu floats in rows", which,
                      view->len, expected);
     return ok;
+}
+
+/* Copy the triangle of a matrix that Python uses into the other one, by blocks of a cache line. */
+static void mirror(size_t N, double *M)
+{
+    const size_t line = 8;
+    for (size_t top = 0; top < N; top += line)
+        for (size_t i = top; i < N; i++)
+            for (size_t j = top; j < i && j < top + line; j++)
+                M[i * N + j] = M[j * N + i];
 }
 
 static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -847,7 +910,7 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     Run *run = (Run *)make(type, 0); /* zeroed */
     if (run == NULL)
         return NULL;
-    for (int i = 0; i < NUMBERS; i++)
+    for (int i = 0; i < NUMBERS && !PyErr_Occurred(); i++)
         ((double *)&run->is)[i] = PyFloat_AsDouble(PyTuple_GetItem(numbers, i));
     if (PyErr_Occurred() || !hold(run, B_, arrays[B_], 0) || !hold(run, GAIN, arrays[GAIN], 0))
         goto failed;
@@ -858,26 +921,28 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
         if (i != B_ && i != GAIN && !hold(run, i, arrays[i], sizes[i]))
             goto failed;
     run->table = (size_t)run->views[TABLE].len / sizeof(double);
-    if (run->is.kind >= CLIPPED && run->table == 0) {
-        PyErr_SetString(PyExc_ValueError, "this activation needs a table");
+    const int kind = (int)run->is.kind, has_table = run->table > 0;
+    const int has_period = has_table && (run->table & (run->table - 1)) == 0; /* for its mask */
+    if (kind == CLIPPED ? !has_table : kind == PERIODIC ? !has_period : kind != IDENTITY && kind != RELU) {
+        PyErr_Format(PyExc_ValueError, "activation %d does not fit a table of %zu", kind, run->table);
         goto failed;
     }
     run->of_own = run->is.own_scale != 0.0;
+    mirror(N, array(run, P_));
     const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
-    run->memory = PyMem_Calloc(7 * n8 + 9 * N8 + line, sizeof(double));
+    run->memory = PyMem_Calloc(5 * n8 + 11 * N8 + line, sizeof(double));
     if (run->memory == NULL) {
         PyErr_NoMemory();
         goto failed;
     }
     double *at = run->memory + (64 - (uintptr_t)run->memory % 64) % 64 / sizeof(double);
-    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e,
-                            &run->c,      &run->own,    &run->work};
+    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e, &run->work};
     double **short_ones[] = {&run->last.h, &run->last.g, &run->next.h, &run->next.g,
                              &run->q,      &run->u,      &run->wh,     &run->root,
-                             &run->minus};
-    for (int i = 0; i < 7; i++, at += n8)
+                             &run->minus,  &run->Ve,     &run->othersVe};
+    for (int i = 0; i < 5; i++, at += n8)
         *long_ones[i] = at;
-    for (int i = 0; i < 9; i++, at += N8)
+    for (int i = 0; i < 11; i++, at += N8)
         *short_ones[i] = at;
     return (PyObject *)run;
 failed:
@@ -910,30 +975,7 @@ static PyType_Spec run_spec = {"edgemerge.kernel._kernel.Run", sizeof(Run), 0, P
 PyDoc_STRVAR(tally_doc, "tally(): the samples scored in the kernel so far, and those declined.");
 static PyObject *tally(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("ll", taken, declined);
-}
-
-/* Get contiguous floats from each argument, the last `changed` of them to be changed. */
-static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *views)
-{
-    for (int i = 0; i < count; i++) {
-        const int flags = PyBUF_C_CONTIGUOUS | (i >= count - changed ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(args[i], &views[i], flags) == 0)
-            continue;
-        while (i-- > 0)
-            PyBuffer_Release(&views[i]);
-        return 0;
-    }
-    return 1;
-}
-
-static PyObject *release(Py_buffer *views, int count, int ok, int answer)
-{
-    for (int i = 0; i < count; i++)
-        PyBuffer_Release(&views[i]);
-    if (!ok)
-        PyErr_SetString(PyExc_ValueError, "found arrays of unlike sizes");
-    return ok ? PyBool_FromLong(answer) : NULL;
+    return Py_BuildValue("kk", taken, declined);
 }
 
 PyDoc_STRVAR(grid_rows_doc,
@@ -957,7 +999,8 @@ static PyObject *grid_rows(PyObject *Py_UNUSED(module), PyObject *const *args, P
                  (double *)views[3].buf + i * n);
         Py_END_ALLOW_THREADS
     }
-    return release(views, 4, ok, bad == 0.0);
+    release(views, 4);
+    return ok ? PyBool_FromLong(bad == 0.0) : unlike_sizes();
 }
 
 PyDoc_STRVAR(column_sums_doc, "column_sums(X, C, S): add rows to C, and their squares to S.");
@@ -977,7 +1020,8 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
             sums_any(k, n, views[0].buf, views[1].buf, views[2].buf);
         Py_END_ALLOW_THREADS
     }
-    return release(views, 3, ok, 1);
+    release(views, 3);
+    return ok ? none() : unlike_sizes();
 }
 
 PyDoc_STRVAR(settle_sums_doc,
@@ -989,10 +1033,11 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     if (!must_have(count, 3))
         return NULL;
     const double weight = PyFloat_AsDouble(args[0]), quantum = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, PyBUF_STRIDES | PyBUF_WRITABLE) < 0)
+    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, flags) < 0)
         return NULL;
     size_t rows = 1, n = (size_t)view.len / 8, wide = n;
-    int ok = view.itemsize == 8 && (uintptr_t)view.buf % sizeof(double) == 0;
+    int ok = has_doubles(&view);
     if (ok && !PyBuffer_IsContiguous(&view, 'A')) { /* rows that start at cache lines */
         ok = view.ndim == 2 && view.strides[1] == 8 && view.strides[0] % 8 == 0 &&
              view.strides[0] >= 8 * view.shape[1];
@@ -1008,7 +1053,8 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
 #endif
             settle_any(rows, n, wide, weight, quantum, view.buf);
     }
-    return release(&view, 1, ok, 1);
+    release(&view, 1);
+    return ok ? none() : unlike_sizes();
 }
 
 PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
