@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,6 +40,9 @@ from edgemerge.cli.output import (
 )
 from edgemerge.core.errors import RejectedError, SettingError, UnavailableError
 
+if TYPE_CHECKING:
+    from edgemerge.core.projection import Projection
+
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
@@ -60,11 +63,20 @@ SECTIONS = {
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
+NOISE_OPTIONS = ("epsilon", "delta", "radius", "release", "centred_on")
 MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
     "device sent, or ask for a quorum, and faults are not shared. A total hides its samples from "
     "{enough} devices on that share by the default gate; fewer need --least. Next: devices "
     "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
+)
+NOISED_LOSES = (
+    "Devices add noise before anything leaves them: with ε = {epsilon:g} and δ = {delta:g} it can "
+    "hardly be told whether a given sample is in a total; many samples of one device or person "
+    "together can. About {enough} samples in a total outweigh its noise. Each sample is sent once: "
+    "what was learnt in commissioning, or approved, is not sent; nothing can be taken back, and "
+    "what was in an epoch that failed is not sent again. Devices need the extra 'privacy'. Next: "
+    "they register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
 )
 FEW_DEVICES_WARNING = (
     "A total of {least} devices can reveal whether a given sample is in it, to whoever has similar "
@@ -128,6 +140,32 @@ def fleet() -> None:
     help="members (default), quorum:K or person: which contributions others adopt at once.",
 )
 @click.option(
+    "--epsilon",
+    type=click.FloatRange(0.01, 100.0),
+    help="Masked: devices add noise; 1 is strong, 10 hardly protects.",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(1e-15, 0.1),
+    help="Masked: the chance that ε does not hold; below one over the number of samples.",
+)
+@click.option(
+    "--radius",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    help="With noise: how far samples usually are from the middle of the range, in half-ranges; "
+    "0.2 by default.",
+)
+@click.option(
+    "--release",
+    type=click.Choice(["sums", "mean"]),
+    help="With noise: what is released; a mean costs a twentieth of the budget.",
+)
+@click.option(
+    "--centred-on",
+    metavar="FLEET",
+    help="Take projection and noise of a fleet with --release mean, centred on its mean.",
+)
+@click.option(
     "--invite",
     metavar="DEVICE",
     help="Invite this device too: its invitation is written to DEVICE.invitation.",
@@ -151,29 +189,49 @@ def create(
     """Create a fleet with the projection that its devices share.
 
     Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
-    --high. It cannot be changed later; of the rest, `fleet trust` changes --trust.
+    --high, or as --centred-on FLEET. It cannot be changed later; of the rest, `fleet trust`
+    changes --trust.
     """
     if invite is not None:
         check_device_name(invite)
-    projection = build_projection(columns=[], **settings)
+    noise = {key: settings.pop(key) for key in NOISE_OPTIONS}
+    centred_on = noise["centred_on"]
+    projection = None if centred_on else build_projection(columns=[], **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
-        made = client.create_fleet(
-            name, projection, reads=reads, least=least, growing=growing, trust=trust
-        )
+        agreed = projection or client.projection(centred_on)
+        options = {"reads": reads, "least": least, "growing": growing, "trust": trust}
+        made = client.create_fleet(name, agreed, **options, **noise)
         found = with_dates(client.fleet(name))
         if invite is not None:
             invitation = client.invite(name, invite)
             found["invitation"] = _write_invitation(invitation, Path(f"{invite}.invitation"))
-    print_json(found) if as_json else print_fields(found)
+    _print_fleet(found, as_json=as_json)
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
     if reads == "masked":
-        from edgemerge.privacy.gate import min_cohort
-
-        remark(MASKED_LOSES.format(enough=min_cohort(projection)))
+        remark(_masked_words(agreed, found["noise"]))
     if least == 1 and reads == "totals":
         remark(ONE_DEVICE_WARNING)
+
+
+def _print_fleet(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        noise = found["noise"]
+        print_fields(found | {"noise": _noise_words(noise) if noise else "none"})
+
+
+def _masked_words(projection: Projection, noise: dict[str, Any] | None) -> str:
+    """Return what a masked fleet gives up, and what its noise costs and protects."""
+    from edgemerge.privacy.gate import min_cohort
+    from edgemerge.privacy.noise import NoiseSettings
+
+    if noise is None:
+        return MASKED_LOSES.format(enough=min_cohort(projection))
+    enough = NoiseSettings.parse(noise).enough_samples(projection)
+    return NOISED_LOSES.format(**noise, enough=enough)
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))
@@ -203,7 +261,7 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
             from edgemerge.files import save
 
             save(client.projection(name), save_projection)
-    print_json(found) if as_json else print_fields(found)
+    _print_fleet(found, as_json=as_json)
 
 
 @click.command(epilog=example("edgemerge fleet cohorts pumps"))
@@ -286,7 +344,7 @@ def form_cohorts(
         enough = min_cohort(client.projection(name))
         found = client.form_cohorts(name, **chosen, colluding=colluding, **named)
     print_cohorts(found, as_json=as_json)
-    if least is not None and least < enough:
+    if least is not None and least < enough and not any(each["noise"] for each in found):
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
 
 
@@ -333,9 +391,17 @@ def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
     ]
     print_table(rows, COHORT_COLUMNS)
     for each in found:
+        if each["noise"]:
+            words = "Cohort {cohort}: each device adds 1/{noisy} of the variance of {noise}."
+            remark(words.format(**each | {"noise": _noise_words(each["noise"])}))
         remark(f"Cohort {each['cohort']} has the digest {each['digest']}.")
         if each["why"]:
             remark(f"Epoch {each['epoch']} of cohort {each['cohort']} failed: {each['why']}")
+
+
+def _noise_words(noise: dict[str, Any]) -> str:
+    share = "" if noise["share"] == 1.0 else f", {noise['share']:.0%} of the budget"
+    return f"ε = {noise['epsilon']:g}, δ = {noise['delta']:g} ({noise['release']}{share})"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -55,6 +55,7 @@ class ServerClient:
         least: int | None = None,
         growing: bool = False,
         trust: str | None = None,
+        **noise: Any,
     ) -> bool:
         """Create a fleet; return False if it exists with the same settings.
 
@@ -69,8 +70,12 @@ class ServerClient:
             growing: Whether devices never forget, so that sums that decrease are rejected.
             trust: "members", "quorum:K" or "person"; None: "members" for a new fleet, and any for
                 one that exists.
+            noise: Of a masked fleet: "epsilon" and "delta", and if wanted "radius" and "release";
+                or "centred_on", a fleet with `release="mean"`, whose projection is given. None is
+                as if left out.
         """
         query: Query = {"reads": reads, "growing": str(growing).lower()}
+        query |= {name: str(value) for name, value in noise.items() if value is not None}
         if least is not None:
             query = {**query, "least": least}
         if trust is not None:

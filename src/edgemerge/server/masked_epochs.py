@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from statistics import median_low
@@ -49,6 +49,7 @@ from edgemerge.privacy.masking import (
     stats_of,
     words_length,
 )
+from edgemerge.privacy.noise import TAIL, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, Transaction, Writer
@@ -93,6 +94,7 @@ class MaskedStatus:
         asked: Whether it is a keeper whose answer is missing.
         through: The newest epoch of the fleet whose deltas are in the total.
         dropped: The cohorts whose deltas are not in it any more.
+        noise: The noise that devices add.
     """
 
     registered: bool
@@ -103,6 +105,7 @@ class MaskedStatus:
     asked: bool = False
     through: int = 0
     dropped: tuple[int, ...] = ()
+    noise: NoiseSettings | None = None
 
 
 class MaskedTotal(NamedTuple):
@@ -197,7 +200,8 @@ class MaskedService:
             caller: The operator.
             slots: The patterns that are added up.
             least: The fewest survivors whose total may be opened; None (the default): so many that
-                a total hides whether a given sample is in it (`min_cohort`).
+                a total hides whether a given sample is in it (`min_cohort`). With noise, which
+                hides that, all but those that may be missing: the more, the less noise of each.
             size: The most members of a cohort, if each still has `least`.
             collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
             missing: The share of the members that may be missing in an epoch.
@@ -209,17 +213,16 @@ class MaskedService:
             _must_be_masked(agreed)
             tx.lock(f"fleet {fleet}")
             members = _members(tx, fleet)
-            fewest = min_cohort(agreed.projection) if least is None else least
+            fewest = _least(agreed, len(members), size, missing) if least is None else least
             if len(members) < fewest:
                 raise SettingError(
                     f"found {len(members)} devices with keys, expected {fewest} or more, so that a "
                     "total hides its samples: wait for more devices, or choose --least"
                 )
             n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
-            words = len(slots) * words_length(agreed.projection)
-            make = partial(
-                Cohort.of, slots=slots, least=fewest, missing=missing, colluding=colluding
-            )
+            words = len(slots) * _length(agreed)
+            about = {"slots": slots, "noise": agreed.noise}
+            make = partial(Cohort.of, **about, least=fewest, missing=missing, colluding=colluding)
             made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()
             _end_cohorts(tx, fleet, now)
@@ -231,8 +234,8 @@ class MaskedService:
                     " values (?, ?, ?, ?, ?)",
                     *(fleet, number, json.dumps(cohort.plain()), collect_s, now),
                 )
-                about = {"members": len(cohort.members), "digest": cohort.digest.hex()}
-                self._audit(tx, caller, "form cohort", fleet, str(number), **about)
+                shown = {"members": len(cohort.members), "digest": cohort.digest.hex()}
+                self._audit(tx, caller, "form cohort", fleet, str(number), **shown)
             return found
 
         return self._writer.write(change, fleet=fleet)
@@ -271,7 +274,7 @@ class MaskedService:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
-            projection = fleets.get(tx, fleet).projection
+            agreed = fleets.get(tx, fleet)
             rows = tx.rows(
                 "select t.cohort, t.data, t.slots from cohort_totals t join cohorts c"
                 " on c.fleet = t.fleet and c.number = t.cohort"
@@ -280,6 +283,15 @@ class MaskedService:
             )
         samples, profiles = {}, {}
         for cohort, data, slots in rows:
+            if agreed.noise is not None:
+                noised = agreed.noise.read(agreed.projection, _words(data))
+                samples[cohort] = noised.sums.count
+                with suppress(RejectedError):
+                    noised.check()
+                    if agreed.noise.release == "sums":
+                        profiles[cohort] = Profile.of(noised.denoised())
+                continue
+            projection = agreed.projection
             parts = np.split(_words(data), len(json.loads(slots)))
             stats = Stats.total(projection, (stats_of(projection, part) for part in parts))
             samples[cohort] = stats.count
@@ -325,14 +337,16 @@ class MaskedService:
             device: The device.
         """
         with self._database.reading() as tx:
-            _must_be_masked(fleets.get(tx, fleet))
+            agreed = fleets.get(tx, fleet)
+            _must_be_masked(agreed)
             sql = "select 1 from masked_keys where fleet = ? and device = ?"
             registered = tx.one(sql, fleet, device) is not None
             through, dropped = _through(tx, fleet), _dropped(tx, fleet)
         try:
             number, cohort = self.cohort_of(fleet, device)
         except UnknownError:
-            return MaskedStatus(registered, through=through, dropped=dropped)
+            known = {"through": through, "dropped": dropped, "noise": agreed.noise}
+            return MaskedStatus(registered, **known)
         epoch = self._advance(fleet, number, cohort)
         me = _number_of(cohort, device)
         with self._database.reading() as tx:
@@ -343,7 +357,7 @@ class MaskedService:
         is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
         asked = epoch.state == "keeping" and is_keeper and not answered
         now = (epoch.number, epoch.state, uploaded, asked, through, dropped)
-        return MaskedStatus(registered, number, *now)
+        return MaskedStatus(registered, number, *now, agreed.noise)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> None:
         """Store the upload of a device; the same bytes may come again.
@@ -427,6 +441,32 @@ class MaskedService:
         found = dict(zip(names, map(json.loads, texts), strict=True))
         return {"state": state, "why": why, **found}
 
+    def centre(self, fleet: str) -> tuple[Projection, NoiseSettings]:
+        """Return the projection centred on the mean that a fleet released, and the noise left.
+
+        Args:
+            fleet: A masked fleet with `release="mean"`.
+
+        Raises:
+            SettingError: It releases no mean, or has released none yet.
+        """
+        with self._database.reading() as tx:
+            agreed = fleets.get(tx, fleet)
+            if agreed.noise is None or agreed.noise.release != "mean":
+                raise SettingError(
+                    f"{fleet} releases no mean: edgemerge fleet create --reads masked "
+                    "--release mean makes a fleet that does"
+                )
+            words = _total(tx, fleet).words
+        found = agreed.noise.read(agreed.projection, words) if words.size else None
+        if found is None or found.sums.count < TAIL * found.sigma.count:
+            raise SettingError(
+                f"{fleet} has no mean yet: wait until an epoch of it is done, with more samples "
+                "than its noise"
+            )
+        rest = replace(agreed.noise, release="sums", share=1.0 - agreed.noise.share)
+        return found.centred(), rest
+
     def total(self, fleet: str) -> MaskedTotal:
         """Return the total of a fleet.
 
@@ -500,7 +540,7 @@ class MaskedService:
             opened = open_total(cohort, epoch.number, uploads, answers.values())
             with self._database.reading() as tx:
                 whole = _total(tx, fleet).words
-            must_be_sums(agreed.projection, cohort.slots, _added(whole, opened.total))
+            must_be_sums(agreed, cohort.slots, _added(whole, opened.total))
         except EdgemergeError as error:
             if len(answers) < len(asked) and not _is_over(epoch, collect_s, self._clock()):
                 return epoch  # another answer may show that a keeper lied
@@ -572,20 +612,38 @@ class MaskedService:
         audit.append(tx, at=self._clock(), actor=actor, **about, **detail)
 
 
-def must_be_sums(projection: Projection, slots: Sequence[str], words: Words) -> None:
-    """Refuse a total that no samples have.
+def must_be_sums(fleet: Fleet, slots: Sequence[str], words: Words) -> None:
+    """Refuse a total that no samples have, with the fleet's noise if it has any.
 
     Args:
-        projection: The projection of the fleet, which says what sums are possible.
+        fleet: Its projection and noise say what sums are possible.
         slots: The patterns in the words.
         words: The total.
 
     Raises:
         RejectedError: It failed validation.
     """
+    projection = fleet.projection
+    if fleet.noise is not None:
+        fleet.noise.read(projection, words).check()
+        return
     for slot, part in zip(slots, np.split(words, len(slots)), strict=True):
         stats = stats_of(projection, part)
         admit(Contribution("total", stats, 0, slot), projection=projection)
+
+
+def _length(fleet: Fleet) -> int:
+    """Return the words of one slot."""
+    if fleet.noise is None:
+        return words_length(fleet.projection)
+    return fleet.noise.length(fleet.projection)
+
+
+def _least(fleet: Fleet, members: int, size: int, missing: float) -> int:
+    """Return the fewest survivors of a total unless an operator chooses them."""
+    if fleet.noise is None:
+        return min_cohort(fleet.projection)
+    return max(3, int((1.0 - missing) * (members // max(1, -(-members // size)))))
 
 
 def _must_be_masked(fleet: Fleet) -> None:

@@ -116,6 +116,16 @@ class Conflict(Problem):
     newest: int | None = None
 
 
+class NoiseResponse(BaseModel):
+    """The noise of a masked fleet; see `privacy.noise.NoiseSettings`."""
+
+    epsilon: float
+    delta: float
+    radius: float
+    release: Literal["sums", "mean"]
+    share: float
+
+
 class FleetSummary(BaseModel):
     """A fleet: what it agreed on and how much is in it."""
 
@@ -133,6 +143,7 @@ class FleetSummary(BaseModel):
     created: float
     trust: str
     released: str
+    noise: NoiseResponse | None = None
 
 
 class TrustRequest(StrictRequest):
@@ -1017,6 +1028,8 @@ class CohortResponse(BaseModel):
     why: str
     samples: float
     distance: float | None
+    noise: NoiseResponse | None = None
+    noisy: int = 0
 
 
 class MaskedStatusResponse(BaseModel):
@@ -1030,6 +1043,7 @@ class MaskedStatusResponse(BaseModel):
     asked: bool
     through: int
     dropped: list[int]
+    noise: NoiseResponse | None = None
 
 
 class CohortDescription(BaseModel):
