@@ -613,6 +613,16 @@ class NoiseSettings:
         N, hidden = projection.n_hidden, _nominal_hidden(projection, self.radius)
         return ceil(2.0 * noise.sigma.U * sqrt(N) * N / hidden**2)
 
+    def strength(self, noised: Noised) -> float:
+        """Return how many times the samples of a total outweigh its noise; below 1 they do not.
+
+        Args:
+            noised: The total, with the noise that it has.
+        """
+        projection = noised.sums.projection
+        shares = noised.variances.count / self.noise(projection).sigma.count ** 2
+        return noised.sums.count / (self.enough_samples(projection) * sqrt(max(shares, 1e-9)))
+
     def length(self, projection: Projection) -> int:
         """Return the number of words of a release: its numbers, the count, and its variance.
 

@@ -594,7 +594,7 @@ def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
     status_code=201,
     responses={
         200: {"model": FleetSummary, "description": "The same is there already."},
-        **problem_responses(400, 401, 403, 409, 413, 422, 503, 507),
+        **problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507),
     },
     openapi_extra=bytes_body_schema("A projection."),
 )

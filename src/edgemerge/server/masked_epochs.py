@@ -59,6 +59,7 @@ from edgemerge.wire.admission import admit
 MASKED = "masked"  # what devices of such a fleet may read
 COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
 MAX_COHORT = 100  # members, unless more are asked for
+COMPARABLE = 30.0  # times that samples must outweigh noise for cohorts to be compared
 log = logging.getLogger(__name__)
 
 
@@ -268,7 +269,8 @@ class MaskedService:
         """Return the samples of each cohort, and how unlike the other cohorts its data are.
 
         That is the median of its distances to them (M10), 1 if alike; None without others
-        to compare with, or where a cohort took back more than it has added up.
+        to compare with, where a cohort took back more than it has added up, or where noise does
+        not allow it: alike ones could then be above 2.5, too.
 
         Args:
             fleet: A masked fleet.
@@ -286,10 +288,8 @@ class MaskedService:
             if agreed.noise is not None:
                 noised = agreed.noise.read(agreed.projection, _words(data))
                 samples[cohort] = noised.sums.count
-                with suppress(RejectedError):
-                    noised.check()
-                    if agreed.noise.release == "sums":
-                        profiles[cohort] = Profile.of(noised.denoised())
+                if agreed.noise.release == "sums" and agreed.noise.strength(noised) >= COMPARABLE:
+                    profiles[cohort] = Profile.of(noised.denoised())
                 continue
             projection = agreed.projection
             parts = np.split(_words(data), len(json.loads(slots)))
