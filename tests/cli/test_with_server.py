@@ -74,6 +74,17 @@ def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
     assert formed.exit_code == 0
     assert "A total of 3 devices can reveal whether a given sample is in it" in formed.stderr
     assert [each["least"] for each in hub.told("cohorts", "masked")] == [3]
+    assert hub.fleet("form-cohorts", "masked", "--least", 3, "--mix").exit_code == 0
+    first, second = hub.told("cohorts", "masked", "--all")
+    assert first["ended"] is not None
+    assert second["ended"] is None
+    assert hub.told("cohorts", "masked") == [second]
+    found = hub.fleet("cohorts", "masked", "--all")
+    assert "DROPPED" in found.stdout
+    assert first["digest"] in found.stderr  # of the second one, which has the same members
+    assert found.stderr.count("has the digest") == 1
+    assert hub.told("suspects", "masked") == {"devices": [], "times": 0, "formings": 0}
+    assert "No cohort differs" in hub.fleet("suspects", "masked").stderr
 
 
 def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):

@@ -53,6 +53,7 @@ SECTIONS = {
         "cohorts": __name__,
         "form-cohorts": f"{__name__}:form_cohorts",
         "drop-cohort": f"{__name__}:drop_cohort",
+        "suspects": __name__,
         "forget-keys": f"{__name__}:forget_keys",
     },
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
@@ -85,6 +86,7 @@ FEW_DEVICES_WARNING = (
 COHORT_COLUMNS = headings(
     "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "samples", "distance"
 )
+ENDED_COLUMNS = COHORT_COLUMNS | headings("formed", "ended", "dropped")
 ONE_DEVICE_WARNING = (
     "With --min-devices 1 a device can subtract two totals, and read what another one sent."
 )
@@ -264,19 +266,24 @@ def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any
     _print_fleet(found, as_json=as_json)
 
 
-@click.command(epilog=example("edgemerge fleet cohorts pumps"))
+@click.command(
+    epilog=example("edgemerge fleet cohorts pumps", "edgemerge fleet cohorts pumps --all")
+)
 @click.argument("name", metavar="FLEET")
+@click.option(
+    "--all", "ended", is_flag=True, help="Also ended and dropped ones, of the last ten formings."
+)
 @server_options
 @json_option
-def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
+def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
     """List the cohorts of a masked fleet, each with its epoch.
 
     The distance says how unlike the other cohorts its data are: 1 if they are alike, above 2.5 if
     they are not.
     """
     with operator_connection(**where) as client:
-        found = client.cohorts(name)
-    print_cohorts(found, as_json=as_json)
+        found = client.cohorts(name, ended=ended)
+    print_cohorts(found, as_json=as_json, columns=ENDED_COLUMNS if ended else COHORT_COLUMNS)
 
 
 @click.command(
@@ -317,6 +324,11 @@ def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
     show_default=True,
     help="The share of the devices that may work together with the server.",
 )
+@click.option(
+    "--mix",
+    is_flag=True,
+    help="Part devices that were in one cohort, to find the one behind a cohort that differs.",
+)
 @server_options
 @json_option
 def form_cohorts(
@@ -327,6 +339,7 @@ def form_cohorts(
     collect_hours: float,
     colluding: float,
     *,
+    mix: bool,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -342,7 +355,7 @@ def form_cohorts(
     named = {"slots": list(slots)} if slots else {}
     with operator_connection(**where) as client:
         enough = min_cohort(client.projection(name))
-        found = client.form_cohorts(name, **chosen, colluding=colluding, **named)
+        found = client.form_cohorts(name, **chosen, colluding=colluding, mix=mix, **named)
     print_cohorts(found, as_json=as_json)
     if least is not None and least < enough and not any(each["noise"] for each in found):
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
@@ -357,12 +370,37 @@ def drop_cohort(name: str, cohort: int, *, yes: bool, **where: Any) -> None:
     """End a cohort, and take all that it has added up out of the total.
 
     For a cohort whose distance says that one of its devices adds up something else. Its devices
-    send their sums again once cohorts are formed with them.
+    send their sums again once cohorts are formed with them; in a fleet with noise they do not.
     """
     confirm(f"Drop all that cohort {cohort} of {name} has added up?", yes=yes)
     with operator_connection(**where) as client:
         client.drop_cohort(name, cohort)
     remark(f"Dropped cohort {cohort}. Then: edgemerge fleet form-cohorts {name}")
+
+
+@click.command(epilog=example("edgemerge fleet suspects pumps"))
+@click.argument("name", metavar="FLEET")
+@server_options
+@json_option
+def suspects(name: str, *, as_json: bool, **where: Any) -> None:
+    """List the devices that were most often in a cohort that differed.
+
+    Form cohorts again with --mix until one device is left. Cohorts with a device that was revoked
+    since do not count.
+    """
+    with operator_connection(**where) as client:
+        found = client.suspects(name)
+    if as_json:
+        print_json(found)
+        return
+    for device in found["devices"]:
+        click.echo(device)
+    remark(
+        f"In {found['times']} of the {found['formings']} times that cohorts were formed of which "
+        "one differed."
+        if found["devices"]
+        else "No cohort differs from the others that were formed with it."
+    )
 
 
 @click.command("forget-keys", epilog=example("edgemerge fleet forget-keys pumps pump-3"))
@@ -380,8 +418,11 @@ def forget_keys(name: str, device: str, **where: Any) -> None:
     remark(f"{device} may register new keys. Then: edgemerge fleet form-cohorts {name}")
 
 
-def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def print_cohorts(
+    found: list[dict[str, Any]], *, as_json: bool, columns: Mapping[str, str] = COHORT_COLUMNS
+) -> None:
     """Print cohorts as JSON, or as a table with the digest of each below it."""
+    found = [with_dates(each) for each in found]
     if as_json:
         print_json(found)
         return
@@ -389,8 +430,8 @@ def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
         each | {"devices": len(each["devices"]), "distance": _rounded(each["distance"])}
         for each in found
     ]
-    print_table(rows, COHORT_COLUMNS)
-    for each in found:
+    print_table(rows, columns)
+    for each in (each for each in found if not each["ended"]):
         if each["noise"]:
             words = "Cohort {cohort}: each device adds 1/{noisy} of the variance of {noise}."
             remark(words.format(**each | {"noise": _noise_words(each["noise"])}))
@@ -400,8 +441,9 @@ def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _noise_words(noise: dict[str, Any]) -> str:
-    share = "" if noise["share"] == 1.0 else f", {noise['share']:.0%} of the budget"
-    return f"ε = {noise['epsilon']:g}, δ = {noise['delta']:g} ({noise['release']}{share})"
+    from edgemerge.privacy.noise import NoiseSettings
+
+    return str(NoiseSettings.parse(noise))
 
 
 def _rounded(value: float | None) -> float | None:
@@ -428,7 +470,7 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
     times |= {"since", "began", "ended", "acknowledged", "commented", "reported", "changed"}
-    times |= {"issued"}
+    times |= {"issued", "formed", "dropped"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 

@@ -562,6 +562,11 @@ class NoiseSettings:
         if not 0.0 < self.share <= 1.0:
             raise SettingError(f"found share={self.share}, expected above 0 and at most 1")
 
+    def __str__(self) -> str:
+        """Say it in words, for people."""
+        share = "" if self.share == 1.0 else f", {self.share:.0%} of the budget"
+        return f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.release}{share})"
+
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         return asdict(self)

@@ -23,7 +23,6 @@ from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.client import FIRST_HASH, MAX_DESIRED_BYTES
-from edgemerge.privacy.masking import Cohort
 from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.privacy.noise import (
     INPUT_RADIUS,
@@ -84,7 +83,7 @@ from edgemerge.server.http import (
     validation_message,
     wall_path,
 )
-from edgemerge.server.masked_epochs import Epoch, must_not_be_masked
+from edgemerge.server.masked_epochs import CohortRecord, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
@@ -153,6 +152,7 @@ from edgemerge.server.schemas import (
     SettingsVersion,
     SimilarityResponse,
     Status,
+    SuspectsResponse,
     TestedReceiver,
     TrustRequest,
     WaitingResponse,
@@ -1361,12 +1361,21 @@ def member_of(sender: tuple[Caller, Fleet]) -> tuple[str, str]:
 
 
 @router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
-def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
+def list_cohorts(
+    fleet: Name, _caller: Viewer, service: ServiceDep, *, ended: Annotated[bool, Query()] = False
+) -> list[CohortResponse]:
     """Return the cohorts of a masked fleet, each with its epoch, and how unlike others it is.
 
-    `distance` is the median of its distances to the other cohorts; 1 if their data are alike.
+    `distance` is the median of its distances to the other cohorts; 1 if their data are alike. With
+    `ended` those of the last ten times that cohorts were formed, also ended and dropped ones.
     """
-    return cohorts_json(service, fleet)
+    return cohorts_json(service, fleet, ended=ended)
+
+
+@router.get("/fleets/{fleet}/suspects", responses=problem_responses(401, 403, 404, 422))
+def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> SuspectsResponse:
+    """Return the devices of a masked fleet that were most often in a cohort that differed."""
+    return SuspectsResponse(**service.masked.suspects(fleet)._asdict())
 
 
 @router.post(
@@ -1393,21 +1402,17 @@ def drop_cohort(fleet: Name, cohort: Number, caller: Operator, service: ServiceD
     service.masked.drop_cohort(fleet, cohort, caller)
 
 
-def cohorts_json(service: Service, fleet: str) -> list[CohortResponse]:
+def cohorts_json(service: Service, fleet: str, *, ended: bool = False) -> list[CohortResponse]:
     """Return the cohorts of a fleet as the API shows them."""
-    compared = service.masked.compare(fleet)
-    return [
-        cohort_json(*each, *compared.get(each[0], (0.0, None)))
-        for each in service.masked.cohorts(fleet)
-    ]
+    records = service.masked.records(fleet)
+    return [cohort_json(record) for record in records if ended or record.ended is None]
 
 
-def cohort_json(
-    number: int, cohort: Cohort, epoch: Epoch, samples: float, distance: float | None
-) -> CohortResponse:
+def cohort_json(record: CohortRecord) -> CohortResponse:
     """Return a cohort as the API shows it."""
+    cohort, epoch = record.cohort, record.epoch
     return CohortResponse(
-        cohort=number,
+        cohort=record.number,
         digest=cohort.digest.hex(),
         devices=[member.name for member in cohort.members],
         least=cohort.least,
@@ -1417,8 +1422,11 @@ def cohort_json(
         epoch=epoch.number,
         state=epoch.state,
         why=epoch.why,
-        samples=samples,
-        distance=distance,
+        samples=record.samples,
+        distance=record.distance,
+        formed=record.formed,
+        ended=record.ended,
+        dropped=record.dropped,
         noise=None if cohort.noise is None else NoiseResponse(**cohort.noise.plain()),
         noisy=cohort.noisy,
     )

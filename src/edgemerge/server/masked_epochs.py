@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import groupby, islice
 from statistics import median_low
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from edgemerge.core.errors import (
 )
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import Profile, distance
+from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, distance
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import min_cohort
@@ -49,7 +50,7 @@ from edgemerge.privacy.masking import (
     stats_of,
     words_length,
 )
-from edgemerge.privacy.noise import TAIL, NoiseSettings
+from edgemerge.privacy.noise import TAIL, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, Transaction, Writer
@@ -57,6 +58,8 @@ from edgemerge.server.fleets import ExistsError, Fleet
 from edgemerge.wire.admission import admit
 
 MASKED = "masked"  # what devices of such a fleet may read
+MAX_FORMINGS = 10  # the newest, that are compared
+MAX_COMPARED = 256  # formings whose distances are kept in memory
 COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
 MAX_COHORT = 100  # members, unless more are asked for
 COMPARABLE = 30.0  # times that samples must outweigh noise for cohorts to be compared
@@ -109,6 +112,56 @@ class MaskedStatus:
     noise: NoiseSettings | None = None
 
 
+@dataclass(frozen=True)
+class CohortRecord:
+    """A cohort, also one that has ended, and what it has added up.
+
+    Args:
+        number: Its number.
+        cohort: Its members and numbers.
+        epoch: Its latest epoch.
+        sent: The uploads that its epoch has collected, or the answers of its keepers.
+        collect_s: How long an epoch waits for each of both, in seconds.
+        formed: When it was formed, the same for all that were formed together.
+        ended: When it ended; None while it adds up.
+        dropped: When its total was dropped; None if it was not.
+        samples: In its total.
+        distance: The median of the distances (M10) of its data to those of the cohorts that were
+            formed with it and not dropped, 1 if alike; None without such cohorts, or where it took
+            back more than it has added up.
+    """
+
+    number: int
+    cohort: Cohort
+    epoch: Epoch
+    sent: int
+    collect_s: float
+    formed: float
+    ended: float | None
+    dropped: float | None
+    samples: float = 0.0
+    distance: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether its data are of another kind than those of the other cohorts."""
+        return self.distance is not None and self.distance > SIMILAR_FACTOR
+
+
+class Suspects(NamedTuple):
+    """The devices behind cohorts that differed.
+
+    Args:
+        devices: Those that were most often in one, without revoked ones.
+        times: How often each of them was.
+        formings: How many times cohorts were formed of which one differed.
+    """
+
+    devices: list[str]
+    times: int
+    formings: int
+
+
 class MaskedTotal(NamedTuple):
     """The total of a masked fleet.
 
@@ -133,6 +186,8 @@ class MaskedService:
     def __init__(self, database: Database, writer: Writer, clock: Callable[[], float]) -> None:
         """Work on a database that has its tables."""
         self._database, self._writer, self._clock = database, writer, clock
+        # what cohorts that were formed together say of each other, until one of them changes
+        self._compared: dict[tuple[Any, ...], dict[int, tuple[float, float | None]]] = {}
 
     def register(self, fleet: str, member: Member) -> None:
         """Store the public keys of a device; they cannot be changed.
@@ -193,6 +248,7 @@ class MaskedService:
         collect_s: float = COLLECT_S,
         missing: float = 1 / 3,
         colluding: float = 0.0,
+        mix: bool = False,
     ) -> list[tuple[int, Cohort]]:
         """Form cohorts of all devices with keys; cohorts before them end, their totals stay.
 
@@ -207,13 +263,18 @@ class MaskedService:
             collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
+            mix: Whether devices that were in one cohort come into different ones, as far as there
+                are so many; False (the default): the same devices give the same cohorts.
         """
 
         def change(tx: Transaction) -> list[tuple[int, Cohort]]:
             agreed = fleets.get(tx, fleet)
             _must_be_masked(agreed)
             tx.lock(f"fleet {fleet}")
+            first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             members = _members(tx, fleet)
+            if mix:
+                members = _mixed(tx, fleet, members, first)
             fewest = _least(agreed, len(members), size, missing) if least is None else least
             if len(members) < fewest:
                 raise SettingError(
@@ -227,7 +288,6 @@ class MaskedService:
             made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()
             _end_cohorts(tx, fleet, now)
-            first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             found = list(enumerate(made, first))
             for number, cohort in found:
                 tx.run(
@@ -265,12 +325,8 @@ class MaskedService:
 
         self._writer.write(change, fleet=fleet)
 
-    def compare(self, fleet: str) -> dict[int, tuple[float, float | None]]:
-        """Return the samples of each cohort, and how unlike the other cohorts its data are.
-
-        That is the median of its distances to them (M10), 1 if alike; None without others
-        to compare with, where a cohort took back more than it has added up, or where noise does
-        not allow it: alike ones could then be above 2.5, too.
+    def records(self, fleet: str) -> list[CohortRecord]:
+        """Return the cohorts that were formed last, of up to ten formings, and what they added up.
 
         Args:
             fleet: A masked fleet.
@@ -278,27 +334,69 @@ class MaskedService:
         with self._database.reading() as tx:
             agreed = fleets.get(tx, fleet)
             rows = tx.rows(
-                "select t.cohort, t.data, t.slots from cohort_totals t join cohorts c"
-                " on c.fleet = t.fleet and c.number = t.cohort"
-                " where t.fleet = ? and c.ended is null and t.dropped is null order by t.cohort",
+                "select c.number, c.body, c.collect_s, c.formed, c.ended, t.dropped, t.through"
+                " from cohorts c"
+                " left join cohort_totals t on t.fleet = c.fleet and t.cohort = c.number"
+                " where c.fleet = ? order by c.number",
                 fleet,
             )
-        samples, profiles = {}, {}
-        for cohort, data, slots in rows:
-            if agreed.noise is not None:
-                noised = agreed.noise.read(agreed.projection, _words(data))
-                samples[cohort] = noised.sums.count
-                if agreed.noise.release == "sums" and agreed.noise.strength(noised) >= COMPARABLE:
-                    profiles[cohort] = Profile.of(noised.denoised())
-                continue
-            projection = agreed.projection
-            parts = np.split(_words(data), len(json.loads(slots)))
-            stats = Stats.total(projection, (stats_of(projection, part) for part in parts))
-            samples[cohort] = stats.count
-            with suppress(RejectedError):
-                admit(Contribution("total", stats, 0), projection=projection)
-                profiles[cohort] = Profile.of(stats)
-        return {cohort: (samples[cohort], _median_distance(cohort, profiles)) for cohort in samples}
+            kept = list(dict.fromkeys(row[3] for row in rows))[-MAX_FORMINGS:]
+            found, known = [], {}
+            for number, body, collect_s, formed, ended, dropped, through in rows:
+                if formed in kept:
+                    known[number] = through
+                    cohort, epoch = Cohort.parse(json.loads(body)), _latest(tx, fleet, number)
+                    kind = "answer" if epoch.state == "keeping" else "upload"
+                    sent = len(_senders(tx, fleet, epoch.number, kind))
+                    about = (sent, collect_s, formed, ended, dropped)
+                    found.append(CohortRecord(number, cohort, epoch, *about))
+        compared: dict[int, tuple[float, float | None]] = {}
+        for _, group in groupby(found, key=lambda record: record.formed):
+            together = [record for record in group if known[record.number] is not None]
+            key = (fleet, *((r.number, known[r.number], r.dropped) for r in together))
+            if (before := self._compared.get(key)) is None:
+                with self._database.reading() as tx:
+                    sums = {r.number: _sum_of(tx, agreed, r.number) for r in together}
+                left_out = {r.number for r in together if r.dropped is not None}
+                before = compare_sums(sums, left_out, agreed.noise)
+                last = islice(self._compared.items(), MAX_COMPARED - 1)
+                self._compared = {key: before, **dict(last)}
+            compared |= before
+        return [
+            replace(record, samples=samples, distance=far)
+            for record in found
+            for samples, far in [compared.get(record.number, (0.0, None))]
+        ]
+
+    def suspects(self, fleet: str) -> Suspects:
+        """Return the devices that were most often in a cohort that differed.
+
+        A cohort with a device that was revoked since is explained by it, and does not count.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            sql = "select device from devices where fleet = ? and revoked is not null"
+            revoked = {device for (device,) in tx.rows(sql, fleet)}
+        counts, formings = Counter[str](), set[float]()
+        for record in self.records(fleet):
+            names = {member.name for member in record.cohort.members}
+            if record.differs and not names & revoked:
+                counts.update(names)
+                formings.add(record.formed)
+        times = max(counts.values(), default=0)
+        most = sorted(device for device, count in counts.items() if count == times)
+        return Suspects(most, times, len(formings))
+
+    def count_registered(self, fleet: str) -> int:
+        """Return how many devices have keys and are not revoked: those that cohorts are formed of.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            return len(_members(tx, fleet))
 
     def cohorts(self, fleet: str) -> list[tuple[int, Cohort, Epoch]]:
         """Return the cohorts of a fleet that have not ended, each with its latest epoch.
@@ -792,11 +890,75 @@ def _total(tx: Transaction, fleet: str) -> MaskedTotal:
     return MaskedTotal(_through(tx, fleet), words, left, slots, _dropped(tx, fleet))
 
 
-def _median_distance(cohort: int, profiles: Mapping[int, Profile]) -> float | None:
-    others = [other for other in profiles if other != cohort]
-    if cohort not in profiles or not others:
+def _sum_of(tx: Transaction, fleet: Fleet, cohort: int) -> Stats | Noised:
+    sql = "select data, slots from cohort_totals where fleet = ? and cohort = ?"
+    ((data, slots),) = tx.rows(sql, fleet.name, cohort)
+    projection = fleet.projection
+    if fleet.noise is not None:
+        return fleet.noise.read(projection, _words(data))
+    parts = np.split(_words(data), len(json.loads(slots)))
+    return Stats.total(projection, (stats_of(projection, part) for part in parts))
+
+
+def _profile(found: Stats | Noised, noise: NoiseSettings | None) -> Profile | None:
+    """Return what a total is compared by; None if it is none of samples, or noise hides them."""
+    if isinstance(found, Noised):
+        if noise is None or noise.release == "mean" or noise.strength(found) < COMPARABLE:
+            return None
+        return Profile.of(found.denoised())
+    try:
+        admit(Contribution("total", found, 0), projection=found.projection)
+    except RejectedError:
         return None
-    return median_low(distance(profiles[cohort], profiles[other]) for other in others)
+    return Profile.of(found)
+
+
+def compare_sums(
+    sums: Mapping[int, Stats | Noised],
+    left_out: Collection[int],
+    noise: NoiseSettings | None = None,
+) -> dict[int, tuple[float, float | None]]:
+    """Return the samples of cohorts, and how unlike the others its data are (M10).
+
+    With noise that is told only where samples outweigh it 30 times: with less, cohorts that are
+    alike could be above 2.5, too.
+
+    Args:
+        sums: What each cohort has added up, by its number.
+        left_out: The cohorts with which no other one is compared.
+        noise: What the fleet has agreed on, if anything.
+    """
+    found_profiles = {number: _profile(each, noise) for number, each in sums.items()}
+    profiles = {number: each for number, each in found_profiles.items() if each is not None}
+    found: dict[int, tuple[float, float | None]] = {}
+    for number, stats in sums.items():
+        others = [each for n, each in profiles.items() if n != number and n not in left_out]
+        far = None
+        if number in profiles and others:
+            far = median_low(distance(profiles[number], other) for other in others)
+        samples = stats.sums.count if isinstance(stats, Noised) else stats.count
+        found[number] = (samples, far)
+    return found
+
+
+def _mixed(tx: Transaction, fleet: str, members: list[Member], first: int) -> list[Member]:
+    """Return members so that dealing them out parts those that were in one cohort last."""
+    rows = tx.rows(
+        "select number, body from cohorts where fleet = ? and formed = (select formed from cohorts"
+        " where fleet = ? order by number desc limit 1) order by number",
+        *(fleet, fleet),
+    )
+    last = {
+        member.name: number
+        for number, body in rows
+        for member in Cohort.parse(json.loads(body)).members
+    }
+
+    def place(member: Member) -> tuple[int, bytes]:
+        drawn = sha256(f"{first} {member.name}".encode()).digest()
+        return last.get(member.name, 0), drawn
+
+    return sorted(members, key=place)
 
 
 def _words(data: bytes) -> Words:
