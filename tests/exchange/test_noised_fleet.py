@@ -429,3 +429,30 @@ def test_a_total_that_no_noise_explains_is_left_out(world, hub):
     world.turn()
     assert not total(world).size
     assert hub.service.masked.result(world.fleet, 1)["why"].startswith("found a V too large")
+
+
+def bulk(device, kind, count):
+    """Return the clipped sums of many samples of a kind."""
+    rng = np.random.default_rng([int(device[-1]), kind])
+    mixing = np.random.default_rng(kind).normal(0.0, 0.08, (2, 6))
+    X = rng.normal(size=(count, 2)) @ mixing + 0.03 * rng.normal(size=(count, 6))
+    return Contribution(device, AGREED.noise(SHARED).whole_sums_of(SHARED.to_rows(X)), 1, CLIPPED)
+
+
+@pytest.mark.parametrize(("count", "told"), [(3000, True), (100, False)])
+def test_cohorts_are_compared_where_samples_outweigh_the_noise(hub, tmp_path, count, told):
+    devices = [f"pump-{i}" for i in range(9)]
+    world = MaskedWorld(hub, tmp_path, shared=SHARED, noise=NOISE, draw=Drawing(0))
+    cohorts = world.form(devices, size=3)
+    bad = cohorts[1]["devices"]
+    for device in devices:
+        world.exchange(device).push(bulk(device, 6 if device in bad else 5, count))
+    world.turn(devices)
+    found = world.place.operator.cohorts(world.fleet)
+    assert [each["samples"] > 2 * count for each in found] == [True] * 3
+    far = [each["distance"] for each in found]
+    if told:
+        assert far[1] > 2.5 > max(far[0], far[2])
+    else:
+        assert far == [None] * 3
+    world.close()

@@ -1,7 +1,10 @@
 """Cohorts on the page of a masked fleet: what is shown, forming and dropping them."""
 
+import json
+
 import pytest
 
+from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server.auth import Caller
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
@@ -180,3 +183,20 @@ def test_what_a_device_needs_names_masks(world):
     admin = visitor(world)
     made = admin.post(f"{PAGE}/add", {"csrf": admin.csrf(), "device": "new", "hours": "24"})
     assert "privacy = &#34;masked&#34;" in made.text or 'privacy = "masked"' in made.text
+
+
+def test_a_fleet_with_noise_says_how_much_and_what_that_means(world):
+    agreed = NoiseSettings(4.0, 1e-5)
+    plain = json.dumps(agreed.plain())
+    sql = "update fleets set noise = ? where fleet = ?"
+    world.service.writer.write(lambda tx: tx.run(sql, plain, FLEET), fleet=FLEET)
+    admin = visitor(world)
+    page = admin.get(PAGE).text
+    assert "noise: ε = 4, δ = 1e-05 (sums)" in page
+    assert "Noise hides whether a given sample is in a total" in page
+    assert "fewer can reveal" not in page
+    assert form(admin, least="").status_code == 303
+    (record,) = world.masked.records(FLEET)
+    assert (record.cohort.noise, record.cohort.least, record.cohort.noisy) == (agreed, 3, 2)
+    asked = admin.get(f"{PAGE}/cohorts/{record.number}/drop").text
+    assert "Its devices do not send it again" in asked
