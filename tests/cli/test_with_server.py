@@ -119,6 +119,8 @@ def test_a_fleet_is_not_centred_on_one_without_a_mean(hub):
     assert "5% of the budget" in hub.fleet("show", "means").stdout
     refused = failure(hub.fleet("create", "sums", "--reads", "masked", "--centred-on", "means"))
     assert "means has no mean yet" in refused
+    refused = failure(hub.fleet("create", "sums", *agree, "--centred-on", "means"))
+    assert "found --centred-on together with settings of a projection" in refused
     refused = failure(hub.fleet("create", "sums", *agree, "--epsilon", 4))
     assert "needs both epsilon and delta" in refused
 

@@ -11,6 +11,7 @@ from scipy.stats import chi2
 from edgemerge import Contribution, Detector, Projection, Stats
 from edgemerge.core.errors import RejectedError, SettingError
 from edgemerge.core.ledger import Selection
+from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.server import fleets
@@ -187,6 +188,38 @@ def test_killed_between_drawing_and_sending_it_sends_the_same_noise(world, monke
     assert drawing.calls == calls + 1
     (counted,) = state_of(world, device).counted.values()
     assert np.array_equal(counted, drawn.delta)
+
+
+def test_what_could_not_be_stored_is_not_sent(world, monkeypatch):
+    """A full disk: the noise that was drawn is forgotten, and only what is stored is ever sent."""
+    world.form()
+    one, device = world.exchange(DEVICES[0]), DEVICES[0]
+    sent = []
+    ask, write = one._ask, masked_fleet.write_atomically
+
+    def watched(method, *words, **rest):
+        sent.extend([rest["body"]] if words[-1] == "upload" else [])
+        return ask(method, *words, **rest)
+
+    def full(data, path, **rest):
+        if MaskedState.from_bytes(data).epoch:
+            raise OSError(28, "No space left on device")
+        write(data, path, **rest)
+
+    monkeypatch.setattr(one, "_ask", watched)
+    monkeypatch.setattr(masked_fleet, "write_atomically", full)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            one.push(clipped(device))
+    assert sent == []
+    monkeypatch.setattr(masked_fleet, "write_atomically", write)
+    one.push(clipped(device))
+    assert sent == [state_of(world, device).upload]
+    for other in DEVICES[1:]:
+        world.exchange(other).push(clipped(other))
+    world.turn()
+    (counted,) = state_of(world, device).counted.values()
+    assert counted[-1] == 2**19  # one share of the noise
 
 
 def test_the_noise_that_others_put_into_a_total_is_the_promised_one(hub, tmp_path):

@@ -520,9 +520,8 @@ class SharingPolicy:
             noise: What it has agreed on; None: no noise.
             lost: The uploads whose samples are in no total.
         """
-        if not self.agreed or lost > self.lost:
-            values = {"noise": noise.plain() if noise else "none", "lost_uploads": lost}
-            logger.info("the fleet has agreed on its noise", extra={"values": values})
+        if not self.agreed and noise is not None:
+            logger.info("the fleet has noise", extra={"values": noise.plain()})
         self.agreed, self.lost = True, lost
         self.memory.clip(noise)
 
@@ -901,6 +900,8 @@ class Synchronizer:
         if outcome.faults is not None:
             self._sharing.faults.finish(outcome.faults)
         if outcome.agreed:
+            # before that nothing was released
+            self._rerun = self._rerun or (self._config.push and not self._sharing.agreed)
             self._sharing.agree(outcome.noise, outcome.lost)
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):

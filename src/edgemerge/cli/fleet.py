@@ -198,6 +198,10 @@ def create(
         check_device_name(invite)
     noise = {key: settings.pop(key) for key in NOISE_OPTIONS}
     centred_on = noise["centred_on"]
+    if centred_on and any(value is not None for value in settings.values()):
+        raise CommandError(
+            "found --centred-on together with settings of a projection, expected one of them"
+        )
     projection = None if centred_on else build_projection(columns=[], **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         agreed = projection or client.projection(centred_on)

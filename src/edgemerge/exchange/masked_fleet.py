@@ -513,27 +513,29 @@ class MaskedExchange:
         if words.shape != (len(slots) * self._length,):
             raise RejectedError(f"{self}: found {words.size} words for {len(slots)} slots")
         whose = sorted(set(about["devices"]) - {self.device})
-        origins = {
-            slot: tuple(Origin(w, 0, slot, about["through"]) for w in whose) for slot in slots
-        }
+        origins = [tuple(Origin(w, 0, slot, about["through"]) for w in whose) for slot in slots]
         if self._agreed is not None:
-            return self._estimate(self._agreed, words, origins[slots[0]])
-        return self._exact(words, origins, grouped=grouped)
+            return self._estimate(self._agreed, words, origins[0])
+        return self._exact(words, slots, origins, grouped=grouped)
 
     def _exact(
-        self, words: Words, origins: Mapping[str, tuple[Origin, ...]], *, grouped: bool
+        self,
+        words: Words,
+        slots: Sequence[str],
+        origins: Sequence[tuple[Origin, ...]],
+        *,
+        grouped: bool,
     ) -> Merged:
         """Return the sums in a total, with where each slot comes from; one sum unless grouped."""
-        slots = list(origins)
         sums = [stats_of(self.projection, part) for part in np.split(words, len(slots))]
         if not grouped:
-            sums, slots = [sum(sums[1:], start=sums[0])], slots[:1]
+            sums, slots, origins = [sum(sums[1:], start=sums[0])], slots[:1], origins[:1]
         parts = []
-        for slot, stats in zip(slots, sums, strict=True):
+        for slot, stats, whose in zip(slots, sums, origins, strict=True):
             if stats.count == 0:
                 continue
             admit(Contribution("total", stats, 0, slot), projection=self.projection)
-            parts.append(MergedPart(stats, origins[slot]))
+            parts.append(MergedPart(stats, whose))
         return Merged(self.projection, tuple(parts))
 
     def _estimate(self, agreed: NoiseSettings, words: Words, origins: tuple[Origin, ...]) -> Merged:
@@ -568,7 +570,13 @@ class MaskedExchange:
         return self._connection.ask(method, where, **rest)
 
     def _save(self) -> None:
-        write_atomically(self._state.to_bytes(), self._path, mode=0o600)
+        """Store the state; if that fails, go back to what is stored: nothing else may be sent."""
+        try:
+            write_atomically(self._state.to_bytes(), self._path, mode=0o600)
+        except OSError:
+            if self._path.exists():
+                self._state = MaskedState.from_bytes(self._path.read_bytes())
+            raise
 
 
 def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:
