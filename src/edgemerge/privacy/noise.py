@@ -602,9 +602,7 @@ class NoiseSettings:
             projection: What all devices share.
             least: The devices whose noise is in every total, 1 by default.
         """
-        if self.release == "mean":
-            return Noise.for_mean(projection, self.multiplier, least=least)
-        return Noise.for_sums(projection, self.multiplier, least=least, radius=self.radius)
+        return _noise_of(self, projection, least)
 
     def enough_samples(self, projection: Projection) -> int:
         """Return how many samples outweigh the noise of a release: as much as its ridge.
@@ -680,6 +678,13 @@ class NoiseSettings:
         share = variance * VARIANCE_UNIT
         variances = Blocks(*(share * s * s for s in self.noise(projection).sigma))
         return Noised(Stats(projection, U, V, C, S, float(values[-1])), variances)
+
+
+@lru_cache(maxsize=16)
+def _noise_of(settings: NoiseSettings, projection: Projection, least: int) -> Noise:
+    if settings.release == "mean":
+        return Noise.for_mean(projection, settings.multiplier, least=least)
+    return Noise.for_sums(projection, settings.multiplier, least=least, radius=settings.radius)
 
 
 class ClippedSums:
