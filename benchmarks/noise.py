@@ -7,7 +7,9 @@ such a device alone. "usual": the usual loss that M11 gives, over the loss of he
 "membership": the calibrated attack of `benchmarks.sharing` on the total of 30 people.
 
 The noise is drawn once for the sum, as if exactly `least` devices had taken part: more devices add
-more. The clipping comes from the range of HAR's features, [−1, 1], not from the samples.
+more. "fleet" and "fleet, not centred" have the noise of a masked fleet of 30 devices that all sent,
+20 of which would have been enough, 19 without the reader: 30/19 times the variance. The clipping
+comes from the range of HAR's features, [−1, 1], not from the samples.
 
 `python -m benchmarks.noise` writes docs/results/noise.csv and prints the tables of the page on
 noise. HAR is read from the folder that EDGEMERGE_DATA names.
@@ -43,6 +45,8 @@ TRAIN = 0.6  # of the rows of an activity
 ODD = 2000  # rows of other activities
 OWN = 100  # samples of a device's own: more than 1.3N
 SUMS, CENTROID, ALONE = "sums", "centroid", "alone"
+FLEET, NOT_CENTRED = "fleet", "fleet, not centred"
+FLEET_SHARES = 30 / 19  # of σ²: the noise of all devices, over that of those that count
 
 
 def run() -> list[Row]:
@@ -55,6 +59,22 @@ def run() -> list[Row]:
         for activity in range(1, 7):
             rows += detection(data, activity, seed)
         rows += memberships(data, seed)
+    return rows + fleets(data)
+
+
+def fleets(data: Motion) -> list[Row]:
+    """Tell an activity from others with the noise of a masked fleet."""
+    rows = []
+    for seed in range(SEEDS):
+        for activity in range(1, 7):
+            train, _, test, odd = parts_of(data, activity, seed)
+            for epsilon in EPSILONS[1:]:
+                for way, share in ((FLEET, MEAN_SHARE), (NOT_CENTRED, 0.0)):
+                    total = release(train, seed, epsilon, mean_share=share, more=FLEET_SHARES)
+                    device = Detector(total.sums.projection)
+                    device.adopt(total.denoised())
+                    found = auc(device.score(test), device.score(odd))
+                    rows.append(row("auc", way, epsilon, activity, seed, found))
     return rows
 
 
@@ -72,17 +92,23 @@ def row(what: str, way: str, epsilon: float, activity: int, seed: int, value: fl
     }
 
 
-def release(X: Array, seed: int, epsilon: float) -> Noised:
-    """Release a mean with noise, then sums under the projection that is centred on it."""
+def release(
+    X: Array, seed: int, epsilon: float, *, mean_share: float = MEAN_SHARE, more: float = 1.0
+) -> Noised:
+    """Release a mean with noise, then sums under the projection that is centred on it.
+
+    Without a share for the mean it is not centred. The noise has `more` times the variance.
+    """
     shared = Projection(n_inputs=X.shape[1], n_hidden=HIDDEN, seed=seed)
     budget = None if epsilon == inf else Budget(epsilon, DELTA)
 
     def multiplier(share: float, what: str) -> float:
-        return NO_NOISE if budget is None else budget.spend(share, what)
+        return NO_NOISE if budget is None else budget.spend(share, what) * sqrt(more)
 
-    first = Noise.for_mean(shared, multiplier(MEAN_SHARE, "the mean"))
-    mean = first.add(first.sums_of(X))
-    second = Noise.for_sums(mean.centred(), multiplier(1.0 - MEAN_SHARE, "the sums"))
+    if mean_share:
+        first = Noise.for_mean(shared, multiplier(mean_share, "the mean"))
+        shared = first.add(first.sums_of(X)).centred()
+    second = Noise.for_sums(shared, multiplier(1.0 - mean_share, "the sums"))
     total = second.add(second.sums_of(X))
     total.check()
     return total
@@ -96,13 +122,18 @@ def noised_mean(X: Array, seed: int, epsilon: float) -> Array:
     return noise.add(noise.sums_of(X)).mean
 
 
-def detection(data: Motion, activity: int, seed: int) -> list[Row]:
-    """Tell an activity from others by what is released of its rows."""
+def parts_of(data: Motion, activity: int, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows to release, a device's own, held-out ones, and rows of other activities."""
     rng = np.random.default_rng(100 * seed + activity)
     X = rng.permutation(data.rows[data.activity == activity])
     odd = rng.permutation(data.rows[data.activity != activity])[:ODD]
     cut = int(TRAIN * len(X))
-    train, own, test = X[:cut], X[cut : cut + OWN], X[cut + OWN :]
+    return X[:cut], X[cut : cut + OWN], X[cut + OWN :], odd
+
+
+def detection(data: Motion, activity: int, seed: int) -> list[Row]:
+    """Tell an activity from others by what is released of its rows."""
+    train, own, test, odd = parts_of(data, activity, seed)
     rows = []
     for epsilon in EPSILONS:
         about = epsilon, activity, seed
@@ -183,6 +214,8 @@ def detection_table(rows: Sequence[Row]) -> str:
     """Return what is detected, in Markdown."""
     lines = [
         ("sums", "auc", SUMS),
+        ("sums in a masked fleet, 30 of at least 20 devices", "auc", FLEET),
+        ("the same, not centred on a mean", "auc", NOT_CENTRED),
         ("mean alone (centroid)", "auc", CENTROID),
         (f"sums, and {OWN} samples of its own", "own", SUMS),
         (f"{OWN} samples of its own alone", "own", ALONE),

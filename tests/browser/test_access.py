@@ -7,6 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from edgemerge.core.trust import Trust
+from edgemerge.privacy.masking import DeviceKeys
 from edgemerge.server.http import wall_path
 from edgemerge.server.schemas import ReviewRequest
 from tests.browser.visitor import DESKTOP, PHONE, Visitor
@@ -50,6 +51,9 @@ PAGES = {
     "log": f"/ui/fleets/{FLEET}/log",
     "accounts": "/ui/accounts",
     "account": "/ui/accounts/eve",
+    "masked fleet": "/ui/fleets/masked",
+    "masked fleet without cohorts": "/ui/fleets/bare",
+    "drop a cohort": "/ui/fleets/masked/cohorts/1/drop",
     "no such page": "/ui/fleets/nosuch",
 }
 
@@ -60,6 +64,7 @@ def peopled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
     with workshop(f"sqlite:///{folder / 'fleets.db'}") as shop:
         shop.here.operator.create_fleet("empty", SHARED)
+        masked_fleet(shop)
         hook = {"kind": "slack", "url": "http://127.0.0.1:9/hook", "secret": "s3cret"}
         shop.here.operator.set_receiver(FLEET, "shift", **hook)
         for number, kind in enumerate(("idle", "idle", "fast", None), 1):
@@ -92,6 +97,18 @@ def peopled(tmp_path_factory):
         accounts.revoke("n" * 100, who)
         accounts.add_wall_link("hall", FLEET, who)
         yield shop
+
+
+def masked_fleet(shop):
+    """Make a masked fleet with three cohorts, of devices with long names, and one without any."""
+    shop.here.operator.create_fleet("bare", SHARED, reads="masked")
+    shop.here.operator.create_fleet("masked", SHARED, reads="masked")
+    for k in range(9):
+        name = f"{k}-{'p' * 90}"
+        shop.here.enrol("masked", name)
+        shop.here.service.masked.register("masked", DeviceKeys(bytes([k] * 32)).member(name))
+    cohorts = shop.here.operator.form_cohorts("masked", least=3, size=3)
+    shop.here.service.masked.status("masked", cohorts[0]["devices"][0])  # begins an epoch
 
 
 def to_review():

@@ -17,6 +17,7 @@ from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.masked_fleet import MaskedExchange
 from edgemerge.privacy.gate import min_cohort
+from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server import audit
 from tests.cli.calls import call, failure, program
 from tests.cli.hubs import IDLE, SHARED
@@ -77,6 +78,54 @@ def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
     assert formed.exit_code == 0
     assert "A total of 3 devices can reveal whether a given sample is in it" in formed.stderr
     assert [each["least"] for each in hub.told("cohorts", "masked")] == [3]
+    assert hub.fleet("form-cohorts", "masked", "--least", 3, "--mix").exit_code == 0
+    first, second = hub.told("cohorts", "masked", "--all")
+    assert first["ended"] is not None
+    assert second["ended"] is None
+    assert hub.told("cohorts", "masked") == [second]
+    found = hub.fleet("cohorts", "masked", "--all")
+    assert "DROPPED" in found.stdout
+    assert first["digest"] in found.stderr  # of the second one, which has the same members
+    assert found.stderr.count("has the digest") == 1
+    assert hub.told("suspects", "masked") == {"devices": [], "times": 0, "formings": 0}
+    assert "No cohort differs" in hub.fleet("suspects", "masked").stderr
+
+
+def test_a_masked_fleet_with_noise_says_what_it_costs_and_protects(hub, tmp_path):
+    agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1, "--reads", "masked")
+    noise = ("--epsilon", 4, "--delta", 1e-5)
+    made = hub.fleet("create", "noised", *agree, *noise, "--radius", 0.1)
+    assert "with ε = 4 and δ = 1e-05 it can hardly be told" in made.stderr
+    assert "many samples of one device or person together can" in made.stderr
+    enough = NoiseSettings(4.0, 1e-5, radius=0.1).enough_samples(SHARED)
+    assert f"About {enough} samples in a total outweigh its noise" in made.stderr
+    assert "noise          ε = 4, δ = 1e-05 (sums)\n" in hub.fleet("show", "noised").stdout
+    assert hub.told("show", "noised")["noise"]["radius"] == 0.1
+    for name in ("pump-1", "pump-2", "pump-3"):
+        hub.enrolled("noised", name, tmp_path / name)
+        token = (tmp_path / name).read_text().strip()
+        there = MaskedExchange(
+            hub.url, "noised", token, device=name, path=tmp_path / f"{name}.masked"
+        )
+        there.pull(Selection(receiver=name))
+        there.close()
+    formed = hub.fleet("form-cohorts", "noised")
+    assert formed.exit_code == 0
+    assert "each device adds 1/2 of the variance of ε = 4, δ = 1e-05 (sums)." in formed.stderr
+    assert "can reveal whether" not in formed.stderr
+
+
+def test_a_fleet_is_not_centred_on_one_without_a_mean(hub):
+    agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1, "--reads", "masked")
+    mean = ("--epsilon", 4, "--delta", 1e-5, "--release", "mean")
+    assert hub.fleet("create", "means", *agree, *mean).exit_code == 0
+    assert "5% of the budget" in hub.fleet("show", "means").stdout
+    refused = failure(hub.fleet("create", "sums", "--reads", "masked", "--centred-on", "means"))
+    assert "means has no mean yet" in refused
+    refused = failure(hub.fleet("create", "sums", *agree, "--centred-on", "means"))
+    assert "found --centred-on together with settings of a projection" in refused
+    refused = failure(hub.fleet("create", "sums", *agree, "--epsilon", 4))
+    assert "needs both epsilon and delta" in refused
 
 
 def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):

@@ -126,11 +126,11 @@ DEVICES = [f"pump-{i}" for i in range(5)]
 class MaskedWorld(World):
     """A masked fleet on a real server whose clock can be moved."""
 
-    def __init__(self, hub, folder, *, shared=SHARED, **options):
+    def __init__(self, hub, folder, *, shared=SHARED, noise=None, draw=None, **options):
         super().__init__(hub)
         self.folder, self.shared, self.options = folder, shared, {"least": 3, **options}
-        self.place.operator.create_fleet(self.fleet, shared, reads="masked")
-        self.tokens = {}
+        self.place.operator.create_fleet(self.fleet, shared, reads="masked", **noise or {})
+        self.tokens, self.draw = {}, draw
 
     def made(self, device):
         if device not in self.tokens:
@@ -143,6 +143,7 @@ class MaskedWorld(World):
             path=self.folder / f"{device}.masked",
             projection=self.shared,
             random=insecure.Random(device).randbytes,
+            draw=self.draw,
         )
 
     def restarted(self, device):

@@ -9,7 +9,7 @@ from itertools import chain, combinations, product
 import numpy as np
 import pytest
 
-from benchmarks.sharing import RECOVERED, recovered
+from benchmarks.sharing import RECOVERED, Reader, recovered
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.comparison.streams import auc
 from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnknownError
@@ -30,6 +30,7 @@ from edgemerge.privacy.masking import (
     weights_at_zero,
     words_of,
 )
+from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.wire.codec import unpack
 from tests.exchange.worlds import DEVICES, MaskedWorld
 from tests.services.hub import running
@@ -248,6 +249,64 @@ def test_membership_from_single_uploads_is_a_guess(hub, watched):
     chance = np.sqrt((N_ROWS + 1001) / (12 * N_ROWS * 1000) / len(DEVICES))  # of a mean of guesses
     assert np.mean(bare) > 0.5 + 4 * chance
     assert abs(np.mean(masked) - 0.5) < 4 * chance
+
+
+AGREED = NoiseSettings(4.0, 1e-5)
+
+
+def recorded_total(hub, world):
+    """Return the words of the last total that the server sent."""
+    data = hub.traffic.bodies(world, "GET", "total")[0, DEVICES[0]]
+    return unpack(data, 2**20)[1]["words"].view(np.uint64)
+
+
+def homer(sums, members, others, reference):
+    """Return the ROC-AUC of the best linear test on all numbers of U and V, whitened."""
+    upper = np.triu_indices(SMALL.n_hidden)
+
+    def numbers(X):
+        H, T = SMALL.hidden(X), SMALL.to_rows(X)
+        V = (H[:, :, None] * T[:, None, :]).reshape(len(X), -1)
+        return np.concatenate([H[:, upper[0]] * H[:, upper[1]], V], 1)
+
+    known = numbers(reference)
+    W = np.linalg.pinv(np.cov(known.T), rcond=1e-9, hermitian=True)
+    released = np.concatenate([sums.U[upper], sums.V.ravel()]) / sums.count
+    way = W @ (released - known.mean(0))
+    return auc(*(-((numbers(X) - known.mean(0)) @ way) for X in (members, others)))
+
+
+def test_membership_in_recorded_totals_is_a_guess_with_noise(hub, tmp_path):
+    """The same samples, once without and once with noise: the attacks find them only in one."""
+    rng = np.random.default_rng(99)
+    others, reference = (rng.uniform(-1.0, 1.0, (k, SMALL.n_inputs)) for k in (1000, 4000))
+    members = np.concatenate([rows(device) for device in DEVICES])
+    plain = MaskedWorld(hub, tmp_path / "plain", shared=SMALL)
+    noised = MaskedWorld(
+        hub, tmp_path / "noised", shared=SMALL, noise={"epsilon": 4.0, "delta": 1e-5}
+    )
+    for world in (plain, noised):
+        world.folder.mkdir()
+        world.form()
+    for device in DEVICES:
+        push(plain, device)
+        clipped = ClippedSums(AGREED, SMALL)
+        for row in SMALL.to_rows(rows(device)):
+            clipped.push(row)
+        noised.exchange(device).push(Contribution(device, clipped.take(), 1, CLIPPED))
+    for world in (plain, noised):
+        world.turn()
+        world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0]))
+    released = AGREED.read(SMALL, recorded_total(hub, noised))
+    chance = np.sqrt((len(members) + 1001) / (12 * len(members) * 1000))  # deviation of a guess
+    bare = stats_of(SMALL, recorded_total(hub, plain))
+    assert homer(bare, members, others, reference) > 0.5 + 6 * chance
+    reader = Reader(SMALL, reference)
+    for sums in (released.sums, released.denoised()):
+        assert abs(homer(sums, members, others, reference) - 0.5) < 4 * chance
+        assert abs(reader.calibrated(sums, members, others) - 0.5) < 4 * chance
+    plain.close()
+    noised.close()
 
 
 def subsets(items):

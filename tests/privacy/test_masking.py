@@ -1,5 +1,6 @@
 """Masked sums: the total is exact, and nothing but the total can be opened."""
 
+import json
 import random as insecure
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from edgemerge.privacy.masking import (
     Cohort,
     DeviceKeys,
     Keeper,
+    Member,
     Survivors,
     chance_of_silence,
     counts,
@@ -33,11 +35,13 @@ from edgemerge.privacy.masking import (
     words_length,
     words_of,
 )
+from edgemerge.privacy.noise import NoiseSettings
 from tests.cases import examples, parts
 
 pytestmark = pytest.mark.slow
 
 WORDS = 7
+OLD_DIGEST = "72515bac1e816303638d62a6b373dccc6d378488603dd3459899d2e18b583c98"
 
 
 class World:
@@ -406,7 +410,72 @@ def test_the_digest_depends_on_every_field():
         replace(cohort, keepers=8),
         replace(cohort, members=cohort.members[:-1], neighbours=7, keepers=8),
     ]
+    agreed = NoiseSettings(4.0, 1e-5)
+    noised = [
+        replace(cohort, noise=noise, noisy=noisy)
+        for noise, noisy in (
+            (agreed, 2),
+            (agreed, 1),
+            (NoiseSettings(4.1, 1e-5), 2),
+            (NoiseSettings(4.0, 1e-6), 2),
+            (NoiseSettings(4.0, 1e-5, radius=0.1), 2),
+            (NoiseSettings(4.0, 1e-5, release="mean"), 2),
+            (NoiseSettings(4.0, 1e-5, share=0.95), 2),
+        )
+    ]
+    other += noised
     assert len({cohort.digest, *(each.digest for each in other)}) == 1 + len(other)
+    for each in noised:
+        assert Cohort.parse(json.loads(json.dumps(each.plain()))) == each
+
+
+def test_a_cohort_without_noise_has_the_digest_and_the_description_that_it_always_had():
+    """Computed before there was noise: devices have pinned such digests."""
+    members = [Member(f"pump-{i}", bytes([i] * 32), bytes([100 + i] * 32)) for i in range(4)]
+    cohort = Cohort.of("pumps", members, 12, least=3)
+    assert cohort.digest.hex() == OLD_DIGEST
+    assert sorted(cohort.plain()) == sorted(
+        ["fleet", "words", "least", "keepers", "threshold", "neighbours", "slots", "members"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"noisy": 0}, "0 devices whose noise counts"),
+        ({"noisy": 3}, "3 devices whose noise counts, of least=3"),
+        ({"slots": ("idle", "fast"), "words": 8}, "noised sums have no slots"),
+    ],
+)
+def test_noise_that_cannot_work_is_refused(numbers, words):
+    cohort = World(9).cohort
+    with pytest.raises(SettingError, match=words):
+        replace(cohort, **{"noise": NoiseSettings(4.0, 1e-5), "noisy": 2, "least": 3} | numbers)
+
+
+@pytest.mark.parametrize(("colluding", "noisy"), [(0.0, 5), (0.12, 5), (0.25, 4), (0.4, 3)])
+def test_noise_of_colluding_members_does_not_count(colluding, noisy):
+    members = World(9).cohort.members
+    made = Cohort.of(
+        "pumps",
+        members,
+        12,
+        least=6,
+        missing=0.0,
+        colluding=colluding,
+        noise=NoiseSettings(4.0, 1e-5),
+    )
+    assert made.noisy == noisy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epsilon": "4"}, {"delta": None}, {"release": "all"}, {"share": 2.0}, {"radius": -1}],
+)
+def test_a_description_of_other_noise_is_refused(change):
+    plain = NoiseSettings(4.0, 1e-5).plain() | change
+    with pytest.raises(FormatError, match="this describes no noise"):
+        NoiseSettings.parse(plain)
 
 
 def test_the_chance_of_too_few_keepers_agrees_with_counting():

@@ -14,6 +14,7 @@ from edgemerge import (
     BudgetError,
     CapacityError,
     Detector,
+    FormatError,
     MismatchError,
     Projection,
     RejectedError,
@@ -29,8 +30,10 @@ from edgemerge.privacy.noise import (
     WEIGHT_STEP,
     Blocks,
     Budget,
+    ClippedSums,
     Noise,
     Noised,
+    NoiseSettings,
     delta_of,
     discrete_gaussian,
     epsilon_of,
@@ -438,3 +441,79 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(ModuleNotFoundError, match="install the extra 'privacy' of edgemerge"):
         discrete_gaussian([0], 1.0)
+
+
+@pytest.mark.parametrize("epsilon", [4.0, 1.0])
+def test_the_best_attack_on_a_total_reaches_the_bound_and_does_not_pass_it(epsilon):
+    """A member of the cohort that knows all samples but one, and its own noise, reads the total."""
+    shared = Projection(n_inputs=2, n_hidden=3)
+    agreed, rng = NoiseSettings(epsilon, 1e-5), np.random.default_rng(0)
+    others = shared.to_rows(rng.uniform(-0.3, 0.3, (20, 2)))
+    row = shared.to_rows([[0.4, -0.4]])  # beyond the radius: it counts with the whole bound
+    noise = agreed.noise(shared, least=2)  # of three survivors two are not the reader
+    scales = np.array([*agreed.noise(shared).sigma])
+    known = noise.whole_sums_of(others) * 2.0**-8
+    with_row = (noise.whole_sums_of(others) + noise.whole_sums_of(row)) * 2.0**-8
+    upper = np.triu_indices(3)
+
+    def numbers(sums):
+        parts = sums.U[upper], sums.V.ravel(), sums.S[:1], [sums.count]
+        return np.concatenate(
+            [np.ravel(p) / s for p, s in zip(parts, scales[[0, 1, 3, 4]], strict=True)]
+        )
+
+    way = numbers(with_row) - numbers(known)
+
+    def seen(sums, seed):
+        draw = seeded(seed)
+        parts = [noise.add(sums, draw), noise.add(Stats.empty(shared), draw)]
+        words = sum(agreed.words_of(each) for each in parts)
+        return float(way @ (numbers(agreed.read(shared, words).sums) - numbers(known)))
+
+    inside = np.array([seen(with_row, seed) for seed in range(1000)])
+    outside = np.array([seen(known, seed) for seed in range(1000, 2000)])
+    found = (inside.mean() - outside.mean()) / np.sqrt((inside.var() + outside.var()) / 2.0)
+    bound = 1.0 / multiplier_for(epsilon, 1e-5)  # deviations by which a row moves the total
+    chance = np.sqrt(2.0 / 1000)  # of this estimate
+    assert 0.98 * bound - 4 * chance < found < bound + 4 * chance
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 90), min_size=1, max_size=4))
+def test_clipped_sums_are_the_same_however_they_are_grouped(seed, sizes):
+    shared = Projection(n_inputs=3, n_hidden=4)
+    X = shared.to_rows(np.random.default_rng(seed).normal(0.0, 0.5, (sum(sizes), 3)))
+    agreed = NoiseSettings(4.0, 1e-5)
+    clipped, parts = ClippedSums(agreed, shared), []
+    for part in np.split(X, np.cumsum(sizes)[:-1]):
+        for row in part:
+            clipped.push(row)
+        parts.append(clipped.take())
+    noise = agreed.noise(shared)
+    assert sum(parts) == noise.whole_sums_of(X)
+    difference = sum(parts) * 2.0**-8 - noise.sums_of(X)
+    assert max(np.abs(a).max() for a in difference.arrays) <= 3 * shared.quantum
+
+
+@pytest.mark.parametrize("release", ["sums", "mean"])
+def test_a_release_is_the_same_after_words(release):
+    shared = Projection(n_inputs=3, n_hidden=4)
+    agreed = NoiseSettings(4.0, 1e-5, release=release)
+    noise = agreed.noise(shared, least=3)
+    X = np.random.default_rng(0).normal(0.0, 0.2, (50, 3))
+    parts = [noise.add(noise.sums_of(X), seeded(seed)) for seed in range(4)]
+    words = sum(agreed.words_of(each) for each in parts)
+    assert words.shape == (agreed.length(shared),)
+    found, expected = agreed.read(shared, words), sum(parts)
+    assert found.sums == expected.sums
+    for mine, theirs in zip(found.variances, expected.variances, strict=True):
+        assert theirs <= mine <= theirs * (1.0 + 1e-5)
+    with pytest.raises(FormatError, match="found noise of"):
+        agreed.read(shared, np.append(words[:-1], np.uint64(2**64 - 1)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"radius": 0.0}, {"release": "all"}, {"share": 0.0}, {"share": 1.1}]
+)
+def test_noise_of_a_fleet_that_means_nothing_is_refused(settings):
+    with pytest.raises(SettingError, match=next(iter(settings))):
+        NoiseSettings(4.0, 1e-5, **settings)

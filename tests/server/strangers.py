@@ -89,6 +89,7 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
         ("itself",), encode(replace(note("itself", 2), kind="fault"))
     ),
     "GET /fleets/{fleet}/cohorts": Route(PEOPLE),
+    "GET /fleets/{fleet}/suspects": Route(PEOPLE),
     "POST /fleets/{fleet}/cohorts": Route(ADMINS, b"{}", masked=True),
     "DELETE /fleets/{fleet}/cohorts/{cohort}": Route(OPERATORS, masked=True),
     f"PUT {MASKED}/keys": Route(("itself",), KEYS, masked=True),

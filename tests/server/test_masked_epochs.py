@@ -7,10 +7,10 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError, UnknownError
-from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
 from edgemerge.server.fleets import ExistsError
+from edgemerge.server.masked_epochs import MAX_FORMINGS
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World
 
@@ -229,10 +229,16 @@ def three_cohorts(world):
 def test_a_cohort_that_differs_from_the_others_is_seen_and_dropped_whole(anywhere):
     bad = three_cohorts(anywhere)
     before = {number: cohort for number, cohort, _ in anywhere.masked.cohorts(FLEET)}
-    found = anywhere.masked.compare(FLEET)
-    assert {number: samples for number, (samples, _) in found.items()} == dict.fromkeys(found, 600)
-    assert [number for number, (_, far) in found.items() if far > SIMILAR_FACTOR] == [bad]
+    found = anywhere.masked.records(FLEET)
+    assert [record.samples for record in found] == [600.0, 600.0, 600.0]
+    assert [record.number for record in found if record.differs] == [bad]
     anywhere.masked.drop_cohort(FLEET, bad, ROOT)
+    again = anywhere.masked.records(FLEET)
+    assert [record.number for record in again if record.dropped] == [bad]
+    assert [record.number for record in again if record.differs] == [bad]
+    assert [record.number for record in again if record.ended is None] == list(
+        dict.fromkeys(n for n in before if n != bad)
+    )
     kept = [m.name for n, cohort in before.items() if n != bad for m in cohort.members]
     total = anywhere.masked.total(FLEET)
     assert np.array_equal(total.words, anywhere.expected(kept))
@@ -247,9 +253,125 @@ def test_a_cohort_that_differs_from_the_others_is_seen_and_dropped_whole(anywher
 
 def test_one_cohort_has_no_others_to_differ_from(world):
     world.form()
-    number = world.masked.cohorts(FLEET)[0][0]
     world.epoch()
-    assert world.masked.compare(FLEET) == {number: (45.0, None)}
+    (record,) = world.masked.records(FLEET)
+    assert (record.samples, record.distance, record.differs) == (45.0, None, False)
+
+
+def test_a_cohort_is_compared_anew_when_it_has_added_up_more(world):
+    three_cohorts(world)
+    before = world.masked.records(FLEET)
+    assert world.masked.records(FLEET) == before
+    names = [member.name for member in before[0].cohort.members]
+    for act in (world.upload, world.answer):
+        for name in names:
+            act(name)
+    after = world.masked.records(FLEET)
+    assert [record.samples for record in after] == [1200.0, 600.0, 600.0]
+
+
+def join_many(world, count):
+    """Let so many devices in, in all."""
+    names = [f"pump-{i:02}" for i in range(count)]
+    for i, name in enumerate(names):
+        world.caller(name)
+        world.keys[name] = DeviceKeys(bytes([i + 1] * 32))
+        world.masked.register(FLEET, world.keys[name].member(name))
+    for device in DEVICES:
+        world.service.revoke(FLEET, device, ROOT)
+    return names
+
+
+def members_of(record):
+    return {member.name for member in record.cohort.members}
+
+
+def test_mixing_parts_devices_that_were_in_one_cohort(anywhere):
+    names = join_many(anywhere, 30)
+    anywhere.form(size=5)
+    before = anywhere.masked.records(FLEET)
+    for _ in range(3):
+        anywhere.now += 1.0
+        anywhere.form(size=5, mix=True)
+        after = anywhere.masked.records(FLEET)[-6:]
+        assert sorted(name for record in after for name in members_of(record)) == names
+        assert all(len(members_of(a) & members_of(b)) <= 1 for a in before for b in after)
+        before = after
+
+
+def test_without_mixing_the_same_devices_give_the_same_cohorts(world):
+    join_many(world, 9)
+    digests = []
+    for _ in range(2):
+        world.now += 1.0
+        world.form(size=3)
+        digests.append([r.cohort.digest for r in world.masked.records(FLEET)[-3:]])
+    assert digests[0] == digests[1]
+
+
+def let_all_send(world, names, liars):
+    """Let everybody send data of one kind, and liars of another, in the cohorts that there are."""
+    for name in names:
+        rows = machine(0.9 if name in liars else 0.1, 60, world.rng)
+        world.deltas[name] = words_of(Stats.of(SHARED, rows))
+        world.upload(name)
+    for name in names:
+        world.answer(name)
+
+
+def hunt(world, names, liars):
+    """Drop what differs and mix, until one device is left; return it and the formings it took."""
+    for forming in range(1, 6):
+        world.now += 1.0
+        world.form(size=5, mix=True)
+        let_all_send(world, names, liars)
+        for record in world.masked.records(FLEET):
+            if record.differs and record.ended is None:
+                world.masked.drop_cohort(FLEET, record.number, ROOT)
+        found = world.masked.suspects(FLEET)
+        if len(found.devices) == 1:
+            assert (found.times, found.formings) == (forming, forming)
+            return found.devices[0], forming
+    raise AssertionError(f"still {len(found.devices)} suspects")
+
+
+@pytest.mark.parametrize("liar", ["pump-00", "pump-17", "pump-29"])
+def test_one_liar_among_thirty_is_found_in_two_formings(world, liar):
+    names = join_many(world, 30)
+    assert hunt(world, names, {liar}) == (liar, 2)
+    honest = [name for name in names if name != liar]
+    total = world.masked.total(FLEET)
+    assert liar not in total.devices
+    world.service.revoke(FLEET, liar, ROOT)
+    assert world.masked.suspects(FLEET) == ([], 0, 0)  # it explains all cohorts that differed
+    world.now += 1.0
+    world.form(size=5, mix=True)
+    let_all_send(world, honest, set())
+    assert not any(record.differs for record in world.masked.records(FLEET)[-5:])
+
+
+def test_after_one_liar_another_is_found(world):
+    names = join_many(world, 30)
+    liar, _ = hunt(world, names, {"pump-03"})
+    world.service.revoke(FLEET, liar, ROOT)
+    left = [name for name in names if name != liar]
+    assert hunt(world, left, {"pump-21"}) == ("pump-21", 2)
+
+
+def test_where_no_cohort_differs_nobody_is_suspected(world):
+    names = join_many(world, 9)
+    world.form(size=3)
+    let_all_send(world, names, set())
+    assert world.masked.suspects(FLEET) == ([], 0, 0)
+
+
+def test_only_the_last_ten_formings_are_compared(world):
+    for _ in range(MAX_FORMINGS + 2):
+        world.now += 1.0
+        world.form()
+    found = world.masked.records(FLEET)
+    assert len(found) == MAX_FORMINGS
+    assert found[-1].ended is None
 
 
 def test_only_a_cohort_of_the_fleet_is_dropped(world):

@@ -41,6 +41,9 @@ PAGES = {  # the least role that is let in; everybody, or the holder of a wall l
     "GET /fleets/{fleet}/faults": "viewer",
     "GET /fleets/{fleet}/add": "operator",
     "POST /fleets/{fleet}/add": "operator",
+    "POST /fleets/{fleet}/cohorts": "admin",
+    "GET /fleets/{fleet}/cohorts/{cohort}/drop": "operator",
+    "POST /fleets/{fleet}/cohorts/{cohort}/drop": "operator",
     "GET /fleets/{fleet}/compare": "viewer",
     "GET /fleets/{fleet}/compare/scores": "viewer",
     "GET /fleets/{fleet}/episodes": "viewer",
@@ -70,7 +73,7 @@ PAGES = {  # the least role that is let in; everybody, or the holder of a wall l
     "GET /fleets/{fleet}/log": "viewer",
     "GET /{rest:path}": "viewer",
 }
-PLACES = {"{fleet}": FLEET, "{device}": "a", "{number}": "1", "{account}": "eve"}
+PLACES = {"{fleet}": FLEET, "{device}": "a", "{number}": "1", "{account}": "eve", "{cohort}": "1"}
 PLACES |= {"{name:path}": "style.css", "{rest:path}": "nowhere"}
 REFUSED = (401, 403)
 

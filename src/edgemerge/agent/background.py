@@ -33,8 +33,9 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.exchange.client import DesiredState, ReportAnswer
-from edgemerge.exchange.protocol import Exchange, may_be_restored
+from edgemerge.exchange.protocol import Exchange, may_be_restored, may_have_noise
 from edgemerge.failpoints import failpoint
+from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.wire.codec import Tensors, encode
 
 SYNC_FIRST_DELAY_S, SYNC_MAX_DELAY_S = 2.0, 900.0  # after a failed exchange
@@ -404,6 +405,7 @@ class ExchangeOutcome:
     What was pulled keeps its bytes, since to encode many patterns takes long, and so does `digest`.
     `left_out` says how many patterns were not kept. `timeline` is that of the exchange if it is
     another than before; `held` then says which revisions of this device the exchange has.
+    `agreed` says that the fleet's noise is known; `lost` counts uploads that are in no total.
     """
 
     pushed: int = 0
@@ -414,6 +416,9 @@ class ExchangeOutcome:
     faults: FaultOutcome | None = None
     timeline: str = ""
     held: Mapping[str, int] = field(default_factory=dict)
+    agreed: bool = False
+    noise: NoiseSettings | None = None
+    lost: int = 0
 
 
 def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
@@ -429,6 +434,7 @@ def exchange_worker(exchange: Exchange) -> Worker[ExchangeJob, ExchangeOutcome]:
 def run_exchange(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
     """Push, then pull, and then the same with faults; an error is part of the outcome."""
     outcome = _look_for_restore(exchange, job.knows, _push_and_pull(exchange, job))
+    outcome = _look_for_noise(exchange, outcome)
     if job.faults is None or isinstance(outcome.error, StaleError | UnavailableError | DeniedError):
         return outcome
     budget = TimeBudget(FAULTS_TIMEOUT_S)
@@ -451,6 +457,16 @@ def _look_for_restore(
         except EdgemergeError:  # the next exchange looks again
             return outcome
     return replace(outcome, timeline=timeline, held=held)
+
+
+def _look_for_noise(exchange: Exchange, outcome: ExchangeOutcome) -> ExchangeOutcome:
+    """Add to the outcome what a masked fleet has agreed on, which it is asked for once."""
+    if not may_have_noise(exchange):
+        return outcome
+    try:
+        return replace(outcome, agreed=True, noise=exchange.noise, lost=exchange.lost)
+    except EdgemergeError as error:
+        return replace(outcome, error=outcome.error or error)
 
 
 def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:

@@ -457,6 +457,8 @@ class ExchangeConfig:
     insecure: bool = False  # whether plain http is allowed to another machine
     privacy: Literal["open", "masked"] = "open"  # masked: the server sees totals only
     cohort: str | None = setting(None, "64 hexadecimal digits", _is_digest)  # the only one to join
+    epsilon: float | None = positive(None)  # the largest of a masked fleet's noise
+    delta: float | None = positive(None)  # likewise
     path: Path | None = None
     host: str = "127.0.0.1"
     port: int = setting(MQTT_PORT, "1 to 65535", lambda value: 1 <= value <= 65535)

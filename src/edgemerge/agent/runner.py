@@ -107,7 +107,7 @@ from edgemerge.exchange.configuration import SAMPLE_TABLES
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
-from edgemerge.exchange.protocol import Exchange
+from edgemerge.exchange.protocol import Exchange, may_have_noise
 from edgemerge.files import read_secret, read_token
 from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
 from edgemerge.signatures import KEY_FILE, KNOWN_KEYS_FILE
@@ -375,9 +375,10 @@ def make_exchange(config: Config, projection: Projection | None) -> Exchange | N
             return HttpExchange(url, fleet, token, **options)
         masked = import_module("edgemerge.exchange.masked_fleet")  # needs an extra
         whose = {"device": config.device, "path": config.state / "masked"}
+        whose |= {name: getattr(settings, name) for name in ("cohort", "epsilon", "delta")}
         return cast(
             "Exchange",
-            masked.MaskedExchange(url, fleet, token, **whose, cohort=settings.cohort, **options),
+            masked.MaskedExchange(url, fleet, token, **whose, **options),
         )
     if projection is None:
         raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: add it')
@@ -877,6 +878,11 @@ def _build_sync(
     _warn_of_gate(config, memory.projection)
     limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
     sharing = SharingPolicy(memory, gate=config.sync.gate, **limits)
+    if may_have_noise(exchange):
+        sharing.agreed = exchange.noise_known
+        memory.clip(exchange.noise if exchange.noise_known else None)
+    else:
+        memory.clip(None)
     schedule = SyncSchedule(config.sync.every_s, config.sync.jitter, config.device)
     worker = exchange_worker(exchange)
     decisions = None

@@ -35,7 +35,8 @@ from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate, PatternSamples
-from edgemerge.wire.codec import Tensors, decode, pack, unpack
+from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
+from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
 from edgemerge.wire.state import from_bytes, to_bytes
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class AgentState:
     fault_revision: int = 0  # of the last fault that was shared or withdrawn
     shared_faults: dict[int, SharedFault] = field(default_factory=dict)  # by number
     pending_faults: list[bytes] = field(default_factory=list)  # on their way, in order
+    clipped: ClippedSums | None = None  # what was learnt, for a fleet with noise
 
     @property
     def learner(self) -> Detector | Bank:
@@ -138,6 +140,19 @@ class AgentState:
     def projection(self) -> Projection:
         """The projection that all devices share."""
         return self.learner.projection
+
+    def clip(self, noise: NoiseSettings | None) -> None:
+        """From now on also sum up what is learnt, clipped, for a fleet with this noise.
+
+        Args:
+            noise: What the fleet has agreed on; None: it has no noise.
+        """
+        if noise is not None and (self.clipped is None or self.clipped.settings != noise):
+            self.clipped = ClippedSums(noise, self.projection)
+            self.pending = []  # what is not clipped must not be sent
+        elif noise is None and self.clipped is not None:
+            self.clipped, self.pending = None, []
+        self.monitor.on_learnt = None if self.clipped is None else self.clipped.push
 
     def decode_merged(self, data: bytes | None) -> Merged:
         """Decode a Merged; no bytes mean an empty one."""
@@ -207,6 +222,11 @@ def state_tensors(memory: AgentState) -> Tensors:
         "told": _array(memory.merged),
         "before": _array(memory.before or b""),
     }
+    if memory.clipped is not None:
+        clipped = Contribution(memory.device, memory.clipped.sums, memory.revision, CLIPPED)
+        plain = {"noise": memory.clipped.settings.plain(), "rows": memory.clipped.rows}
+        tensors["clipping"] = _array(json.dumps(plain).encode())
+        tensors["clipped"] = _array(encode(clipped))
     tensors |= {f"pending.{i}": _array(data) for i, data in enumerate(memory.pending)}
     faults = memory.shared_faults
     tensors |= {f"fault.{number}": _array(each.data) for number, each in faults.items()}
@@ -248,6 +268,12 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
     memory.gate = Gate.of(plain["gate"], census(memory.learner))
     memory.merged = tensors["told"].tobytes()
     memory.before = tensors["before"].tobytes() if plain["undo"] else None
+    if "clipping" in tensors:
+        clipping, data = json.loads(tensors["clipping"].tobytes()), tensors["clipped"].tobytes()
+        shared, noise = memory.projection, NoiseSettings.parse(clipping["noise"])
+        kept = decode(data, Contribution, limit=len(data), projection=shared)
+        memory.clipped = ClippedSums(noise, shared, kept.stats, clipping["rows"])
+        memory.clip(noise)
     pending = [name for name in tensors if name.startswith("pending.")]
     memory.pending = [tensors[name].tobytes() for name in pending]
     if "fault_gate" in plain:  # missing in states of older versions

@@ -67,6 +67,7 @@ from edgemerge.core.trust import Trust, TrustCheck
 from edgemerge.failpoints import failpoint
 from edgemerge.files import write_atomically
 from edgemerge.privacy.gate import Decision, Gate, min_fresh_samples
+from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
 
 DECISIONS_FILE = "agent.trust"
@@ -401,6 +402,21 @@ def release(memory: AgentState, least: float) -> Decision:
     return decision
 
 
+def release_clipped(memory: AgentState, clipped: ClippedSums, least: float) -> Decision:
+    """Queue the clipped sums of what was learnt since the last release, if it is enough.
+
+    Samples and `pending` change together: save both before the first push.
+    """
+    if not clipped.rows:
+        return Decision()
+    if clipped.rows < least:
+        return Decision(held=(f"{CLIPPED}: {clipped.rows} of {least:.0f} samples",))
+    memory.revision += 1
+    about = memory.revision, CLIPPED, memory.incarnation
+    memory.pending.append(encode(Contribution(memory.device, clipped.take(), *about)))
+    return Decision(released=(CLIPPED,))
+
+
 def release_again(memory: AgentState, held: Mapping[str, int]) -> int:
     """Queue what an exchange lost that was restored from a backup; return how many.
 
@@ -469,6 +485,8 @@ class SharingPolicy:
         `timeout_s` to compare is refused.
         """
         self.memory, self.min_fresh = memory, min_fresh_samples(memory.projection, gate)
+        self.agreed = True  # whether the fleet's noise is known: before, nothing is released
+        self.lost = 0  # uploads whose samples are in no total
         memory.clear_refusals()  # what may be adopted can have been changed since
         self._max_shift, self._timeout_s = max_shift, timeout_s
         self.decision = Decision()
@@ -482,13 +500,38 @@ class SharingPolicy:
 
     def release(self) -> int:
         """Queue what may be released; return the number of contributions that wait."""
-        self.decision = release(self.memory, self.min_fresh)
+        if not self.agreed:
+            return 0
+        clipped, memory, least = self.memory.clipped, self.memory, self.min_fresh
+        self.decision = (
+            release(memory, least) if clipped is None else release_clipped(memory, clipped, least)
+        )
         if self.decision.held:
             logger.info("held back", extra={"values": {"patterns": self.decision.held}})
         if self.decision.released:
             values = {"patterns": self.decision.released, "revision": self.memory.revision}
             logger.info("a release is on its way", extra={"values": values})
         return len(self.memory.pending)
+
+    def agree(self, noise: NoiseSettings | None, lost: int = 0) -> None:
+        """Follow the noise of the fleet.
+
+        Args:
+            noise: What it has agreed on; None: no noise.
+            lost: The uploads whose samples are in no total.
+        """
+        if not self.agreed and noise is not None:
+            logger.info("the fleet has noise", extra={"values": noise.plain()})
+        self.agreed, self.lost = True, lost
+        self.memory.clip(noise)
+
+    def _plain_noise(self) -> dict[str, Any]:
+        """Return what a person wants to know of noise; nothing in a fleet without."""
+        clipped = self.memory.clipped
+        if clipped is None:
+            return {}
+        waiting = {"waiting": clipped.rows, "left_out": clipped.left_out}
+        return {"noise": clipped.settings.plain() | waiting | {"lost_uploads": self.lost}}
 
     def follow_timeline(self, timeline: str, held: Mapping[str, int]) -> int:
         """Share again what an exchange lost when it was restored; return how much waits.
@@ -631,6 +674,8 @@ class SharingPolicy:
         memory.revision, memory.moved_revision = 0, 0
         memory.pending, memory.gate = [], Gate()
         memory.merged, memory.before = b"", None
+        if memory.clipped is not None:
+            memory.clipped.take()  # it may have been released elsewhere
         self.shift = None
         values = {"incarnation": memory.incarnation, "before": old}
         logger.warning(
@@ -648,7 +693,7 @@ class SharingPolicy:
             "preview": None if self.preview is None else self.preview.plain(),
             "left_out": [*self.singly, *self.refused],
             "faults": self.faults.plain(),
-        }
+        } | self._plain_noise()
 
 
 AnswerCallback = Callable[[dict[str, Any]], None]
@@ -855,6 +900,10 @@ class Synchronizer:
         self._pushed += outcome.pushed
         if outcome.faults is not None:
             self._sharing.faults.finish(outcome.faults)
+        if outcome.agreed:
+            # before that nothing was released
+            self._rerun = self._rerun or (self._config.push and not self._sharing.agreed)
+            self._sharing.agree(outcome.noise, outcome.lost)
         # A new incarnation also receives what the earlier one shared.
         if isinstance(outcome.error, StaleError):
             self._sharing.start_new_incarnation(self._clocks.wall)

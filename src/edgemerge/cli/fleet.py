@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,6 +40,9 @@ from edgemerge.cli.output import (
 )
 from edgemerge.core.errors import RejectedError, SettingError, UnavailableError
 
+if TYPE_CHECKING:
+    from edgemerge.core.projection import Projection
+
 SECTIONS = {
     "Fleets": dict.fromkeys(("create", "list", "show", "delete"), __name__)
     | {"list": f"{__name__}:list_fleets"},
@@ -50,6 +53,7 @@ SECTIONS = {
         "cohorts": __name__,
         "form-cohorts": f"{__name__}:form_cohorts",
         "drop-cohort": f"{__name__}:drop_cohort",
+        "suspects": __name__,
         "forget-keys": f"{__name__}:forget_keys",
     },
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
@@ -60,11 +64,20 @@ SECTIONS = {
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
+NOISE_OPTIONS = ("epsilon", "delta", "radius", "release", "centred_on")
 MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
     "device sent, or ask for a quorum, and faults are not shared. A total hides its samples from "
     "{enough} devices on that share by the default gate; fewer need --least. Next: devices "
     "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
+)
+NOISED_LOSES = (
+    "Devices add noise before anything leaves them: with ε = {epsilon:g} and δ = {delta:g} it can "
+    "hardly be told whether a given sample is in a total; many samples of one device or person "
+    "together can. About {enough} samples in a total outweigh its noise. Each sample is sent once: "
+    "what was learnt in commissioning, or approved, is not sent; nothing can be taken back, and "
+    "what was in an epoch that failed is not sent again. Devices need the extra 'privacy'. Next: "
+    "they register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
 )
 FEW_DEVICES_WARNING = (
     "A total of {least} devices can reveal whether a given sample is in it, to whoever has similar "
@@ -73,6 +86,7 @@ FEW_DEVICES_WARNING = (
 COHORT_COLUMNS = headings(
     "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "samples", "distance"
 )
+ENDED_COLUMNS = COHORT_COLUMNS | headings("formed", "ended", "dropped")
 ONE_DEVICE_WARNING = (
     "With --min-devices 1 a device can subtract two totals, and read what another one sent."
 )
@@ -128,6 +142,32 @@ def fleet() -> None:
     help="members (default), quorum:K or person: which contributions others adopt at once.",
 )
 @click.option(
+    "--epsilon",
+    type=click.FloatRange(0.01, 100.0),
+    help="Masked: devices add noise; 1 is strong, 10 hardly protects.",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(1e-15, 0.1),
+    help="Masked: the chance that ε does not hold; below one over the number of samples.",
+)
+@click.option(
+    "--radius",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    help="With noise: how far samples usually are from the middle of the range, in half-ranges; "
+    "0.2 by default.",
+)
+@click.option(
+    "--release",
+    type=click.Choice(["sums", "mean"]),
+    help="With noise: what is released; a mean costs a twentieth of the budget.",
+)
+@click.option(
+    "--centred-on",
+    metavar="FLEET",
+    help="Take projection and noise of a fleet with --release mean, centred on its mean.",
+)
+@click.option(
     "--invite",
     metavar="DEVICE",
     help="Invite this device too: its invitation is written to DEVICE.invitation.",
@@ -151,15 +191,22 @@ def create(
     """Create a fleet with the projection that its devices share.
 
     Give the projection as --projection FILE, --range-from SAMPLES.csv, or --n-inputs, --low and
-    --high. It cannot be changed later; of the rest, `fleet trust` changes --trust.
+    --high, or as --centred-on FLEET. It cannot be changed later; of the rest, `fleet trust`
+    changes --trust.
     """
     if invite is not None:
         check_device_name(invite)
-    projection = build_projection(columns=[], **settings)
-    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
-        made = client.create_fleet(
-            name, projection, reads=reads, least=least, growing=growing, trust=trust
+    noise = {key: settings.pop(key) for key in NOISE_OPTIONS}
+    centred_on = noise["centred_on"]
+    if centred_on and any(value is not None for value in settings.values()):
+        raise CommandError(
+            "found --centred-on together with settings of a projection, expected one of them"
         )
+    projection = None if centred_on else build_projection(columns=[], **settings)
+    with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
+        agreed = projection or client.projection(centred_on)
+        options = {"reads": reads, "least": least, "growing": growing, "trust": trust}
+        made = client.create_fleet(name, agreed, **options, **noise)
         found = with_dates(client.fleet(name))
         if invite is not None:
             invitation = client.invite(name, invite)
@@ -169,11 +216,20 @@ def create(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
     if reads == "masked":
-        from edgemerge.privacy.gate import min_cohort
-
-        remark(MASKED_LOSES.format(enough=min_cohort(projection)))
+        remark(_masked_words(agreed, found["noise"]))
     if least == 1 and reads == "totals":
         remark(ONE_DEVICE_WARNING)
+
+
+def _masked_words(projection: Projection, noise: dict[str, Any] | None) -> str:
+    """Return what a masked fleet gives up, and what its noise costs and protects."""
+    from edgemerge.privacy.gate import min_cohort
+    from edgemerge.privacy.noise import NoiseSettings
+
+    if noise is None:
+        return MASKED_LOSES.format(enough=min_cohort(projection))
+    enough = NoiseSettings.parse(noise).enough_samples(projection)
+    return NOISED_LOSES.format(**noise, enough=enough)
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))
@@ -218,22 +274,31 @@ FLEET_NAMES = {
 def print_fleet(found: dict[str, Any], *, as_json: bool) -> None:
     """Print a fleet, its settings under the names of the options of `fleet create`."""
     named = {FLEET_NAMES.get(key, key): value for key, value in found.items()}
-    print_json(found | named) if as_json else print_fields(named)
+    if as_json:
+        print_json(found | named)
+    else:
+        noise = found["noise"]
+        print_fields(named | {"noise": _noise_words(noise) if noise else "none"})
 
 
-@click.command(epilog=example("edgemerge fleet cohorts pumps"))
+@click.command(
+    epilog=example("edgemerge fleet cohorts pumps", "edgemerge fleet cohorts pumps --all")
+)
 @click.argument("name", metavar="FLEET")
+@click.option(
+    "--all", "ended", is_flag=True, help="Also ended and dropped ones, of the last ten formings."
+)
 @server_options
 @json_option
-def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
+def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
     """List the cohorts of a masked fleet, each with its epoch.
 
     The distance says how unlike the other cohorts its data are: 1 if they are alike, above 2.5 if
     they are not.
     """
     with operator_connection(**where) as client:
-        found = client.cohorts(name)
-    print_cohorts(found, as_json=as_json)
+        found = client.cohorts(name, ended=ended)
+    print_cohorts(found, as_json=as_json, columns=ENDED_COLUMNS if ended else COHORT_COLUMNS)
 
 
 @click.command(
@@ -274,6 +339,11 @@ def cohorts(name: str, *, as_json: bool, **where: Any) -> None:
     show_default=True,
     help="The share of the devices that may work together with the server.",
 )
+@click.option(
+    "--mix",
+    is_flag=True,
+    help="Part devices that were in one cohort, to find the one behind a cohort that differs.",
+)
 @server_options
 @json_option
 def form_cohorts(
@@ -284,6 +354,7 @@ def form_cohorts(
     collect_hours: float,
     colluding: float,
     *,
+    mix: bool,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -299,9 +370,9 @@ def form_cohorts(
     named = {"slots": list(slots)} if slots else {}
     with operator_connection(**where) as client:
         enough = min_cohort(client.projection(name))
-        found = client.form_cohorts(name, **chosen, colluding=colluding, **named)
+        found = client.form_cohorts(name, **chosen, colluding=colluding, mix=mix, **named)
     print_cohorts(found, as_json=as_json)
-    if least is not None and least < enough:
+    if least is not None and least < enough and not any(each["noise"] for each in found):
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
 
 
@@ -314,12 +385,37 @@ def drop_cohort(name: str, cohort: int, *, yes: bool, **where: Any) -> None:
     """End a cohort, and take all that it has added up out of the total.
 
     For a cohort whose distance says that one of its devices adds up something else. Its devices
-    send their sums again once cohorts are formed with them.
+    send their sums again once cohorts are formed with them; in a fleet with noise they do not.
     """
     confirm(f"Drop all that cohort {cohort} of {name} has added up?", yes=yes)
     with operator_connection(**where) as client:
         client.drop_cohort(name, cohort)
     remark(f"Dropped cohort {cohort}. Then: edgemerge fleet form-cohorts {name}")
+
+
+@click.command(epilog=example("edgemerge fleet suspects pumps"))
+@click.argument("name", metavar="FLEET")
+@server_options
+@json_option
+def suspects(name: str, *, as_json: bool, **where: Any) -> None:
+    """List the devices that were most often in a cohort that differed.
+
+    Form cohorts again with --mix until one device is left. Cohorts with a device that was revoked
+    since do not count.
+    """
+    with operator_connection(**where) as client:
+        found = client.suspects(name)
+    if as_json:
+        print_json(found)
+        return
+    for device in found["devices"]:
+        click.echo(device)
+    remark(
+        f"In {found['times']} of the {found['formings']} times that cohorts were formed of which "
+        "one differed."
+        if found["devices"]
+        else "No cohort differs from the others that were formed with it."
+    )
 
 
 @click.command("forget-keys", epilog=example("edgemerge fleet forget-keys pumps pump-3"))
@@ -337,8 +433,11 @@ def forget_keys(name: str, device: str, **where: Any) -> None:
     remark(f"{device} may register new keys. Then: edgemerge fleet form-cohorts {name}")
 
 
-def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def print_cohorts(
+    found: list[dict[str, Any]], *, as_json: bool, columns: Mapping[str, str] = COHORT_COLUMNS
+) -> None:
     """Print cohorts as JSON, or as a table with the digest of each below it."""
+    found = [with_dates(each) for each in found]
     if as_json:
         print_json(found)
         return
@@ -346,11 +445,20 @@ def print_cohorts(found: list[dict[str, Any]], *, as_json: bool) -> None:
         each | {"devices": len(each["devices"]), "distance": _rounded(each["distance"])}
         for each in found
     ]
-    print_table(rows, COHORT_COLUMNS)
-    for each in found:
+    print_table(rows, columns)
+    for each in (each for each in found if not each["ended"]):
+        if each["noise"]:
+            words = "Cohort {cohort}: each device adds 1/{noisy} of the variance of {noise}."
+            remark(words.format(**each | {"noise": _noise_words(each["noise"])}))
         remark(f"Cohort {each['cohort']} has the digest {each['digest']}.")
         if each["why"]:
             remark(f"Epoch {each['epoch']} of cohort {each['cohort']} failed: {each['why']}")
+
+
+def _noise_words(noise: dict[str, Any]) -> str:
+    from edgemerge.privacy.noise import NoiseSettings
+
+    return str(NoiseSettings.parse(noise))
 
 
 def _rounded(value: float | None) -> float | None:
@@ -377,7 +485,7 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reply with its times as text."""
     times = {"created", "expires", "enrolled", "revoked", "seen", "received", "at", "undone"}
     times |= {"since", "began", "ended", "acknowledged", "commented", "reported", "changed"}
-    times |= {"issued"}
+    times |= {"issued", "formed", "dropped"}
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 

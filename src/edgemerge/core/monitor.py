@@ -305,6 +305,8 @@ class Monitor:
         self.block: list[tuple[float, Array]] = []  # odd samples of the episode: time, row
         self.recent: list[Array] = []  # learnt samples to be scored under the snapshot
         self.drifts: deque[float] = deque(maxlen=DRIFT_BLOCKS)
+        # is called with each row that is learnt one by one; not saved
+        self.on_learnt: Callable[[Array], object] | None = None
         learner.supervised = learn != "always"
         if learner_ready(learner) or learn != "normal":
             self._choose_ridge(_joined(learner))
@@ -447,7 +449,7 @@ class Monitor:
         if not enough:  # learn="always" or "off", and too little is known
             result = self._result(seen, at, enough=False)
             if self.learn == "always":
-                self._guard(at, self.learner.learn, seen)
+                self._guard(at, self._learn_seen, seen)
             return result
         before = self.level.value
         alarm = self.level.update(seen.score) > self.limit.value
@@ -479,7 +481,7 @@ class Monitor:
 
     def _learn(self, seen: Seen, at: float, *, alarm: bool, odd: bool) -> None:
         if self.learn == "always":
-            self._guard(at, self.learner.learn, seen)
+            self._guard(at, self._learn_seen, seen)
         if self.learn != "normal" or alarm:
             return
         if odd:
@@ -493,9 +495,14 @@ class Monitor:
                 h = self.learner.projection.project(row)
                 self._learn_one(Seen(self.learner.projection, row, h, score), at)
 
+    def _learn_seen(self, seen: Seen) -> None:
+        self.learner.learn(seen)
+        if self.on_learnt is not None:
+            self.on_learnt(seen.row)
+
     def _learn_one(self, seen: Seen, at: float) -> None:
         if not self.drifted:
-            self._guard(at, self.learner.learn, seen)
+            self._guard(at, self._learn_seen, seen)
         self.recent.append(seen.row)
         if len(self.recent) == DRIFT_ROWS:
             self._look_at_drift(at)

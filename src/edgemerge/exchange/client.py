@@ -55,6 +55,7 @@ class ServerClient:
         least: int | None = None,
         growing: bool = False,
         trust: str | None = None,
+        **noise: Any,
     ) -> bool:
         """Create a fleet; return False if it exists with the same settings.
 
@@ -69,8 +70,12 @@ class ServerClient:
             growing: Whether devices never forget, so that sums that decrease are rejected.
             trust: "members", "quorum:K" or "person"; None: "members" for a new fleet, and any for
                 one that exists.
+            noise: Of a masked fleet: "epsilon" and "delta", and if wanted "radius" and "release";
+                or "centred_on", a fleet with `release="mean"`, whose projection is given. None is
+                as if left out.
         """
         query: Query = {"reads": reads, "growing": str(growing).lower()}
+        query |= {name: str(value) for name, value in noise.items() if value is not None}
         if least is not None:
             query = {**query, "least": least}
         if trust is not None:
@@ -84,18 +89,28 @@ class ServerClient:
 
         Args:
             fleet: Name of the fleet.
-            options: Fields of the request: "least", "slots", "size", "collect_s", "missing" and
-                "colluding"; those left out have the server's defaults.
+            options: Fields of the request: "least", "slots", "size", "collect_s", "missing",
+                "colluding" and "mix"; those left out have the server's defaults.
         """
         return self._post(options, "fleets", fleet, "cohorts").json_objects()
 
-    def cohorts(self, fleet: str) -> list[dict[str, Any]]:
+    def cohorts(self, fleet: str, *, ended: bool = False) -> list[dict[str, Any]]:
         """Return the cohorts of a masked fleet, each with its epoch.
 
         Args:
             fleet: Name of the fleet.
+            ended: Whether ended and dropped ones are listed, too; False by default.
         """
-        return self._ask("GET", "fleets", fleet, "cohorts").json_objects()
+        query: Query = {"ended": "true"} if ended else {}
+        return self._ask("GET", "fleets", fleet, "cohorts", query=query).json_objects()
+
+    def suspects(self, fleet: str) -> dict[str, Any]:
+        """Return the devices of a masked fleet that were most often in a cohort that differed.
+
+        Args:
+            fleet: Name of the fleet.
+        """
+        return self._ask("GET", "fleets", fleet, "suspects").json_object()
 
     def drop_cohort(self, fleet: str, cohort: int) -> None:
         """End a cohort of a masked fleet, and take all that it has added up out of the total.

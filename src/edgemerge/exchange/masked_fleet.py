@@ -5,6 +5,11 @@ fleet's next epoch collects (`privacy.masking`). `pull` returns the fleet's tota
 device's part, which is subtracted here. Both also do the device's share of the protocol: register
 its keys, answer as a keeper, read which epochs its deltas are in. All that is needed after a crash
 is in one file, which is written before anything is sent.
+
+In a fleet with noise (`privacy.noise`) a contribution holds only what is new, clipped. Its noise is
+drawn once, when an upload is made, and stored with it. An upload of which keepers signed that it is
+not in the total goes again, with that noise, beside the next; the samples of one whose epoch failed
+may have been seen, so their budget is spent, and they are not sent again.
 """
 
 from __future__ import annotations
@@ -13,16 +18,17 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Unpack
 
 import numpy as np
 
-from edgemerge.core.errors import MismatchError, RejectedError, SettingError
+from edgemerge.core.errors import FormatError, MismatchError, RejectedError, SettingError
 from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin, Selection
 from edgemerge.core.projection import Projection
+from edgemerge.core.stats import Stats
 from edgemerge.exchange.client import BINARY_HEADERS, JSON_HEADERS, fetch_projection
 from edgemerge.exchange.connection import (
     MAX_REPLY_BYTES,
@@ -46,11 +52,20 @@ from edgemerge.privacy.masking import (
     words_length,
     words_of,
 )
+from edgemerge.privacy.noise import (
+    CLIPPED,
+    WEIGHT_STEP,
+    Draw,
+    NoiseSettings,
+    must_agree,
+    must_have_noise,
+)
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import decode, encode, pack, unpack
 
 MAX_STEPS = 8  # of the protocol in one call: enough to see one epoch through
 MAX_STATE_BYTES = 2**31
+AGAIN = "its sums go with the next upload"
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +87,10 @@ class MaskedState:
         delta: What that upload adds.
         upload: Its bytes.
         keeper: The state of this device as a keeper.
+        noise: The noise that was first met in the fleet, as plain JSON; {} if there was none, None
+            before the fleet was asked.
+        carried: What was noised before, and is in no total.
+        lost: The uploads whose budget was spent in epochs that failed.
     """
 
     seed: bytes
@@ -86,15 +105,19 @@ class MaskedState:
     delta: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
     upload: bytes = b""
     keeper: bytes = b""
+    noise: dict[str, Any] | None = None
+    carried: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
+    lost: int = 0
 
     def to_bytes(self) -> bytes:
         """Return it as bytes for a file."""
-        names = ("pin", "fresh", "through", "epoch", "cohort", "last")
+        names = ("pin", "fresh", "through", "epoch", "cohort", "last", "noise", "lost")
         plain = {name: getattr(self, name) for name in names}
         patterns, counted = sorted(self.newest), sorted(self.counted)
         words = (self.counted[number].astype("<u8").tobytes() for number in counted)
         blobs = [self.seed, self.upload, self.keeper, self.delta.astype("<u8").tobytes()]
         blobs += [*words, *(self.newest[pattern] for pattern in patterns)]
+        blobs.append(self.carried.astype("<u8").tobytes())
         tensors = {f"{i:04}": np.frombuffer(blob, np.int8) for i, blob in enumerate(blobs)}
         about = {**plain, "patterns": patterns, "counted": counted}
         return pack({"masked": json.dumps(about)}, tensors)
@@ -110,6 +133,8 @@ class MaskedState:
         plain = json.loads(metadata["masked"])
         blobs = (tensors[name].tobytes() for name in sorted(tensors))
         seed, upload, keeper, delta, *rest = blobs
+        # files of older versions end before it
+        carried = rest.pop() if "noise" in plain else b""
         counted, newest = rest[: len(plain["counted"])], rest[len(plain["counted"]) :]
         return cls(
             seed,
@@ -124,6 +149,9 @@ class MaskedState:
             delta=_words(delta),
             upload=upload,
             keeper=keeper,
+            noise=plain.get("noise"),
+            carried=_words(carried),
+            lost=plain.get("lost", 0),
         )
 
 
@@ -141,6 +169,10 @@ class MaskedExchange:
             learn what this device sends, so compare digests where that matters.
         projection: What all devices share; None: ask the server when it is first needed.
         random: Returns so many random bytes; those of the system unless given.
+        draw: Draws the noise, see `privacy.noise.Noise.add`; `opendp` unless given.
+        epsilon: The largest ε of a fleet that this device takes part in; None (the default): that
+            of the fleet, which cannot change later.
+        delta: The largest δ, likewise.
         options: `ca_file`, `timeout_s`, `insecure` and `pins_file` of the `Connection`.
     """
 
@@ -155,11 +187,15 @@ class MaskedExchange:
         cohort: str | None = None,
         projection: Projection | None = None,
         random: Random = os.urandom,
+        draw: Draw | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
         """Load the file, or begin with new keys; send nothing yet."""
         self.fleet, self.device, self._path = fleet, device, Path(path)
         self._wanted, self._projection, self._random = cohort, projection, random
+        self._draw, self._limits = draw, {"epsilon": epsilon, "delta": delta}
         self._connection = Connection(url, token, **options)
         self._lock = Lock()
         if self._path.exists():
@@ -177,22 +213,76 @@ class MaskedExchange:
             self._projection = fetch_projection(self._connection, self.fleet)
         return self._projection
 
+    @property
+    def noise(self) -> NoiseSettings | None:
+        """The noise of the fleet; asked of the server once, and then the same for ever.
+
+        Raises:
+            RejectedError: It protects less than this device asks for.
+        """
+        if not self.noise_known:
+            with self._lock:
+                self._agree(self._ask("GET", "status").must_be(200).json_object())
+        return self._agreed
+
+    @property
+    def noise_known(self) -> bool:
+        """Whether `noise` is known without asking."""
+        return self._state.noise is not None
+
+    @property
+    def lost(self) -> int:
+        """The uploads whose samples are in no total: their budget was spent in failed epochs."""
+        return self._state.lost
+
     def push(self, contribution: Contribution) -> bool:
-        """Store a contribution for the next epochs; return False if it was stored before."""
+        """Store a contribution for the next epochs; return False if it was stored before.
+
+        With noise it holds what is new since the one before, as `ClippedSums.take` returned it.
+        """
         if contribution.stats.projection != self.projection:
             raise MismatchError(
                 f"{contribution} is not of the projection of {self.fleet}: "
                 "every device must build the same Projection"
             )
-        data = encode(contribution)
+        noised = self.noise is not None
+        if noised != (contribution.pattern == CLIPPED):
+            raise SettingError(
+                f"found {contribution} for {self.fleet}, which has {self.noise or 'no noise'}: "
+                "push what ClippedSums.take returned, as pattern 'clipped', where there is noise, "
+                "and only there"
+            )
         with self._lock:
-            new = self._state.newest.get(contribution.pattern) != data
+            new = self._add(contribution) if noised else self._replace(contribution)
             if new:
-                self._state.newest[contribution.pattern] = data
                 self._state.fresh = True
                 self._save()
             self._take_part()
         return new
+
+    def _replace(self, contribution: Contribution) -> bool:
+        """Keep a contribution instead of the one before; return False if it is the same."""
+        data, known = encode(contribution), self._state.newest.get(contribution.pattern)
+        self._state.newest[contribution.pattern] = data
+        return known != data
+
+    def _add(self, contribution: Contribution) -> bool:
+        """Add clipped sums to those that wait for an upload; return False if they were before."""
+        known = self._clipped
+        newest, this = ((each.incarnation, each.revision) for each in (known, contribution))
+        if newest >= this:
+            return False
+        added = replace(contribution, stats=known.stats + contribution.stats)
+        self._state.newest[CLIPPED] = encode(added)
+        return True
+
+    @property
+    def _clipped(self) -> Contribution:
+        """What waits for an upload in a fleet with noise, with the newest revision that came."""
+        data = self._state.newest.get(CLIPPED)
+        if data is None:
+            return Contribution(self.device, Stats.empty(self.projection), 0, CLIPPED)
+        return decode(data, Contribution, limit=len(data), projection=self.projection)
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the fleet's total without this device's part, one sum for each slot if grouped."""
@@ -217,10 +307,34 @@ class MaskedExchange:
         """Do what the fleet waits for, until there is nothing left to do now."""
         for _ in range(MAX_STEPS):
             status = self._ask("GET", "status").must_be(200).json_object()
+            self._agree(status)
             if not status["registered"]:
                 self._register()
             elif not self._step(status):
                 return
+
+    @property
+    def _agreed(self) -> NoiseSettings | None:
+        return NoiseSettings.parse(self._state.noise) if self._state.noise else None
+
+    def _agree(self, status: Mapping[str, Any]) -> None:
+        """Pin the noise that the fleet has at first; refuse any other later."""
+        found = status.get("noise") or {}
+        agreed = NoiseSettings.parse(found) if found else None
+        must_agree(agreed, self._limits, fleet=self.fleet)
+        if self._state.noise is None:
+            if found and self._draw is None:
+                must_have_noise()
+            self._state.noise = found
+            self._save()
+        self._must_be_agreed(agreed)
+
+    def _must_be_agreed(self, found: NoiseSettings | None) -> None:
+        if found != self._agreed:
+            raise RejectedError(
+                f"{self.fleet}: found {found or 'no noise'}, expected {self._agreed or 'none'}, as "
+                "at first: the server has changed it; nothing is sent"
+            )
 
     def _register(self) -> None:
         member = self._keys.member(self.device)
@@ -257,7 +371,8 @@ class MaskedExchange:
                     f"found cohort {digest}, expected {self._wanted}: compare its members with "
                     "the operator, then set exchange.cohort"
                 )
-            if found.words != len(found.slots) * words_length(self.projection):
+            self._must_be_agreed(found.noise)
+            if found.words != len(found.slots) * self._length:
                 raise MismatchError("found a cohort for sums of another size than the fleet's")
             if self._state.pin != digest:
                 logger.warning(
@@ -284,7 +399,10 @@ class MaskedExchange:
         if state.epoch == 0:
             if not state.fresh or epoch <= state.last:
                 return False
-            state.delta = self._seen(cohort) - self._counted(cohort)
+            if cohort.noise is None:
+                state.delta = self._seen(cohort) - self._counted(cohort)
+            else:
+                state.delta = self._noised(cohort, cohort.noise)
             state.upload = make_upload(cohort, self._keys, epoch, state.delta, self._random)
             state.epoch, state.last, state.fresh = epoch, epoch, False
             state.cohort = in_cohort
@@ -313,8 +431,17 @@ class MaskedExchange:
                 before = state.counted.get(state.cohort, np.zeros(cohort.words, np.uint64))
                 state.counted[state.cohort] = before + state.delta
                 state.through = state.epoch
+            elif state.noise:
+                state.carried = state.delta
         elif found["state"] != "failed":
             return False
+        elif state.noise:
+            state.lost += 1
+            logger.warning(
+                "an epoch failed: the samples of its upload are not sent again, since their "
+                "budget is spent",
+                extra={"values": {"epoch": state.epoch, "uploads": state.lost}},
+            )
         state.epoch, state.upload, state.delta = 0, b"", np.zeros(0, np.uint64)
         failpoint("masked-before-settle")
         self._save()
@@ -346,6 +473,25 @@ class MaskedExchange:
             slots[slot] += words_of(stats)
         return np.concatenate(list(slots.values()))
 
+    def _noised(self, cohort: Cohort, agreed: NoiseSettings) -> Words:
+        """Return what is new with noise of its own, and what was noised before and is in no total.
+
+        From then on it is drawn: the caller stores it before anything is sent.
+        """
+        state = self._state
+        noise = agreed.noise(self.projection, cohort.noisy)
+        waiting = self._clipped
+        words = agreed.words_of(noise.add(waiting.stats * WEIGHT_STEP, self._draw))
+        state.newest[CLIPPED] = encode(replace(waiting, stats=Stats.empty(self.projection)))
+        carried, state.carried = state.carried, np.zeros(0, np.uint64)
+        return words + carried if carried.size else words
+
+    @property
+    def _length(self) -> int:
+        """The words of one slot."""
+        agreed = self._agreed
+        return words_length(self.projection) if agreed is None else agreed.length(self.projection)
+
     def _counted(self, cohort: Cohort) -> Words:
         return sum(self._state.counted.values(), np.zeros(cohort.words, np.uint64))
 
@@ -364,27 +510,55 @@ class MaskedExchange:
         self._forget_dropped(about["dropped"])
         words = words - sum(self._state.counted.values(), np.zeros_like(words))
         slots = about["slots"]
-        if words.shape != (len(slots) * words_length(self.projection),):
+        if words.shape != (len(slots) * self._length,):
             raise RejectedError(f"{self}: found {words.size} words for {len(slots)} slots")
         whose = sorted(set(about["devices"]) - {self.device})
+        origins = [tuple(Origin(w, 0, slot, about["through"]) for w in whose) for slot in slots]
+        if self._agreed is not None:
+            return self._estimate(self._agreed, words, origins[0])
+        return self._exact(words, slots, origins, grouped=grouped)
+
+    def _exact(
+        self,
+        words: Words,
+        slots: Sequence[str],
+        origins: Sequence[tuple[Origin, ...]],
+        *,
+        grouped: bool,
+    ) -> Merged:
+        """Return the sums in a total, with where each slot comes from; one sum unless grouped."""
         sums = [stats_of(self.projection, part) for part in np.split(words, len(slots))]
         if not grouped:
-            sums, slots = [sum(sums[1:], start=sums[0])], slots[:1]
+            sums, slots, origins = [sum(sums[1:], start=sums[0])], slots[:1], origins[:1]
         parts = []
-        for slot, stats in zip(slots, sums, strict=True):
+        for slot, stats, whose in zip(slots, sums, origins, strict=True):
             if stats.count == 0:
                 continue
             admit(Contribution("total", stats, 0, slot), projection=self.projection)
-            origins = tuple(Origin(who, 0, slot, about["through"]) for who in whose)
-            parts.append(MergedPart(stats, origins))
+            parts.append(MergedPart(stats, whose))
         return Merged(self.projection, tuple(parts))
 
+    def _estimate(self, agreed: NoiseSettings, words: Words, origins: tuple[Origin, ...]) -> Merged:
+        """Return what a detector can adopt of a noised total; nothing of a mean."""
+        try:
+            found = agreed.read(self.projection, words)
+        except FormatError as error:
+            raise RejectedError(f"{self}: {error}") from error
+        if agreed.release == "mean" or not found.variances.count or found.sums.count < 1.0:
+            return Merged(self.projection)
+        found.check()
+        return Merged(self.projection, (MergedPart(found.denoised(), origins),))
+
     def _forget_dropped(self, cohorts: Sequence[int]) -> None:
-        """Send again, with the next upload, what an operator took out of the total."""
+        """Send again, with the next upload, what an operator took out of the total.
+
+        What had noise is not sent again: its budget is spent.
+        """
         dropped = set(cohorts) & set(self._state.counted)
         if dropped:
             logger.warning(
-                "a cohort of this device was dropped: its sums go with the next upload",
+                "a cohort of this device was dropped: "
+                + ("its samples are in no total" if self._state.noise else AGAIN),
                 extra={"values": {"cohorts": sorted(dropped)}},
             )
             for number in dropped:
@@ -396,7 +570,13 @@ class MaskedExchange:
         return self._connection.ask(method, where, **rest)
 
     def _save(self) -> None:
-        write_atomically(self._state.to_bytes(), self._path, mode=0o600)
+        """Store the state; if that fails, go back to what is stored: nothing else may be sent."""
+        try:
+            write_atomically(self._state.to_bytes(), self._path, mode=0o600)
+        except OSError:
+            if self._path.exists():
+                self._state = MaskedState.from_bytes(self._path.read_bytes())
+            raise
 
 
 def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:

@@ -20,6 +20,7 @@ from edgemerge.core.ledger import (
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import group
 from edgemerge.exchange.storage import must_be_current
+from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.wire.admission import admit
 
 
@@ -80,6 +81,34 @@ class RestorableExchange(Exchange, Protocol):
             incarnation: Its incarnation.
         """
         ...
+
+
+class NoisedExchange(Exchange, Protocol):
+    """An exchange that may add noise: it then takes clipped sums only."""
+
+    @property
+    def noise_known(self) -> bool:
+        """Whether `noise` is known without asking."""
+        ...
+
+    @property
+    def noise(self) -> NoiseSettings | None:
+        """The noise that the fleet has agreed on; None: no noise."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """The uploads whose samples are in no total, since their epochs failed."""
+        ...
+
+
+def may_have_noise(exchange: Exchange) -> TypeGuard[NoisedExchange]:
+    """Return whether an exchange must be asked for the noise of its fleet.
+
+    Args:
+        exchange: Any exchange.
+    """
+    return hasattr(exchange, "noise_known")
 
 
 def may_be_restored(exchange: Exchange) -> TypeGuard[RestorableExchange]:

@@ -51,6 +51,7 @@ from edgemerge.core.errors import DeniedError, FormatError, RejectedError, Setti
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.privacy.gate import count_numbers
+from edgemerge.privacy.noise import NoiseSettings
 
 Words = NDArray[np.uint64]  # a vector of Z/2⁶⁴
 Random = Callable[[int], bytes]
@@ -198,6 +199,9 @@ class Cohort:
             100, at least 60 in larger ones.
         slots: The patterns that are added up, each in its own words, in this order; a device sends
             zeros for those that it does not have.
+        noise: The noise in every delta; None (the default): deltas are exact.
+        noisy: The devices whose noise hides a sample in every total, below `least`: whoever reads a
+            total may be a member, and know its own noise.
     """
 
     fleet: str
@@ -208,6 +212,8 @@ class Cohort:
     threshold: int
     neighbours: int
     slots: tuple[str, ...] = ("normal",)
+    noise: NoiseSettings | None = None
+    noisy: int = 0
 
     def __post_init__(self) -> None:
         """Refuse members and numbers that cannot work."""
@@ -216,6 +222,13 @@ class Cohort:
             raise SettingError("found members out of order or twice: sort them by their names")
         if not self.slots or len(set(self.slots)) < len(self.slots) or self.words % len(self.slots):
             raise SettingError(f"found slots {self.slots} for {self.words} words: name each once")
+        if self.noise is not None and len(self.slots) > 1:
+            raise SettingError(f"found slots {self.slots}, expected one: noised sums have no slots")
+        if self.noise is not None and not 1 <= self.noisy < self.least:
+            raise SettingError(
+                f"found {self.noisy} devices whose noise counts, of least={self.least}: "
+                "expected at least 1, and fewer than least; raise least, or form larger cohorts"
+            )
         n, K, t = len(names), self.keepers, self.threshold
         if not 3 <= self.least <= n:
             raise SettingError(
@@ -245,6 +258,7 @@ class Cohort:
         missing: float = 1 / 3,
         colluding: float = 0.0,
         slots: Sequence[str] = ("normal",),
+        noise: NoiseSettings | None = None,
     ) -> Self:
         """Return a cohort with numbers that let it work, and say so if there are none.
 
@@ -256,6 +270,7 @@ class Cohort:
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
             slots: The patterns that are added up.
+            noise: The noise in every delta, none by default.
 
         Raises:
             SettingError: Fewer than 3 members; or the members are too few for these shares.
@@ -269,7 +284,9 @@ class Cohort:
             threshold = (keepers + min(bad, keepers)) // 2 + 1
             silence = chance_of_silence(n, keepers, threshold, missing)
             if threshold <= keepers and silence <= MAX_SILENCE:
-                return cls(fleet, found, words, least, keepers, threshold, neighbours, tuple(slots))
+                numbers = (words, least, keepers, threshold, neighbours)
+                noisy = 0 if noise is None else least - max(bad, 1)
+                return cls(fleet, found, *numbers, tuple(slots), noise, noisy)
         raise SettingError(
             f"found {n} members of which {missing:.0%} may be missing and {colluding:.0%} "
             "collude: then the rest cannot open a total; make the cohort larger"
@@ -280,16 +297,22 @@ class Cohort:
         """SHA-256 of everything that the members agree on."""
         fields = [self.fleet, self.words, self.least, self.keepers, self.threshold, self.neighbours]
         parts = [str(field).encode() for field in (*fields, len(self.slots), *self.slots)]
+        version = b"1"
+        if self.noise is not None:
+            agreed = (*self.noise.plain().values(), self.noisy)
+            version, parts = b"2", [*parts, *(str(each).encode() for each in agreed)]
         for member in self.members:
             parts += [member.name.encode(), member.agreement, member.verification]
         framed = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
-        return sha256(b"edgemerge cohort 1" + framed).digest()
+        return sha256(b"edgemerge cohort " + version + framed).digest()
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         names = ("fleet", "words", "least", "keepers", "threshold", "neighbours")
         members = [[m.name, m.agreement.hex(), m.verification.hex()] for m in self.members]
         rest = {name: getattr(self, name) for name in names}
+        if self.noise is not None:
+            rest |= {"noise": self.noise.plain(), "noisy": self.noisy}
         return {**rest, "slots": list(self.slots), "members": members}
 
     @classmethod
@@ -307,12 +330,14 @@ class Cohort:
                 Member(str(name), _key(agreement), _key(verification))
                 for name, agreement, verification in plain["members"]
             )
-            names = ("words", "least", "keepers", "threshold", "neighbours")
+            names = ["words", "least", "keepers", "threshold", "neighbours"]
+            noise = NoiseSettings.parse(plain["noise"]) if "noise" in plain else None
+            names += [] if noise is None else ["noisy"]
             numbers = {name: plain[name] for name in names}
             if any(type(number) is not int for number in numbers.values()):
                 raise TypeError("a number is expected")
             slots = tuple(map(str, plain["slots"]))
-            return cls(str(plain["fleet"]), members, slots=slots, **numbers)
+            return cls(str(plain["fleet"]), members, slots=slots, noise=noise, **numbers)
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"this describes no cohort: {error}") from error
 

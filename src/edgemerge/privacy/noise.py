@@ -23,28 +23,39 @@ far below 10⁻¹⁰⁰ (Kairouz and others, 2021).
 **Accounting.** Gaussian mechanisms on the same samples compose to a Gaussian mechanism:
 1/z² = Σ1/z_i², and δ(ε) = Φ(1/2z − εz) − e^ε·Φ(−1/2z − εz) is exact (Balle and Wang, 2018). So a
 `Budget` is a sum of shares of 1/z², which stops at 1.
+
+**In a masked fleet** (`NoiseSettings`) a device sums up what it learns, clipped (`ClippedSums`),
+draws the noise of what is new once, and sends it in one epoch. Every total has fresh noise of σ in
+it, so an epoch is one release of the samples in it, whatever else its deltas hold; and as a sample
+is in one epoch only, that is all that its budget is spent on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from math import exp, inf, log, sqrt
-from typing import Any
+from math import ceil, exp, inf, isfinite, log, sqrt
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
-from edgemerge.core.errors import BudgetError, RejectedError, SettingError
+from edgemerge.core.errors import (
+    BudgetError,
+    CapacityError,
+    FormatError,
+    RejectedError,
+    SettingError,
+)
 from edgemerge.core.projection import Projection, Samples, random_uniform
 from edgemerge.core.stats import MIN_SPARE, Stats, must_fit
 
 Array = NDArray[np.float64]
+Words = NDArray[np.uint64]
 Draw = Callable[[Sequence[int], float], Sequence[int]]
+Release = Literal["sums", "mean"]
 
 WEIGHT_STEP = 2.0**-8  # of the weights of rows: products with them are exact before the rounding
 INPUT_RADIUS = 0.2  # root mean square of a centred input that still counts fully, in half-ranges
@@ -54,6 +65,10 @@ NOMINAL_ROWS = 256  # random rows that tell how long hidden values are
 MIN_EPSILON, MAX_EPSILON, MIN_DELTA, MAX_DELTA = 0.01, 100.0, 1e-15, 0.1
 TAIL = 7.0  # standard deviations: beyond them noise is no explanation
 SHARE_ROUNDING = 1e-9  # of a budget: shares such as 0.1 do not add up to 1 exactly
+CLIPPED = "clipped"  # the pattern of clipped sums on their way to an exchange
+SHARE_OF_MEAN = 0.05  # of a fleet's budget, for the mean that another fleet is centred on
+VARIANCE_UNIT = 2.0**-20  # of σ²: in so many units a total says how much noise it has
+CLIPPED_ROWS = 64  # samples that are summed up together
 
 
 def delta_of(multiplier: float, epsilon: float) -> float:
@@ -66,6 +81,8 @@ def delta_of(multiplier: float, epsilon: float) -> float:
     >>> round(delta_of(1.0, 4.377), 7)
     1e-05
     """
+    from scipy.special import log_ndtr, ndtr  # noqa: PLC0415 - slow, and only noise needs it
+
     half, shift = 0.5 / multiplier, epsilon * multiplier
     # e^ε may overflow where Φ underflows: multiply their logarithms
     return max(float(ndtr(half - shift) - exp(epsilon + log_ndtr(-half - shift))), 0.0)
@@ -81,6 +98,8 @@ def epsilon_of(multiplier: float, delta: float) -> float:
     >>> round(epsilon_of(2.0, 1e-5), 3)
     1.993
     """
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow, and only noise needs it
+
     if multiplier == inf or delta_of(multiplier, 0.0) <= delta:
         return 0.0
     # zCDP bounds it: ε ≤ ρ + 2√(ρ·ln(1/δ)), with ρ = 1/2z²
@@ -99,6 +118,8 @@ def multiplier_for(epsilon: float, delta: float) -> float:
     >>> round(multiplier_for(8.0, 1e-5), 3)
     0.6
     """
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow, and only noise needs it
+
     found = brentq(
         lambda t: delta_of(exp(t), epsilon) - delta, log(1e-3), log(1e9), xtol=1e-12, rtol=1e-14
     )
@@ -438,16 +459,39 @@ class Noise:
         p = self.projection
         rows = p.to_rows(X)
         full = Stats.of_rows(p, rows, weights=self.weights(rows, p.project(rows)))
+        found = self._released(full)
+        # with weights, products are exact up to fewer samples
+        must_fit(full.largest, p.quantum * WEIGHT_STEP)
+        must_fit(found.largest, p.quantum)
+        return found
+
+    def whole_sums_of(self, rows: Array) -> Stats:
+        """Return 256 times the clipped sums: weights are whole numbers, so nothing is rounded.
+
+        Sums of several calls add up exactly, and `* WEIGHT_STEP` rounds their sum once.
+
+        Args:
+            rows: Samples on the grid, (k, n).
+
+        Raises:
+            CapacityError: There are too many samples for exact sums, about 2·10⁶.
+        """
+        p = self.projection
+        weights = self.weights(rows, p.project(rows)) / WEIGHT_STEP
+        full = Stats.of_rows(p, rows, weights=weights)
+        found = self._released(full)
+        for sums in (full, found):
+            must_fit(sums.largest, p.quantum)
+        return found
+
+    def _released(self, full: Stats) -> Stats:
+        """Return the blocks that are released, and zeros for the others."""
         U, V, C, S = full.arrays
         total = np.zeros_like(S)
         total[0] = S.sum()
         released = zip((U, V, C, total), self.scales, strict=False)
         U, V, C, S = (array if scale else np.zeros_like(array) for array, scale in released)
-        found = Stats(p, U, V, C, S, full.count)
-        # with weights, products are exact up to fewer samples
-        must_fit(full.largest, p.quantum * WEIGHT_STEP)
-        must_fit(found.largest, p.quantum)
-        return found
+        return Stats(self.projection, U, V, C, S, full.count)
 
     def add(self, sums: Stats, draw: Draw | None = None) -> Noised:
         """Add this device's share of the noise.
@@ -477,6 +521,271 @@ class Noise:
         arrays = U + np.triu(U, 1).T, blocks[1].reshape(sums.V.shape), blocks[2], S
         noised = Stats(self.projection, *arrays, float(blocks[4][0]))
         return Noised(noised, Blocks(*(s * s for s in share)))
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """The noise that a masked fleet has agreed on; every device pins it.
+
+    Args:
+        epsilon: ε of a sample's budget, from 0.01 to 100.
+        delta: δ of it, from 1e-15 to 0.1.
+        radius: How far samples usually are from the middle of the range, 0.2 by default; see
+            `Noise.for_sums`.
+        release: "sums" (the default), or "mean": nothing but the mean, which costs little, for a
+            fleet that is centred on it.
+        share: Of the budget, what a release of this fleet spends; 1 by default, 0.05 for a mean
+            and 0.95 for the sums of a fleet that is centred on it.
+
+    >>> agreed = NoiseSettings(epsilon=4.0, delta=1e-5)
+    >>> agreed.length(Projection(n_inputs=3, n_hidden=16))
+    187
+    >>> round(agreed.multiplier, 2)
+    1.08
+    """
+
+    epsilon: float
+    delta: float
+    radius: float = INPUT_RADIUS
+    release: Release = "sums"
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        Budget(self.epsilon, self.delta)
+        if not 0.0 < self.radius < inf:
+            raise SettingError(
+                f"found radius={self.radius}, expected above 0, such as {INPUT_RADIUS}"
+            )
+        if self.release not in get_args(Release):
+            raise SettingError(f"found release={self.release!r}, expected 'sums' or 'mean'")
+        if not 0.0 < self.share <= 1.0:
+            raise SettingError(f"found share={self.share}, expected above 0 and at most 1")
+
+    def __str__(self) -> str:
+        """Say it in words, for people."""
+        share = "" if self.share == 1.0 else f", {self.share:.0%} of the budget"
+        return f"ε = {self.epsilon:g}, δ = {self.delta:g} ({self.release}{share})"
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, plain: Any) -> Self:
+        """Return the settings that `plain` described.
+
+        Args:
+            plain: What came from elsewhere; it may be anything.
+
+        Raises:
+            FormatError: It does not describe noise.
+        """
+        try:
+            numbers = [plain[name] for name in ("epsilon", "delta", "radius", "share")]
+            if not all(type(each) in (int, float) and isfinite(each) for each in numbers):
+                raise TypeError("numbers are expected")
+            epsilon, delta, radius, share = map(float, numbers)
+            return cls(epsilon, delta, radius, plain["release"], share)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"this describes no noise: {error}") from error
+
+    @property
+    def multiplier(self) -> float:
+        """The noise multiplier z of a release."""
+        return Budget(self.epsilon, self.delta).spend(self.share, "a release")
+
+    def noise(self, projection: Projection, least: int = 1) -> Noise:
+        """Return what a device does to its sums.
+
+        Args:
+            projection: What all devices share.
+            least: The devices whose noise is in every total, 1 by default.
+        """
+        return _noise_of(self, projection, least)
+
+    def enough_samples(self, projection: Projection) -> int:
+        """Return how many samples outweigh the noise of a release: as much as its ridge.
+
+        Args:
+            projection: What all devices share.
+        """
+        noise = self.noise(projection)
+        if self.release == "mean":
+            return ceil(noise.sigma.C / self.radius)
+        N, hidden = projection.n_hidden, _nominal_hidden(projection, self.radius)
+        return ceil(2.0 * noise.sigma.U * sqrt(N) * N / hidden**2)
+
+    def strength(self, noised: Noised) -> float:
+        """Return how many times the samples of a total outweigh its noise; below 1 they do not.
+
+        Args:
+            noised: The total, with the noise that it has.
+        """
+        projection = noised.sums.projection
+        shares = noised.variances.count / self.noise(projection).sigma.count ** 2
+        return noised.sums.count / (self.enough_samples(projection) * sqrt(max(shares, 1e-9)))
+
+    def length(self, projection: Projection) -> int:
+        """Return the number of words of a release: its numbers, the count, and its variance.
+
+        Args:
+            projection: What all devices share.
+        """
+        N, n = projection.n_hidden, projection.n_inputs
+        return 2 + (n if self.release == "mean" else N * (N + 1) // 2 + N * n + 1)
+
+    def words_of(self, noised: Noised) -> Words:
+        """Return a noised release as whole numbers of quanta; the last says how much noise it has.
+
+        Args:
+            noised: What `Noise.add` returned; numbers below 0 wrap around.
+        """
+        sums, unit = noised.sums, self.noise(noised.sums.projection).sigma.count ** 2
+        if self.release == "mean":
+            parts = [sums.C]
+        else:
+            parts = [sums.U[np.triu_indices(len(sums.U))], sums.V.ravel(), sums.S[:1]]
+        quanta = np.rint(np.concatenate([*parts, [sums.count]]) / sums.projection.quantum)
+        variance = ceil(noised.variances.count / unit / VARIANCE_UNIT * (1.0 - 1e-12))
+        return np.append(quanta.astype(np.int64), variance).view(np.uint64)
+
+    def read(self, projection: Projection, words: Words) -> Noised:
+        """Return what `words_of` turned into words, or a sum of such.
+
+        Args:
+            projection: What all devices share.
+            words: As many as `length` says.
+
+        Raises:
+            FormatError: The number of words is another, or the noise is not that of any release.
+        """
+        if words.shape != (self.length(projection),):
+            raise FormatError(f"found {words.shape} words, expected {self.length(projection)}")
+        *quanta, variance = words.view(np.int64).tolist()
+        if variance < 0:
+            raise FormatError(f"found noise of {variance} units, expected 0 or more")
+        N, n = projection.n_hidden, projection.n_inputs
+        values = np.array(quanta, dtype=np.float64) * projection.quantum
+        U, V, C, S = np.zeros((N, N)), np.zeros((N, n)), np.zeros(n), np.zeros(n)
+        if self.release == "mean":
+            C = values[:n]
+        else:
+            n_upper = N * (N + 1) // 2
+            U[np.triu_indices(N)] = values[:n_upper]
+            U = U + np.triu(U, 1).T
+            V, S[0] = values[n_upper:-2].reshape(N, n), values[-2]
+        share = variance * VARIANCE_UNIT
+        variances = Blocks(*(share * s * s for s in self.noise(projection).sigma))
+        return Noised(Stats(projection, U, V, C, S, float(values[-1])), variances)
+
+
+@lru_cache(maxsize=16)
+def _noise_of(settings: NoiseSettings, projection: Projection, least: int) -> Noise:
+    if settings.release == "mean":
+        return Noise.for_mean(projection, settings.multiplier, least=least)
+    return Noise.for_sums(projection, settings.multiplier, least=least, radius=settings.radius)
+
+
+class ClippedSums:
+    """The clipped sums of samples that a device has learnt and not released yet.
+
+    Args:
+        settings: The noise that the fleet has agreed on.
+        projection: What all devices share.
+        sums: What was saved: 256 times the sums; None (the default): none.
+        rows: How many samples were saved, 0 by default.
+
+    Attributes:
+        settings: The noise that the fleet has agreed on.
+        left_out: The samples for which the sums had no room, since the start.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=4)
+    >>> clipped = ClippedSums(NoiseSettings(4.0, 1e-5), shared)
+    >>> clipped.push(shared.to_grid([0.1, 0.2]))
+    >>> clipped.rows, clipped.take().count, clipped.rows
+    (1, 256.0, 0)
+    """
+
+    def __init__(
+        self,
+        settings: NoiseSettings,
+        projection: Projection,
+        sums: Stats | None = None,
+        rows: int = 0,
+    ) -> None:
+        """Go on with what was saved."""
+        self.settings, self._noise = settings, settings.noise(projection)
+        self._sums = Stats.empty(projection) if sums is None else sums
+        self._rows, self._waiting, self.left_out = rows, list[Array](), 0
+
+    @property
+    def rows(self) -> int:
+        """How many samples there are."""
+        return self._rows + len(self._waiting)
+
+    def push(self, row: Array) -> None:
+        """Take in a sample that was learnt.
+
+        Args:
+            row: The sample on the grid, (n,).
+        """
+        self._waiting.append(row.copy())
+        if len(self._waiting) >= CLIPPED_ROWS:
+            self._add()
+
+    @property
+    def sums(self) -> Stats:
+        """256 times the clipped sums, exactly."""
+        self._add()
+        return self._sums
+
+    def take(self) -> Stats:
+        """Return 256 times the clipped sums, and begin anew."""
+        found = self.sums
+        self._sums, self._rows = Stats.empty(found.projection), 0
+        return found
+
+    def _add(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            self._sums = self._sums + self._noise.whole_sums_of(np.array(waiting))
+            self._rows += len(waiting)
+        except CapacityError:
+            self.left_out += len(waiting)
+
+
+def must_agree(
+    found: NoiseSettings | None, limits: Mapping[str, float | None], *, fleet: str
+) -> None:
+    """Refuse noise that protects less than a device asks for.
+
+    Args:
+        found: What the fleet has agreed on; None: no noise.
+        limits: The largest "epsilon" and "delta" of the device, None where it has none.
+        fleet: The fleet, for the error.
+
+    Raises:
+        RejectedError: A sample would be protected less.
+    """
+    for name, most in limits.items():
+        value = inf if found is None else getattr(found, name)
+        if most is not None and value > most:
+            words = "no noise" if found is None else f"{name} = {value:g}"
+            raise RejectedError(
+                f"{fleet}: found {words}, expected {name} of at most {most:g}: take part in a "
+                f"fleet with that noise, or change exchange.{name}"
+            )
+
+
+def must_have_noise() -> None:
+    """Raise SettingError, with the extra to install, if noise cannot be drawn here."""
+    try:
+        discrete_gaussian([0], 1.0)
+    except ModuleNotFoundError as error:
+        raise SettingError(str(error)) from error
 
 
 def discrete_gaussian(values: Sequence[int], scale: float) -> Sequence[int]:

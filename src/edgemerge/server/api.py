@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from asyncio import wrap_future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -23,8 +23,17 @@ from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.client import FIRST_HASH, MAX_DESIRED_BYTES
-from edgemerge.privacy.masking import Cohort
 from edgemerge.privacy.masking import Member as MaskedMember
+from edgemerge.privacy.noise import (
+    INPUT_RADIUS,
+    MAX_DELTA,
+    MAX_EPSILON,
+    MIN_DELTA,
+    MIN_EPSILON,
+    SHARE_OF_MEAN,
+    NoiseSettings,
+    Release,
+)
 from edgemerge.server.auth import KEEP, Account, Caller, Device, Issued
 from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (
@@ -74,7 +83,7 @@ from edgemerge.server.http import (
     validation_message,
     wall_path,
 )
-from edgemerge.server.masked_epochs import Epoch, must_not_be_masked
+from edgemerge.server.masked_epochs import CohortRecord, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
@@ -123,6 +132,7 @@ from edgemerge.server.schemas import (
     IssuedAccount,
     KeysRequest,
     MaskedStatusResponse,
+    NoiseResponse,
     PreviewRequest,
     PreviewResponse,
     PutResponse,
@@ -142,6 +152,7 @@ from edgemerge.server.schemas import (
     SettingsVersion,
     SimilarityResponse,
     Status,
+    SuspectsResponse,
     TestedReceiver,
     TrustRequest,
     WaitingResponse,
@@ -156,7 +167,7 @@ from edgemerge.server.settings import (
     settings_state,
 )
 from edgemerge.server.trust import WaitingContribution
-from edgemerge.wire.codec import pack
+from edgemerge.wire.codec import encode, pack
 
 router = APIRouter()
 MAX_INLINE_BYTES = 2**20  # bytes
@@ -568,6 +579,7 @@ def fleet_json(fleet: Fleet, counts: FleetCounts) -> FleetSummary:
         created=fleet.created,
         trust=fleet.trust,
         released=counts.released,
+        noise=None if fleet.noise is None else NoiseResponse(**fleet.noise.plain()),
     )
 
 
@@ -582,7 +594,7 @@ def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
     status_code=201,
     responses={
         200: {"model": FleetSummary, "description": "The same is there already."},
-        **problem_responses(400, 401, 403, 409, 413, 422, 503, 507),
+        **problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507),
     },
     openapi_extra=bytes_body_schema("A projection."),
 )
@@ -598,6 +610,11 @@ async def create_fleet(
     least: Annotated[int | None, Query(ge=1, le=10_000)] = None,
     growing: Annotated[bool, Query()] = False,
     trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
+    epsilon: Annotated[float | None, Query(ge=MIN_EPSILON, le=MAX_EPSILON)] = None,
+    delta: Annotated[float | None, Query(ge=MIN_DELTA, le=MAX_DELTA)] = None,
+    radius: Annotated[float | None, Query(gt=0.0, le=1.0)] = None,
+    release: Release | None = None,
+    centred_on: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
 ) -> FleetSummary:
     """Make a fleet with a projection that all its devices will share.
 
@@ -607,16 +624,55 @@ async def create_fleet(
 
     Without `trust` a new fleet trusts its members; without `trust` and `least`, one that is there
     keeps what it has.
+
+    With `epsilon` and `delta` devices of a masked fleet add noise. With `release=mean` they release
+    their mean alone, for a twentieth of the budget; a fleet that is `centred_on` that one has the
+    rest of the budget, and the projection of that fleet, which is sent, centred on the mean.
     """
+    noise = noise_asked(epsilon, delta, radius=radius, release=release, centred_on=centred_on)
     rule = str(Trust.parse(trust or "members"))
     few = default_min_devices(reads) if least is None else least
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
-        made = Fleet(fleet, data, reads, few, growing, 0, service.clock(), rule)
+        made = Fleet(fleet, data, reads, few, growing, 0, service.clock(), rule, noise)
+        if centred_on is not None:
+            made = await run_in_thread(lambda: centred_fleet(service, made, centred_on, radius))
         await run_in_thread(lambda: _must_fit(made, load))
         same = {"any_trust": trust is None, "any_min_devices": least is None}
         new = await run_in_thread(lambda: service.create(made, caller, **same))
     response.status_code = 201 if new else 200
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
+
+
+def noise_asked(
+    epsilon: float | None,
+    delta: float | None,
+    *,
+    radius: float | None,
+    release: Release | None,
+    centred_on: str | None,
+) -> NoiseSettings | None:
+    """Return the noise that a request asks for; None without, or if another fleet says it."""
+    if centred_on is not None:
+        if (epsilon, delta, release) != (None, None, None):
+            raise SettingError(
+                f"found epsilon, delta or release beside centred_on={centred_on}, expected none: "
+                "the budget is that of the fleet whose mean it is"
+            )
+        return None
+    if epsilon is None or delta is None:
+        if (epsilon, delta, radius, release) != (None, None, None, None):
+            raise SettingError("noise needs both epsilon and delta, such as 4 and 1e-5")
+        return None
+    share = SHARE_OF_MEAN if release == "mean" else 1.0
+    return NoiseSettings(epsilon, delta, radius or INPUT_RADIUS, release or "sums", share)
+
+
+def centred_fleet(service: Service, fleet: Fleet, centred_on: str, radius: float | None) -> Fleet:
+    """Return a fleet with the projection that is centred on the mean of another, and its noise."""
+    projection, noise = service.masked.centre(centred_on)
+    service.fleet(centred_on).projection.must_equal(fleet.projection)
+    noise = noise if radius is None else replace(noise, radius=radius)
+    return replace(fleet, projection_bytes=encode(projection), noise=noise)
 
 
 @router.get("/fleets/{fleet}", responses=problem_responses(401, 403, 404, 422))
@@ -1305,12 +1361,21 @@ def member_of(sender: tuple[Caller, Fleet]) -> tuple[str, str]:
 
 
 @router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
-def list_cohorts(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[CohortResponse]:
+def list_cohorts(
+    fleet: Name, _caller: Viewer, service: ServiceDep, *, ended: Annotated[bool, Query()] = False
+) -> list[CohortResponse]:
     """Return the cohorts of a masked fleet, each with its epoch, and how unlike others it is.
 
-    `distance` is the median of its distances to the other cohorts; 1 if their data are alike.
+    `distance` is the median of its distances to the other cohorts; 1 if their data are alike. With
+    `ended` those of the last ten times that cohorts were formed, also ended and dropped ones.
     """
-    return cohorts_json(service, fleet)
+    return cohorts_json(service, fleet, ended=ended)
+
+
+@router.get("/fleets/{fleet}/suspects", responses=problem_responses(401, 403, 404, 422))
+def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> SuspectsResponse:
+    """Return the devices of a masked fleet that were most often in a cohort that differed."""
+    return SuspectsResponse(**service.masked.suspects(fleet)._asdict())
 
 
 @router.post(
@@ -1337,21 +1402,17 @@ def drop_cohort(fleet: Name, cohort: Number, caller: Operator, service: ServiceD
     service.masked.drop_cohort(fleet, cohort, caller)
 
 
-def cohorts_json(service: Service, fleet: str) -> list[CohortResponse]:
+def cohorts_json(service: Service, fleet: str, *, ended: bool = False) -> list[CohortResponse]:
     """Return the cohorts of a fleet as the API shows them."""
-    compared = service.masked.compare(fleet)
-    return [
-        cohort_json(*each, *compared.get(each[0], (0.0, None)))
-        for each in service.masked.cohorts(fleet)
-    ]
+    records = service.masked.records(fleet)
+    return [cohort_json(record) for record in records if ended or record.ended is None]
 
 
-def cohort_json(
-    number: int, cohort: Cohort, epoch: Epoch, samples: float, distance: float | None
-) -> CohortResponse:
+def cohort_json(record: CohortRecord) -> CohortResponse:
     """Return a cohort as the API shows it."""
+    cohort, epoch = record.cohort, record.epoch
     return CohortResponse(
-        cohort=number,
+        cohort=record.number,
         digest=cohort.digest.hex(),
         devices=[member.name for member in cohort.members],
         least=cohort.least,
@@ -1361,8 +1422,13 @@ def cohort_json(
         epoch=epoch.number,
         state=epoch.state,
         why=epoch.why,
-        samples=samples,
-        distance=distance,
+        samples=record.samples,
+        distance=record.distance,
+        formed=record.formed,
+        ended=record.ended,
+        dropped=record.dropped,
+        noise=None if cohort.noise is None else NoiseResponse(**cohort.noise.plain()),
+        noisy=cohort.noisy,
     )
 
 

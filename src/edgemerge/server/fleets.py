@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,6 +11,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
 from edgemerge.core.trust import Trust
+from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server.db.base import SqlRow, Transaction, ValueDamagedError
 from edgemerge.wire.codec import decode
 
@@ -32,7 +34,7 @@ def must_be_pattern_name(value: str) -> None:
         raise SettingError(f"found pattern {value!r}, expected one without slashes, not only dots")
 
 
-FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created, trust"
+FLEET_COLUMNS = "fleet, projection, reads, least, growing, epoch, created, trust, noise"
 FLEET_TABLES = (
     *(
         "accounts",  # wall links
@@ -84,6 +86,7 @@ class Fleet:
         epoch: Rises with every change of contributions or choices.
         created: When the fleet was created, in Unix seconds.
         trust: Which contributions enter others' sums at once, see `core.trust`; it can be changed.
+        noise: The noise in what devices of a masked fleet send; None (the default): none.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Fleet:
     epoch: int
     created: float
     trust: str = "members"
+    noise: NoiseSettings | None = None
 
     @property
     def projection(self) -> Projection:
@@ -138,13 +142,19 @@ def create(
         any_min_devices: Whether it may have another `min_devices`: the default was once 1.
     """
     Trust.parse(fleet.trust)
+    if fleet.noise is not None and fleet.read_mode != "masked":
+        raise SettingError(
+            f"found noise for reads={fleet.read_mode}, expected masked: only there it is added "
+            "before anything leaves a device"
+        )
     known = find(tx, fleet.name)
     if known is None:
         tx.run(  # its epochs come after those of any fleet of that name before
             f"insert into fleets ({FLEET_COLUMNS}) values (?, ?, ?, ?, ?,"
-            " (select coalesce(max(seq), 0) from audit) + ?, ?, ?)",
+            " (select coalesce(max(seq), 0) from audit) + ?, ?, ?, ?)",
             *(fleet.name, fleet.projection_bytes, fleet.read_mode, fleet.min_devices),
             *(int(fleet.growing_only), tx.steps_at_end, fleet.created, fleet.trust),
+            None if fleet.noise is None else json.dumps(fleet.noise.plain()),
         )
         return True
     trust = fleet.trust if any_trust else known.trust  # it is no agreement, and can be changed
@@ -224,13 +234,15 @@ def next_epoch(tx: Transaction, name: str) -> int:
 
 def _fleet_from_row(row: SqlRow) -> Fleet:
     """Return a stored fleet, whose projection must be readable: it was when it was stored."""
-    name, data, read_mode, min_devices, growing_only, epoch, created, trust = row
+    name, data, read_mode, min_devices, growing_only, epoch, created, trust, noise = row
     grows = bool(growing_only)
     fleet = Fleet(name, bytes(data), read_mode, min_devices, grows, epoch, created, trust)
     try:
         _ = fleet.projection
+        if noise is not None:
+            fleet = replace(fleet, noise=NoiseSettings.parse(json.loads(noise)))
     except EdgemergeError as error:
         raise ValueDamagedError(
-            f"the projection of {name} is damaged: restore the database from a backup"
+            f"the projection or the noise of {name} is damaged: restore the database from a backup"
         ) from error
     return fleet

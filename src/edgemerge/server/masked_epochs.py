@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import groupby, islice
 from statistics import median_low
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from edgemerge.core.errors import (
 )
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import Projection
-from edgemerge.core.similarity import Profile, distance
+from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, distance
 from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import min_cohort
@@ -49,6 +50,7 @@ from edgemerge.privacy.masking import (
     stats_of,
     words_length,
 )
+from edgemerge.privacy.noise import TAIL, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, Transaction, Writer
@@ -56,8 +58,11 @@ from edgemerge.server.fleets import ExistsError, Fleet
 from edgemerge.wire.admission import admit
 
 MASKED = "masked"  # what devices of such a fleet may read
+MAX_FORMINGS = 10  # the newest, that are compared
+MAX_COMPARED = 256  # formings whose distances are kept in memory
 COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
 MAX_COHORT = 100  # members, unless more are asked for
+COMPARABLE = 30.0  # times that samples must outweigh noise for cohorts to be compared
 log = logging.getLogger(__name__)
 
 
@@ -93,6 +98,7 @@ class MaskedStatus:
         asked: Whether it is a keeper whose answer is missing.
         through: The newest epoch of the fleet whose deltas are in the total.
         dropped: The cohorts whose deltas are not in it any more.
+        noise: The noise that devices add.
     """
 
     registered: bool
@@ -103,6 +109,57 @@ class MaskedStatus:
     asked: bool = False
     through: int = 0
     dropped: tuple[int, ...] = ()
+    noise: NoiseSettings | None = None
+
+
+@dataclass(frozen=True)
+class CohortRecord:
+    """A cohort, also one that has ended, and what it has added up.
+
+    Args:
+        number: Its number.
+        cohort: Its members and numbers.
+        epoch: Its latest epoch.
+        sent: The uploads that its epoch has collected, or the answers of its keepers.
+        collect_s: How long an epoch waits for each of both, in seconds.
+        formed: When it was formed, the same for all that were formed together.
+        ended: When it ended; None while it adds up.
+        dropped: When its total was dropped; None if it was not.
+        samples: In its total.
+        distance: The median of the distances (M10) of its data to those of the cohorts that were
+            formed with it and not dropped, 1 if alike; None without such cohorts, or where it took
+            back more than it has added up.
+    """
+
+    number: int
+    cohort: Cohort
+    epoch: Epoch
+    sent: int
+    collect_s: float
+    formed: float
+    ended: float | None
+    dropped: float | None
+    samples: float = 0.0
+    distance: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether its data are of another kind than those of the other cohorts."""
+        return self.distance is not None and self.distance > SIMILAR_FACTOR
+
+
+class Suspects(NamedTuple):
+    """The devices behind cohorts that differed.
+
+    Args:
+        devices: Those that were most often in one, without revoked ones.
+        times: How often each of them was.
+        formings: How many times cohorts were formed of which one differed.
+    """
+
+    devices: list[str]
+    times: int
+    formings: int
 
 
 class MaskedTotal(NamedTuple):
@@ -129,6 +186,8 @@ class MaskedService:
     def __init__(self, database: Database, writer: Writer, clock: Callable[[], float]) -> None:
         """Work on a database that has its tables."""
         self._database, self._writer, self._clock = database, writer, clock
+        # what cohorts that were formed together say of each other, until one of them changes
+        self._compared: dict[tuple[Any, ...], dict[int, tuple[float, float | None]]] = {}
 
     def register(self, fleet: str, member: Member) -> None:
         """Store the public keys of a device; they cannot be changed.
@@ -189,6 +248,7 @@ class MaskedService:
         collect_s: float = COLLECT_S,
         missing: float = 1 / 3,
         colluding: float = 0.0,
+        mix: bool = False,
     ) -> list[tuple[int, Cohort]]:
         """Form cohorts of all devices with keys; cohorts before them end, their totals stay.
 
@@ -197,33 +257,37 @@ class MaskedService:
             caller: The operator.
             slots: The patterns that are added up.
             least: The fewest survivors whose total may be opened; None (the default): so many that
-                a total hides whether a given sample is in it (`min_cohort`).
+                a total hides whether a given sample is in it (`min_cohort`). With noise, which
+                hides that, all but those that may be missing: the more, the less noise of each.
             size: The most members of a cohort, if each still has `least`.
             collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
+            mix: Whether devices that were in one cohort come into different ones, as far as there
+                are so many; False (the default): the same devices give the same cohorts.
         """
 
         def change(tx: Transaction) -> list[tuple[int, Cohort]]:
             agreed = fleets.get(tx, fleet)
             _must_be_masked(agreed)
             tx.lock(f"fleet {fleet}")
+            first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             members = _members(tx, fleet)
-            fewest = min_cohort(agreed.projection) if least is None else least
+            if mix:
+                members = _mixed(tx, fleet, members, first)
+            fewest = _least(agreed, len(members), size, missing) if least is None else least
             if len(members) < fewest:
                 raise SettingError(
                     f"found {len(members)} devices with keys, expected {fewest} or more, so that a "
                     "total hides its samples: wait for more devices, or choose --least"
                 )
             n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
-            words = len(slots) * words_length(agreed.projection)
-            make = partial(
-                Cohort.of, slots=slots, least=fewest, missing=missing, colluding=colluding
-            )
+            words = len(slots) * _length(agreed)
+            about = {"slots": slots, "noise": agreed.noise}
+            make = partial(Cohort.of, **about, least=fewest, missing=missing, colluding=colluding)
             made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
             now = self._clock()
             _end_cohorts(tx, fleet, now)
-            first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             found = list(enumerate(made, first))
             for number, cohort in found:
                 tx.run(
@@ -231,8 +295,8 @@ class MaskedService:
                     " values (?, ?, ?, ?, ?)",
                     *(fleet, number, json.dumps(cohort.plain()), collect_s, now),
                 )
-                about = {"members": len(cohort.members), "digest": cohort.digest.hex()}
-                self._audit(tx, caller, "form cohort", fleet, str(number), **about)
+                shown = {"members": len(cohort.members), "digest": cohort.digest.hex()}
+                self._audit(tx, caller, "form cohort", fleet, str(number), **shown)
             return found
 
         return self._writer.write(change, fleet=fleet)
@@ -261,32 +325,78 @@ class MaskedService:
 
         self._writer.write(change, fleet=fleet)
 
-    def compare(self, fleet: str) -> dict[int, tuple[float, float | None]]:
-        """Return the samples of each cohort, and how unlike the other cohorts its data are.
-
-        That is the median of its distances to them (M10), 1 if alike; None without others
-        to compare with, or where a cohort took back more than it has added up.
+    def records(self, fleet: str) -> list[CohortRecord]:
+        """Return the cohorts that were formed last, of up to ten formings, and what they added up.
 
         Args:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
-            projection = fleets.get(tx, fleet).projection
+            agreed = fleets.get(tx, fleet)
             rows = tx.rows(
-                "select t.cohort, t.data, t.slots from cohort_totals t join cohorts c"
-                " on c.fleet = t.fleet and c.number = t.cohort"
-                " where t.fleet = ? and c.ended is null and t.dropped is null order by t.cohort",
+                "select c.number, c.body, c.collect_s, c.formed, c.ended, t.dropped, t.through"
+                " from cohorts c"
+                " left join cohort_totals t on t.fleet = c.fleet and t.cohort = c.number"
+                " where c.fleet = ? order by c.number",
                 fleet,
             )
-        samples, profiles = {}, {}
-        for cohort, data, slots in rows:
-            parts = np.split(_words(data), len(json.loads(slots)))
-            stats = Stats.total(projection, (stats_of(projection, part) for part in parts))
-            samples[cohort] = stats.count
-            with suppress(RejectedError):
-                admit(Contribution("total", stats, 0), projection=projection)
-                profiles[cohort] = Profile.of(stats)
-        return {cohort: (samples[cohort], _median_distance(cohort, profiles)) for cohort in samples}
+            kept = list(dict.fromkeys(row[3] for row in rows))[-MAX_FORMINGS:]
+            found, known = [], {}
+            for number, body, collect_s, formed, ended, dropped, through in rows:
+                if formed in kept:
+                    known[number] = through
+                    cohort, epoch = Cohort.parse(json.loads(body)), _latest(tx, fleet, number)
+                    kind = "answer" if epoch.state == "keeping" else "upload"
+                    sent = len(_senders(tx, fleet, epoch.number, kind))
+                    about = (sent, collect_s, formed, ended, dropped)
+                    found.append(CohortRecord(number, cohort, epoch, *about))
+        compared: dict[int, tuple[float, float | None]] = {}
+        for _, group in groupby(found, key=lambda record: record.formed):
+            together = [record for record in group if known[record.number] is not None]
+            key = (fleet, *((r.number, known[r.number], r.dropped) for r in together))
+            if (before := self._compared.get(key)) is None:
+                with self._database.reading() as tx:
+                    sums = {r.number: _sum_of(tx, agreed, r.number) for r in together}
+                left_out = {r.number for r in together if r.dropped is not None}
+                before = compare_sums(sums, left_out, agreed.noise)
+                last = islice(self._compared.items(), MAX_COMPARED - 1)
+                self._compared = {key: before, **dict(last)}
+            compared |= before
+        return [
+            replace(record, samples=samples, distance=far)
+            for record in found
+            for samples, far in [compared.get(record.number, (0.0, None))]
+        ]
+
+    def suspects(self, fleet: str) -> Suspects:
+        """Return the devices that were most often in a cohort that differed.
+
+        A cohort with a device that was revoked since is explained by it, and does not count.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            sql = "select device from devices where fleet = ? and revoked is not null"
+            revoked = {device for (device,) in tx.rows(sql, fleet)}
+        counts, formings = Counter[str](), set[float]()
+        for record in self.records(fleet):
+            names = {member.name for member in record.cohort.members}
+            if record.differs and not names & revoked:
+                counts.update(names)
+                formings.add(record.formed)
+        times = max(counts.values(), default=0)
+        most = sorted(device for device, count in counts.items() if count == times)
+        return Suspects(most, times, len(formings))
+
+    def count_registered(self, fleet: str) -> int:
+        """Return how many devices have keys and are not revoked: those that cohorts are formed of.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            return len(_members(tx, fleet))
 
     def cohorts(self, fleet: str) -> list[tuple[int, Cohort, Epoch]]:
         """Return the cohorts of a fleet that have not ended, each with its latest epoch.
@@ -325,14 +435,16 @@ class MaskedService:
             device: The device.
         """
         with self._database.reading() as tx:
-            _must_be_masked(fleets.get(tx, fleet))
+            agreed = fleets.get(tx, fleet)
+            _must_be_masked(agreed)
             sql = "select 1 from masked_keys where fleet = ? and device = ?"
             registered = tx.one(sql, fleet, device) is not None
             through, dropped = _through(tx, fleet), _dropped(tx, fleet)
         try:
             number, cohort = self.cohort_of(fleet, device)
         except UnknownError:
-            return MaskedStatus(registered, through=through, dropped=dropped)
+            known = {"through": through, "dropped": dropped, "noise": agreed.noise}
+            return MaskedStatus(registered, **known)
         epoch = self._advance(fleet, number, cohort)
         me = _number_of(cohort, device)
         with self._database.reading() as tx:
@@ -343,7 +455,7 @@ class MaskedService:
         is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
         asked = epoch.state == "keeping" and is_keeper and not answered
         now = (epoch.number, epoch.state, uploaded, asked, through, dropped)
-        return MaskedStatus(registered, number, *now)
+        return MaskedStatus(registered, number, *now, agreed.noise)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> None:
         """Store the upload of a device; the same bytes may come again.
@@ -427,6 +539,32 @@ class MaskedService:
         found = dict(zip(names, map(json.loads, texts), strict=True))
         return {"state": state, "why": why, **found}
 
+    def centre(self, fleet: str) -> tuple[Projection, NoiseSettings]:
+        """Return the projection centred on the mean that a fleet released, and the noise left.
+
+        Args:
+            fleet: A masked fleet with `release="mean"`.
+
+        Raises:
+            SettingError: It releases no mean, or has released none yet.
+        """
+        with self._database.reading() as tx:
+            agreed = fleets.get(tx, fleet)
+            if agreed.noise is None or agreed.noise.release != "mean":
+                raise SettingError(
+                    f"{fleet} releases no mean: edgemerge fleet create --reads masked "
+                    "--release mean makes a fleet that does"
+                )
+            words = _total(tx, fleet).words
+        found = agreed.noise.read(agreed.projection, words) if words.size else None
+        if found is None or found.sums.count < TAIL * found.sigma.count:
+            raise SettingError(
+                f"{fleet} has no mean yet: wait until an epoch of it is done, with more samples "
+                "than its noise"
+            )
+        rest = replace(agreed.noise, release="sums", share=1.0 - agreed.noise.share)
+        return found.centred(), rest
+
     def total(self, fleet: str) -> MaskedTotal:
         """Return the total of a fleet.
 
@@ -500,7 +638,7 @@ class MaskedService:
             opened = open_total(cohort, epoch.number, uploads, answers.values())
             with self._database.reading() as tx:
                 whole = _total(tx, fleet).words
-            must_be_sums(agreed.projection, cohort.slots, _added(whole, opened.total))
+            must_be_sums(agreed, cohort.slots, _added(whole, opened.total))
         except EdgemergeError as error:
             if len(answers) < len(asked) and not _is_over(epoch, collect_s, self._clock()):
                 return epoch  # another answer may show that a keeper lied
@@ -572,20 +710,38 @@ class MaskedService:
         audit.append(tx, at=self._clock(), actor=actor, **about, **detail)
 
 
-def must_be_sums(projection: Projection, slots: Sequence[str], words: Words) -> None:
-    """Refuse a total that no samples have.
+def must_be_sums(fleet: Fleet, slots: Sequence[str], words: Words) -> None:
+    """Refuse a total that no samples have, with the fleet's noise if it has any.
 
     Args:
-        projection: The projection of the fleet, which says what sums are possible.
+        fleet: Its projection and noise say what sums are possible.
         slots: The patterns in the words.
         words: The total.
 
     Raises:
         RejectedError: It failed validation.
     """
+    projection = fleet.projection
+    if fleet.noise is not None:
+        fleet.noise.read(projection, words).check()
+        return
     for slot, part in zip(slots, np.split(words, len(slots)), strict=True):
         stats = stats_of(projection, part)
         admit(Contribution("total", stats, 0, slot), projection=projection)
+
+
+def _length(fleet: Fleet) -> int:
+    """Return the words of one slot."""
+    if fleet.noise is None:
+        return words_length(fleet.projection)
+    return fleet.noise.length(fleet.projection)
+
+
+def _least(fleet: Fleet, members: int, size: int, missing: float) -> int:
+    """Return the fewest survivors of a total unless an operator chooses them."""
+    if fleet.noise is None:
+        return min_cohort(fleet.projection)
+    return max(3, int((1.0 - missing) * (members // max(1, -(-members // size)))))
 
 
 def _must_be_masked(fleet: Fleet) -> None:
@@ -734,11 +890,75 @@ def _total(tx: Transaction, fleet: str) -> MaskedTotal:
     return MaskedTotal(_through(tx, fleet), words, left, slots, _dropped(tx, fleet))
 
 
-def _median_distance(cohort: int, profiles: Mapping[int, Profile]) -> float | None:
-    others = [other for other in profiles if other != cohort]
-    if cohort not in profiles or not others:
+def _sum_of(tx: Transaction, fleet: Fleet, cohort: int) -> Stats | Noised:
+    sql = "select data, slots from cohort_totals where fleet = ? and cohort = ?"
+    ((data, slots),) = tx.rows(sql, fleet.name, cohort)
+    projection = fleet.projection
+    if fleet.noise is not None:
+        return fleet.noise.read(projection, _words(data))
+    parts = np.split(_words(data), len(json.loads(slots)))
+    return Stats.total(projection, (stats_of(projection, part) for part in parts))
+
+
+def _profile(found: Stats | Noised, noise: NoiseSettings | None) -> Profile | None:
+    """Return what a total is compared by; None if it is none of samples, or noise hides them."""
+    if isinstance(found, Noised):
+        if noise is None or noise.release == "mean" or noise.strength(found) < COMPARABLE:
+            return None
+        return Profile.of(found.denoised())
+    try:
+        admit(Contribution("total", found, 0), projection=found.projection)
+    except RejectedError:
         return None
-    return median_low(distance(profiles[cohort], profiles[other]) for other in others)
+    return Profile.of(found)
+
+
+def compare_sums(
+    sums: Mapping[int, Stats | Noised],
+    left_out: Collection[int],
+    noise: NoiseSettings | None = None,
+) -> dict[int, tuple[float, float | None]]:
+    """Return the samples of cohorts, and how unlike the others its data are (M10).
+
+    With noise that is told only where samples outweigh it 30 times: with less, cohorts that are
+    alike could be above 2.5, too.
+
+    Args:
+        sums: What each cohort has added up, by its number.
+        left_out: The cohorts with which no other one is compared.
+        noise: What the fleet has agreed on, if anything.
+    """
+    found_profiles = {number: _profile(each, noise) for number, each in sums.items()}
+    profiles = {number: each for number, each in found_profiles.items() if each is not None}
+    found: dict[int, tuple[float, float | None]] = {}
+    for number, stats in sums.items():
+        others = [each for n, each in profiles.items() if n != number and n not in left_out]
+        far = None
+        if number in profiles and others:
+            far = median_low(distance(profiles[number], other) for other in others)
+        samples = stats.sums.count if isinstance(stats, Noised) else stats.count
+        found[number] = (samples, far)
+    return found
+
+
+def _mixed(tx: Transaction, fleet: str, members: list[Member], first: int) -> list[Member]:
+    """Return members so that dealing them out parts those that were in one cohort last."""
+    rows = tx.rows(
+        "select number, body from cohorts where fleet = ? and formed = (select formed from cohorts"
+        " where fleet = ? order by number desc limit 1) order by number",
+        *(fleet, fleet),
+    )
+    last = {
+        member.name: number
+        for number, body in rows
+        for member in Cohort.parse(json.loads(body)).members
+    }
+
+    def place(member: Member) -> tuple[int, bytes]:
+        drawn = sha256(f"{first} {member.name}".encode()).digest()
+        return last.get(member.name, 0), drawn
+
+    return sorted(members, key=place)
 
 
 def _words(data: bytes) -> Words:

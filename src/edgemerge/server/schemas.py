@@ -116,6 +116,16 @@ class Conflict(Problem):
     newest: int | None = None
 
 
+class NoiseResponse(BaseModel):
+    """The noise of a masked fleet; see `privacy.noise.NoiseSettings`."""
+
+    epsilon: float
+    delta: float
+    radius: float
+    release: Literal["sums", "mean"]
+    share: float
+
+
 class FleetSummary(BaseModel):
     """A fleet: what it agreed on and how much is in it."""
 
@@ -133,6 +143,7 @@ class FleetSummary(BaseModel):
     created: float
     trust: str
     released: str
+    noise: NoiseResponse | None = None
 
 
 class TrustRequest(StrictRequest):
@@ -1000,6 +1011,7 @@ class CohortRequest(StrictRequest):
     collect_s: float = Field(default=3600.0, gt=0.0, le=30 * 86_400.0)
     missing: float = Field(default=1 / 3, ge=0.0, lt=0.5)
     colluding: float = Field(default=0.0, ge=0.0, lt=0.5)
+    mix: bool = False
 
 
 class CohortResponse(BaseModel):
@@ -1017,6 +1029,19 @@ class CohortResponse(BaseModel):
     why: str
     samples: float
     distance: float | None
+    formed: float
+    ended: float | None
+    dropped: float | None
+    noise: NoiseResponse | None = None
+    noisy: int = 0
+
+
+class SuspectsResponse(BaseModel):
+    """The devices of a masked fleet that were most often in a cohort that differed."""
+
+    devices: list[str]
+    times: int
+    formings: int
 
 
 class MaskedStatusResponse(BaseModel):
@@ -1030,6 +1055,7 @@ class MaskedStatusResponse(BaseModel):
     asked: bool
     through: int
     dropped: list[int]
+    noise: NoiseResponse | None = None
 
 
 class CohortDescription(BaseModel):

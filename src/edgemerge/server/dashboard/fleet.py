@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
+from pydantic import ValidationError
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
+from edgemerge.privacy.gate import min_cohort
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard.chart import (
     LIVE,
@@ -29,6 +33,7 @@ from edgemerge.server.dashboard.fleet_table import (
 from edgemerge.server.dashboard.merge import count_waiting
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import (
+    AdminForm,
     DataSession,
     Form,
     FormDep,
@@ -38,9 +43,19 @@ from edgemerge.server.dashboard.sign_in import (
     WallLink,
 )
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
-from edgemerge.server.fleets import NAME_PATTERN, must_be_plain_name
-from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread, wall_path
+from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_plain_name
+from edgemerge.server.http import (
+    Name,
+    Number,
+    ServiceDep,
+    error_answer,
+    run_in_thread,
+    validation_message,
+    wall_path,
+)
+from edgemerge.server.masked_epochs import MASKED, MAX_COHORT, CohortRecord, Suspects
 from edgemerge.server.reports.model import Traffic
+from edgemerge.server.schemas import CohortRequest
 from edgemerge.server.service import Service
 
 router = APIRouter(include_in_schema=False)
@@ -110,6 +125,7 @@ def _render_fleet(
     q: str = "",
     sort: str = "",
     live: str = "",
+    problem: EdgemergeError | None = None,
 ) -> Response:
     seen = viewers.tables.look(fleet, database_s=0.0)
     sort = sort if sort.removeprefix("-") in SORT_KEYS else ""
@@ -118,11 +134,115 @@ def _render_fleet(
     page: dict[str, Any] = {"fleet": fleet, "tab": "Devices", "here": server_url(request)}
     page |= {"wall": session is None, "live": live or f"/ui/fleets/{fleet}/live"}
     page["capacity"] = service.capacity(fleet)
+    is_masked = session is not None and seen.fleet.read_mode == MASKED
+    page |= {"cohorts": cohorts_view(service, seen.fleet) if is_masked else None}
+    page |= {"problem": "" if problem is None else str(problem)}
     page["waiting"] = count_waiting(service.choices.waiting(fleet))
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
     found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
     values = page | table | found
-    return render_page(request, "fleet.html", session, **values)
+    status = 200 if problem is None else error_answer(problem).status
+    return render_page(request, "fleet.html", session, status=status, **values)
+
+
+@dataclass(frozen=True)
+class CohortsView:
+    """The cohorts of a masked fleet that were formed last, and the form for new ones.
+
+    From `enough` devices on a total hides its samples.
+    """
+
+    records: list[CohortRecord]
+    suspects: Suspects
+    registered: int
+    enough: int
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What the form begins with: the numbers of the last cohorts."""
+        if not self.records:
+            return {"size": str(MAX_COHORT), "least": "", "hours": "1", "colluding": "0"}
+        last, sizes = self.records[0], [len(each.cohort.members) for each in self.records]
+        keepers, more = last.cohort.keepers, last.cohort.threshold - 1 - last.cohort.keepers // 2
+        bad = 2 * more + 1 - keepers % 2 if more else 0  # the most with this threshold
+        return {
+            "size": str(max(sizes) if len(sizes) > 1 else max(MAX_COHORT, *sizes)),
+            "least": str(last.cohort.least),
+            "hours": f"{last.collect_s / HOUR_S:g}",
+            "colluding": str(ceil(100 * bad / sizes[0])),
+        }
+
+    @property
+    def slots(self) -> list[str]:
+        """The patterns that are added up; new cohorts keep them."""
+        return list(self.records[0].cohort.slots) if self.records else ["normal"]
+
+
+def cohorts_view(service: Service, fleet: Fleet) -> CohortsView:
+    """Gather what is shown of cohorts."""
+    masked = service.masked
+    records = masked.records(fleet.name)
+    last = [record for record in records if record.formed == records[-1].formed]
+    registered = masked.count_registered(fleet.name)
+    return CohortsView(last, masked.suspects(fleet.name), registered, min_cohort(fleet.projection))
+
+
+def read_cohorts(form: Form, slots: list[str]) -> CohortRequest:
+    """Read how cohorts are formed; an empty field for the fewest devices is the default."""
+    asked: dict[str, Any] = {"slots": slots, "mix": form.one("mix") == "on"}
+    try:
+        asked |= {"size": int(form.one("size")), "collect_s": HOUR_S * float(form.one("hours"))}
+        asked["colluding"] = float(form.one("colluding")) / 100.0
+        asked |= {"least": int(form.one("least"))} if form.one("least") else {}
+        return CohortRequest(**asked)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise SettingError(validation_message(found)) from error
+    except ValueError as error:
+        raise SettingError("found a field that is no number, expected one in each") from error
+
+
+@router.post("/fleets/{fleet}/cohorts")
+async def form_cohorts(
+    request: Request,
+    fleet: Name,
+    session: AdminForm,
+    form: FormDep,
+    service: ServiceDep,
+    viewers: ViewersDep,
+) -> Response:
+    """Form the cohorts of a masked fleet, and show its page again; or show there why not."""
+
+    def work() -> Response:
+        try:
+            slots = cohorts_view(service, service.fleet(fleet)).slots
+            service.masked.form(fleet, session.caller, **read_cohorts(form, slots).model_dump())
+        except EdgemergeError as problem:
+            return _render_fleet(request, fleet, session, service, viewers, problem=problem)
+        return RedirectResponse(f"/ui/fleets/{fleet}#cohorts", 303)
+
+    return await run_in_thread(work)
+
+
+@router.get("/fleets/{fleet}/cohorts/{cohort}/drop")
+def confirm_drop(
+    request: Request, fleet: Name, cohort: Number, session: OperatorPage, service: ServiceDep
+) -> Response:
+    """Ask before a cohort is dropped."""
+    for record in service.masked.records(fleet):
+        if record.number == cohort:
+            values: dict[str, Any] = {"fleet": fleet, "tab": "", "record": record}
+            return render_page(request, "drop_cohort.html", session, **values)
+    raise UnknownError(f"no cohort {cohort} in {fleet}: the page of the fleet lists them")
+
+
+@router.post("/fleets/{fleet}/cohorts/{cohort}/drop")
+async def drop_cohort(
+    fleet: Name, cohort: Number, session: FormSession, service: ServiceDep
+) -> Response:
+    """Drop a cohort, and show the fleet."""
+    await run_in_thread(lambda: service.masked.drop_cohort(fleet, cohort, session.caller))
+    return RedirectResponse(f"/ui/fleets/{fleet}#cohorts", 303)
 
 
 def server_url(request: Request) -> str:
@@ -177,8 +297,7 @@ def show_form(
     request: Request, fleet: Name, session: OperatorPage, service: ServiceDep
 ) -> Response:
     """Ask for the name of a device."""
-    service.fleet(fleet)
-    return _render_form(request, fleet, session)
+    return _render_form(request, service.fleet(fleet), session)
 
 
 @router.post("/fleets/{fleet}/add")
@@ -193,9 +312,10 @@ async def add_device(
             hours = _read_device(form)
             token, expires = service.invite(fleet, device, HOUR_S * hours, session.caller)
         except EdgemergeError as problem:
-            return _render_form(request, fleet, session, device=device, problem=problem)
+            agreed = service.fleet(fleet)
+            return _render_form(request, agreed, session, device=device, problem=problem)
         made = {"token": token, "expires": expires}
-        return _render_form(request, fleet, session, device=device, made=made)
+        return _render_form(request, service.fleet(fleet), session, device=device, made=made)
 
     return await run_in_thread(work)
 
@@ -211,14 +331,15 @@ def _read_device(form: Form) -> int:
 
 def _render_form(
     request: Request,
-    fleet: str,
+    fleet: Fleet,
     session: Session,
     *,
     device: str = "",
     made: dict[str, Any] | None = None,
     problem: EdgemergeError | None = None,
 ) -> Response:
-    values: dict[str, Any] = {"fleet": fleet, "tab": "", "here": server_url(request)}
+    values: dict[str, Any] = {"fleet": fleet.name, "tab": "", "here": server_url(request)}
+    values |= {"masked": fleet.read_mode == MASKED}
     values |= {"device": device, "made": made, "hours": VALID_HOURS, "csrf": session.csrf}
     values["problem"] = "" if problem is None else str(problem)
     status = 200 if problem is None else error_answer(problem).status

@@ -335,6 +335,7 @@ MIGRATIONS = (
             "drop table masked_totals",
         ),
     ),
+    Migration(18, ("alter table fleets add column noise {text}",)),
 )
 
 
