@@ -347,7 +347,9 @@ class MaskedExchange:
 
     def _step(self, status: Mapping[str, Any]) -> bool:
         """Do one thing; return False if there is nothing to do."""
-        if self._state.epoch and self._settle():
+        under_way = status["state"] in ("collecting", "keeping")
+        is_open = under_way and status["epoch"] == self._state.epoch
+        if self._state.epoch and not is_open and self._settle():
             return True
         self._forget_dropped(status["dropped"])
         if status["cohort"] is None:
