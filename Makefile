@@ -65,6 +65,7 @@ servers: .venv/ready-dev  ## four servers behind nginx, random kills: totals sta
 accuracy: .venv/ready-bench  ## ROC-AUC against other detectors, clean and dirty
 	@$(BIN)/python -m benchmarks.defaults
 	@$(BIN)/python -m benchmarks.dirty
+	@$(BIN)/python -m benchmarks.ahead
 
 lasting: .venv/ready-dev  ## faults that last: how much of them is in alarm; promised limits
 	@$(BIN)/python -m benchmarks.lasting
