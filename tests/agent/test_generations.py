@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.config import REPLACED_FILE, read_config
+from edgemerge.agent.config import REPLACED_FILE, FleetConfiguration, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.runner import (
@@ -257,6 +257,30 @@ def test_a_state_folder_that_cannot_be_written_delays_the_handover_and_nothing_e
         wait_until(lambda: not (config.state / SOCKET_NAME).exists())
         assert caplog.text.count("the former one goes on") == 1
     assert agent.code == 0
+
+
+def hold_tables(folder, **tables):
+    """Let a device have a fleet's configuration, as if its server had sent it."""
+    folder.mkdir()
+    FleetConfiguration(1, tables, 1).save(folder)
+
+
+def test_the_next_one_delivers_nothing_before_whatever_its_fleet_configures(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)
+    write_rows(tmp_path / "rows.csv", rows(50, 1))  # too few to watch
+    hold_tables(config.next.state, quality={"stuck_rows": 7})
+    assert run(config, stop=Event(), clock=lambda: 1000.0) == 0
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 50
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("syslog", 2), ("email", 1)])
+def test_the_next_one_has_the_sinks_of_its_fleet_if_they_can_be_used(tmp_path, kind, expected):
+    config = configured(tmp_path).next
+    hold_tables(config.state, sinks=[{"kind": kind, "host": "127.0.0.1"}])  # mail needs more
+    handover = Handover(config, FormerWatch())
+    handover.former_ended.set()
+    assert len(handover._own_sinks()) == expected
+    handover.close()
 
 
 def test_one_that_was_replaced_is_not_run_again(tmp_path):

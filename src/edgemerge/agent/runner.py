@@ -845,7 +845,7 @@ def _build_agent(
     reviews = Reviewer(
         memory, judge, keeper, clock=clocks.wall, follow=follow, monitor=config.monitor
     )
-    sinks = make_sinks(config)
+    sinks = make_sinks(config) if may_pass is None else []  # else the handover makes them
     for sink in sinks:
         ends.callback(sink.close)
     syncing = None
@@ -1084,15 +1084,21 @@ class Handover:
             if sink not in self._more:
                 sink.close()
 
+    def _made_sinks(self) -> list[Sink]:
+        """Make the sinks, with those of the fleet if they can be used."""
+        follow, held = self._config.report.follow, FleetConfiguration.read(self._config.state)
+        for tables in [held.tables, {}] if follow and held.tables else [{}]:
+            try:
+                return make_sinks(with_fleet_tables(self._config, tables))
+            except (EdgemergeError, ImportError, OSError) as error:
+                logger.error("sinks cannot be used", extra={"values": {"why": error}})
+        return []
+
     def _own_sinks(self) -> list[Sink]:
         if self._sinks is None:
             if not self.former_ended.is_set():
                 return []
-            try:
-                self._sinks = [*make_sinks(self._config), *self._more]
-            except (EdgemergeError, ImportError, OSError) as error:
-                self._sinks = [*self._more]
-                logger.error("no sink can be used", extra={"values": {"why": error}})
+            self._sinks = [*self._made_sinks(), *self._more]
         while self._withheld:
             verdict = self._withheld.popleft()
             for sink in self._sinks:
@@ -1133,7 +1139,7 @@ class Generations:
         former = FormerWatch()
         handover = Handover(following, former, self._sinks)
         beside = DeviceThread(
-            replace(following, sinks=()),
+            following,
             self._next_stop,
             self._clock,
             lambda _error: 1,
