@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from socket import AF_INET, SOCK_DGRAM, socket
 from threading import Event, Thread
 
 import pytest
@@ -25,6 +26,8 @@ from edgemerge.agent.runner import (
     run,
 )
 from edgemerge.core.errors import SettingError
+from edgemerge.delivery import Message, to_json_line
+from edgemerge.files import DiskQueue
 from tests.agent.agents import Listener, Running, stream, wait_until, write_rows
 
 FILE = """
@@ -281,6 +284,23 @@ def test_the_next_one_has_the_sinks_of_its_fleet_if_they_can_be_used(tmp_path, k
     handover.former_ended.set()
     assert len(handover._own_sinks()) == expected
     handover.close()
+
+
+def test_messages_that_wait_are_delivered_by_the_next_one(tmp_path):
+    with socket(AF_INET, SOCK_DGRAM) as log:
+        log.bind(("127.0.0.1", 0))
+        log.settimeout(ASK_S)
+        sink = f'[[sinks]]\nkind = "syslog"\nhost = "127.0.0.1"\nport = {log.getsockname()[1]}\n'
+        config = configured(tmp_path, FILE + sink + NEXT)
+        waits = DiskQueue(config.state / "messages-1.jsonl")
+        waits.add(to_json_line(Message("alarm", "pump-1", 5.0, 7).plain()))
+        config.next.state.mkdir()
+        handover = Handover(config.next, FormerWatch(), replaces=config)
+        handover.former_ended.set()
+        handover.commands()
+        assert b"pump-1: alarm" in log.recv(2000)
+        handover.close()
+    assert len(DiskQueue(config.state / "messages-1.jsonl")) == 0, "they are sent once"
 
 
 def test_one_that_was_replaced_is_not_run_again(tmp_path):
