@@ -4,13 +4,14 @@ import json
 import logging
 import os
 import time
+from socket import AF_INET, SOCK_DGRAM, socket
 from threading import Event, Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.config import REPLACED_FILE, read_config
+from edgemerge.agent.config import REPLACED_FILE, FleetConfiguration, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
 from edgemerge.agent.interfaces import Verdict
 from edgemerge.agent.runner import (
@@ -25,6 +26,8 @@ from edgemerge.agent.runner import (
     run,
 )
 from edgemerge.core.errors import SettingError
+from edgemerge.delivery import Message, to_json_line
+from edgemerge.files import DiskQueue
 from tests.agent.agents import Listener, Running, stream, wait_until, write_rows
 
 FILE = """
@@ -257,6 +260,47 @@ def test_a_state_folder_that_cannot_be_written_delays_the_handover_and_nothing_e
         wait_until(lambda: not (config.state / SOCKET_NAME).exists())
         assert caplog.text.count("the former one goes on") == 1
     assert agent.code == 0
+
+
+def hold_tables(folder, **tables):
+    """Let a device have a fleet's configuration, as if its server had sent it."""
+    folder.mkdir()
+    FleetConfiguration(1, tables, 1).save(folder)
+
+
+def test_the_next_one_delivers_nothing_before_whatever_its_fleet_configures(tmp_path):
+    config = configured(tmp_path, CSV + FROM_THE_START)
+    write_rows(tmp_path / "rows.csv", rows(50, 1))  # too few to watch
+    hold_tables(config.next.state, quality={"stuck_rows": 7})
+    assert run(config, stop=Event(), clock=lambda: 1000.0) == 0
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 50
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("syslog", 2), ("email", 1)])
+def test_the_next_one_has_the_sinks_of_its_fleet_if_they_can_be_used(tmp_path, kind, expected):
+    config = configured(tmp_path).next
+    hold_tables(config.state, sinks=[{"kind": kind, "host": "127.0.0.1"}])  # mail needs more
+    handover = Handover(config, FormerWatch())
+    handover.former_ended.set()
+    assert len(handover._own_sinks()) == expected
+    handover.close()
+
+
+def test_messages_that_wait_are_delivered_by_the_next_one(tmp_path):
+    with socket(AF_INET, SOCK_DGRAM) as log:
+        log.bind(("127.0.0.1", 0))
+        log.settimeout(ASK_S)
+        sink = f'[[sinks]]\nkind = "syslog"\nhost = "127.0.0.1"\nport = {log.getsockname()[1]}\n'
+        config = configured(tmp_path, FILE + sink + NEXT)
+        waits = DiskQueue(config.state / "messages-1.jsonl")
+        waits.add(to_json_line(Message("alarm", "pump-1", 5.0, 7).plain()))
+        config.next.state.mkdir()
+        handover = Handover(config.next, FormerWatch(), replaces=config)
+        handover.former_ended.set()
+        handover.commands()
+        assert b"pump-1: alarm" in log.recv(2000)
+        handover.close()
+    assert len(DiskQueue(config.state / "messages-1.jsonl")) == 0, "they are sent once"
 
 
 def test_one_that_was_replaced_is_not_run_again(tmp_path):

@@ -8,6 +8,7 @@ from time import monotonic, sleep
 
 import pytest
 
+from edgemerge.agent import industrial
 from edgemerge.agent.config import read_config
 from edgemerge.agent.industrial import (
     ModbusLink,
@@ -310,6 +311,35 @@ def test_a_missing_extra_is_named_with_what_to_do(tmp_path, monkeypatch, extra, 
     assert f"{package} is not installed: {install_command(extra)}" in found.stderr
     (finding,) = doctor.check_source(config)
     assert (finding.level, install_command(extra) in finding.words) == ("fail", True)
+
+
+def test_a_late_row_is_not_made_up_for(monkeypatch):
+    now, asked = [0.0], []
+
+    class Slow:
+        """A link whose second answer takes two and a half intervals."""
+
+        async def open(self):
+            pass
+
+        async def read(self):
+            asked.append(now[0])
+            now[0] += 2.5 if len(asked) == 2 else 0.0
+            return [1.0]
+
+        async def close(self):
+            pass
+
+    async def sleep(_stop, wait_s):
+        now[0] += max(0.0, wait_s)
+
+    monkeypatch.setattr(industrial, "monotonic", lambda: now[0])
+    monkeypatch.setattr(industrial, "_sleep", sleep)
+    readings = PolledSource(Slow(), "here", ["a"], interval_s=1.0, timeout_s=9.0).read(Event())
+    for _ in range(5):
+        next(readings)
+    readings.close()
+    assert asked == [0.0, 1.0, 3.5, 4.5, 5.5]
 
 
 def test_requests_cover_registers_without_gaps_and_within_the_limit():

@@ -95,6 +95,20 @@ def make(exchange, tmp_path):
         each.syncing.close(5.0)
 
 
+def test_a_decision_that_cannot_be_saved_is_refused_and_detection_goes_on(make, tmp_path):
+    device = make("person")
+    device.sync()
+    (tmp_path / DECISIONS_FILE).mkdir()  # as on a full disk, it cannot be written
+    with pytest.raises(SettingError, match=r"cannot be saved .*: nothing has changed"):
+        device.decide("approve", "pump-2")
+    (tmp_path / DECISIONS_FILE).rmdir()
+    device.sync()
+    assert device.adopted == 0
+    device.decide("approve", "pump-2")
+    device.sync()
+    assert device.adopted == 200
+
+
 @pytest.mark.parametrize("kind", [Detector, Bank])
 @pytest.mark.parametrize(
     ("trust", "adopted", "waits"),

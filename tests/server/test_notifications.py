@@ -369,6 +369,23 @@ def test_a_receiver_that_never_answers_does_not_hold_up_others(quick_site):
         assert len(slow.got) == 1
 
 
+def test_a_receiver_is_not_forgotten_when_there_was_no_thread_for_its_message(
+    quick_site, monkeypatch
+):
+    def fails(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with receiver() as server:
+        quick_site.add("shift", server.url)
+        quick_site.report("pump-1", episode(1))
+        with monkeypatch.context() as full:
+            full.setattr(notifications.Thread, "start", fails)
+            with pytest.raises(RuntimeError):
+                quick_site.step()
+        quick_site.step(LEASE_S)
+        assert len(server.bodies) == 1
+
+
 def test_a_device_that_is_not_heard_of_is_told_once_and_so_is_that_it_is_back(site):
     with receiver() as server:
         site.add("shift", server.url, events=["offline"])

@@ -132,7 +132,8 @@ class PolledSource:
         due = monotonic()
         while not stop.is_set():
             runner.run(_sleep(stop, due - monotonic()))
-            due = max(due, monotonic() - self._interval_s) + self._interval_s
+            now = monotonic()
+            due = (due if now < due + self._interval_s else now) + self._interval_s
             try:
                 values = runner.run(_bounded(self._link.read(), stop, self._timeout_s))
                 _must_be_finite(values, self._columns)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -309,12 +310,12 @@ def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
     if settings.kind == "mqtt":
         mqtt = import_module("edgemerge.agent.mqtt")
         topics = mqtt.Topics(settings.prefix, settings.site, config.device)
-        spool = config.state / f"alarms-{number}.jsonl"
+        spool = config.state / ALARM_SPOOL.format(number)
         options = {"scores_per_s": settings.scores_per_s, "discovered": settings.discovery}
         return cast("Sink", mqtt.MqttSink(_broker(settings), topics, spool, **options))
     name = f"sinks.{number}"
     if settings.kind in CHANNELS:
-        spool = config.state / f"messages-{number}.jsonl"
+        spool = config.state / SPOOL.format(number)
         try:
             channel = CHANNELS[settings.kind](settings, name)
             return DeliverySink(channel, spool, link=settings.link)
@@ -464,6 +465,8 @@ FIRST_RESTART_S, MAX_RESTART_S = 10.0, 600.0  # until a device that failed is st
 START_TIMEOUT_S = 10.0  # for devices to start, until the process counts as ready without them
 POLL_S = 0.2
 PINS_FILE = "server.pins"  # in the state folder
+SPOOL, LAST_TOLD = "messages-{}.jsonl", "messages-{}.last"  # there, too, by the number of a sink
+ALARM_SPOOL = "alarms-{}.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -846,7 +849,7 @@ def _build_agent(
     reviews = Reviewer(
         memory, judge, keeper, clock=clocks.wall, follow=follow, monitor=config.monitor
     )
-    sinks = make_sinks(config)
+    sinks = make_sinks(config) if may_pass is None else []  # else the handover makes them
     for sink in sinks:
         ends.callback(sink.close)
     syncing = None
@@ -1027,11 +1030,20 @@ class Handover:
         config: The next generation, with its sinks.
         former: What the former one has judged.
         sinks: More sinks, from then on.
+        replaces: The former generation, whose messages that wait are delivered.
     """
 
-    def __init__(self, config: Config, former: FormerWatch, sinks: Iterable[Sink] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        former: FormerWatch,
+        sinks: Iterable[Sink] = (),
+        *,
+        replaces: Config | None = None,
+    ) -> None:
         """Wait for the next generation to watch."""
         self._config, self._former, self._more = config, former, tuple(sinks)
+        self._replaces = replaces
         self._sinks: list[Sink] | None = None
         self._withheld: deque[Verdict] = deque()
         self._paused: bool | None = None  # learning, by us; None: not known yet
@@ -1090,20 +1102,42 @@ class Handover:
             if sink not in self._more:
                 sink.close()
 
+    def _made_sinks(self) -> list[Sink]:
+        """Make the sinks, with those of the fleet if they can be used."""
+        if self._replaces is not None:
+            _take_over_messages(self._replaces, self._config)
+        follow, held = self._config.report.follow, FleetConfiguration.read(self._config.state)
+        for tables in [held.tables, {}] if follow and held.tables else [{}]:
+            try:
+                return make_sinks(with_fleet_tables(self._config, tables))
+            except (EdgemergeError, ImportError, OSError) as error:
+                logger.error("sinks cannot be used", extra={"values": {"why": error}})
+        return []
+
     def _own_sinks(self) -> list[Sink]:
         if self._sinks is None:
             if not self.former_ended.is_set():
                 return []
-            try:
-                self._sinks = [*make_sinks(self._config), *self._more]
-            except (EdgemergeError, ImportError, OSError) as error:
-                self._sinks = [*self._more]
-                logger.error("no sink can be used", extra={"values": {"why": error}})
+            self._sinks = [*self._made_sinks(), *self._more]
         while self._withheld:
             verdict = self._withheld.popleft()
             for sink in self._sinks:
                 sink.verdict(verdict)
         return self._sinks
+
+
+def _take_over_messages(former: Config, following: Config) -> None:
+    """Move messages that could not be delivered yet, where both generations have the same sink."""
+    for number, (old, new) in enumerate(zip(former.sinks, following.sinks, strict=False)):
+        names = (SPOOL.format(number), LAST_TOLD.format(number), ALARM_SPOOL.format(number))
+        for name in names if old == new else ():
+            try:
+                shutil.move(former.state / name, following.state / name)
+            except FileNotFoundError:
+                pass  # another kind of sink
+            except OSError as error:
+                values = {"file": former.state / name, "why": error}
+                logger.error("messages that wait stay behind", extra={"values": values})
 
 
 class Generations:
@@ -1137,9 +1171,9 @@ class Generations:
     def run(self, following: Config) -> Ending:
         """Run both until one is left, and that one until it ends."""
         former = FormerWatch()
-        handover = Handover(following, former, self._sinks)
+        handover = Handover(following, former, self._sinks, replaces=self._config)
         beside = DeviceThread(
-            replace(following, sinks=()),
+            following,
             self._next_stop,
             self._clock,
             lambda _error: 1,

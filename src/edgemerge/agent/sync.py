@@ -180,7 +180,13 @@ class PeerDecisions:
         tensors: Tensors = {"plain": np.frombuffer(json.dumps(plain).encode(), np.int8)}
         for i, each in enumerate(decisions):
             tensors[f"approved.{i}"] = np.frombuffer(each.approved, np.int8)
-        write_atomically(pack({"kind": "trust"}, tensors), self._path)
+        try:
+            write_atomically(pack({"kind": "trust"}, tensors), self._path)
+        except OSError as error:
+            raise SettingError(
+                f"the decision cannot be saved ({error.strerror}): nothing has changed; free some "
+                f"space for {self._path}, and decide again"
+            ) from error
         self._decisions = decisions
 
     def _read(self) -> list[PeerDecision]:

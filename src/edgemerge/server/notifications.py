@@ -553,7 +553,11 @@ class NotificationService:
             daemon=True,
         )
         self._sending[key] = sending
-        sending.start()
+        try:
+            sending.start()
+        except RuntimeError:  # no more threads: it is sent when the claim has ended
+            del self._sending[key]
+            raise
 
     def _send(
         self, receiver: Receiver, messages: Sequence[Message], dropped: int, last: int
