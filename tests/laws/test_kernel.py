@@ -542,3 +542,40 @@ def test_a_monitor_leaves_the_kernel_at_work():
         runs.add(id(monitor.learner._run))
     assert kernel.MODULE.tally()[0] - before >= len(X) - 1000
     assert len(runs) < 50  # not a new run for every sample
+
+
+@pytest.mark.parametrize("way", ["score", "learn", "learn_and_score", "look"])
+def test_a_list_keeps_the_kernel_at_work(way):
+    projection, X = machine()
+    detector = running(X, projection)
+    run = detector._run
+    for x in X[300:310]:
+        getattr(detector, way)(x.tolist())
+        detector.score(x)
+    assert detector._run is run
+
+
+def test_a_limit_holds_for_what_is_learnt_without_a_score():
+    projection, X = machine()
+    detector = running(X, projection)
+    detector.reject_above = 4.0
+    detector.learn(X[300] + 3.0 * np.sign(X[300]))
+    assert (detector.rejected, detector.learnt) == (1, 201)
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_sums_that_round_have_the_bits_of_numpy_within_a_frame_too(adopted):
+    projection, X = machine()
+    found = []
+    for compiled in (True, False):
+        use(compiled=compiled)
+        detector = Detector(projection, forgetting=0.999)
+        detector.learn(X[:200])
+        if adopted:
+            detector.adopt(Stats.of(projection, X[200:300]))
+        for x in X[300:340]:
+            detector.learn_and_score(x)
+        own = detector.known.own
+        found.append([np.tril(own.U).tobytes(), own.V.tobytes(), own.C.tobytes(), own.S.tobytes()])
+        assert detector.known.frame < 1.0
+    assert found[0] == found[1]
