@@ -435,6 +435,7 @@ def test_arrays_of_other_numbers_are_refused_and_released(monkeypatch):
         lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(29), np.ones(30), rows, rows.copy()),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, whole),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, unaligned(scores)),
+        lambda: kernel.MODULE.settle_sums(1.0, 1.0, memoryview(bytearray(33))[1:].cast("d")),
     ]
     before = [sys.getrefcount(each) for each in (rows, scores, whole, singles)]
     for call in calls:
@@ -579,3 +580,17 @@ def test_sums_that_round_have_the_bits_of_numpy_within_a_frame_too(adopted):
         found.append([np.tril(own.U).tobytes(), own.V.tobytes(), own.C.tobytes(), own.S.tobytes()])
         assert detector.known.frame < 1.0
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("others", "rejected"), [(10, 0), (16, 40)])
+@pytest.mark.parametrize("way", ["learn_and_score", "separate", "rows"])
+def test_others_count_in_full_for_whether_samples_are_rejected(compiled, others, rejected, way):
+    use(compiled=compiled)
+    projection, X = machine()  # ready from 15.6 samples on; forgetting keeps at most 5.3 own ones
+    detector = Detector(projection, forgetting=0.9)
+    detector.learn(X[:30])
+    detector.adopt(Stats.of(projection, X[200 : 200 + others]))
+    detector.reject_above = 1e-9
+    follow(detector, X[300:340], way, None)
+    assert detector.rejected == rejected
