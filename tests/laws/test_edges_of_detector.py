@@ -12,6 +12,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
+from edgemerge.core.readout import Cache
 from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine
 
@@ -255,3 +256,12 @@ def test_others_weigh_on_the_whole_what_they_count_while_own_samples_fade():
     assert min(weights) > (1.0 - MAX_DRIFT) * 0.999**2
     assert np.mean(weights) == pytest.approx(1.0, abs=0.02)
     assert len(set(map(id, solved))) < 7
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [(1, 1), (2, 0), (4, 4)])
+def test_sums_that_are_not_finite_have_no_solution(bad, place):
+    U = np.asfortranarray(np.eye(5))
+    U[place] = bad
+    with pytest.raises(SolveError, match="NaN or infinity"):
+        Cache(U, 1.0)

@@ -435,6 +435,7 @@ def test_arrays_of_other_numbers_are_refused_and_released(monkeypatch):
         lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(29), np.ones(30), rows, rows.copy()),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, whole),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, unaligned(scores)),
+        lambda: kernel.MODULE.settle_sums(1.0, 1.0, memoryview(bytearray(33))[1:].cast("d")),
     ]
     before = [sys.getrefcount(each) for each in (rows, scores, whole, singles)]
     for call in calls:
@@ -542,3 +543,54 @@ def test_a_monitor_leaves_the_kernel_at_work():
         runs.add(id(monitor.learner._run))
     assert kernel.MODULE.tally()[0] - before >= len(X) - 1000
     assert len(runs) < 50  # not a new run for every sample
+
+
+@pytest.mark.parametrize("way", ["score", "learn", "learn_and_score", "look"])
+def test_a_list_keeps_the_kernel_at_work(way):
+    projection, X = machine()
+    detector = running(X, projection)
+    run = detector._run
+    for x in X[300:310]:
+        getattr(detector, way)(x.tolist())
+        detector.score(x)
+    assert detector._run is run
+
+
+def test_a_limit_holds_for_what_is_learnt_without_a_score():
+    projection, X = machine()
+    detector = running(X, projection)
+    detector.reject_above = 4.0
+    detector.learn(X[300] + 3.0 * np.sign(X[300]))
+    assert (detector.rejected, detector.learnt) == (1, 201)
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_sums_that_round_have_the_bits_of_numpy_within_a_frame_too(adopted):
+    projection, X = machine()
+    found = []
+    for compiled in (True, False):
+        use(compiled=compiled)
+        detector = Detector(projection, forgetting=0.999)
+        detector.learn(X[:200])
+        if adopted:
+            detector.adopt(Stats.of(projection, X[200:300]))
+        for x in X[300:340]:
+            detector.learn_and_score(x)
+        own = detector.known.own
+        found.append([np.tril(own.U).tobytes(), own.V.tobytes(), own.C.tobytes(), own.S.tobytes()])
+        assert detector.known.frame < 1.0
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("others", "rejected"), [(10, 0), (16, 40)])
+@pytest.mark.parametrize("way", ["learn_and_score", "separate", "rows"])
+def test_others_count_in_full_for_whether_samples_are_rejected(compiled, others, rejected, way):
+    use(compiled=compiled)
+    projection, X = machine()  # ready from 15.6 samples on; forgetting keeps at most 5.3 own ones
+    detector = Detector(projection, forgetting=0.9)
+    detector.learn(X[:30])
+    detector.adopt(Stats.of(projection, X[200 : 200 + others]))
+    detector.reject_above = 1e-9
+    follow(detector, X[300:340], way, None)
+    assert detector.rejected == rejected
