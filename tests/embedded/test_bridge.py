@@ -415,6 +415,22 @@ def test_damaged_and_lost_frames_are_sent_again(build, readings, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_question_has_no_bytes_left_of_the_answer_before(build, readings, monkeypatch):
+    fleet, asked, answer = Fleet(), [], Session.answer
+    fleet.reached = False  # so that sharing is answered with a reason
+
+    def listen(session: Session, letter: bytes, payload: bytes) -> bytes:
+        asked.append((letter, payload))
+        return answer(session, letter, payload)
+
+    monkeypatch.setattr(Session, "answer", listen)
+    words = [build(SHARED, "line.c"), "pump-3", TOKEN, readings, "lsp"]
+    said = Running({"pump-3": TOKEN}.get, fleet.connect).on_socket(words)
+    assert said[:-1] == ["l 0", "s -17", "p -19"]
+    assert asked[-1] == (b"T", b"")
+
+
+@pytest.mark.slow
 def test_a_restarted_bridge_is_told_again_who_it_is(build, readings, tmp_path):
     fleet = FolderExchange(tmp_path, SHARED)
     bridge = Running({"pump-3": TOKEN}.get, lambda *_: Uplink(fleet))

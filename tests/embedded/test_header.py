@@ -319,6 +319,37 @@ def test_power_may_fail_at_any_moment_of_saving(compiled):
     assert answers.contribution() == encode(Contribution("pump-3", Stats.of(p, X), revision=1))
 
 
+def test_no_flipped_bit_of_a_saved_state_goes_unseen(compiled):
+    p, (calm, odd, _) = projection(), episodes()
+    device = compiled(p)
+    device.rows("T", np.vstack([calm, odd[:20]]))  # so that there is an episode to count
+    size = 8 * (14 + N_HIDDEN * (N_HIDDEN + 1) // 2 + N_HIDDEN * N_INPUTS + 2 * N_INPUTS)
+    bits = [*range(13 * 64), *range(13 * 64, 8 * size - 64, 61), *range(8 * size - 64, 8 * size)]
+    device.ask("W", size)
+    device.ask("E")
+    device.ask("D")
+    for bit in bits:
+        device.ask("Y", bit)
+        device.ask("R")
+        device.ask("E")
+        device.ask("D")
+        device.ask("Y", bit)
+    answers = device.answers()
+    answers.results(len(calm) + 20)
+    assert answers.error() == 0
+    saved, digest = answers.take("<u4", 6), answers.digest()
+    assert saved[1] == 1  # episode
+    fingerprint = range(128, 640)
+    for bit in bits:
+        error, found, sums = answers.error(), answers.take("<u4", 6), answers.digest()
+        if error:
+            assert error == (OTHER_FLEET if bit in fingerprint else CORRUPT)
+            assert sums[1] == 0
+        else:  # the last half word is not used
+            assert bit >= 8 * size - 64
+            assert (found.tolist(), sums) == (saved.tolist(), digest)
+
+
 def test_a_state_that_was_resumed_is_complete_before_the_next_sample(compiled):
     p, X, Z = projection(), samples(100), samples(50, 1)
     total, device = encode(Stats.of(p, samples(300, 2))), compiled(p)
@@ -474,7 +505,7 @@ def test_storage_that_fails_while_it_is_read_leaves_a_device_that_starts_afresh(
     device.ask("W", 10**6)
     sums = N_HIDDEN * (N_HIDDEN + 1) // 2 + N_HIDDEN * N_INPUTS + 2 * N_INPUTS
     whole = 8 * (17 + 2 * sums + N_INPUTS)
-    for more in (8, 8 * 20, whole - 88):  # both slots were read: the first is empty
+    for more in (8, 8 * 20, whole - 96):  # both slots were read: the first is empty
         device.ask("Q", 8 + whole + more)
         device.ask("D")
         device.ask("F")

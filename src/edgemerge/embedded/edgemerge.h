@@ -1231,14 +1231,14 @@ static inline int em_save(em_device *d, const em_storage *storage) {
     em_stream to = {storage->write, storage->context, 0, 0, 0};
     if (storage->begin(storage->context, (int)((d->saved + 1) & 1))) return EM_WRITE_FAILED;
     em_put64(&to, d->pattern ? EM_MAGIC_WITH_PATTERN : EM_MAGIC);
-    em_put64(&to, d->saved + 1);
+    em_put64(&to, (uint64_t)d->episodes << 32 | (d->saved + 1));
     em_put(&to, p->fingerprint, 64);
     em_put64(&to, (uint64_t)d->own.count);
     em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
     em_put64(&to, (uint64_t)d->commissioning << 32 | (uint32_t)em_two_floats(0, d->limit));
     em_put_words(&to, d->own.U, EM_SUMS(p->n, p->N)); /* U, V, C, S in one */
     if (d->pattern) d->pattern->save(d, &to);
-    em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
+    em_put64(&to, (uint64_t)to.crc << 32);
     if (to.failed) return EM_WRITE_FAILED;
     d->saved++;
     return EM_OK;
@@ -1276,9 +1276,9 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
     for (int slot = 0; slot < 2; slot++)
         found[slot] = em_read_slot(p, storage, slot, &numbers[slot], &words[slot]);
     if (found[0] && found[1]) return found[0] == EM_OTHER_FLEET ? found[0] : found[1];
-    int slot = found[0] ? 1 : found[1] ? 0 : numbers[1] > numbers[0];
+    int slot = found[0] ? 1 : found[1] ? 0 : (uint32_t)numbers[1] > (uint32_t)numbers[0];
     uint8_t bytes[8];
-    for (size_t i = 10; i < words[slot]; i++) {
+    for (size_t i = 10; i < words[slot] - 1; i++) {
         if (storage->read(storage->context, slot, 8 * i, bytes, 8)) { /* it could a moment ago */
             em_pattern *pattern = d->pattern;
             (void)em_init(d, p, d->own.U, EM_BYTES(p->n, p->N));
@@ -1296,10 +1296,10 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
             d->limit = em_float_of(low);
             d->commissioning = (uint32_t)(word >> 32);
         } else if (i < 13 + sums) d->own.U[i - 13] = (int64_t)word;
-        else if (i == words[slot] - 1) d->episodes = low;
         else if (d->pattern) d->pattern->resume(d, i - 13 - sums, word);
     }
     d->saved = (uint32_t)numbers[slot];
+    d->episodes = (uint32_t)(numbers[slot] >> 32);
     em_count_largest(p, &d->own);
     d->steps = EM_SOLVE_EVERY;
     return EM_OK;
