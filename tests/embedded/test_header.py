@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Detector, Monitor, Projection, Stats, decode, encode, save
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import CapacityError, SettingError
 from edgemerge.core.limit import AlarmLevel
-from edgemerge.embedded.export import header_text, to_c
+from edgemerge.embedded.export import header_text, to_c, to_files
 from tests.cli.calls import call
-from tests.embedded.conftest import FLAGS
+from tests.embedded.conftest import FLAGS, SANITIZED
 from tests.oracle.test_real_data import har, needs_data
 
 pytestmark = pytest.mark.slow
@@ -827,6 +827,25 @@ def test_the_command_writes_headers_constants_and_an_example(tmp_path, options):
     assert (tmp_path / "mill.h").read_text(encoding="utf-8") == expected
     build = ["cc", *FLAGS, "-O2", "-c", tmp_path / "mill_example.c", "-o", tmp_path / "mill.o"]
     subprocess.run(build, check=True, timeout=120)
+
+
+def test_the_example_goes_on_watching_when_its_sums_are_full(tmp_path):
+    p = projection("identity", grid_bits=16, n_hidden=4, low=-100.0, high=100.0)
+    for file, text in to_files(p, "pump").items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    board, program = Path(__file__).with_name("board.c"), tmp_path / "run"
+    words = [*FLAGS, *SANITIZED, "-I", tmp_path, tmp_path / "pump_example.c", board, "-o", program]
+    subprocess.run(["cc", *words], check=True, timeout=120)
+    rng = np.random.default_rng(9)
+    calm = rng.normal(0.0, 6000.0, (400, 1)) * np.ones(N_INPUTS) + rng.normal(0, 99.0, (400, 6))
+    odd = calm[:20] * [1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
+    with pytest.raises(CapacityError):
+        Detector(p).learn(np.rint(calm))
+    data = np.rint(np.vstack([calm, odd])).astype("<i4").tobytes()
+    done = subprocess.run([program], input=data, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert set(done.stdout) == set(b"a")
+    assert len(done.stdout) >= 15
 
 
 @pytest.mark.mcu_long
