@@ -1,7 +1,8 @@
 """What edgemerge.h needs on small processors: memory, stack and instructions.
 
 `python -m benchmarks.microcontroller` compiles examples/microcontroller/measure.c for each
-processor and size with -O2, runs it in QEMU, and writes docs/results/microcontroller.csv.
+processor and size with -O2, runs it in QEMU, writes docs/results/microcontroller.csv, and puts
+the tables into docs/how-to/microcontroller.md.
 Instructions are counted by SysTick under `-icount shift=0` (an instruction takes a nanosecond, a
 tick is 40): they are instructions, not cycles, of the compiler that is installed. The M0 is
 measured with code for the M0 on QEMU's M3 board, as the micro:bit has 16 kB of RAM. Code is the
@@ -37,6 +38,7 @@ from examples.microcontroller.firmware import (
 SIZES = ((16, 16), (64, 32), (64, 64))
 COLUMNS = ("processor", "inputs", "hidden", "numbers", "what", "value", "unit")
 FILE = RESULTS / "microcontroller.csv"
+PAGE = RESULTS.parent / "how-to" / "microcontroller.md"
 ALL_FUNCTIONS = """
 #include "pump.h"
 uint64_t memory[EM_WORDS(PUMP_N, PUMP_HIDDEN)];
@@ -172,6 +174,12 @@ def instruction_table(found: dict[tuple[str, ...], int]) -> str:
     return "\n".join(lines)
 
 
+def with_table(page: str, table: str) -> str:
+    """Return a page whose table with the same head is this one."""
+    start = page.index(table.splitlines()[0])
+    return page[:start] + re.sub(r"\A(?:\|.*\n)+", f"{table}\n", page[start:])
+
+
 def _kB(size: int) -> str:
     return f"{size / 1000:.1f} kB"
 
@@ -194,7 +202,11 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             print(*row)
-    print(memory_table(read_rows()), instruction_table(read_rows()), sep="\n\n")
+    page, found = PAGE.read_text(encoding="utf-8"), read_rows()
+    for table in (memory_table(found), instruction_table(found)):
+        page = with_table(page, table)
+        print(table, end="\n\n")
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,11 @@ from edgemerge.embedded.export import HEADER_FILE, LINK_FILE, header_text, to_c
 from tests.services.missing import SERVICES, left_out
 
 FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
-SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = (
+    "-O0",
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+)
 
 
 def write_headers(p: Projection, folder: Path, *, draw: bool = False) -> None:

@@ -48,6 +48,18 @@ static int next_byte(void *context, uint8_t *byte) {
     return 0;
 }
 
+static void keep_longest(void) {
+    /* a frame whose payload is one byte longer than any that may be sent */
+    do {
+        stream[0] = EM_PAYLOAD + 7;
+        for (unsigned i = 1; i < EM_PAYLOAD + 3; i++) stream[i] = (uint8_t)(1 + draw(255));
+        stream[1] = 'C';
+        em_put32(stream + EM_PAYLOAD + 3, em_crc32(stream + 1, EM_PAYLOAD + 2));
+        n_stream = EM_PAYLOAD + 8;
+    } while (memchr(stream, 0, EM_PAYLOAD + 7));
+    stream[n_stream - 1] = 0;
+}
+
 int main(int argc, char **argv) {
     static uint8_t total[1 << 16];
     static em_device d;
@@ -72,6 +84,7 @@ int main(int argc, char **argv) {
         const uint8_t *known = d.others;
         if (em_adopt(&d, tight, cut) == EM_OK) {
             adopted++;
+            if (em_score(&d, x, &after) || !(after - after == 0)) return 10; /* not finite */
             if (em_adopt(&d, total, size)) return 5;
         } else if (d.others != known) return 6; /* refused, and changed */
         free(copy);
@@ -87,6 +100,9 @@ int main(int argc, char **argv) {
         if (draw(8)) mutate(stream, &n_stream, sizeof stream);
         framed += em_link_receive(&link, "NASC"[draw(4)]) == EM_OK;
         if (link.size > EM_PAYLOAD) return 9;
+        n_stream = at_stream = 0;
+        keep_longest();
+        if (em_link_receive(&link, 'C') != EM_NO_ANSWER) return 11;
     }
     printf("%ld %ld\n", adopted, framed);
     return 0;

@@ -9,6 +9,8 @@
  *   D    digest of the sums and the count              I k  take k samples of whole numbers
  *   K    keep a pattern from now on                    V k  dismiss (0) or approve (1) it
  *   F    share it as a fault: 32-bit length, bytes     X k  integers to the grid, k samples
+ *   Y k  flip bit k of the slot that was written       E    what is saved besides sums
+ *   M k  set the limit to k / 256
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +121,14 @@ static void run(em_device *d, int command, uint32_t k) {
         d->revision--;
         if (share(d, command, put_bytes, NULL)) exit(9);
 #ifndef SMALL
+    } else if (command == 'Y') {
+        slots[slot_of][k / 8] = (uint8_t)(slots[slot_of][k / 8] ^ 1u << k % 8);
+    } else if (command == 'E') {
+        uint32_t numbers[] = {d->saved, d->episodes, d->revision, d->incarnation, d->commissioning};
+        put(numbers, sizeof numbers);
+        put(&d->limit, 4);
+    } else if (command == 'M') {
+        d->limit = (float)k / 256.0f;
     } else if (command == 'W') {
         left = k;
         error = em_save(d, &storage);

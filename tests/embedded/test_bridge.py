@@ -199,14 +199,25 @@ def test_without_its_own_token_a_device_gets_nothing(caplog):
     assert TOKEN not in caplog.text
 
 
-def test_a_token_that_cannot_be_used_is_refused():
-    def connect(_name: str, _token: str) -> Uplink:
-        raise SettingError("found a token with a line break")
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SettingError("found a token with a line break"), Status.REFUSED),
+        (UnavailableError("no way"), Status.LATER),
+        (ZeroDivisionError("a bug"), Status.LATER),  # which must not end the line
+    ],
+)
+def test_a_fleet_that_cannot_be_connected_is_said_and_leaves_the_device_unknown(error, status):
+    fleet = Fleet()
+    session = fleet.session("pump-4")  # whose way to the fleet is not for another device
 
-    session = Session({"pump-3": TOKEN}.get, connect)
+    def connect(_name: str, _token: str) -> Uplink:
+        raise error
+
+    session.connect = connect
     _, nonce = read_frame(session.answer(b"H", b"\1pump-3"))
     proof = hmac.digest(TOKEN.encode(), nonce + b"pump-3", "sha256")
-    assert read_frame(session.answer(b"P", proof)) == refusal(Status.REFUSED)
+    assert read_frame(session.answer(b"P", proof)) == refusal(status)
     assert read_frame(session.answer(b"T", b"")) == refusal(Status.UNKNOWN)
 
 
@@ -412,6 +423,22 @@ def test_damaged_and_lost_frames_are_sent_again(build, readings, tmp_path):
     assert fleet.pull(Selection(receiver="x")).total == Stats.of(
         SHARED, np.vstack([X[:50], X[:80]])
     )
+
+
+@pytest.mark.slow
+def test_a_question_has_no_bytes_left_of_the_answer_before(build, readings, monkeypatch):
+    fleet, asked, answer = Fleet(), [], Session.answer
+    fleet.reached = False  # so that sharing is answered with a reason
+
+    def listen(session: Session, letter: bytes, payload: bytes) -> bytes:
+        asked.append((letter, payload))
+        return answer(session, letter, payload)
+
+    monkeypatch.setattr(Session, "answer", listen)
+    words = [build(SHARED, "line.c"), "pump-3", TOKEN, readings, "lsp"]
+    said = Running({"pump-3": TOKEN}.get, fleet.connect).on_socket(words)
+    assert said[:-1] == ["l 0", "s -17", "p -19"]
+    assert asked[-1] == (b"T", b"")
 
 
 @pytest.mark.slow

@@ -227,13 +227,13 @@ class Session:
             return self._hello(payload) if letter == b"H" else self._prove(payload)
         if letter not in self._answers or (not self.known and letter in UNANSWERED):
             return b""
-        return self._ask_fleet(self._answers[letter], payload)
-
-    def _ask_fleet(self, answer: Callable[[Uplink, bytes], bytes], payload: bytes) -> bytes:
         if not self.known or self._uplink is None:
             return _say(Status.UNKNOWN)
+        return self._ask_fleet(partial(self._answers[letter], self._uplink, payload))
+
+    def _ask_fleet(self, ask: Callable[[], bytes]) -> bytes:
         try:
-            return answer(self._uplink, payload)
+            return ask()
         except StaleError as error:
             logger.info("stale", extra={"values": {"device": self.name, "newest": error.newest}})
             return _say(Status.STALE, error.newest)
@@ -273,11 +273,10 @@ class Session:
         if token is None or not hmac.compare_digest(expected, payload):
             logger.warning("no token, or another one", extra=self._values)
             return _say(Status.REFUSED)
-        try:
-            self._uplink = self.connect(self.name, token)
-        except EdgemergeError as error:  # such as a token that no request can carry
-            logger.warning("refused: %s", error, extra=self._values)
-            return _say(Status.REFUSED)
+        return self._ask_fleet(partial(self._accept, token))
+
+    def _accept(self, token: str) -> bytes:
+        self._uplink = self.connect(self.name, token)
         self.known = True
         logger.info("hello", extra=self._values)
         return encode_frame(b"A")

@@ -15,7 +15,8 @@
  *   em_result result;
  *   em_take(&device, readings, &result);           result.alarm, result.score
  *
- * Every function that can fail returns EM_OK or an error, and then has changed nothing.
+ * Every function that can fail returns EM_OK or an error, and then has changed no sum and nothing
+ * that is adopted, kept or saved.
  */
 #ifndef EDGEMERGE_H
 #define EDGEMERGE_H
@@ -55,6 +56,7 @@ enum { EM_IDENTITY, EM_SIGMOID, EM_TANH, EM_RELU, EM_COSINE };
 #define EM_VOTES 3       /* an episode begins when so many */
 #define EM_OF 5          /* of the last so many scores are above the limit */
 #define EM_BLOCK 8       /* odd samples that join a pattern together */
+#define EM_WAITING 2     /* odd samples that wait: with one more there is an episode */
 #define EM_MAX_ODD 4     /* times the limit: an isolated sample above it is not learnt */
 #define EM_TOO_ODD 128   /* marks the age of an isolated sample that is not learnt */
 #define EM_FAR 256       /* half-ranges: readings further out are clipped */
@@ -110,8 +112,9 @@ typedef struct {
 #define EM_SUMS(n, N) (EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(n)) /* U, V, C, S */
 #define EM_WORDS(n, N)                                                                            \
     (EM_SUMS(n, N) +                                                                              \
-     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + 2 * (size_t)(N) + (size_t)(n)) +                 \
-     EM_INTS((EM_OF + 1) * (size_t)(n) + (size_t)(N)))
+     EM_REALS(EM_PACKED(N) + (size_t)(N) * (n) + (size_t)(N) + EM_LONGER(n, N)) +                 \
+     EM_INTS((EM_WAITING + 1) * (size_t)(n) + (size_t)(N)))
+#define EM_LONGER(n, N) ((size_t)((n) > (N) ? (n) : (N)))
 #define EM_PATTERN_WORDS(n, N)                                                                    \
     (EM_SUMS(n, N) + EM_REALS(3 * (size_t)(n)) + EM_INTS(EM_BLOCK * (size_t)(n)))
 #define EM_PATTERN_BYTES(n, N) (8 * EM_PATTERN_WORDS(n, N))
@@ -158,8 +161,8 @@ typedef struct em_device {
     em_pattern *pattern;    /* what it has not learnt and waits for a review, or NULL */
     const uint8_t *others;  /* received arrays U, V, C, S as float64, or NULL */
     int64_t others_count;   /* in quanta of the count, as it was sent */
-    em_real *P, *B, *g, *k, *e;
-    int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_OF, n) odd ones that wait */
+    em_real *P, *B, *g, *e; /* g has N numbers, e as many as the longer of x and h */
+    int32_t *x, *h, *odd; /* the sample, its hidden values, and (EM_WAITING, n) odd ones that wait */
     em_real ridge, trace; /* of P */
     em_real asked;        /* the ridge for the sums; P may have needed a larger one */
     em_real J, norm;      /* of B: least squares with ridge, and |B|^2 */
@@ -169,7 +172,7 @@ typedef struct em_device {
     float limit;          /* of the alarm level; 4 unless set */
     uint32_t commissioning; /* samples that are learnt before it watches; 16 N unless set */
     float level, scores[EM_OF];
-    uint8_t next, n_odd, ages[EM_OF], alarm;
+    uint8_t next, n_odd, ages[EM_WAITING], alarm;
     uint32_t episodes;
     uint32_t revision, incarnation;
     uint32_t saved; /* number of the last saved state */
@@ -300,14 +303,9 @@ static inline int em_project(const em_projection *p, const int32_t *x, int32_t *
 
 /* ------------------------------------------------------------------------------------- sums */
 
-static inline size_t em_at(unsigned N, unsigned i, unsigned j) {
-    /* the place of (i, j) in the upper triangle */
-    if (i > j) {
-        unsigned other = i;
-        i = j;
-        j = other;
-    }
-    return (size_t)i * N - (size_t)i * (i + 1) / 2 + j;
+static inline size_t em_next(unsigned N, unsigned i, unsigned k) {
+    /* how far (i, k + 1) is from (i, k) in the upper triangle: down the column, then along the row */
+    return k < i ? N - k - 1 : 1;
 }
 
 static inline int em_quanta(uint64_t word, unsigned bits, int64_t *found) {
@@ -326,14 +324,19 @@ static inline int em_quanta(uint64_t word, unsigned bits, int64_t *found) {
     return EM_OK;
 }
 
+static inline int64_t em_checked_quanta(const uint8_t *bytes, unsigned bits) {
+    /* the same for a number that was checked when it was adopted, without a branch: it is the
+     * innermost step of em_solve, and compilers then multiply what it returns as 32 bits twice */
+    uint32_t upper = em_read32(bytes + 4), exponent = upper >> 20 & 2047;
+    uint32_t digits = (upper & 0xFFFFF) | (uint32_t)(exponent != 0) << 20;
+    uint64_t size = ((uint64_t)digits << 32 | em_read32(bytes)) >> ((1075 - bits - exponent) & 63);
+    uint64_t sign = 0 - (uint64_t)(upper >> 31);
+    return (int64_t)((size ^ sign) - sign);
+}
+
 static inline int64_t em_other(const em_device *d, size_t place) {
-    /* the same for a number that was checked when it was adopted; 0 if there is none */
-    if (!d->others) return 0;
-    uint64_t word = em_read64(d->others + 8 * place);
-    unsigned bits = 1075u - 2u * d->projection->grid_bits - (unsigned)(word >> 52 & 2047);
-    if (bits > 52) return 0;
-    uint64_t one = (uint64_t)1 << 52, size = ((word & (one - 1)) | one) >> bits;
-    return word >> 63 ? -(int64_t)size : (int64_t)size;
+    /* a sum of others, but not of C; 0 if there is none */
+    return d->others ? em_checked_quanta(d->others + 8 * place, 2u * d->projection->grid_bits) : 0;
 }
 
 static inline em_real em_unit(const em_projection *p) {
@@ -415,40 +418,48 @@ static inline int em_sweep(em_device *d, em_real ridge) {
     /* P = (U + ridge I)^-1 on one triangle, without a square root; 0 if a pivot is not positive */
     unsigned N = d->projection->N;
     size_t at = 0;
-    em_real *P = d->P, *column = d->k, unit = em_unit(d->projection);
+    em_real *P = d->P, *column = d->e, unit = em_unit(d->projection);
     for (size_t i = 0; i < EM_PACKED(N); i++)
         P[i] = (em_real)(d->own.U[i] + em_other(d, i)) * unit;
     for (unsigned i = 0; i < N; at += N - i++) P[at] += ridge;
     for (unsigned k = 0; k < N; k++) {
-        em_real pivot = P[em_at(N, k, k)], *row = P;
+        em_real *row = P;
+        at = k;
+        for (unsigned i = 0; i < N; at += em_next(N, k, i), i++) column[i] = P[at];
+        em_real pivot = column[k];
         if (!(pivot > 0)) return 0;
-        for (unsigned i = 0; i < N; i++) column[i] = P[em_at(N, i, k)];
         column[k] = 0; /* so that row and column k stay as they are */
         for (unsigned i = 0; i < N; i++) {
             em_real share = column[i] / pivot;
             for (unsigned j = i; j < N; j++) *row++ -= share * column[j];
         }
-        for (unsigned i = 0; i < N; i++) P[em_at(N, i, k)] = column[i] / pivot;
-        P[em_at(N, k, k)] = -1 / pivot;
+        column[k] = -1;
+        at = k;
+        for (unsigned i = 0; i < N; at += em_next(N, k, i), i++) P[at] = column[i] / pivot;
     }
     for (size_t i = 0; i < EM_PACKED(N); i++) P[i] = -P[i];
     return 1;
 }
 
-static inline void em_times_P(const em_device *d, const em_real *from, em_real *to) {
-    /* to = P from, both (N) */
+static inline em_real em_times_P(const em_device *d, const em_real *from, em_real *to,
+                                 unsigned stride) {
+    /* to = P from, both (N), and to with so many numbers from each to the next; from' P from */
     unsigned N = d->projection->N;
     const em_real *P = d->P;
-    memset(to, 0, N * sizeof(em_real));
-    for (unsigned i = 0; i < N; i++) {
-        em_real each = from[i], sum = *P++ * each;
-        for (unsigned j = i + 1; j < N; j++) {
+    em_real *end = to + (size_t)N * stride, form = 0;
+    for (em_real *each = to; each < end; each += stride) *each = 0;
+    for (; to < end; to += stride, from++) {
+        em_real first = *from, sum = *P++ * first;
+        const em_real *other = from;
+        for (em_real *each = to + stride; each < end; each += stride) {
             em_real p = *P++;
-            sum += p * from[j];
-            to[j] += p * each;
+            sum += p * *++other;
+            *each += p * first;
         }
-        to[i] += sum;
+        *to += sum;
+        form += *to * first;
     }
+    return form;
 }
 
 /* A sum times a whole number of 32 bits, in two parts: upper * 2^32 + lower. */
@@ -468,33 +479,31 @@ static inline void em_multiply(em_product *to, int64_t sum, int32_t times) {
 
 static inline int32_t em_whole(const em_device *d, unsigned i) {
     int32_t found;
-    memcpy(&found, d->k + i, 4);
+    memcpy(&found, d->g + i, 4);
     return found;
 }
 
-static inline unsigned em_fix_column(em_device *d, unsigned j) {
-    /* leave column j of B in k, as whole numbers of 2^-s; return s. N of them times 2^31 stay below
+static inline unsigned em_fix_column(em_device *d, const em_real *column, unsigned stride) {
+    /* leave a column of B in g, as whole numbers of 2^-s; return s. N of them times 2^31 stay below
      * 2^62; if the column is too large for that, all of them are 0 */
-    unsigned n = d->projection->n, N = d->projection->N, s = 0;
+    unsigned N = d->projection->N, s = 0;
     em_real largest = 0, most = (em_real)(INT32_MAX / (int32_t)N), scale;
-    const em_real *B = d->B + j;
-    for (unsigned i = 0; i < N; i++, B += n) {
-        em_real size = *B < 0 ? -*B : *B;
+    for (unsigned i = 0; i < N; i++) {
+        em_real each = column[(size_t)i * stride], size = each < 0 ? -each : each;
         if (!(size <= largest)) largest = size; /* NaN, too */
     }
     for (scale = 1; s < 30 && largest * scale * 2 < most; s++) scale *= 2;
-    B = d->B + j;
-    for (unsigned i = 0; i < N; i++, B += n) {
-        int32_t whole = largest < most ? (int32_t)(*B * scale) : 0;
-        memcpy(d->k + i, &whole, 4);
+    for (unsigned i = 0; i < N; i++) {
+        int32_t whole = largest < most ? (int32_t)(column[(size_t)i * stride] * scale) : 0;
+        memcpy(d->g + i, &whole, 4);
     }
     return s;
 }
 
 static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all, em_real ridge) {
-    /* g = V - (U + ridge I)B for column j, of all sums or of own ones, where B is in k as whole
-     * numbers of 2^-s: by integers, as most digits cancel. Returns the sum of B(V + g). */
-    unsigned n = d->projection->n, N = d->projection->N;
+    /* e = V - (U + ridge I)B for column j, of all sums or of own ones, where B is in g as whole
+     * numbers of 2^-s: by integers, as most digits cancel. Returns the sum of B(V + e). */
+    unsigned n = d->projection->n, N = d->projection->N, bits = 2u * d->projection->grid_bits;
     em_real unit = (em_real)1 / (em_real)((uint32_t)1 << s), along = 0;
     em_real quantum = em_unit(d->projection);
     em_product BV = {0, 0};
@@ -508,14 +517,16 @@ static inline double em_residuals(em_device *d, unsigned j, unsigned s, int all,
         for (; k < N; k++) em_multiply(&UB, *U++, em_whole(d, k));         /* along the row */
         if (all && d->others) {
             V += em_other(d, EM_PACKED(N) + at);
-            for (k = 0; k < N; k++) em_multiply(&UB, em_other(d, em_at(N, i, k)), em_whole(d, k));
+            const uint8_t *other = d->others + 8 * i;
+            for (k = 0; k < N; other += 8 * em_next(N, i, k), k++)
+                em_multiply(&UB, em_checked_quanta(other, bits), em_whole(d, k));
         }
         em_multiply(&UB, V, -((int32_t)1 << s));
         em_multiply(&BV, V, em_whole(d, i));
         em_real upper = (em_real)(UB.upper + em_upper(UB.lower));
         em_real lower = (em_real)(int32_t)(uint32_t)UB.lower, B = (em_real)em_whole(d, i) * unit;
-        d->g[i] = -(upper * 4294967296 + lower) * unit * quantum - ridge * B;
-        along += B * d->g[i];
+        d->e[i] = -(upper * 4294967296 + lower) * unit * quantum - ridge * B;
+        along += B * d->e[i];
     }
     return ((double)BV.upper * 4294967296.0 + (double)BV.lower) * (double)(unit * quantum) +
            (double)along;
@@ -529,7 +540,7 @@ static inline double em_S(const em_device *d, unsigned j, int all) {
 
 static inline double em_column_squares(em_device *d, unsigned j, int all) {
     /* M10: the squared error of input j, of all samples or of own ones */
-    unsigned s = em_fix_column(d, j);
+    unsigned s = em_fix_column(d, d->B + j, d->projection->n);
     return em_S(d, j, all) - em_residuals(d, j, s, all, 0);
 }
 
@@ -556,33 +567,24 @@ static inline void em_solve(em_device *d) {
     d->trace_bits = (uint8_t)em_trace_bits(d);
     d->ridge = d->asked = em_ridge(p, d->trace_bits);
     while (!em_sweep(d, d->ridge)) d->ridge *= 10;
-    memset(d->B, 0, (size_t)N * n * sizeof(em_real));
-    size_t at = 0;
-    for (unsigned k = 0; k < N; k++) { /* M3 */
-        for (unsigned j = 0; j < n; j++, at++)
-            d->e[j] = (em_real)(d->own.V[at] + em_other(d, EM_PACKED(N) + at)) * unit;
-        for (unsigned i = 0; i < N; i++) {
-            em_real share = d->P[em_at(N, i, k)], *B = d->B + (size_t)i * n;
-            for (unsigned j = 0; j < n; j++) B[j] += share * d->e[j];
-        }
-    }
     d->norm = d->trace = 0;
-    for (unsigned j = 0; j < n; j++) { /* refine B once: B += P (V - (U + ridge I) B) */
-        unsigned s = em_fix_column(d, j);
-        em_real *B = d->B + j, more = 0;
+    for (unsigned j = 0; j < n; j++) {
+        em_real *B = d->B + j;
+        for (unsigned i = 0; i < N; i++) {
+            size_t V = (size_t)i * n + j;
+            d->g[i] = (em_real)(d->own.V[V] + em_other(d, EM_PACKED(N) + V)) * unit;
+        }
+        (void)em_times_P(d, d->g, d->e, 1); /* M3 */
+        unsigned s = em_fix_column(d, d->e, 1);
+        em_real step = (em_real)1 / (em_real)((uint32_t)1 << s);
         J += em_S(d, j, 1) - em_residuals(d, j, s, 1, d->ridge);
-        for (unsigned i = 0; i < N; i++, B += n)
-            *B = (em_real)em_whole(d, i) / (em_real)((uint32_t)1 << s); /* exact */
-        em_times_P(d, d->g, d->k);
-        B = d->B + j;
+        J -= (double)em_times_P(d, d->e, B, n); /* refine it once: B += P (V - (U + ridge I) B) */
         for (unsigned i = 0; i < N; i++, B += n) {
-            *B += d->k[i];
-            more += d->g[i] * d->k[i];
+            *B += (em_real)em_whole(d, i) * step;
             d->norm += *B * *B;
         }
-        J -= (double)more;
     }
-    at = 0;
+    size_t at = 0;
     for (unsigned i = 0; i < N; at += N - i++) d->trace += d->P[at];
     d->J = J > 0.0 ? (em_real)J : 0;
     d->steps = 0;
@@ -594,18 +596,18 @@ typedef struct {
 } em_seen;
 
 static inline em_seen em_look(em_device *d) {
-    /* g = Ph, k = h and e = x - hB of the sample x with hidden values h */
+    /* g = Ph and e = x - hB of the sample x with hidden values h */
     const em_projection *p = d->projection;
     unsigned n = p->n, N = p->N;
-    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits);
+    em_real step = (em_real)1 / (em_real)((uint32_t)1 << p->grid_bits), *B = d->B;
     em_seen seen = {0, 0};
+    for (unsigned i = 0; i < N; i++) d->e[i] = (em_real)d->h[i] * step;
+    seen.leverage = em_times_P(d, d->e, d->g, 1);
     for (unsigned j = 0; j < n; j++) d->e[j] = (em_real)d->x[j] * step;
     for (unsigned i = 0; i < N; i++) {
-        em_real h = d->k[i] = (em_real)d->h[i] * step, *B = d->B + (size_t)i * n;
-        for (unsigned j = 0; j < n; j++) d->e[j] -= h * B[j];
+        em_real h = (em_real)d->h[i] * step;
+        for (unsigned j = 0; j < n; j++) d->e[j] -= h * *B++;
     }
-    em_times_P(d, d->k, d->g);
-    for (unsigned i = 0; i < N; i++) seen.leverage += d->g[i] * d->k[i];
     for (unsigned j = 0; j < n; j++) seen.squares += d->e[j] * d->e[j];
     if (!(seen.leverage > 0)) seen.leverage = 0; /* P may have lost digits */
     return seen;
@@ -635,14 +637,15 @@ static inline float em_score_of(const em_device *d, em_seen seen) {
 }
 
 static inline void em_follow(em_device *d, em_seen seen) {
-    /* P and B with one more sample, whose g, k = h and e are at hand: M4, M5 */
+    /* P and B with one more sample, whose g and e are at hand: M4, M5 */
     unsigned n = d->projection->n, N = d->projection->N;
     em_real step = 1 / (1 + seen.leverage), left = 1 - step * seen.leverage, g2 = 0, across = 0;
     if (em_on_own_scale(d)) {
         em_real bend = 0, lean = 0, unit = em_unit(d->projection);
         for (unsigned i = 0; i < N; i++) {
             em_real Ug = 0, gap = 0;
-            for (unsigned k = 0; k < N; k++) Ug += (em_real)d->own.U[em_at(N, i, k)] * d->g[k];
+            const int64_t *U = d->own.U + i;
+            for (unsigned k = 0; k < N; U += em_next(N, i, k), k++) Ug += (em_real)*U * d->g[k];
             for (unsigned j = 0; j < n; j++) {
                 size_t at = (size_t)i * n + j;
                 gap += (d->g[i] * (em_real)d->own.V[at] - Ug * d->B[at]) * d->e[j];
@@ -725,10 +728,9 @@ static inline int em_init(em_device *d, const em_projection *p, void *memory, si
     d->P = (em_real *)(void *)(d->own.S + n);
     d->B = d->P + EM_PACKED(N);
     d->g = d->B + N * n;
-    d->k = d->g + N;
-    d->e = d->k + N;
+    d->e = d->g + N;
     d->x = (int32_t *)(void *)((int64_t *)(void *)d->P +
-                               EM_REALS(EM_PACKED(N) + N * n + 2 * N + n));
+                               EM_REALS(EM_PACKED(N) + N * n + N + EM_LONGER(n, N)));
     d->h = d->x + n;
     d->odd = d->h + N;
     d->limit = 4.0f;
@@ -872,24 +874,30 @@ static inline void em_keep_odd(em_device *d, int odd) {
     if (d->pattern->n_rows >= EM_BLOCK) em_assign(d);
 }
 
-static inline int em_settle_odd(em_device *d) {
-    /* learn odd samples that no episode followed, the oldest first */
-    unsigned n = d->projection->n;
-    int error = EM_OK;
-    while (d->n_odd && (d->ages[0] & ~EM_TOO_ODD) >= EM_OF && !error) {
-        int too_odd = d->ages[0] & EM_TOO_ODD;
-        memcpy(d->x, d->odd, n * sizeof(int32_t));
-        d->n_odd--;
-        memmove(d->odd, d->odd + n, (size_t)d->n_odd * n * sizeof(int32_t));
-        memmove(d->ages, d->ages + 1, d->n_odd);
-        if (too_odd) continue;
-        error = em_learn_x(d);
+static inline int em_settle_odd(em_device *d, int odd, float score) {
+    /* learn the oldest odd sample once no episode has followed it, and let x wait if it is odd.
+     * There is room, unless the limit was just raised: then x is not learnt. */
+    size_t n = d->projection->n;
+    int due = d->n_odd && (d->ages[0] & ~EM_TOO_ODD) >= EM_OF;
+    int learn = due && !(d->ages[0] & EM_TOO_ODD);
+    if (due) d->ages[0] = d->ages[--d->n_odd];
+    int wait = odd && d->n_odd < EM_WAITING;
+    for (size_t j = 0; j < n; j++) {
+        int32_t x = d->x[j];
+        if (due) {
+            d->x[j] = d->odd[j];
+            d->odd[j] = d->odd[n + j];
+        }
+        if (wait) d->odd[d->n_odd * n + j] = x;
     }
-    return error;
+    if (wait) d->ages[d->n_odd++] = score > EM_MAX_ODD * d->limit ? EM_TOO_ODD : 0;
+    return learn ? em_learn_x(d) : EM_OK;
 }
 
 /* Take one sample that is on the grid, in steps of 2^-g of the range: score it, tell whether it is
- * an alarm, and learn it unless an episode is open. EM_FULL: it is scored, but not learnt. */
+ * an alarm, and learn it unless an episode is open. EM_FULL: it is scored, but not learnt, and an
+ * alarm begins and ends as ever; only if its hidden values are beyond what sums can hold, there is
+ * no result. */
 static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result) {
     unsigned n = d->projection->n;
     const int32_t far = (int32_t)EM_FAR << d->projection->grid_bits;
@@ -916,11 +924,8 @@ static inline int em_take_grid(em_device *d, const int32_t *x, em_result *result
         if (!odd) {
             error = em_learn_seen(d, seen);
             found.learnt = !error;
-        } else if (d->n_odd < EM_OF) { /* it waits whether an episode follows */
-            memcpy(d->odd + (size_t)d->n_odd * n, d->x, n * sizeof(int32_t));
-            d->ages[d->n_odd++] = found.score > EM_MAX_ODD * d->limit ? EM_TOO_ODD : 0;
         }
-        if (!error) error = em_settle_odd(d);
+        if (!error) error = em_settle_odd(d, odd, found.score);
         if (ended && d->pattern) d->pattern->end(d);
     }
     *result = found;
@@ -1089,8 +1094,9 @@ static inline int em_share_sums(em_device *d, const em_sums *sums, const char *k
     return to.failed ? EM_WRITE_FAILED : EM_OK;
 }
 
-/* Send what this device saw itself as a contribution, with the next revision: the same bytes that
- * Python sends. Names are plain ASCII without quotes or backslashes. */
+/* Send what this device saw itself as a contribution, with the next revision, which is used up even
+ * if `write` fails, as the bytes may have arrived: the same bytes that Python sends. Names are plain
+ * ASCII without quotes or backslashes. */
 static inline int em_share(em_device *d, const char *device, const char *pattern, em_write write,
                            void *context) {
     return em_share_sums(d, &d->own, "contribution", device, pattern, write, context);
@@ -1224,21 +1230,21 @@ static inline float em_float_of(uint32_t word) {
 }
 
 /* Save sums, the pattern that is kept, revision and limit; not saved are odd samples that wait for
- * their block or episode, at most EM_BLOCK + EM_OF. Both slots are of one life: erase them if the
+ * their block or episode, fewer than EM_BLOCK. Both slots are of one life: erase them if the
  * device starts with em_init alone, or em_resume may find an older life later. */
 static inline int em_save(em_device *d, const em_storage *storage) {
     const em_projection *p = d->projection;
     em_stream to = {storage->write, storage->context, 0, 0, 0};
     if (storage->begin(storage->context, (int)((d->saved + 1) & 1))) return EM_WRITE_FAILED;
     em_put64(&to, d->pattern ? EM_MAGIC_WITH_PATTERN : EM_MAGIC);
-    em_put64(&to, d->saved + 1);
+    em_put64(&to, (uint64_t)d->episodes << 32 | (d->saved + 1));
     em_put(&to, p->fingerprint, 64);
     em_put64(&to, (uint64_t)d->own.count);
     em_put64(&to, (uint64_t)d->incarnation << 32 | d->revision);
     em_put64(&to, (uint64_t)d->commissioning << 32 | (uint32_t)em_two_floats(0, d->limit));
     em_put_words(&to, d->own.U, EM_SUMS(p->n, p->N)); /* U, V, C, S in one */
     if (d->pattern) d->pattern->save(d, &to);
-    em_put64(&to, (uint64_t)to.crc << 32 | d->episodes);
+    em_put64(&to, (uint64_t)to.crc << 32);
     if (to.failed) return EM_WRITE_FAILED;
     d->saved++;
     return EM_OK;
@@ -1276,9 +1282,9 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
     for (int slot = 0; slot < 2; slot++)
         found[slot] = em_read_slot(p, storage, slot, &numbers[slot], &words[slot]);
     if (found[0] && found[1]) return found[0] == EM_OTHER_FLEET ? found[0] : found[1];
-    int slot = found[0] ? 1 : found[1] ? 0 : numbers[1] > numbers[0];
+    int slot = found[0] ? 1 : found[1] ? 0 : (uint32_t)numbers[1] > (uint32_t)numbers[0];
     uint8_t bytes[8];
-    for (size_t i = 10; i < words[slot]; i++) {
+    for (size_t i = 10; i < words[slot] - 1; i++) {
         if (storage->read(storage->context, slot, 8 * i, bytes, 8)) { /* it could a moment ago */
             em_pattern *pattern = d->pattern;
             (void)em_init(d, p, d->own.U, EM_BYTES(p->n, p->N));
@@ -1296,10 +1302,10 @@ static inline int em_resume(em_device *d, const em_storage *storage) {
             d->limit = em_float_of(low);
             d->commissioning = (uint32_t)(word >> 32);
         } else if (i < 13 + sums) d->own.U[i - 13] = (int64_t)word;
-        else if (i == words[slot] - 1) d->episodes = low;
         else if (d->pattern) d->pattern->resume(d, i - 13 - sums, word);
     }
     d->saved = (uint32_t)numbers[slot];
+    d->episodes = (uint32_t)(numbers[slot] >> 32);
     em_count_largest(p, &d->own);
     d->steps = EM_SOLVE_EVERY;
     return EM_OK;

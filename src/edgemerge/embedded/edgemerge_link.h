@@ -110,11 +110,10 @@ static inline int em_link_receive(em_link *link, char letter) {
     for (unsigned frames = 0, bytes = 0; frames < 16 && bytes < 16 * sizeof link->frame; bytes++) {
         if (link->read(link->context, &byte)) return EM_NO_ANSWER;
         if (byte) {
-            if (size < sizeof link->frame) link->frame[size] = byte;
-            if (size <= sizeof link->frame) size++;
+            if (size < sizeof link->frame) link->frame[size++] = byte;
             continue;
         }
-        int found = size <= sizeof link->frame ? em_link_decode(link, size) : 0;
+        int found = size < sizeof link->frame ? em_link_decode(link, size) : 0;
         size = 0;
         frames++;
         if (found == letter) return EM_OK;
@@ -244,6 +243,7 @@ static inline int em_link_share_fault(em_link *link, em_device *d, const char *n
 static inline int em_link_pull(em_link *link, em_device *d, uint8_t *memory, size_t bytes) {
     int error = link->known ? EM_OK : em_link_hello(link);
     uint32_t size = 0, crc = 0, at = 0;
+    link->size = 0; /* of an answer before */
     if (!error) error = em_link_send(link, 'T');
     if (!error) error = em_link_receive(link, 'S');
     if (error) return error;
