@@ -1648,7 +1648,7 @@ def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> 
         print_json(found)
     if not found["delivered"]:
         raise CommandError(
-            f"{receiver} did not take the message: {found['trouble']}", ExitCode.FAILED
+            f"{receiver} did not accept the message: {found['trouble']}", ExitCode.FAILED
         )
     if not as_json:
         click.echo(f"{receiver} took the message.")

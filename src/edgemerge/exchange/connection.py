@@ -267,7 +267,7 @@ class Connection:
                 )
             if token:
                 logger.warning(
-                    "the token goes over plain http, for all to read",
+                    "the token is sent over plain http and can be read on the network",
                     extra={"values": {"url": url}},
                 )
 
