@@ -1641,7 +1641,7 @@ def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -
 @server_options
 @json_option
 def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
-    """Send a test message, and say whether it was taken."""
+    """Send a test message, and say whether it was accepted."""
     with operator_connection(**where) as client:
         found = client.test_receiver(fleet, receiver)
     if as_json:
