@@ -182,7 +182,7 @@ class ServerCertificate:
         before, self.pin = self.pin, read_fingerprint(self.cert) if self.is_own else None
         if before == self.pin and self.is_own:
             return False
-        logger.info("took over another certificate", extra={"values": {"file": self.cert}})
+        logger.info("loaded another certificate", extra={"values": {"file": self.cert}})
         return True
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:

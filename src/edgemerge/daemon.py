@@ -75,12 +75,13 @@ def interrupt_on_signals(*numbers: int) -> Iterator[None]:
 
 
 class TextFormatter(logging.Formatter):
-    """A log line for people: time, level, words; values as key=value."""
+    """A log line for people: time, level, words; values as key=value, those that are not None."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record as one line."""
         text = " ".join(super().format(record).split("\n"))
-        values = "".join(f" {key}={value}" for key, value in record_values(record).items())
+        found = record_values(record).items()
+        values = "".join(f" {key}={value}" for key, value in found if value is not None)
         at = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(record.created))
         return f"{at} {record.levelname.lower()} {text}{values}"
 

@@ -51,8 +51,8 @@ EVENTS = {  # what is said of a device, and how
     "all clear": "behaves as usual again",
     "problem": "has a problem with its data",
     "problem over": "has no such problem with its data any more",
-    "offline": "has not been heard of",
-    "online": "is heard of again",
+    "offline": "has not been heard from",
+    "online": "is online again",
     "merge refused": "refused what other devices saw",
 }
 ALARMS = ("alarm", "recognized")

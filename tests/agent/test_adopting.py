@@ -282,7 +282,7 @@ def test_what_takes_too_long_is_refused_with_the_device_that_has_most_patterns(
     assert "sync.without" in found["told"]
     assert "sync.adopt_timeout_s" in found["told"]
     assert found["exchange"] == "ok"
-    assert "refused what others saw" in caplog.text
+    assert "refused a merge" in caplog.text
     assert to_bytes(device.memory.learner) == before
     assert device.memory.merged == merged
     assert "refused" in synced(device, held)["told"]

@@ -79,7 +79,7 @@ def test_of_several_patterns_those_that_fit_are_adopted_and_the_others_named(cap
     assert not any("pump-9" in name for name in subject.memory.learner.detectors)
     (why,) = subject.plain()["left_out"]
     assert why.startswith("pump-9: found that 29% of the variance is unexplained")
-    assert "left out what does not fit" in caplog.text
+    assert "left out contributions that do not fit" in caplog.text
     assert not receive(subject, told(("peer", honest()), ("pump-9", noise()), grouped=True))
     assert subject.message == "nothing new"
     assert receive(subject, told(("peer", honest()), ("pump-9", honest(seed=7)), grouped=True))
@@ -170,7 +170,9 @@ def test_an_agent_leaves_out_a_single_device_of_its_folder(tmp_path, kind, caplo
     assert run(config, stop=Event(), sinks=[]) == 0
     shown = CliRunner().invoke(main, ["show", str(config.state), "--json"]).stdout
     assert json.loads(shown)["told_by"] == ["peer"]
-    left_out = [r.values for r in caplog.records if r.message == "left out what does not fit"]
+    left_out = [
+        r.values for r in caplog.records if r.message == "left out contributions that do not fit"
+    ]
     assert left_out  # singly, or as a part that was adopted too early
     assert all(each["why"].startswith("pump-9") for each in left_out)
 

@@ -511,3 +511,9 @@ def test_results_of_all_devices_come_as_whole_lines_on_one_standard_output(tmp_p
     assert done.returncode == 0
     found = [json.loads(line)["device"] for line in done.stdout.splitlines()]
     assert {name: found.count(name) for name in PUMPS} == dict.fromkeys(PUMPS, 300)
+
+
+def test_a_log_line_for_people_leaves_out_values_that_are_none():
+    record = logging.LogRecord("edgemerge", logging.WARNING, "", 0, "an alarm began", None, None)
+    record.values = {"episode": 1, "pattern": None}
+    assert TextFormatter().format(record).endswith(" warning an alarm began episode=1")

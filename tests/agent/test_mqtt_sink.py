@@ -149,7 +149,7 @@ def test_commands_with_arguments_are_json(sinking, words, taken, caplog):
     sink._command(words)
     found = sink.commands()
     assert found == ([] if taken is None else [json.loads(words) if taken is dict else taken])
-    refused = [r.values["command"] for r in caplog.records if "was not taken" in r.message]
+    refused = [r.values["command"] for r in caplog.records if "was rejected" in r.message]
     assert refused == ([words[:100]] if taken is None else [])
 
 

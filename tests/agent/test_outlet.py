@@ -43,7 +43,7 @@ if sys.stdin.readline():
     tell(MANY, 10)
 sink.close()
 """.replace("MANY", str(MANY))
-NOBODY = "verdicts are not read: they are dropped until they are"
+NOBODY = "results are not read: dropping them until they are"
 
 
 class Talk:
@@ -176,7 +176,7 @@ def test_when_nobody_reads_the_end_comes_all_the_same():
         found = indices(talk.read().removeprefix(b"before\n").rpartition(b"\n")[0])
     told, end = log.decode().splitlines()
     assert told == "told"
-    lost = int(re.search(r"the last verdicts were not read.*at_least=(\d+)", end).group(1))
+    lost = int(re.search(r"the last results were not read.*at_least=(\d+)", end).group(1))
     assert MANY - 2500 < lost < MANY - len(found)  # a pipe and a batch hold so many
     assert found == list(range(len(found)))
     assert len(found) > 100

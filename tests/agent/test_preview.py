@@ -55,7 +55,7 @@ def test_a_merge_that_would_spoil_our_level_is_refused(caplog):
     assert not receive(subject, spoiling())
     assert subject.preview.shift > 2.0
     assert "sync.max_shift is 2" in subject.message
-    assert "refused what others saw" in caplog.text
+    assert "refused a merge" in caplog.text
     assert scores(subject) == before
     assert subject.memory.learner.others.count == 0
 

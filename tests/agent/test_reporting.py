@@ -211,7 +211,7 @@ def test_trouble_is_logged_when_it_begins_and_when_it_ends(desk, caplog):
         desk.told_by(answer, 70.0)
     found = [(each.levelname, each.message) for each in caplog.records]
     failed = ("WARNING", "a report did not reach the server")
-    assert found == [failed, ("INFO", "the server takes reports again"), failed]
+    assert found == [failed, ("INFO", "the server accepts reports again"), failed]
 
 
 @pytest.mark.parametrize(("error", "level"), [(UnknownError, "INFO"), (DeniedError, "WARNING")])
@@ -226,7 +226,7 @@ def test_a_server_that_wants_no_reports_is_left_alone_for_long(desk, caplog, err
     desk.reporting.leave(desk.status)
     assert len(desk.reports) == 2
     desk.told_by(OK, LASTING_ERROR_DELAYS_S[error])
-    assert caplog.messages[-1] == "the server takes reports again"
+    assert caplog.messages[-1] == "the server accepts reports again"
 
 
 def test_the_operators_choice_is_followed_once(desk):

@@ -111,7 +111,7 @@ def test_nothing_is_replaced_without_being_asked(tmp_path, monkeypatch):
 def test_what_cannot_be_is_told_with_its_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = pump(tmp_path / "pump.csv")
-    assert "is no file" in failure(call("init", "gone.csv"), ExitCode.NO_DATA)
+    assert "is not a file" in failure(call("init", "gone.csv"), ExitCode.NO_DATA)
     assert 'kind = "opcua" or "modbus"' in failure(call("init", "opc.tcp://plc:4840"))
     words = failure(call("init", path, "--columns", "Drück"), ExitCode.USAGE)
     assert "found no column 'Drück', expected some of Zeit, Durchfluss" in words

@@ -21,7 +21,7 @@ def test_a_receiver_is_added_tested_listed_and_removed(hub, fleet, tmp_path):
         assert server.got[0][1]["Authorization"] == "Bearer sesame"
         assert server.bodies[0]["topic"] == "topic"
         found = hub.fleet("notify", "test", fleet, "phone")
-        assert "did not take the message: the receiver answered 503" in failure(found)
+        assert "did not accept the message: the receiver answered 503" in failure(found)
         assert found.exit_code == 1
     listed = hub.fleet("notify", "list", fleet).stdout
     assert "phone" in listed

@@ -82,7 +82,7 @@ def test_an_account_is_changed_rotated_and_revoked(world, admin):
     ("path", "form", "status", "words"),
     [
         ("", {"name": "no name", "role": "viewer", "days": ""}, 422, "found account"),
-        ("", {"name": "root", "role": "viewer", "days": ""}, 409, "is there already"),
+        ("", {"name": "root", "role": "viewer", "days": ""}, 409, "already exists"),
         ("", {"name": "eve", "role": "king", "days": ""}, 422, "found the role"),
         ("", {"name": "eve", "role": "viewer", "days": "7"}, 422, "found days"),
         ("", {"name": "eve", "role": "wall", "fleet": FLEET, "days": ""}, 422, "never expires"),

@@ -297,7 +297,7 @@ def test_a_change_that_nobody_waits_for_any_more_does_not_stop_the_writer(tmp_pa
 def test_whoever_waits_too_long_for_a_change_is_told_to_try_again(tmp_path):
     with serving(tmp_path) as (here, _):
         writer, go = Writer(here.service.database), Event()
-        with pytest.raises(UnavailableError, match="takes long"):
+        with pytest.raises(UnavailableError, match="not written in time"):
             writer.write(lambda _tx: go.wait(30), timeout_s=0.01)
         go.set()
         writer.close()

@@ -30,7 +30,7 @@ def fields(server, **more):
 
 
 def test_a_receiver_is_added_tested_and_removed(operator):
-    assert "Nobody gets messages yet" in operator.get(NOTIFY).text
+    assert "No receivers yet" in operator.get(NOTIFY).text
     with receiver(200, 401) as server:
         done = operator.post(f"{NOTIFY}/add", **fields(server))
         assert (done.status_code, done.headers["location"]) == (303, f"{NOTIFY}?done=set")
@@ -46,10 +46,12 @@ def test_a_receiver_is_added_tested_and_removed(operator):
         assert "The test message was taken." in operator.get(NOTIFY, done="tested").text
         failed = operator.post(f"{NOTIFY}/test", name="shift")
         assert failed.status_code == 422
-        assert "The test message to shift was not taken: the receiver answered 401" in failed.text
+        assert (
+            "The test message to shift was not accepted: the receiver answered 401" in failed.text
+        )
     done = operator.post(f"{NOTIFY}/remove", name="shift")
     assert done.headers["location"] == f"{NOTIFY}?done=removed"
-    assert "Nobody gets messages yet" in operator.get(NOTIFY).text
+    assert "No receivers yet" in operator.get(NOTIFY).text
     log = operator.get(f"/ui/fleets/{FLEET}/log").text
     for words in ("set the receiver", "sent a test message to", "removed the receiver"):
         assert words in log

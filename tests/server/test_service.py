@@ -46,7 +46,7 @@ def totals(tmp_path):
 def test_a_fleet_that_exists_keeps_the_least_that_it_has(totals):
     assert not totals.service.create(totals.fleet, ROOT)
     other = replace(totals.fleet, min_devices=3)
-    with pytest.raises(SettingError, match="has agreed on something else"):
+    with pytest.raises(SettingError, match="exists with other settings"):
         totals.service.create(other, ROOT)
     assert not totals.service.create(other, ROOT, any_min_devices=True)
     assert totals.service.fleet(FLEET).min_devices == 2
@@ -419,7 +419,7 @@ def test_a_bank_is_told_the_largest_patterns_and_the_log_how_many_there_were(
         world.put(note(device, 1, rng, place=place, rows=rows))
     for _ in range(2):  # the second is answered from memory
         assert ask(world, "a", grouped=True) == [["c"], ["d"]]
-    (noted,) = [each for each in caplog.records if "more patterns" in each.message]
+    (noted,) = [each for each in caplog.records if "left out patterns" in each.message]
     assert noted.values == {"fleet": FLEET, "patterns": 3, "given": 2}
     assert ask(world, "a") == [["b", "c", "d"]]  # one sum has everything
 

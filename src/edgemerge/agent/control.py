@@ -154,7 +154,9 @@ def send_command(
                 f"no agent answers in {state_folder} ({error.strerror or error}): start it first"
             ) from error
     if not line:
-        raise UnavailableError(f"the agent in {state_folder} has left without an answer")
+        raise UnavailableError(
+            f"the agent in {state_folder} closed the connection without an answer"
+        )
     found: dict[str, Any] = json.loads(line)
     if "error" in found:
         raise SettingError(f"the agent answered: {found['error']}")

@@ -334,7 +334,7 @@ class MqttSink:
             known = f"known are {', '.join(COMMANDS)}, and as JSON {', '.join(JSON_COMMANDS)}"
             why = known if found is None else "too many wait"
             values = {"command": text[:MAX_LOGGED_CHARS], "why": why}
-            logger.warning("a command was not taken", extra={"values": values})
+            logger.warning("a command was rejected", extra={"values": values})
 
     def _on_tick(self, client: Client) -> None:
         """Send what is due, one message at a time, so that nothing queues up in the client."""

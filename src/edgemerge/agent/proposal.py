@@ -565,7 +565,10 @@ def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnRepor
         found = report.usable()
         if not found:
             kinds = ", ".join(f"{c.name}: {c.problem or c.kind}" for c in report.columns)
-            raise SampleError(f"found no column of numbers that change ({kinds}), expected one")
+            raise SampleError(
+                f"found no column of numbers that change ({kinds}), expected one: "
+                "give a file with more rows, or one in which the readings change"
+            )
         return found
     known = {column.name: column for column in report.columns}
     known |= {str(c.number): c for c in report.columns if str(c.number) not in known}

@@ -449,7 +449,7 @@ class DeviceReporter:
         self._schedule.succeeded(self._clocks.steady(), answer.every_s)
         if self._trouble is not None:
             self._trouble = None
-            logger.info("the server takes reports again")
+            logger.info("the server accepts reports again")
         self._sends_desired = answer.desired is not None
         self._takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
         self._takes_settings = answer.settings
@@ -477,7 +477,7 @@ class DeviceReporter:
         self._trouble = kind
         values = {"values": {"why": error}}
         if isinstance(error, UnknownError):
-            logger.info("the server knows no reports, so none are sent", extra=values)
+            logger.info("the server does not accept reports: not sending any", extra=values)
         else:
             logger.warning("a report did not reach the server", extra=values)
 

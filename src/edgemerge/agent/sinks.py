@@ -113,7 +113,7 @@ class BackgroundWriter:
         with self._changed:
             if self._stalled and not self._waiting:
                 self._stalled = False
-                logger.info("verdicts are read again", extra={"values": {"lost": self.left_out}})
+                logger.info("results are read again", extra={"values": {"lost": self.left_out}})
             if not self._stalled and self._has_room():
                 self._waiting.append(line)
                 self._changed.notify_all()
@@ -131,7 +131,7 @@ class BackgroundWriter:
             self._thread.join(STALL_TIMEOUT_S)
         if self._stalled:
             lost = {"at_least": self.left_out + len(self._waiting)}  # and what was being written
-            logger.warning("the last verdicts were not read", extra={"values": lost})
+            logger.warning("the last results were not read", extra={"values": lost})
         return not self._thread.is_alive()
 
     def _has_room(self) -> bool:
@@ -144,7 +144,7 @@ class BackgroundWriter:
             ):
                 return True
         self._stalled = True
-        logger.warning("verdicts are not read: they are dropped until they are")
+        logger.warning("results are not read: dropping them until they are")
         return False
 
     def _work(self) -> None:
@@ -219,7 +219,7 @@ class JsonLinesSink:
     def _handle_error(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
             values = {"path": str(self._path), "why": error.strerror}
-            logger.info("the reader of the verdicts has closed the pipe", extra={"values": values})
+            logger.info("the reader of the results closed the pipe", extra={"values": values})
             self._silent = True
             if not self._is_ours:  # or Python complains at the end that it cannot be flushed
                 with Path(os.devnull).open("wb") as nowhere:

@@ -234,11 +234,11 @@ class TailSource(FileSource):
         moved = False
         while not stop.is_set():
             if file.is_truncated():
-                logger.info("the file was cut", extra={"values": {"path": self._path}})
+                logger.info("the file was truncated", extra={"values": {"path": self._path}})
                 return
             yield from _readings(file.lines(), file, self._reader, stop)
             if moved:  # what was still written to it before is read now
-                logger.info("another file is in its place", extra={"values": {"path": self._path}})
+                logger.info("the file was replaced", extra={"values": {"path": self._path}})
                 if file.rest().text != b"":
                     self._reader.skip("the last line of a file that was moved away is not complete")
                 return
@@ -255,7 +255,7 @@ def _start_format(form: RowFormat, file: TrackedFile, position: Any) -> None:
         names = position["header"]
         form.resume(None if names is None else tuple(names))
     else:
-        logger.warning("the file is another one than before: it is read from its start")
+        logger.warning("the file is not the one that was read before: reading it from the start")
         form.begin()
 
 

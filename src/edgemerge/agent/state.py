@@ -251,7 +251,7 @@ def state_from_bytes(data: bytes) -> AgentState:
     try:
         return _state_of(*unpack(payload, MAX_STATE_BYTES))
     except (EdgemergeError, KeyError, ValueError, TypeError) as error:
-        raise FormatError(f"the bytes do not make the memory of an agent: {error!r}") from error
+        raise FormatError(f"found no valid state of an agent: {error!r}") from error
 
 
 def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:

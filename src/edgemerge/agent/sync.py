@@ -626,7 +626,7 @@ class SharingPolicy:
         elif not job.again:
             self._record_merge(job, found)
         for why in found.left_out:
-            logger.warning("left out what does not fit", extra={"values": {"why": why}})
+            logger.warning("left out contributions that do not fit", extra={"values": {"why": why}})
 
     def _plan_again(self, job: AdoptionJob) -> AdoptionJob | None:
         if job.attempt < MAX_PLANS:
@@ -649,7 +649,7 @@ class SharingPolicy:
         else:
             self.memory.reject(job.digest, f"{REFUSED_PREFIX}: {why}")
             self.message = f"not adopted: {REFUSED_PREFIX}: {why}"
-        logger.warning("refused what others saw", extra={"values": {"why": why}})
+        logger.warning("refused a merge", extra={"values": {"why": why}})
 
     def _record_merge(self, job: AdoptionJob, found: Adoption) -> None:
         memory, preview = self.memory, found.preview or MergePreview(1.0)
@@ -657,7 +657,7 @@ class SharingPolicy:
         self.shift = preview.shift
         adopted = f"adopted {preview.samples:g} samples of {preview.devices} devices"
         self.message = adopted if preview.devices else WITHDRAWN
-        logger.info("adopted what others saw", extra={"values": preview.plain()})
+        logger.info("merged contributions of others", extra={"values": preview.plain()})
         if self.left_out:
             self.message += f"; {self.left_out}"
             logger.warning(self.left_out)
@@ -937,7 +937,7 @@ class Synchronizer:
             self._decisions.keep(self._screening)
         self._sharing.singly = tuple(f"{key[0]}, {key[2]}: {why}" for key, why in refused.items())
         for why in self._sharing.singly:
-            logger.warning("left out what does not fit", extra={"values": {"why": why}})
+            logger.warning("left out contributions that do not fit", extra={"values": {"why": why}})
         self._plan(self._sharing.consider(merged, outcome.digest))
 
     def _plan(self, job: AdoptionJob | None) -> None:

@@ -313,7 +313,7 @@ def _key(text: str) -> dict[str, Any]:
 @device_option
 @json_option
 def keys(place: Path, accepted: tuple[str, ...], *, device: str | None, as_json: bool) -> None:
-    """Show whose signatures count where no server vouches for names.
+    """Show the keys that devices' signatures are checked with.
 
     Over MQTT and between peers a device signs what it shares, and others remember the first key
     under its name. When a device was replaced, compare the key that it shows as its own with the

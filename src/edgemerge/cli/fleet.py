@@ -1749,14 +1749,14 @@ def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -
 @server_options
 @json_option
 def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
-    """Send a test message, and say whether it was taken."""
+    """Send a test message, and say whether it was accepted."""
     with operator_connection(**where) as client:
         found = client.test_receiver(fleet, receiver)
     if as_json:
         print_json(found)
     if not found["delivered"]:
         raise CommandError(
-            f"{receiver} did not take the message: {found['trouble']}", ExitCode.FAILED
+            f"{receiver} did not accept the message: {found['trouble']}", ExitCode.FAILED
         )
     if not as_json:
         click.echo(f"{receiver} took the message.")

@@ -183,13 +183,13 @@ def _look(place: Path, *, follow: bool) -> Found:
         )  # fmt: skip
     if str(place).startswith(("opc.tcp:", "modbus:")):
         raise CommandError(
-            f"{place} is no file: for OPC UA and Modbus, write [source] by hand, with kind = "
+            f"{place} is not a file: for OPC UA and Modbus, write [source] by hand, with kind = "
             '"opcua" or "modbus"; `edgemerge doctor CONFIG.toml` then reads a row'
         )
     if not place.exists():
         raise CommandError(
-            f"{place} is no file: give the path of a CSV, JSON lines or Parquet file, of a folder "
-            "of them, or - for standard input",
+            f"{place} is not a file: give the path of a CSV, JSON lines or Parquet file, of a "
+            "folder of them, or - for standard input",
             ExitCode.NO_DATA,
         )
     report = _inspect(place)
@@ -297,8 +297,8 @@ def _fleet_access(
 ) -> FleetAccess:
     if server is None or token_file is None:
         raise CommandError(
-            "--fleet needs --server and --token-file, the operator's: `edgemerge serve` starts a "
-            "server and writes that file"
+            "--fleet needs --server and --token-file, an operator's token: `edgemerge serve` "
+            "starts a server and writes an admin's"
         )
     return FleetAccess(fleet, server, read_own_token(token_file), ca_file)
 

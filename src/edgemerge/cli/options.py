@@ -197,7 +197,7 @@ insecure_option = click.option(
     envvar="EDGEMERGE_INSECURE",
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({INSECURE: value}),
-    help="Allow plain http to another machine, where all on the way can read the token.",
+    help="Allow plain http to another machine; the token can be read on the network.",
 )
 server_options = options(
     click.option(

@@ -599,7 +599,7 @@ def rotate(
     if found.get("path"):
         found["token"] = server.rstrip("/") + found["path"]
     print_token(found, out, as_json=as_json)
-    remark(f"The old one of {name} works no more. This one works {_until(found)}.")
+    remark(f"The old token of {name} no longer works. The new one works {_until(found)}.")
 
 
 @click.command(epilog=example("edgemerge accounts revoke eve --yes"))
@@ -640,7 +640,9 @@ def wall_link(
     It opens the page of the devices, which follows by itself, and nothing else.
     """
     if valid_s is None:
-        raise click.UsageError("found --expires never, expected a time: anybody with it may look")
+        raise click.UsageError(
+            "found --expires never, expected a time: anyone with the link can see the fleet"
+        )
     with operator_connection(server=server, **where) as client:
         found = with_dates(client.add_wall_link(fleet, name, valid_s=valid_s))
     found["token"] = server.rstrip("/") + found["path"]

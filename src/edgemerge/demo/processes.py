@@ -126,7 +126,9 @@ class AgentProcess:
         """Wait for a number of scores in total; return them."""
         while len(self.scores) < count:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise EdgemergeError(f"{self.device} went silent: its log is {self._log.name}")
+                raise EdgemergeError(
+                    f"{self.device} stopped without a result: its log is {self._log.name}"
+                )
             time.sleep(0.02)
         return np.array(self.scores)
 

@@ -172,12 +172,12 @@ def _run_steps(
     fleet.feed(material.learn)
     _wait_for_scores(fleet, {name: len(rows) for name, rows in material.learn.items()})
     fleet.ask("learn", on=False)
-    doing("2 of 5  each judges everybody's normal, and what nobody has learnt: before merging")
+    doing("2 of 5  each scores all normal patterns, and one that none has learnt: before merging")
     before = _score_all(material, fleet, merged=False)
     doing("3 of 5  all share their sums with the server, and merge once")
     fleet.ask("sync")  # the first agent finds no contributions yet
     fleet.ask("sync")
-    doing("4 of 5  each judges the same again: after merging")
+    doing("4 of 5  each scores the same again: after merging")
     after = _score_all(material, fleet, merged=True)
     sizes: Counter[str] = Counter()
     for entry in fleet.operator.contributions(FLEET_NAME)["contributions"]:

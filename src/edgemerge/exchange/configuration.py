@@ -115,7 +115,7 @@ def _check_interval(every_s: object) -> None:
     if not is_number or not 0.0 < every_s <= MAX_REPORT_INTERVAL_S:  # type: ignore[operator] # a number
         raise SettingError(
             f"found report.every_s = {every_s!r}, expected above 0 and at most "
-            f"{MAX_REPORT_INTERVAL_S:g}: a device hears of the next version when it reports"
+            f"{MAX_REPORT_INTERVAL_S:g}: a device gets the next version when it reports"
         )
 
 

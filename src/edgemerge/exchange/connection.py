@@ -267,7 +267,7 @@ class Connection:
                 )
             if token:
                 logger.warning(
-                    "the token goes over plain http, for all to read",
+                    "the token is sent over plain http and can be read on the network",
                     extra={"values": {"url": url}},
                 )
 
@@ -549,6 +549,13 @@ def _blocks(body: bytes, timing: Deadline) -> Iterator[bytes]:
 NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
+PLAIN_REASONS: dict[type[Exception], str] = {
+    ConnectionRefusedError: "Connection refused: check the address, and that the server runs there",
+    TimeoutError: "no answer in time",
+    IncompleteRead: "the reply was cut short",
+}
+
+
 def _reason(error: Exception, *, tls: bool = True) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         advice = (
@@ -564,10 +571,9 @@ def _reason(error: Exception, *, tls: bool = True) -> str:
         )
     if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
         return "it does not speak TLS: write http:// instead of https://, or start it with TLS"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, IncompleteRead):
-        return "the reply was cut short"
+    for kind, reason in PLAIN_REASONS.items():
+        if isinstance(error, kind):
+            return reason
     words = f"what came back is not HTTP ({type(error).__name__})"
     if isinstance(error, OSError):
         words = error.strerror or "the connection was closed"

@@ -157,7 +157,7 @@ class FolderExchange:
         except EdgemergeError:
             raise
         except PermissionError as error:
-            raise DeniedError(f"{self}: {error.strerror}: let this user in") from error
+            raise DeniedError(f"{self}: {error.strerror}: give this user access") from error
         except OSError as error:
             raise UnavailableError(
                 f"{self} cannot be reached: {error.strerror or error}"

@@ -311,7 +311,7 @@ class PeerExchange:
         if encrypts and len(secret) < MIN_TOKEN_CHARS:
             raise SettingError(
                 f"found a token of {len(secret)} characters, expected {MIN_TOKEN_CHARS} or more at "
-                "random: what peers prove with a shorter one lets others guess it"
+                "random: a shorter one can be guessed"
             )
         self._server = ContributionServer(
             self._served, secret, listen, timeout_s, encrypts=encrypts

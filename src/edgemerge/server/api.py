@@ -392,8 +392,7 @@ async def _reporting_device(service: Service, token: str, fleet: str, device: st
         limiter.remember(token, caller, generation)
     if (caller.fleet, caller.name) != (fleet, device):
         raise DeniedError(
-            f"only {device} itself, in its fleet, may report: this token is of another device or "
-            "fleet"
+            f"only {device} may send its reports: this token is of another device or fleet"
         )
     return caller
 

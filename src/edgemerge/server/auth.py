@@ -284,7 +284,7 @@ class Accounts:
             known, now = _account(tx, name), self._clock()
             if known is not None and known.revoked is None:
                 raise fleets.ExistsError(
-                    f"an account {name} is there already: choose another name, or rotate its token"
+                    f"an account {name} already exists: choose another name, or rotate its token"
                 )
             expires = None if valid_s is None else now + valid_s
             tx.run("delete from accounts where name = ?", name)
@@ -914,7 +914,7 @@ class ReportLimiter:
             wait = self._rates.take(caller, now) or self._all.take(now)
         if wait:
             raise RateLimitError(
-                "found more reports than are taken: report as often as the last answer said",
+                "found too many reports: report as often as the last answer said",
                 retry_s=float(ceil(wait)),
             )
 

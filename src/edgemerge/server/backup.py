@@ -404,7 +404,7 @@ def _restore_to_file(job: _Restore, path: Path) -> RestoreFacts:
     file, facts, now, exists = job.file, job.facts, job.now, path.exists()
     if exists and not job.replaces:
         raise SettingError(
-            f"{path} is there already: give another name, or --replace, which keeps it beside"
+            f"{path} already exists: give another name, or --replace, which keeps a copy of it"
         )
     beside = path.with_name(f".{path.name}.{token_hex(4)}")
     replaced, replaced_head = None, ""

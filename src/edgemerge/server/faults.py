@@ -177,7 +177,9 @@ class FaultService:
             fleet = fleets.get(tx, name)
         picks = selection.devices is not None or bool(selection.without)
         if picks and not caller.is_person and fleet.read_mode == "totals":
-            raise DeniedError(f"{name} tells only totals: choosing would give single devices away")
+            raise DeniedError(
+                f"{name} serves only totals: choosing devices would reveal single ones"
+            )
         if fleet.releases_totals and not caller.is_person:
             return self._pull_released(name, selection.receiver, tag)
         with self._database.reading() as tx:

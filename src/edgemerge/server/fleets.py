@@ -162,7 +162,7 @@ def create(
     same = replace(known, epoch=fleet.epoch, created=fleet.created, trust=trust, min_devices=least)
     if same != fleet:
         raise ExistsError(
-            f"a fleet {fleet.name} is there already and has agreed on something else: "
+            f"a fleet {fleet.name} exists with other settings: "
             "choose another name, or delete it first; its trust can be changed"
         )
     return False

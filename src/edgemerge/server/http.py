@@ -88,7 +88,7 @@ class InFlight:
     async def body(
         self, request: Request, cap: int, *, guest: bool = False
     ) -> AsyncIterator[bytes]:
-        """Return the body of a request, unless it is too large or too much is under way.
+        """Return the body of a request, unless it is too large or too many are in progress.
 
         Args:
             request: The request, whose caller was identified unless it is a guest's.
@@ -102,7 +102,7 @@ class InFlight:
         account = self.accounts.setdefault(name, Account())
         most = limits.max_guest_bodies if guest else limits.max_caller_bodies
         if account.bodies >= most:
-            raise UnavailableError("too much is under way: try again", retry_s=2.0)
+            raise UnavailableError("too many requests are in progress: try again", retry_s=2.0)
         mine = Account()
         account.bodies += 1
         try:
@@ -135,7 +135,7 @@ class InFlight:
             raise TooLargeError(f"found more than {cap} bytes, expected at most that")
         crowded = account.bodies > 1 and account.bytes > self.limits.max_caller_bytes
         if crowded or self.bytes > self.limits.max_bytes_in_flight:
-            raise UnavailableError("too much is under way: try again", retry_s=2.0)
+            raise UnavailableError("too many requests are in progress: try again", retry_s=2.0)
 
 
 def _caller_key(request: Request) -> str:
@@ -391,7 +391,7 @@ def sender(
             raise UnauthenticatedError(str(error)) from error
         if (caller.fleet, caller.name) != (fleet, device):
             raise DeniedError(
-                f"only {device} itself, in its fleet, may say what it saw: this token is of "
+                f"only {device} may push its contributions: this token is of "
                 "another device or fleet"
             )
         return caller, fleets.get(tx, fleet)

@@ -339,7 +339,7 @@ async def _cut_invalid(service: Service) -> None:
         try:
             await run_in_thread(service.cut_invalid)
         except EdgemergeError as error:  # a database that is away now
-            log.warning("could not look at tokens", extra={"values": {"why": error}})
+            log.warning("could not check tokens", extra={"values": {"why": error}})
 
 
 def _error_response(request: Request, answer: ErrorAnswer) -> Response:
@@ -491,7 +491,7 @@ def serve(
     if certificate and certificate.pin:
         shown["sha256"] = certificate.pin
     elif scheme == "http" and not is_loopback(host):
-        log.warning("plain http: tokens can be read and changed by all on the way")
+        log.warning("plain http: tokens can be read and changed on the network")
     log.info("listening", extra={"values": shown})
     log.info(
         "dashboard", extra={"values": {"at": f"{scheme}://{display_host(host)}:{bound_port}/ui/"}}
@@ -537,7 +537,7 @@ class Server(uvicorn.Server):
             self._service.follow_audit_head()
             self._service.bound_audit_log()
         except (EdgemergeError, OSError) as error:
-            log.warning("could not look at the audit log", extra={"values": {"why": error}})
+            log.warning("could not check the audit log", extra={"values": {"why": error}})
         before, self._token_stat = self._token_stat, _file_stat(self._token_file)
         if self._token_stat not in (None, before):
             try:

@@ -29,7 +29,7 @@ REPORT_OUTCOMES = ("kept", "too many", "refused")
 GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index for it
     "edgemerge_fleets": ("Fleets.", "select count(*) from fleets"),
     "edgemerge_devices": (
-        "Devices let in.",
+        "Devices that are enrolled and not revoked.",
         "select count(*) from devices where revoked is null",
     ),
     "edgemerge_stored": (
@@ -62,7 +62,7 @@ GAUGE_QUERIES = {  # at each scrape, in tables that are small or have an index f
         "select count(*) from reviews where state = 'refused'",
     ),
     "edgemerge_notices": (
-        "Events that some receiver of messages has not been told.",
+        "Events that were not yet sent to some receiver.",
         "select count(*) from notices",
     ),
     "edgemerge_receivers_failing": (

@@ -464,7 +464,7 @@ class NotificationService:
             try:
                 self.step()
                 if self._troubled:
-                    log.info("notifications go on")
+                    log.info("notifications work again")
                 self._troubled = False
             except EdgemergeError as error:
                 if not self._troubled:
@@ -689,7 +689,9 @@ def _find(tx: Transaction, fleet: str, name: str) -> Receiver:
     fleets.get(tx, fleet)
     found = _receivers(tx, fleet, name)
     if not found:
-        raise UnknownError(f"no receiver {name} in {fleet}: its receivers are listed")
+        raise UnknownError(
+            f"no receiver {name} in {fleet}: `edgemerge fleet notify list {fleet}` lists them"
+        )
     return found[0]
 
 

@@ -267,9 +267,11 @@ def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool
     fleets.get(tx, fleet)
     row = tx.one(f"select revoked from devices {WHERE_DEVICE}", fleet, device)
     if row is None:
-        raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
+        raise UnknownError(
+            f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
+        )
     if row[0] is not None and not revoked:
-        raise SettingError(f"the token of {device} was revoked: it would never hear of the review")
+        raise SettingError(f"the token of {device} was revoked, so it cannot act on a review")
     return row[0] is None
 
 

@@ -250,7 +250,9 @@ def _must_be_known(tx: Transaction, fleet: str, device: str) -> None:
     for table in ("devices", "invitations"):
         if tx.one(f"select 1 from {table} {WHERE_DEVICE} limit 1", fleet, device) is not None:
             return
-    raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
+    raise UnknownError(
+        f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
+    )
 
 
 EVERY_DEVICE = ""  # whose configuration is that of the whole fleet

@@ -488,7 +488,9 @@ class PullService:
         def add_up() -> list[Stats]:
             if len(groups) == MAX_PARTS < len(found):
                 values = {"fleet": name, "patterns": len(found), "given": MAX_PARTS}
-                log.warning("more patterns than one pull gives", extra={"values": values})
+                log.warning(
+                    "left out patterns: more than one pull returns", extra={"values": values}
+                )
             whole, inside = load_parts(tx, fleet), group_by_part(contributions)
             must_match_samples(whole, contributions)
             return [

@@ -309,7 +309,9 @@ class LevelChecks:
             reason = self._known((of, stored.digest))
             if reason is None:
                 if monotonic() > end:
-                    raise UnavailableError("there is much to check: try again", retry_s=1.0)
+                    raise UnavailableError(
+                        "too many contributions wait to be checked: try again", retry_s=1.0
+                    )
                 check = check or LevelCheck({each.pattern: read(each) for each in own}, apart=apart)
                 reason = check.reason(read(stored))
                 self._remember((of, stored.digest), reason)

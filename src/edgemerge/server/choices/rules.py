@@ -361,7 +361,10 @@ def must_be_devices(tx: Transaction, fleet: str, *groups: Iterable[str]) -> None
     known = {row[0] for row in tx.rows("select device from devices where fleet = ?", fleet)}
     unknown = sorted({name for group in groups for name in group} - known)
     if unknown:
-        raise UnknownError(f"no device {_join_names(unknown)} in {fleet}: its devices are listed")
+        raise UnknownError(
+            f"no device {_join_names(unknown)} in {fleet}: "
+            f"`edgemerge fleet devices {fleet}` lists its devices"
+        )
 
 
 def adopt_change(
@@ -526,7 +529,9 @@ def _must_exist(tx: Transaction, fleet: str, key: Key) -> StoredContribution:
     except SettingError:
         found = None
     if found is None:
-        raise UnknownError(f"no contribution {key} in {fleet}: its contributions are listed")
+        raise UnknownError(
+            f"no contribution {key} in {fleet}: see `edgemerge fleet contributions {fleet}`"
+        )
     return found
 
 

@@ -370,7 +370,9 @@ def _known_devices(
         raise SettingError(f"found {len(chosen)} devices, expected at most {MAX_COMPARED}")
     for device in chosen:
         if device not in known:
-            raise UnknownError(f"no device {device} in {fleet}: its devices are listed")
+            raise UnknownError(
+                f"no device {device} in {fleet}: the page of the fleet lists its devices"
+            )
     return known, chosen
 
 

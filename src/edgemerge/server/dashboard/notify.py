@@ -76,7 +76,7 @@ async def send_test(
     def work() -> None:
         trouble = service.notifications.test(fleet, name, session.caller)
         if trouble:
-            raise SettingError(f"the test message to {name} was not taken: {trouble}")
+            raise SettingError(f"the test message to {name} was not accepted: {trouble}")
 
     return await _run(request, fleet, session, service, work, "tested")
 

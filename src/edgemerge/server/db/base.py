@@ -394,7 +394,7 @@ class Writer:
             return self.submit(change, fleet).result(timeout_s)
         except TimeoutError as error:
             raise UnavailableError(
-                "writing takes long: see whether it was done", retry_s=5.0
+                "the change was not written in time: check whether it was done", retry_s=5.0
             ) from error
 
     def close(self) -> None:

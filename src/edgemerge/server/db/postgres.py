@@ -118,7 +118,7 @@ class PostgresDatabase:
             problem = redact_message(str(error), self._url)
         raise UnavailableError(  # not from the error itself, whose words might hold the password
             f"{redact_url(self._url)} cannot be reached: {problem}; see that PostgreSQL runs "
-            "there, lets this user in, and has connections left: each server takes up to "
+            "there, accepts this user, and has connections left: each server takes up to "
             f"{MAX_CONNECTIONS}",
             retry_s=5.0,
         )

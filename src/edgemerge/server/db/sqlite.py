@@ -188,7 +188,7 @@ def create_or_check(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    log.warning("others could read the database: no longer", extra={"values": {"file": path.name}})
+    log.warning("restricted the database file to its owner", extra={"values": {"file": path.name}})
     try:
         path.chmod(0o600)
     except OSError as error:
@@ -453,7 +453,7 @@ class SqliteDatabase:
                 raise
             raise named from error
         except UnicodeDecodeError as error:
-            raise self._broken("its own words cannot be read") from error
+            raise self._broken("SQLite reports an error that is not text") from error
 
     def _name(self, error: sqlite3.Error, code: int) -> Exception | None:
         if code in FULL_CODES:
