@@ -77,7 +77,7 @@ def test_the_paper_s_claims_are_a_table_with_what_was_not_run_at_its_end(report,
     assert set(verdicts) == {"holds", "not run here"}
     assert "## The paper's claims, each as a row" in page
     hold, none = verdicts.count("holds"), verdicts.count("not run here")
-    counts = f"claims {hold} hold, 0 hold in part, 0 do not, and {none} were not run here."
+    counts = f"claims {hold} hold, 0 hold in part and 0 do not; not run here: {none}."
     assert counts in content.paper_claims_note(report)
     assert "run elsewhere on all 40 real trips" in report.absent[0].why
 

@@ -59,7 +59,8 @@ DATA: tuple[str, ...] = ()
 NOTE = (
     "A generated pump of eight readings; every method takes one sample after the other. "
     f"Ours are monitors with N = {N_HIDDEN} and default settings, most of them with a limit that "
-    f"promises {1000 * RATE:g} false episode in 1 000 samples. Detectors of River and PySAD have "
+    f"promises {1000 * RATE:g} false episode in 1 000 samples. Claims compare others with bank, "
+    "tanh, since an agent has that unless it is told otherwise. Detectors of River and PySAD have "
     "their authors' settings, and get the rule of alarm that ours have, since their libraries have "
     "none: three of five scores, nothing learnt in an alarm, the same promise. "
     "With its peers, a late device of ours adopts their sums, and another detector is given all "
@@ -69,7 +70,7 @@ NOTE = (
     "An episode is false if it begins at a normal sample, and a fault is detected if an episode "
     "begins inside it. A fault that is missed counts with its whole length, 80 samples, and the "
     "rule of alarm needs 2 at least. Intervals are 95 % bootstrap intervals of the mean over "
-    "seeds.\n\n"
+    "seeds; a claim compares means, and says so where the intervals of both overlap.\n\n"
     "An episode of up to 30 samples counts as false when a promised limit is renewed, so that a "
     "fault whose alarm is interrupted raises the limit, by half at most of what commissioning "
     "asked for. Where normal raises more episodes than promised even then, the status of a monitor "
@@ -85,6 +86,7 @@ SLOW = "RSHash (PySAD)"  # left out of a quick run
 SETTLING = 5  # samples after a fault in which an episode may still be the fault's
 UNDO = "undo"
 DEVICES, UNDO_ROWS, QUICK_UNDO_ROWS = 10, 512, 256
+SAME = 1e-9  # a difference of means below this share is rounding
 FRESH = 1000  # samples of each kind on which an undo is judged
 TURNS = 5  # of timing; the best counts
 MERGED, POOLED = "merged", "given all rows of peers"
@@ -397,7 +399,7 @@ def _ahead(rows: Rows) -> Rows:
                 if name in RIVALS and (measure != "delay" or false[name] <= most)
             ]
             best = max(others, key=lambda name: sign * means[name], default=None)
-            if best and sign * means[best] > sign * means[DEFAULT]:
+            if best and sign * (means[best] - means[DEFAULT]) > SAME * abs(means[DEFAULT]):
                 line: Row = {"stream": _named(key, heading), "measure": SHORT[measure]}
                 line |= {
                     DEFAULT: f"{means[DEFAULT]:.3g}",
@@ -558,6 +560,9 @@ def _sooner(rows: Rows, key: tuple[str, str], heading: str) -> Claim:
         return Claim(text, DEFAULT in kept, f"{found}; no other keeps it")
     best = min(others, key=lambda method: delay[method])
     found += f"; {best} {delay[best]:.0f}, {false[best]:.2g}"
+    values = per_seed(rows, "delay")
+    (_, _, mine), (_, its, _) = (bootstrap_interval(values[*key, one]) for one in (DEFAULT, best))
+    found += "; the intervals overlap" if mine >= its else ""
     return Claim(text, DEFAULT in kept and delay[DEFAULT] < delay[best], found)
 
 
