@@ -348,6 +348,14 @@ def test_a_promise_that_one_monitor_breaks_does_not_hold():
     assert claim(good, "heavy tails: no monitor").holds is None
 
 
+def test_a_promise_that_holds_on_average_says_whose_interval_ends_above_it():
+    rows = [*made_up(seed=0, samples=1000, episodes=0), *made_up(seed=1, samples=1000, episodes=2)]
+    for start in ("steady: no monitor", "steady: bank, tanh keeps"):
+        assert claim(rows, start).holds is True
+        assert claim(rows, start).found.endswith("above the promise: bank, tanh to 2")
+    assert "above" not in claim(made_up(), "steady: no monitor").found
+
+
 def test_being_sooner_counts_only_among_those_that_keep_the_promise():
     ours = made_up()
     slow, fast = (made_up(method="LODA (River)", episodes=n) for n in (0, 2))
