@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 
 from edgemerge.comparison import one_shot
 from edgemerge.comparison.datasets import CHOOSE, DIGITS, FULL, HAR, MNIST, REPORT, Cell
-from edgemerge.comparison.methods import ALONE, BEST, LOF, METHODS, RIVALS
+from edgemerge.comparison.methods import ALONE, BEST, KNN, LOF, METHODS, RIVALS
 from edgemerge.comparison.one_shot import BY_PERSON, BY_SAMPLE, FLEET, PAIRS
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.job_cache import JobCache
@@ -165,6 +165,8 @@ def test_where_we_lose_lists_only_what_is_ahead_of_ours():
     assert ["digits, fleets, dirty", LOF] in [line[:2] for line in lines]
     ahead, behind, count = one_shot.wins(made_up(gap=-0.01))
     assert (ahead, behind, count) == (0, 5, 5)
+    assert one_shot.wins(made_up(gap=-0.01), [LOF]) == (0, 5, 5)
+    assert one_shot.wins(made_up(gap=-0.01), [KNN]) == (0, 0, 0)
 
 
 def test_pairs_become_one_row_a_seed_and_a_matrix_of_the_full_data():

@@ -348,6 +348,14 @@ def test_a_promise_that_one_monitor_breaks_does_not_hold():
     assert claim(good, "heavy tails: no monitor").holds is None
 
 
+def test_a_promise_that_holds_on_average_says_whose_interval_ends_above_it():
+    rows = [*made_up(seed=0, samples=1000, episodes=0), *made_up(seed=1, samples=1000, episodes=2)]
+    for start in ("steady: no monitor", "steady: bank, tanh keeps"):
+        assert claim(rows, start).holds is True
+        assert claim(rows, start).found.endswith("above the promise: bank, tanh to 2")
+    assert "above" not in claim(made_up(), "steady: no monitor").found
+
+
 def test_being_sooner_counts_only_among_those_that_keep_the_promise():
     ours = made_up()
     slow, fast = (made_up(method="LODA (River)", episodes=n) for n in (0, 2))
@@ -359,6 +367,20 @@ def test_being_sooner_counts_only_among_those_that_keep_the_promise():
     assert claim([*ours, *fast], "steady: bank, tanh keeps").holds is False
     late = made_up(episodes=2)
     assert claim([*late, *slow], "steady: bank, tanh keeps").holds is False
+
+
+def test_a_claim_of_being_sooner_says_where_the_intervals_overlap():
+    ours, others = (
+        [made_up(method=method, seed=seed) for seed in (0, 1)]
+        for method in ("bank, tanh", "LODA (River)")
+    )
+    others[1][1]["delay"] = 20.0
+    rows = [row for each in (*ours, *others) for row in each]
+    others[0][1]["delay"] = 2.0
+    assert claim(rows, "steady: bank, tanh keeps").holds is True
+    assert claim(rows, "steady: bank, tanh keeps").found.endswith("; the intervals overlap")
+    others[0][1]["delay"] = 5.0
+    assert "overlap" not in claim(rows, "steady: bank, tanh keeps").found
 
 
 def test_what_a_promise_costs_is_said():
@@ -376,6 +398,7 @@ def test_what_a_promise_costs_is_said():
 def test_where_others_are_ahead_is_listed():
     title = "Where another detector is ahead of bank, tanh, mean over seeds"
     ours, other = made_up(), made_up(method="LODA (River)")
+    other[1]["auc"] = ours[1]["auc"] * (1.0 + 1e-12)  # rounding is no lead
     assert title not in streams.tables([*ours, *other])
     other[1]["delay"], other[1]["auc"] = 2.0, 0.95
     lines = streams.tables([*ours, *other])[title]

@@ -41,6 +41,7 @@ from edgemerge.comparison.datasets import (
 from edgemerge.comparison.methods import (
     ALONE,
     BEST,
+    KNN,
     LOF,
     METHODS,
     POOLED,
@@ -584,9 +585,15 @@ def losses_table(rows: Rows) -> Table:
     return Table("Where we lose", head, lines, [False, False, True, True, True, True])
 
 
-def wins(rows: Rows) -> tuple[int, int, int]:
-    """Count comparisons: ours, best, surely ahead, surely behind, and all of them."""
+def wins(rows: Rows, methods: Sequence[str] = ()) -> tuple[int, int, int]:
+    """Count comparisons: ours, best, surely ahead, surely behind, and all of them.
+
+    Args:
+        rows: The rows of a run.
+        methods: Compare with these alone; with all if there are none.
+    """
     found = [each for _, here in places(rows) for each in compare(here)]
+    found = [each for each in found if not methods or each.method in methods]
     sure = [each for each in found if each.p_value < SIGNIFICANT]
     ahead = sum(each.ahead.mean > 0.0 for each in sure)
     return ahead, len(sure) - ahead, len(found)
@@ -788,7 +795,13 @@ def _verdict(rows: Rows) -> str:
     ahead, behind, count = wins(rows)
     return (
         f"Of {count} comparisons with another method, *ours, best* is ahead in {ahead} and behind "
-        f"in {behind} with p below {SIGNIFICANT}; in the others the seeds do not decide."
+        f"in {behind} with p below {SIGNIFICANT}; in the others the seeds do not decide.\n"
+        + "\n".join(
+            f"Of the {count} with {method}, which has all rows in one place, it is ahead in "
+            f"{ahead} and behind in {behind}."
+            for method in (KNN, LOF)
+            for ahead, behind, count in [wins(rows, [method])]
+        )
     )
 
 

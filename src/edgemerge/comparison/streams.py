@@ -59,7 +59,8 @@ DATA: tuple[str, ...] = ()
 NOTE = (
     "A generated pump of eight readings; every method takes one sample after the other. "
     f"Ours are monitors with N = {N_HIDDEN} and default settings, most of them with a limit that "
-    f"promises {1000 * RATE:g} false episode in 1 000 samples. Detectors of River and PySAD have "
+    f"promises {1000 * RATE:g} false episode in 1 000 samples. Claims compare others with bank, "
+    "tanh, since an agent has that unless it is told otherwise. Detectors of River and PySAD have "
     "their authors' settings, and get the rule of alarm that ours have, since their libraries have "
     "none: three of five scores, nothing learnt in an alarm, the same promise. "
     "With its peers, a late device of ours adopts their sums, and another detector is given all "
@@ -69,7 +70,7 @@ NOTE = (
     "An episode is false if it begins at a normal sample, and a fault is detected if an episode "
     "begins inside it. A fault that is missed counts with its whole length, 80 samples, and the "
     "rule of alarm needs 2 at least. Intervals are 95 % bootstrap intervals of the mean over "
-    "seeds.\n\n"
+    "seeds; a claim compares means, and says where intervals overlap or pass the promise.\n\n"
     "An episode of up to 30 samples counts as false when a promised limit is renewed, so that a "
     "fault whose alarm is interrupted raises the limit, by half at most of what commissioning "
     "asked for. Where normal raises more episodes than promised even then, the status of a monitor "
@@ -85,6 +86,7 @@ SLOW = "RSHash (PySAD)"  # left out of a quick run
 SETTLING = 5  # samples after a fault in which an episode may still be the fault's
 UNDO = "undo"
 DEVICES, UNDO_ROWS, QUICK_UNDO_ROWS = 10, 512, 256
+SAME = 1e-9  # a difference of means below this share is rounding
 FRESH = 1000  # samples of each kind on which an undo is judged
 TURNS = 5  # of timing; the best counts
 MERGED, POOLED = "merged", "given all rows of peers"
@@ -397,7 +399,7 @@ def _ahead(rows: Rows) -> Rows:
                 if name in RIVALS and (measure != "delay" or false[name] <= most)
             ]
             best = max(others, key=lambda name: sign * means[name], default=None)
-            if best and sign * means[best] > sign * means[DEFAULT]:
+            if best and sign * (means[best] - means[DEFAULT]) > SAME * abs(means[DEFAULT]):
                 line: Row = {"stream": _named(key, heading), "measure": SHORT[measure]}
                 line |= {
                     DEFAULT: f"{means[DEFAULT]:.3g}",
@@ -539,7 +541,17 @@ def _promise(rows: Rows, key: tuple[str, str], heading: str) -> Claim:
     if not found:
         return Claim.not_measured(text)
     words = ", ".join(f"{method} {mean:.2g}" for method, mean in found.items())
-    return Claim(text, max(found.values()) <= 1000.0 * RATE, f"{words} in 1 000")
+    holds = max(found.values()) <= 1000.0 * RATE
+    doubt = _doubt(rows, key, list(found)) if holds else ""
+    return Claim(text, holds, f"{words} in 1 000{doubt}")
+
+
+def _doubt(rows: Rows, key: tuple[str, str], methods: Sequence[str]) -> str:
+    """Name the methods whose interval of false episodes ends above the promise."""
+    values = per_seed(rows, "false")
+    ends = {one: bootstrap_interval(values[*key, one])[2] for one in methods}
+    above = [f"{one} to {end:.2g}" for one, end in ends.items() if end > 1000.0 * RATE]
+    return f"; intervals that end above the promise: {', '.join(above)}" if above else ""
 
 
 def _sooner(rows: Rows, key: tuple[str, str], heading: str) -> Claim:
@@ -553,11 +565,16 @@ def _sooner(rows: Rows, key: tuple[str, str], heading: str) -> Claim:
     if DEFAULT not in delay:
         return Claim.not_measured(text)
     found = f"{delay[DEFAULT]:.0f} samples, {false[DEFAULT]:.2g} false episodes in 1 000"
+    doubt = _doubt(rows, key, [DEFAULT]) if DEFAULT in kept else ""
     others = [method for method in kept if method in RIVALS]
     if not others:
-        return Claim(text, DEFAULT in kept, f"{found}; no other keeps it")
+        return Claim(text, DEFAULT in kept, f"{found}; no other keeps it{doubt}")
     best = min(others, key=lambda method: delay[method])
     found += f"; {best} {delay[best]:.0f}, {false[best]:.2g}"
+    values = per_seed(rows, "delay")
+    (_, _, mine), (_, its, _) = (bootstrap_interval(values[*key, one]) for one in (DEFAULT, best))
+    found += "; the intervals overlap" if mine >= its else ""
+    found += doubt
     return Claim(text, DEFAULT in kept and delay[DEFAULT] < delay[best], found)
 
 

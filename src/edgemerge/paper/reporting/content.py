@@ -290,7 +290,8 @@ def _machine(record: Record) -> str:
 
 
 MEANS_TITLE = (
-    "Mean ROC-AUC over all pairs of two different patterns, ± its spread over trials (number)"
+    "Mean ROC-AUC over all pairs of two different patterns, ± its standard deviation over trials "
+    "(number of trials)"
 )
 CLAIMS_TITLE = "All claims, those that do not hold first"
 
@@ -344,7 +345,8 @@ def paper_claims_note(report: Report) -> str:
         "What the paper says, in our words, with its section and what was found here. "
         f"Of {len(verdicts)} claims {hold} hold, {part} hold in part and {fail} do not; not run "
         f"here: {none}. "
-        "Intervals are those of 95 % of Student's t, for means over trials. "
+        "Intervals are those of 95 % of Student's t, for means over all trials of a method; where "
+        "methods are compared, the means are over the trials that all of them have. "
         f"The paper gives no margins: within {CLOSE} of ROC-AUC is as accurate, and up to "
         f"{SLIGHTLY} above is slightly higher; both were set when the rows of auc were known. "
         f"`{FILE}` also says what was measured; `edgemerge paper claims` makes it from the results."
