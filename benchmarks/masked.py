@@ -9,7 +9,8 @@ how far the total is from the true one.
 - "server": a server in a process of its own, and devices that enrol, exchange over TLS on loopback
   and keep their files. The time of a device is all that its exchange does from its sums to the
   total: a push and two pulls; that of the server is all that its process does meanwhile, and
-  `open_s` what it does from the last upload until the first device has the total.
+  `open_s` what it does from the last upload until the first device has the total, where
+  keepers ask first.
 - "server, open fleet": the same devices push and pull twice in a fleet without masks.
 - "SecAgg+": Flower's, on the same sums (`masked_flower.py`), if Flower is installed in
   `.venv-flower` (`make .venv-flower/ready`) or its Python is named by EDGEMERGE_FLOWER_PYTHON.
@@ -187,6 +188,13 @@ class Device:
         self.bytes[str(words[-1])] += len(rest.get("body") or b"") + len(reply.body)
         return reply
 
+    def keepers(self) -> set[str]:
+        """Return the names of the keepers of the epoch that it has sent an upload for."""
+        _, cohort = self.exchange._cohort or (0, None)
+        epoch = self.exchange._state.epoch
+        found = cohort.keepers_of(epoch) if cohort and epoch else []
+        return {cohort.members[number].name for number in found} if cohort else set()
+
     def begin(self) -> None:
         """Count from now on."""
         self.spent = 0.0
@@ -251,7 +259,9 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
     if missing:
         sleep(max(0.0, COLLECT_S - (monotonic() - start)))
     collected, open_s = server.cpu_s(), 0.0
-    for device in here * 2:
+    keepers = here[0].keepers()
+    first = sorted(here, key=lambda device: device.name not in keepers)
+    for device in first + here:
         known = device.known
         if device.pull().count != known and not open_s:
             open_s = server.cpu_s() - collected
