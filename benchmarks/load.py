@@ -89,7 +89,7 @@ def child(code: str, folder: Path) -> Iterator[Child]:
     one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as `edgemerge serve` sets it
     process = subprocess.Popen([sys.executable, "-c", code, *map(str, files)], env=one_thread)
     try:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 120.0  # on a busy machine
         while not port_file.exists():
             if time.monotonic() > deadline or process.poll() is not None:
                 raise SystemExit("the server did not start")

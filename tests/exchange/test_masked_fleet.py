@@ -335,3 +335,73 @@ def test_a_dropped_cohort_is_in_no_total_and_its_devices_send_again(world):
     world.turn()
     for device in DEVICES:
         assert pulled(world, device) == others(device, 2)
+
+
+EPOCH_S = 50.0  # that an epoch of these histories waits
+STEPS, LAST_PUSHES = 8, 3
+
+
+class History:
+    """What may happen to a masked fleet, drawn at random; `newest` is what an open one would have.
+
+    Cohorts have random sizes; devices send, ask and restart in random order; epochs end without
+    some of them; cohorts are mixed and dropped.
+    """
+
+    def __init__(self, hub, folder, seed):
+        self.rng, self.later, self.newest = np.random.default_rng(seed), 0.0, {}
+        self.devices = [f"pump-{i}" for i in range(self.rng.integers(6, 9))]
+        size = int(self.rng.integers(3, 5))
+        self.world = MaskedWorld(hub, folder, size=size, collect_s=EPOCH_S)
+        hub.service.masked._clock = lambda: hub.service.clock() + self.later
+        self.world.form(self.devices)
+
+    def some(self):
+        count = self.rng.integers(1, len(self.devices) + 1)
+        return self.rng.permutation(self.devices)[:count].tolist()
+
+    def push(self, devices=None):
+        for device in devices or self.some():
+            revision = self.newest[device].revision + 1 if device in self.newest else 1
+            rows = self.rng.uniform(-1.0, 2.0, (5 + revision, SHARED.n_inputs))
+            self.newest[device] = Contribution(device, Stats.of(SHARED, rows), revision)
+            self.world.exchange(device).push(self.newest[device])
+
+    def turn(self):
+        self.world.turn(self.some())
+
+    def restart(self):
+        for device in self.some():
+            self.world.restarted(device)
+
+    def leave_out(self):
+        self.later += 2 * EPOCH_S  # whoever has not sent is missing
+
+    def mix(self):
+        self.world.form(self.devices, mix=True)
+
+    def drop(self):
+        if cohorts := self.world.place.operator.cohorts(self.world.fleet):
+            chosen = cohorts[self.rng.integers(len(cohorts))]["cohort"]
+            self.world.place.operator.drop_cohort(self.world.fleet, chosen)
+
+    def end(self):
+        """Let everybody send something fresh until all is counted."""
+        self.mix()
+        for _ in range(LAST_PUSHES):
+            self.push(self.rng.permutation(self.devices).tolist())
+            self.world.turn(self.devices)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_a_masked_fleet_adds_up_what_an_open_one_does(hub, tmp_path, seed):
+    now = History(hub, tmp_path, seed)
+    may_happen = [now.push, now.push, now.turn, now.restart, now.leave_out, now.mix, now.drop]
+    for _ in range(STEPS):
+        now.rng.choice(may_happen)()
+    now.end()
+    hub.service.masked._clock = hub.service.clock
+    for device in now.devices:
+        expected = [now.newest[other].stats for other in now.devices if other != device]
+        assert pulled(now.world, device) == Stats.total(SHARED, expected)
+    now.world.close()

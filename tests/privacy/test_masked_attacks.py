@@ -15,6 +15,7 @@ from edgemerge.comparison.streams import auc
 from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import BINARY_HEADERS
+from edgemerge.privacy.gate import min_cohort, min_fresh_samples
 from edgemerge.privacy.masking import (
     SHARE_BYTES,
     Cohort,
@@ -552,3 +553,32 @@ def test_an_invented_member_is_not_in_a_pinned_cohort(hub, world):
     there._wanted = pinned
     with pytest.raises(RejectedError, match=r"set exchange\.cohort"):
         push(world, DEVICES[0])
+
+
+TINY = Projection(n_inputs=2, n_hidden=4, seed=7, low=-1.0, high=1.0)
+RECOGNISED = 0.55  # the ROC-AUC that no attack on a default total may exceed
+
+
+def test_members_of_a_total_that_a_default_fleet_opened_are_hardly_recognised(hub, tmp_path):
+    """The strongest attacks, on the recorded total of the smallest cohort without --least."""
+    devices = [f"pump-{i:02}" for i in range(min_cohort(TINY))]
+    world = MaskedWorld(hub, tmp_path, shared=TINY, least=None, size=len(devices))
+    world.form(devices)
+    rng = np.random.default_rng(0)
+    fresh = int(min_fresh_samples(TINY))
+    X = {device: rng.normal(0.0, 0.3, (fresh, TINY.n_inputs)) for device in devices}
+    for device in devices:
+        world.exchange(device).push(Contribution(device, Stats.of(TINY, X[device]), 1))
+    world.turn(devices)
+    pulled(world, devices[0])
+    recorded = unpack(hub.traffic.bodies(world, "GET", "total")[0, devices[0]], 2**20)[1]
+    total = stats_of(TINY, recorded["words"].view(np.uint64))
+    members = np.concatenate(list(X.values()))
+    assert total == Stats.of(TINY, members)
+    reader = Reader(TINY, rng.normal(0.0, 0.3, (4000, TINY.n_inputs)))
+    others = rng.normal(0.0, 0.3, (4000, TINY.n_inputs))
+    assert reader.calibrated(total, members, others) <= RECOGNISED
+    assert reader.all_sums(total, members, others) <= RECOGNISED
+    few = members[: 2 * TINY.n_hidden]  # as many as a gate of 2N lets through
+    assert reader.all_sums(Stats.of(TINY, few), few, others) > RECOGNISED
+    world.close()

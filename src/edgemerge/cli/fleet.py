@@ -67,7 +67,8 @@ SECTIONS = {
 NOISE_OPTIONS = ("epsilon", "delta", "radius", "release", "centred_on")
 MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
-    "device sent, or ask for a quorum, and faults are not shared. A total hides its samples from "
+    "device sent, or ask for a quorum; faults are not shared, and what a device added before it "
+    "lost its state stays in the total. A total hides its samples from "
     "{enough} devices on that share by the default gate; fewer need --least. Next: devices "
     "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
 )

@@ -347,7 +347,10 @@ class MaskedExchange:
 
     def _step(self, status: Mapping[str, Any]) -> bool:
         """Do one thing; return False if there is nothing to do."""
-        if self._state.epoch and self._settle():
+        under_way = status["state"] in ("collecting", "keeping")
+        same = status["epoch"] == self._state.epoch
+        # of an epoch that is open there is no result; after one that is over another has begun
+        if self._state.epoch and not (same and under_way) and self._settle() and same:
             return True
         self._forget_dropped(status["dropped"])
         if status["cohort"] is None:

@@ -17,12 +17,14 @@ deltas are sent again with the next.
 
 | key or nonce | made from | used for | used again |
 |---|---|---|---|
-| X25519 pair | drawn once per device | agreeing on secrets with members | always |
-| Ed25519 pair | drawn once per device | signing uploads and answers | always |
+| device seed | 32 random bytes | both pairs below | always: it is all that is stored |
+| X25519 pair | HKDF of the device seed | agreeing on secrets with members | always |
+| Ed25519 pair | HKDF of the device seed | signing uploads and answers | always |
 | s_ij | HKDF of the pair's secret, cohort, epoch | mask between i and j | never: one per epoch |
 | b_i | 31 random bytes | own mask | never: drawn per epoch, the upload is kept |
 | box key | HKDF of the pair's secret, cohort, epoch, both ends | one box | never: its nonce is 0 |
-| mask key | HKDF of a seed | one ChaCha20 stream | never: its nonce is 0 |
+| coefficients | 48 random bytes each | Shamir shares of one s_ij or b_i | never |
+| mask key | HKDF of s_ij or b_i | one ChaCha20 stream | never: its nonce is 0 |
 """
 
 from __future__ import annotations
@@ -455,7 +457,12 @@ def mask_of(seed: bytes, words: int) -> Words:
     """
     key = _derive(seed, b"edgemerge mask", KEY_BYTES)
     cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * words)), "<u8")
+    return np.frombuffer(cipher.update(_zeros(8 * words)), "<u8")
+
+
+@lru_cache(maxsize=4)
+def _zeros(length: int) -> bytes:
+    return bytes(length)
 
 
 def _edge_seed(cohort: Cohort, keys: DeviceKeys, epoch: int, other: int) -> bytes:
@@ -481,14 +488,16 @@ def split_secret(secret: bytes, places: Sequence[int], threshold: int, random: R
         random: Returns so many random bytes.
     """
     # 48 bytes reduced to 255 bits: the bias is below 2⁻¹²⁸
-    drawn = (int.from_bytes(random(48), "little") % PRIME for _ in range(threshold - 1))
-    coefficients = [*drawn, int.from_bytes(secret, "little")]  # the highest power first
+    drawn = random(48 * (threshold - 1))
+    parts = (drawn[start : start + 48] for start in range(0, len(drawn), 48))
+    coefficients = [int.from_bytes(part, "little") % PRIME for part in parts]
+    coefficients.append(int.from_bytes(secret, "little"))  # the highest power first
     shares = []
     for place in places:
         value = 0
-        for coefficient in coefficients:
-            value = (value * place + coefficient) % PRIME
-        shares.append(value)
+        for coefficient in coefficients:  # reduced once: places are small, so it grows slowly
+            value = value * place + coefficient
+        shares.append(value % PRIME)
     return shares
 
 

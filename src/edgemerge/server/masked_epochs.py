@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import groupby, islice
 from statistics import median_low
@@ -349,7 +349,7 @@ class MaskedService:
             for number, body, collect_s, formed, ended, dropped, through in rows:
                 if formed in kept:
                     known[number] = through
-                    cohort, epoch = Cohort.parse(json.loads(body)), _latest(tx, fleet, number)
+                    cohort, epoch = _parse(body), _latest(tx, fleet, number)
                     kind = "answer" if epoch.state == "keeping" else "upload"
                     sent = len(_senders(tx, fleet, epoch.number, kind))
                     about = (sent, collect_s, formed, ended, dropped)
@@ -414,10 +414,7 @@ class MaskedService:
                 " order by number",
                 fleet,
             )
-            return [
-                (number, Cohort.parse(json.loads(body)), _latest(tx, fleet, number))
-                for number, body in rows
-            ]
+            return [(n, _parse(body), _latest(tx, fleet, n)) for n, body in rows]
 
     def cohort_of(self, fleet: str, device: str) -> tuple[int, Cohort]:
         """Return the cohort of a device.
@@ -426,7 +423,11 @@ class MaskedService:
             fleet: A masked fleet.
             device: The device.
         """
-        for number, cohort, _ in self.cohorts(fleet):
+        with self._database.reading() as tx:
+            sql = "select number, body from cohorts where fleet = ? and ended is null"
+            rows = tx.rows(f"{sql} order by number", fleet)
+        for number, body in rows:
+            cohort = _parse(body)
             if any(member.name == device for member in cohort.members):
                 return number, cohort
         raise UnknownError(f"{device} is in no cohort of {fleet} yet: an operator forms them")
@@ -623,7 +624,12 @@ class MaskedService:
     def _advance(self, fleet: str, in_cohort: int, cohort: Cohort) -> Epoch:
         """Move the epoch of a cohort on if it is time; return where it is."""
         now = self._clock()
-        epoch = self._writer.write(lambda tx: _move(tx, fleet, in_cohort, cohort, now), fleet=fleet)
+        with self._database.reading() as tx:
+            epoch = _latest(tx, fleet, in_cohort)
+            step = _next_step(tx, fleet, cohort, epoch, now)
+        if step:
+            move = partial(_move, fleet=fleet, in_cohort=in_cohort, cohort=cohort, now=now)
+            epoch = self._writer.write(move, fleet=fleet)
         if epoch.state != "keeping":
             return epoch
         return self._try_to_open(fleet, in_cohort, cohort, epoch)
@@ -776,6 +782,12 @@ def _members(tx: Transaction, fleet: str) -> list[Member]:
     return [Member(name, bytes(agreement), bytes(verify)) for name, agreement, verify in rows]
 
 
+@lru_cache(maxsize=64)
+def _parse(body: str) -> Cohort:
+    """Return a stored cohort; it is asked for with every request of its devices."""
+    return Cohort.parse(json.loads(body))
+
+
 def _number_of(cohort: Cohort, device: str) -> int:
     return [member.name for member in cohort.members].index(device)
 
@@ -789,11 +801,26 @@ def _latest(tx: Transaction, fleet: str, cohort: int) -> Epoch:
     return Epoch(*row) if row else Epoch(cohort, 0, "failed", None)
 
 
+def _next_step(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch, now: float) -> str:
+    """Return what is due: "begin" another epoch, "ask" keepers; or nothing."""
+    if epoch.state in ("done", "failed"):
+        return "begin"
+    if epoch.state != "collecting" or epoch.began is None:
+        return ""
+    here = _senders(tx, fleet, epoch.number, "upload")
+    keepers = len(here & set(cohort.keepers_of(epoch.number)))
+    enough = len(here) >= cohort.least and keepers >= cohort.threshold
+    complete = len(here) == len(cohort.members)
+    over = _is_over(epoch, _collect_s(tx, fleet, epoch.cohort), now)
+    return "ask" if enough and (complete or over) else ""
+
+
 def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: float) -> Epoch:
     """Begin an epoch if none is under way; ask keepers if all uploads are there, or it is time."""
     tx.lock(f"cohort {fleet} {in_cohort}")
     epoch = _latest(tx, fleet, in_cohort)
-    if epoch.state in ("done", "failed"):
+    step = _next_step(tx, fleet, cohort, epoch, now)  # another request may have been faster
+    if step == "begin":
         tx.lock(f"fleet {fleet}")  # numbers are unique in the fleet
         row = tx.one("select max(epoch) from epochs where fleet = ?", fleet)
         number = 1 + int((row or (None,))[0] or 0)
@@ -802,18 +829,10 @@ def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: floa
             " values (?, ?, ?, 'collecting', '', '{}', '{}')",
             *(fleet, number, in_cohort),
         )
-        return Epoch(in_cohort, number, "collecting", None)
-    if epoch.state == "collecting" and epoch.began is not None:
-        here = _senders(tx, fleet, epoch.number, "upload")
-        keepers = len(here & set(cohort.keepers_of(epoch.number)))
-        enough = len(here) >= cohort.least and keepers >= cohort.threshold
-        complete = len(here) == len(cohort.members)
-        over = _is_over(epoch, _collect_s(tx, fleet, in_cohort), now)
-        if enough and (complete or over):
-            sql = "update epochs set state = 'keeping', began = ? where fleet = ? and epoch = ?"
-            tx.run(sql, now, fleet, epoch.number)
-            return _latest(tx, fleet, in_cohort)
-    return epoch
+    if step == "ask":
+        sql = "update epochs set state = 'keeping', began = ? where fleet = ? and epoch = ?"
+        tx.run(sql, now, fleet, epoch.number)
+    return _latest(tx, fleet, in_cohort) if step else epoch
 
 
 def _end_cohorts(
@@ -951,11 +970,7 @@ def _mixed(tx: Transaction, fleet: str, members: list[Member], first: int) -> li
         " where fleet = ? order by number desc limit 1) order by number",
         *(fleet, fleet),
     )
-    last = {
-        member.name: number
-        for number, body in rows
-        for member in Cohort.parse(json.loads(body)).members
-    }
+    last = {member.name: number for number, body in rows for member in _parse(body).members}
 
     def place(member: Member) -> tuple[int, bytes]:
         drawn = sha256(f"{first} {member.name}".encode()).digest()
