@@ -99,4 +99,5 @@ def test_what_a_route_takes_and_answers_is_said():
     assert "`?growing=`: `true` or `false`; false if not given" in http_api.taken(create_fleet)
     lines = list(http_api.answered(create_fleet, told["components"]["schemas"]))
     assert lines[0].startswith("`200`: The same is there already. JSON: `fleet`, `reads`")
-    assert lines[-1] == "Problems: `400`, `401`, `403`, `409`, `413`, `422`, `503`, `507`."
+    problems = "`400`, `401`, `403`, `404`, `409`, `413`, `422`, `503`, `507`"
+    assert lines[-1] == f"Problems: {problems}."

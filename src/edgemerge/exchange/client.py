@@ -75,7 +75,8 @@ class ServerClient:
                 as if left out.
         """
         query: Query = {"reads": reads, "growing": str(growing).lower()}
-        query |= {name: str(value) for name, value in noise.items() if value is not None}
+        asked = {name: str(value) for name, value in noise.items() if value is not None}
+        query = {**query, **asked}
         if least is not None:
             query = {**query, "least": least}
         if trust is not None:

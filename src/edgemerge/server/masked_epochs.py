@@ -283,9 +283,13 @@ class MaskedService:
                 )
             n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
             words = len(slots) * _length(agreed)
-            about = {"slots": slots, "noise": agreed.noise}
-            make = partial(Cohort.of, **about, least=fewest, missing=missing, colluding=colluding)
-            made = [make(fleet, members[i::n_cohorts], words) for i in range(n_cohorts)]
+            make = partial(
+                Cohort.of, slots=slots, least=fewest, missing=missing, colluding=colluding
+            )
+            made = [
+                make(fleet, members[i::n_cohorts], words, noise=agreed.noise)
+                for i in range(n_cohorts)
+            ]
             now = self._clock()
             _end_cohorts(tx, fleet, now)
             found = list(enumerate(made, first))
@@ -295,8 +299,8 @@ class MaskedService:
                     " values (?, ?, ?, ?, ?)",
                     *(fleet, number, json.dumps(cohort.plain()), collect_s, now),
                 )
-                shown = {"members": len(cohort.members), "digest": cohort.digest.hex()}
-                self._audit(tx, caller, "form cohort", fleet, str(number), **shown)
+                about = {"members": len(cohort.members), "digest": cohort.digest.hex()}
+                self._audit(tx, caller, "form cohort", fleet, str(number), **about)
             return found
 
         return self._writer.write(change, fleet=fleet)
@@ -444,8 +448,7 @@ class MaskedService:
         try:
             number, cohort = self.cohort_of(fleet, device)
         except UnknownError:
-            known = {"through": through, "dropped": dropped, "noise": agreed.noise}
-            return MaskedStatus(registered, **known)
+            return MaskedStatus(registered, through=through, dropped=dropped, noise=agreed.noise)
         epoch = self._advance(fleet, number, cohort)
         me = _number_of(cohort, device)
         with self._database.reading() as tx:
