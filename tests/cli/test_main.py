@@ -70,7 +70,7 @@ def test_all_commands_are_there():
             "completion",
         ),
     }
-    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 36
+    assert len([words for words in COMMANDS if words[:1] == ("fleet",)]) == 37
     assert len([words for words in COMMANDS if words[:1] == ("monitor",)]) == 8
 
 
