@@ -79,7 +79,7 @@ honest: .venv/ready-dev  ## what honest fleets lose by the checks
 hostile: .venv/ready-dev  ## how long results wait while hundreds of hostile patterns are compared
 	@$(BIN)/python -m benchmarks.hostile
 
-masked: .venv/ready-dev  ## what masked sums cost, alone and with a real server
+masked: .venv/ready-dev  ## what masked sums cost: alone, with a real server, beside Flower's SecAgg+
 	@$(BIN)/python -m benchmarks.masked
 
 noise: .venv/ready-dev  ## what noise with a stated ε costs, and what it hides (HAR)

@@ -8,8 +8,7 @@ how far the total is from the true one.
   cohorts and in one sparse cohort, too.
 - "server": a server in a process of its own, and devices that enrol, exchange over TLS on loopback
   and keep their files. The time of a device is all that its exchange does from its sums to the
-  total: a push and two pulls; that of the server is all that its process does meanwhile, and
-  `open_s` what it does from the last upload until the first device has the total.
+  total: a push and two pulls; that of the server is all that its process does meanwhile.
 - "server, open fleet": the same devices push and pull twice in a fleet without masks.
 - "SecAgg+": Flower's, on the same sums (`masked_flower.py`), if Flower is installed in
   `.venv-flower` (`make .venv-flower/ready`) or its Python is named by EDGEMERGE_FLOWER_PYTHON.
@@ -65,8 +64,11 @@ SAMPLES = 1000  # of each device; the default for the largest weight in Flower
 DEVICES, MANY, SIZE = 100, 1000, 100
 MISSING = (0.0, 0.1, 1 / 3)
 COLLECT_S = 60.0  # more than all uploads of one epoch take
-BARS = {"device_ms": 50.0, "server_s": 1.0, "upload_ratio": 1.35}
-OURS = ("protocol", "server")
+# What is wanted of 100 devices on a quiet machine.
+BARS = {
+    "protocol": {"device_ms": 50.0, "server_s": 1.0, "upload_ratio": 1.35},
+    "server": {"device_ms": 50.0, "server_s": 1.0, "upload_ratio": 1.35},
+}
 FLOWER = Path(__file__).parents[1] / ".venv-flower" / "bin" / "python"
 
 
@@ -180,7 +182,7 @@ class Device:
         self.exchange = MaskedExchange(url, "masked", token, **whose, timeout_s=60.0)
         self._ask, self.exchange._ask = self.exchange._ask, self._counted
         self.spent, self.bytes = 0.0, Counter[str]()
-        self.known = self.pull().count
+        self.pull()
 
     def _counted(self, method: str, *words: str | int, **rest: Any) -> Reply:
         reply = self._ask(method, *words, **rest)
@@ -199,9 +201,7 @@ class Device:
 
     def pull(self) -> Stats:
         """Do what the epoch waits for, and return the total of the others."""
-        found = self._timed(partial(self.exchange.pull, Selection(receiver=self.name))).total
-        self.known = found.count
-        return found
+        return self._timed(partial(self.exchange.pull, Selection(receiver=self.name))).total
 
     def _timed(self, act: Callable[[], T]) -> T:
         start = process_time()
@@ -250,11 +250,8 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
         device.push(revision)
     if missing:
         sleep(max(0.0, COLLECT_S - (monotonic() - start)))
-    collected, open_s = server.cpu_s(), 0.0
     for device in here * 2:
-        known = device.known
-        if device.pull().count != known and not open_s:
-            open_s = server.cpu_s() - collected
+        device.pull()
     asked = [device for device in here if device.bytes["answer"]]
     upload = int(median(device.bytes["upload"] for device in here))
     return {
@@ -262,7 +259,6 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
         "device_ms": round(1e3 * median(each.spent for each in here), 1),
         "keeper_ms": round(1e3 * median(each.spent for each in asked), 1),
         "server_s": round(server.cpu_s() - before, 2),
-        "open_s": round(open_s, 2),
         "upload_bytes": upload,
         "upload_ratio": round(upload / plain_bytes(), 3),
         "keeper_bytes": int(median(d.bytes["request"] + d.bytes["answer"] for d in asked)),
@@ -335,31 +331,36 @@ def run_flower(devices: int = DEVICES) -> list[Row]:
 
 
 def missed(rows: list[Row]) -> list[str]:
-    """Return what is above its bar, of 100 devices of ours."""
-    ours = [row for row in rows if row["devices"] == DEVICES and row["where"] in OURS]
-    found = [
-        f"{row['where']}, {row['missing']} missing: {name} is {row[name]}, at most {bar} is wanted"
-        for row in ours
-        for name, bar in BARS.items()
+    """Return what is above its bar."""
+    return [
+        f"{row['where']}, {row['missing']} missing: {name} is {row[name]}, wanted {bar} at most"
+        for row in rows
+        for name, bar in BARS.get(row["where"], {}).items()
         if row[name] > bar
     ]
-    return found + [f"{row['where']}: the total is wrong" for row in ours if row["max_error"]]
+
+
+def write(rows: list[Row]) -> None:
+    """Save and print rows; what a part does not measure is empty."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    save([{name: row.get(name, "") for name in columns} for row in rows], "masked.csv")
+    for row in rows:
+        print(row)
 
 
 def main() -> None:
-    """Measure everything, and fail if a bar is missed."""
+    """Measure everything, say which bars are missed, and fail if a total is wrong."""
     rows = run_protocol("protocol", DEVICES, SIZE, MISSING)
     rows += run_protocol("protocol, cohorts of 100", MANY, SIZE, (1 / 3,))
     rows += run_protocol("protocol, one sparse cohort", MANY, MANY, (1 / 3,))
     rows += run_server()
     rows += run_open()
     rows += run_flower()
-    columns = dict.fromkeys(name for row in rows for name in row)
-    save([{name: row.get(name, "") for name in columns} for row in rows], "masked.csv")
-    for row in rows:
-        print(row)
-    if above := missed(rows):
-        raise SystemExit("\n".join(above))
+    write(rows)
+    for line in missed(rows):
+        sys.stderr.write(f"{line}\n")
+    if any(row.get("max_error", 0.0) for row in rows if "SecAgg+" not in row["where"]):
+        raise SystemExit("a masked total is not the sum of what was sent")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import pytest
 
 from edgemerge import Stats
 from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
 from edgemerge.server.fleets import ExistsError
-from edgemerge.server.masked_epochs import MAX_FORMINGS
+from edgemerge.server.masked_epochs import MAX_FORMINGS, compare_sums
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World
 
@@ -256,6 +257,15 @@ def test_one_cohort_has_no_others_to_differ_from(world):
     world.epoch()
     (record,) = world.masked.records(FLEET)
     assert (record.samples, record.distance, record.differs) == (45.0, None, False)
+
+
+def test_no_cohort_is_compared_with_a_dropped_one(world):
+    good, bad = (Stats.of(SHARED, machine(place, 200, world.rng)) for place in (0.1, 0.9))
+    assert compare_sums({1: good, 2: bad}, {2})[1] == (200.0, None)
+    samples, far = compare_sums({1: good, 2: bad}, {2})[2]
+    assert samples == 200.0
+    assert far is not None
+    assert far > SIMILAR_FACTOR
 
 
 def test_a_cohort_is_compared_anew_when_it_has_added_up_more(world):

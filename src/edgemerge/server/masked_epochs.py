@@ -638,9 +638,10 @@ class MaskedService:
         """Open the total with the answers that are there; nothing is locked meanwhile."""
         with self._database.reading() as tx:
             agreed, collect_s = fleets.get(tx, fleet), _collect_s(tx, fleet, in_cohort)
-            answers = _messages(tx, fleet, epoch.number, "answer")
-            if len(answers) < cohort.threshold and not _is_over(epoch, collect_s, self._clock()):
+            n_answers = len(_senders(tx, fleet, epoch.number, "answer"))
+            if n_answers < cohort.threshold and not _is_over(epoch, collect_s, self._clock()):
                 return epoch
+            answers = _messages(tx, fleet, epoch.number, "answer")
             uploads = _uploads(tx, fleet, cohort, epoch.number)
         asked = [k for k in cohort.keepers_of(epoch.number) if k in uploads]
         try:
