@@ -443,6 +443,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         discrete_gaussian([0], 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [4.0, 1.0])
 def test_the_best_attack_on_a_total_reaches_the_bound_and_does_not_pass_it(epsilon):
     """A member of the cohort that knows all samples but one, and its own noise, reads the total."""
