@@ -78,7 +78,7 @@ def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
     assert formed.exit_code == 0
     assert "A total of 3 devices can reveal whether a given sample is in it" in formed.stderr
     assert [each["least"] for each in hub.told("cohorts", "masked")] == [3]
-    assert hub.fleet("form-cohorts", "masked", "--least", 3, "--mix").exit_code == 0
+    assert hub.fleet("form-cohorts", "masked", "--min-devices", 3, "--mix").exit_code == 0
     first, second = hub.told("cohorts", "masked", "--all")
     assert first["ended"] is not None
     assert second["ended"] is None

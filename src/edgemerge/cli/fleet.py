@@ -69,7 +69,7 @@ MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
     "device sent, or ask for a quorum; faults are not shared, and what a device added before it "
     "lost its state stays in the total. A total hides its samples from "
-    "{enough} devices on that share by the default gate; fewer need --least. Next: devices "
+    "{enough} devices on that share by the default gate; fewer need --min-devices. Next: devices "
     "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
 )
 NOISED_LOSES = (
@@ -304,11 +304,13 @@ def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
 
 @click.command(
     "form-cohorts",
-    epilog=example("edgemerge fleet form-cohorts pumps --least 30 --collect-hours 6"),
+    epilog=example("edgemerge fleet form-cohorts pumps --min-devices 30 --collect-hours 6"),
 )
 @click.argument("name", metavar="FLEET")
-@click.option(
-    "--least",
+@option(
+    "--min-devices",
+    "least",
+    old={"--least": "--min-devices"},
     type=click.IntRange(3, 10_000),
     help="Open no total of fewer devices. Default: so many that a total hides its samples, which "
     "`fleet create` prints.",

@@ -279,7 +279,7 @@ class MaskedService:
             if len(members) < fewest:
                 raise SettingError(
                     f"found {len(members)} devices with keys, expected {fewest} or more, so that a "
-                    "total hides its samples: wait for more devices, or choose --least"
+                    "total hides its samples: wait for more devices, or choose --min-devices"
                 )
             n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
             words = len(slots) * _length(agreed)
