@@ -335,10 +335,12 @@ def test_a_late_row_is_not_made_up_for(monkeypatch):
 
     monkeypatch.setattr(industrial, "monotonic", lambda: now[0])
     monkeypatch.setattr(industrial, "_sleep", sleep)
-    readings = PolledSource(Slow(), "here", ["a"], interval_s=1.0, timeout_s=9.0).read(Event())
+    source, stop = PolledSource(Slow(), "here", ["a"], interval_s=1.0, timeout_s=9.0), Event()
+    readings = source.read(stop)
     for _ in range(5):
         next(readings)
-    readings.close()
+    stop.set()
+    assert list(readings) == []
     assert asked == [0.0, 1.0, 3.5, 4.5, 5.5]
 
 

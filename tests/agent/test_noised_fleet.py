@@ -198,11 +198,11 @@ def test_agents_add_up_with_noise_adopt_it_and_raise_an_alarm(tmp_path):
                 write_rows(path, stream(1500, 10 + number), "a")
                 wait_until(lambda a=agent: len(a.listener.verdicts) == count)
             operator.form_cohorts("pumps", least=3)
-            told = []
+            merges = []
             for _ in range(3):
                 answers = [send_command(config.state, "sync", ASK_S) for config in configs]
-                told += [each["told"] for each in answers]
-            assert sum(each.startswith("adopted") for each in told) == 3, told
+                merges += [each["told"] for each in answers]
+            assert sum(each.startswith("adopted") for each in merges) == 3, merges
             assert all(each["noise"]["waiting"] < 100 for each in answers)
             assert send_command(configs[0].state, "status", ASK_S)["noise"]["lost_uploads"] == 0
             write_rows(tmp_path / "pump-1" / "rows.csv", stream(40, 5, place=0.8), "a")

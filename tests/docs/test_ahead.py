@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks import ahead
+from benchmarks.results import RESULTS
 
-PAGE = (ahead.RESULTS.parent / "results.md").read_text(encoding="utf-8")
+PAGE = (RESULTS.parent / "results.md").read_text(encoding="utf-8")
 
 
 def committed(name):
-    with (ahead.RESULTS / name).open(encoding="utf-8", newline="") as file:
+    with (RESULTS / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -44,7 +44,7 @@ def test_memory_code_and_solving_take_no_more_than_in_the_prototype():
     rows = read_rows()
     for size, most in MAX_RAM.items():
         assert rows["M4", *size, "ram"] <= most
-    for size, instructions in MAX_SOLVE.items():
-        assert rows["M4", *size, "float", "code"] <= MAX_CODE
-        assert rows["M4", *size, "float", "solve"] <= instructions
+    for sizes, instructions in MAX_SOLVE.items():
+        assert rows["M4", *sizes, "float", "code"] <= MAX_CODE
+        assert rows["M4", *sizes, "float", "solve"] <= instructions
     assert max(value for key, value in rows.items() if key[-1] == "stack") < MAX_STACK

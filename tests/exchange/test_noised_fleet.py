@@ -13,6 +13,7 @@ from edgemerge.core.errors import RejectedError, SettingError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
+from edgemerge.files import write_atomically
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.server import fleets
 from tests.exchange.worlds import DEVICES, MaskedWorld
@@ -195,7 +196,7 @@ def test_what_could_not_be_stored_is_not_sent(world, monkeypatch):
     world.form()
     one, device = world.exchange(DEVICES[0]), DEVICES[0]
     sent = []
-    ask, write = one._ask, masked_fleet.write_atomically
+    ask, write = one._ask, write_atomically
 
     def watched(method, *words, **rest):
         sent.extend([rest["body"]] if words[-1] == "upload" else [])

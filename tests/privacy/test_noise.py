@@ -468,7 +468,7 @@ def test_the_best_attack_on_a_total_reaches_the_bound_and_does_not_pass_it(epsil
     def seen(sums, seed):
         draw = seeded(seed)
         parts = [noise.add(sums, draw), noise.add(Stats.empty(shared), draw)]
-        words = sum(agreed.words_of(each) for each in parts)
+        words = np.sum([agreed.words_of(each) for each in parts], axis=0, dtype=np.uint64)
         return float(way @ (numbers(agreed.read(shared, words).sums) - numbers(known)))
 
     inside = np.array([seen(with_row, seed) for seed in range(1000)])
@@ -502,7 +502,7 @@ def test_a_release_is_the_same_after_words(release):
     noise = agreed.noise(shared, least=3)
     X = np.random.default_rng(0).normal(0.0, 0.2, (50, 3))
     parts = [noise.add(noise.sums_of(X), seeded(seed)) for seed in range(4)]
-    words = sum(agreed.words_of(each) for each in parts)
+    words = np.sum([agreed.words_of(each) for each in parts], axis=0, dtype=np.uint64)
     assert words.shape == (agreed.length(shared),)
     found, expected = agreed.read(shared, words), sum(parts)
     assert found.sums == expected.sums

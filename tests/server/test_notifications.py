@@ -379,7 +379,7 @@ def test_a_receiver_is_not_forgotten_when_there_was_no_thread_for_its_message(
         quick_site.add("shift", server.url)
         quick_site.report("pump-1", episode(1))
         with monkeypatch.context() as full:
-            full.setattr(notifications.Thread, "start", fails)
+            full.setattr(Thread, "start", fails)
             with pytest.raises(RuntimeError):
                 quick_site.step()
         quick_site.step(LEASE_S)
