@@ -223,13 +223,8 @@ def test_the_view_fits_a_terminal_and_tells_odd_from_calm():
     assert all("▃" in line and "▇" in line and "9.0" in line and "…" not in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "pump-5.log",
-        *(pytest.param(m, marks=pytest.mark.long) for m in ("fleet.sqlite", "pump-1.log")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["pump-5.log", "fleet.sqlite", "pump-1.log"])
 def test_ctrl_c_ends_everything(tmp_path, moment):
     command = [sys.executable, "-m", "edgemerge", "demo", "--keep", "--json", "--out", "out"]
     process = subprocess.Popen(

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 SOON_MS = 2000
 
 
+@pytest.mark.long
 def test_a_new_score_is_on_the_page_of_the_fleet_within_two_seconds(shop, visit):
     shop.add("pump-1", "idle")
     shop.add("pump-2", "idle")
@@ -48,6 +49,7 @@ def test_a_new_score_is_on_the_page_of_its_device_within_two_seconds(shop, visit
     visitor.must_be_quiet()
 
 
+@pytest.mark.long
 def test_a_wall_screen_follows_by_itself_leads_nowhere_and_ends_with_its_link(shop, visit):
     accounts, admin = shop.here.service.accounts, Caller("test", role="admin")
     shop.add("pump-1", "idle")
@@ -68,6 +70,7 @@ def test_a_wall_screen_follows_by_itself_leads_nowhere_and_ends_with_its_link(sh
     visitor.must_be_quiet("403")
 
 
+@pytest.mark.long
 def test_an_open_page_leads_to_sign_in_when_its_account_is_rotated(shop, visit):
     accounts, admin = shop.here.service.accounts, Caller("test", role="admin")
     shop.add("pump-1", "idle")
@@ -79,6 +82,7 @@ def test_an_open_page_leads_to_sign_in_when_its_account_is_rotated(shop, visit):
     visitor.must_be_quiet("401")
 
 
+@pytest.mark.long
 def test_a_device_that_was_let_in_later_appears_without_loading_again(shop, visit):
     shop.add("pump-1", "idle")
     visitor = visit()
@@ -91,6 +95,7 @@ def test_a_device_that_was_let_in_later_appears_without_loading_again(shop, visi
     visitor.must_be_quiet()
 
 
+@pytest.mark.long
 def test_a_page_comes_back_by_itself_when_the_server_does(shop, visit):
     shop.add("pump-1", "idle")
     visitor = visit()
@@ -108,6 +113,7 @@ def test_a_page_comes_back_by_itself_when_the_server_does(shop, visit):
     visitor.must_be_quiet("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_EMPTY", "503", "RESET")
 
 
+@pytest.mark.long
 def test_a_problem_with_the_data_is_amber_on_both_pages_until_it_is_over(shop, visit):
     shop.add("pump-1", "idle")
     shop.report("pump-1", 1.0)

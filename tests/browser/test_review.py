@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.browser.workshop import FLEET
 from tests.server.reporting import monitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
 
 PAGE = f"/ui/fleets/{FLEET}/devices/pump-1"
 

@@ -52,6 +52,7 @@ def test_a_link_signs_in_once(shop, visit):
     visitor.must_be_quiet()
 
 
+@pytest.mark.long
 def test_an_expired_session_leads_to_sign_in_and_back(shop, visit):
     shop.add("pump-1", "idle")
     visitor = visit()

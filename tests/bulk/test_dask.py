@@ -34,6 +34,7 @@ def test_the_sum_is_that_of_all_samples_however_many_chunks_there_are(
     assert part == Part(made_up(range(count)) if count else Stats.empty(SHARED), count)
 
 
+@pytest.mark.long
 def test_files_of_all_kinds_make_one_sum(client, tmp_path):
     X = history(6000)
     in_csv(X[:2000], tmp_path / "a.csv")
@@ -108,6 +109,7 @@ def test_sums_that_would_not_be_exact_are_refused(client):
         run(client, fine, range(20), read=readers.made_up)
 
 
+@pytest.mark.long
 def test_nothing_stays_with_the_cluster(client):
     summed_up(client, range(100), read=readers.made_up)
     with suppress(UnavailableError):  # whoever keeps an error keeps what was wrong
@@ -120,6 +122,7 @@ def test_nothing_stays_with_the_cluster(client):
     assert left == []
 
 
+@pytest.mark.long
 def test_collections_of_dask_give_the_same_stats_lazily(client, tmp_path):
     import dask.array as da
     import dask.dataframe as dd

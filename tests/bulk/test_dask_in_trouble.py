@@ -14,10 +14,9 @@ from tests.bulk.clusters import made_up, summed_up, until_others_are_there
 from tests.bulk.histories import SHARED, history, in_npy
 
 HERE = "127.0.0.1:0"  # Dask's own port may be in use
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("dask")]
 
 
-@pytest.mark.long
 def test_a_worker_that_dies_changes_no_bit(client, tmp_path):
     pids = client.run(os.getpid)
     done = []
@@ -34,7 +33,6 @@ def test_a_worker_that_dies_changes_no_bit(client, tmp_path):
     assert once.mark.exists()
 
 
-@pytest.mark.long
 def test_parts_that_are_lost_and_cannot_be_made_again_at_once_are_made_alone(client, tmp_path):
     done = []
 
@@ -70,7 +68,6 @@ def test_a_bad_chunk_ends_the_work_and_names_chunk_and_worker(client, tmp_path):
     assert (rows.chunks, rows.left_out, rows.refused) == (5, 1, ())
 
 
-@pytest.mark.long
 def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     choice = {"read": readers.stuck_at_5, "stall_timeout_s": 4.0}
     from edgemerge.dask import tasks
@@ -88,7 +85,6 @@ def test_a_chunk_that_never_ends_is_named_or_left_out(client):
     client.run(tasks.exit_worker, wait=False, on_error="ignore")
 
 
-@pytest.mark.long
 def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
     part = summed_up(client, range(40), bad_chunks="skip", read=readers.deadly_at_5)
     assert part.stats == made_up(range(40), but=[5])
@@ -98,7 +94,6 @@ def test_a_chunk_that_ends_its_workers_is_left_out_and_named(client):
     assert "5: it died while reading it, as 3 did before: cut smaller chunks" in reason
 
 
-@pytest.mark.long
 def test_a_small_chunk_that_ends_its_workers_takes_no_other_with_it(client, monkeypatch):
     monkeypatch.setattr("edgemerge.dask.tasks.CHUNK_BYTES", 10)
     small = [readers.Small(number) for number in range(12)]
@@ -137,7 +132,6 @@ def test_an_error_that_is_not_ours_ends_the_work_with_advice(client):
         summed_up(client, [0], read=readers.broken, bad_chunks="skip")
 
 
-@pytest.mark.long
 def test_a_cluster_that_has_gone_is_told():
     from edgemerge.dask import local_client
 
@@ -151,7 +145,6 @@ def test_a_cluster_that_has_gone_is_told():
             summed_up(own, range(50), read=readers.slow, advance=advance)
 
 
-@pytest.mark.long
 def test_a_scheduler_that_answers_nothing_is_told():
     from distributed import Client, SubprocessCluster
 
@@ -190,7 +183,6 @@ def test_a_cluster_without_workers_says_how_to_start_some():
         summed_up(client, range(3), read=readers.made_up, stall_timeout_s=1.0)
 
 
-@pytest.mark.long
 def test_work_that_hangs_everywhere_comes_to_an_end():
     from edgemerge.dask import local_client
 

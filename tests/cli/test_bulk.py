@@ -41,6 +41,7 @@ def test_the_detector_is_the_one_that_has_learnt_every_row(tmp_path):
     assert (told["rows_left_out"], told["chunks_left_out"], told["left_out"]) == (0, 0, {})
 
 
+@pytest.mark.long
 def test_what_is_left_out_is_counted_and_named(tmp_path):
     X = history(100)
     X[3, 0] = np.nan
@@ -62,6 +63,7 @@ def test_what_is_left_out_is_counted_and_named(tmp_path):
     assert load(tmp_path / "new").own == taught(Projection.of_data(good), good).own
 
 
+@pytest.mark.long
 def test_a_bad_row_leaves_no_file(tmp_path):
     X = history(100)
     X[3, 0] = np.nan
@@ -96,6 +98,7 @@ def test_nothing_to_learn_leaves_no_file(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.long
 def test_a_cluster_that_runs_already_is_used(tmp_path):
     from edgemerge.dask import local_client
 

@@ -6,7 +6,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Detector, Monitor, Stats
@@ -94,7 +94,6 @@ asked = st.lists(st.tuples(moments, st.sampled_from(COMMANDS)), min_size=2, max_
 
 
 @given(streams(), monitors(), asked, st.lists(moments, min_size=1, max_size=9))
-@settings(max_examples=40)
 def test_saving_and_loading_at_any_point_changes_no_result(case, make, commands, saves):
     projection, X = case
     steady, restarted = make(projection), make(projection)
@@ -123,7 +122,6 @@ def own(monitor):
 
 
 @given(streams(), monitors(forgetting=1.0, learn="normal"), st.data())
-@settings(max_examples=40)
 def test_approving_and_undoing_in_any_order_leaves_the_sums_as_they_were(case, make, data):
     projection, X = case
     monitor = make(projection)
@@ -141,7 +139,6 @@ def test_approving_and_undoing_in_any_order_leaves_the_sums_as_they_were(case, m
 
 
 @given(streams(), monitors(forgetting=1.0, learn="normal"), asked)
-@settings(max_examples=40)
 def test_no_sample_counts_twice_and_all_that_is_kept_is_bounded(case, make, commands):
     projection, X = case
     monitor = make(projection)
@@ -166,7 +163,6 @@ def test_no_sample_counts_twice_and_all_that_is_kept_is_bounded(case, make, comm
 
 
 @given(streams(max_rows=200), monitors(learn="always"))
-@settings(max_examples=25)
 def test_a_monitor_that_always_learns_scores_as_its_learner_alone(case, make):
     projection, X = case
     monitor, alone = make(projection), make(projection).learner
@@ -181,7 +177,6 @@ def test_a_monitor_that_always_learns_scores_as_its_learner_alone(case, make):
 
 
 @given(streams(max_rows=300), monitors(limit=1e12, false_alarms=None, learn="normal"))
-@settings(max_examples=25)
 def test_without_alarms_every_sample_after_commissioning_is_learnt(case, make):
     projection, X = case
     monitor = make(projection)

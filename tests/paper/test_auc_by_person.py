@@ -62,6 +62,7 @@ def test_the_figure_says_how_it_was_split():
     assert "split by person" in figures["har"].get_suptitle()
 
 
+@pytest.mark.long
 @needs_data
 def test_on_real_data_the_claims_hold_for_people_not_seen_in_training():
     rows = auc_by_person.run(Plan(Scope(FOLDER, quick=True), trials=1))

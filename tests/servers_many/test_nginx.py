@@ -18,7 +18,7 @@ from tests.servers_many.truth import share
 from tests.services.nginx import Nginx
 
 # One site for all.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nginx")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.xdist_group("nginx")]
 
 PAGES = 'edgemerge_requests_total{method="GET",route="/ui/fleets/{fleet}"'
 
