@@ -30,6 +30,8 @@ from edgemerge.delivery import Message, to_json_line
 from edgemerge.files import DiskQueue
 from tests.agent.agents import Listener, Running, stream, wait_until, write_rows
 
+pytestmark = pytest.mark.slow
+
 FILE = """
 device = "pump-1"
 state = "state"

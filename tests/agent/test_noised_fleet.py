@@ -15,6 +15,8 @@ from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from tests.agent.agents import Running, configured, shared, stream, wait_until, write_rows
 from tests.services.hub import running
 
+pytestmark = pytest.mark.slow
+
 P = shared()
 AGREED = NoiseSettings(8.0, 1e-5)
 COMMISSIONING = 16 * P.n_hidden

@@ -12,6 +12,8 @@ from edgemerge.cli.paper import find_result
 from edgemerge.paper.reporting import markdown
 from edgemerge.paper.reporting.content import Report, read_report
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("streams", "ablation")
 ROWS = DOCS / "results" / "comparison"

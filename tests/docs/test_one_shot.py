@@ -11,6 +11,8 @@ pytest.importorskip("sklearn")
 from edgemerge.comparison import datasets, one_shot
 from edgemerge.paper.running import result_files
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS, PAGE = DOCS / "results" / "one-shot", DOCS / "one-shot.md"
 
