@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import which
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from edgemerge import kernel
+from edgemerge.core.stats import Sums
 
 hatch_build = pytest.importorskip("hatch_build")  # at the root of the repository
 ROOT = Path(hatch_build.__file__).parent
@@ -91,3 +94,13 @@ def test_without_a_compiler_a_required_kernel_ends_the_installation(tmp_path, mo
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(Exception, match="no-such-compiler"):
         run_hook(tmp_path)
+
+
+def test_a_copy_of_sums_is_laid_out_as_they_were():
+    sums = Sums(5, 3, 2.0**-24, for_kernel=True)
+    sums.add(np.arange(5.0), np.arange(3.0), 1.0, 30.0)
+    copied = deepcopy(sums)
+    for one, other in ((sums.U, copied.U), (sums.V, copied.V)):
+        assert np.array_equal(one, other)
+        assert one.strides == other.strides
+        assert other.ctypes.data % 64 == 0

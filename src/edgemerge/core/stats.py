@@ -85,6 +85,16 @@ class Sums:
         self.quantum = quantum
         self._limit = exact_limit(quantum)
         self._largest = 0.0  # at least the largest of diag(U), S and count
+        self._for_kernel = for_kernel
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Lay out copied or unpickled arrays as before: how BLAS rounds depends on it."""
+        self.__dict__.update(state)
+        if state.get("_for_kernel"):
+            U, V = self.U, self.V
+            self.U = aligned_zeros(*U.shape).T
+            self.V = aligned_zeros(*V.shape, pad=kernel.Run is not None)
+            self.U[:], self.V[:] = U, V
 
     def add(self, h: Array, t: Array, weight: float, squares: float) -> None:
         """Add one sample, (N,) and (m,), in place; `squares` is ‖h‖²."""
