@@ -6,7 +6,6 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 FORGETTING_TOO = "received sums, rejection and forgetting"
-RECEIVED = ", received sums"
 
 
 def rows():
@@ -23,12 +22,10 @@ def test_the_page_counts_the_aims_that_are_missed():
     assert f"{WORDS.split()[len(missed())].capitalize()} of {len(rows())} aims are missed." in page
 
 
-def test_single_samples_meet_their_aims_unless_sums_were_received():
+def test_no_aim_is_missed_by_a_fifth():
+    assert all(1.0 / 1.2 < float(row["measured"]) / float(row["bar"]) < 1.2 for row in missed())
+
+
+def test_single_samples_meet_their_aims_unless_sums_were_received_and_others_fade():
     single = [row for row in missed() if "of published" in row["what"]]
-    assert all(RECEIVED in row["what"] for row in single)
-
-
-def test_received_sums_alone_are_close_to_their_aim():
-    alone = [row for row in rows() if row["what"].endswith(RECEIVED)]
-    assert len(alone) == 8
-    assert all(float(row["measured"]) <= 1.15 * float(row["bar"]) for row in alone)
+    assert all(row["what"].endswith(FORGETTING_TOO) for row in single)
