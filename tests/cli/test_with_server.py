@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -59,19 +60,21 @@ def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub)
     assert hub.told("show", "trial")["released"] == "every change at once"
 
 
+def register_keys(hub, fleet, folder):
+    """Let three devices of a masked fleet exchange once."""
+    for name in ("pump-1", "pump-2", "pump-3"):
+        hub.enrolled(fleet, name, folder / name)
+        token, path = (folder / name).read_text().strip(), folder / f"{name}.masked"
+        with closing(MaskedExchange(hub.url, fleet, token, device=name, path=path)) as there:
+            there.pull(Selection(receiver=name))
+
+
 def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
     agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
     made = hub.fleet("create", "masked", *agree, "--reads", "masked")
     enough = min_cohort(SHARED)
     assert f"A total hides its samples from {enough} devices on" in made.stderr
-    for name in ("pump-1", "pump-2", "pump-3"):
-        hub.enrolled("masked", name, tmp_path / name)
-        token = (tmp_path / name).read_text().strip()
-        there = MaskedExchange(
-            hub.url, "masked", token, device=name, path=tmp_path / f"{name}.masked"
-        )
-        there.pull(Selection(receiver=name))
-        there.close()
+    register_keys(hub, "masked", tmp_path)
     expected = f"found 3 devices with keys, expected {enough} or more"
     assert expected in failure(hub.fleet("form-cohorts", "masked"))
     formed = hub.fleet("form-cohorts", "masked", "--least", 3)
@@ -101,14 +104,7 @@ def test_a_masked_fleet_with_noise_says_what_it_costs_and_protects(hub, tmp_path
     assert f"About {enough} samples in a total outweigh its noise" in made.stderr
     assert "noise          ε = 4, δ = 1e-05 (sums)\n" in hub.fleet("show", "noised").stdout
     assert hub.told("show", "noised")["noise"]["radius"] == 0.1
-    for name in ("pump-1", "pump-2", "pump-3"):
-        hub.enrolled("noised", name, tmp_path / name)
-        token = (tmp_path / name).read_text().strip()
-        there = MaskedExchange(
-            hub.url, "noised", token, device=name, path=tmp_path / f"{name}.masked"
-        )
-        there.pull(Selection(receiver=name))
-        there.close()
+    register_keys(hub, "noised", tmp_path)
     formed = hub.fleet("form-cohorts", "noised")
     assert formed.exit_code == 0
     assert "each device adds 1/2 of the variance of ε = 4, δ = 1e-05 (sums)." in formed.stderr

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from threading import Lock
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from edgemerge.core.errors import DeniedError, MismatchError, RejectedError, Set
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys
-from tests.exchange.worlds import DEVICES, SHARED, MaskedWorld
+from tests.exchange.worlds import DEVICES, SHARED, Killed, MaskedWorld
 
 pytestmark = pytest.mark.slow
 
@@ -121,10 +120,6 @@ def test_a_device_that_is_missing_is_in_a_later_epoch(world, hub):
 FAILPOINTS = ["masked-before-upload", "masked-before-answer", "masked-before-settle"]
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_killed_anywhere_nothing_is_lost_or_doubled(world, failpoint, monkeypatch):
     world.form()
@@ -139,21 +134,12 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(world, failpoint, monkeypatc
     for revision in (1, 2):
         killed.clear()
         for dying in DEVICES:
-            survived(world, dying, lambda there, r=revision: there.push(note(there.device, r)))
+            world.survive(dying, lambda there, r=revision: there.push(note(there.device, r)))
         for dying in DEVICES * 4:
-            survived(world, dying, lambda there: there.pull(Selection(receiver=there.device)))
+            world.survive(dying, lambda there: there.pull(Selection(receiver=there.device)))
         assert killed
     for dying in DEVICES:
         assert pulled(world, dying) == others(dying, 2)
-
-
-def survived(world, device, act):
-    """Do something with a device's exchange; if that kills it, start it again from its file."""
-    try:
-        act(world.exchange(device))
-    except Killed:
-        world.exchange(device)._lock = Lock()
-        world.restarted(device)
 
 
 def test_patterns_have_slots(hub, tmp_path):

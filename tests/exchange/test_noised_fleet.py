@@ -2,7 +2,6 @@
 
 import json
 import logging
-from threading import Lock
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.files import write_atomically
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.server import fleets
-from tests.exchange.worlds import DEVICES, MaskedWorld
+from tests.exchange.worlds import DEVICES, Killed, MaskedWorld
 
 pytestmark = pytest.mark.slow
 
@@ -111,25 +110,12 @@ def test_what_is_learnt_is_in_the_total_once(exact):
     assert np.array_equal(total(exact)[:-1], words_without_noise(*everything))
 
 
-class Killed(BaseException):
-    pass
-
-
 def killing(monkeypatch, rng, share):
     def maybe(_name):
         if rng.random() < share:
             raise Killed
 
     monkeypatch.setattr("edgemerge.exchange.masked_fleet.failpoint", maybe)
-
-
-def survived(world, device, act):
-    """Do something with a device's exchange; if that kills it, start it again from its file."""
-    try:
-        act(world.exchange(device))
-    except Killed:
-        world.exchange(device)._lock = Lock()
-        world.restarted(device)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -141,14 +127,14 @@ def test_the_total_is_the_sum_of_the_stored_deltas_of_survivors(world, hub, monk
     for revision in range(1, 6):
         here = [device for device in DEVICES if rng.random() < 0.8]
         for device in here:
-            survived(world, device, lambda it, r=revision: it.push(clipped(it.device, r)))
+            world.survive(device, lambda it, r=revision: it.push(clipped(it.device, r)))
             keep_delta(stored, world, device)
         if rng.random() < 0.3:
             world.place.operator.form_cohorts(world.fleet, **world.options)  # ends the epoch
         late_s += LATER_S
         hub.service.masked._clock = lambda s=late_s: hub.service.clock() + s
         for device in rng.permutation(DEVICES * 3).tolist():
-            survived(world, device, lambda it: it.pull(Selection(receiver=it.device)))
+            world.survive(device, lambda it: it.pull(Selection(receiver=it.device)))
             keep_delta(stored, world, device)
     expected = np.zeros(AGREED.length(SHARED), np.uint64)
     for (device, epoch), delta in stored.items():
@@ -181,7 +167,7 @@ def test_killed_between_drawing_and_sending_it_sends_the_same_noise(world, monke
     drawn = state_of(world, device)
     assert drawing.calls == calls + 1
     for _ in range(3):  # killed before each attempt to send it
-        survived(world, device, lambda it: it.push(clipped(it.device)))
+        world.survive(device, lambda it: it.push(clipped(it.device)))
         assert state_of(world, device).upload == drawn.upload
     monkeypatch.undo()
     world.restarted(device).push(clipped(device))

@@ -4,6 +4,7 @@ import random as insecure
 import socket
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 
 from edgemerge import Projection
 from edgemerge.exchange.folder import FolderExchange
@@ -123,6 +124,10 @@ class PeerWorld(World):
 DEVICES = [f"pump-{i}" for i in range(5)]
 
 
+class Killed(BaseException):
+    """What a failpoint raises in place of the end of its process."""
+
+
 class MaskedWorld(World):
     """A masked fleet on a real server whose clock can be moved."""
 
@@ -149,6 +154,14 @@ class MaskedWorld(World):
     def restarted(self, device):
         self._exchanges.pop(device).close()
         return self.exchange(device)
+
+    def survive(self, device, act):
+        """Do something with a device's exchange; if that kills it, start it again from its file."""
+        try:
+            act(self.exchange(device))
+        except Killed:
+            self.exchange(device)._lock = Lock()
+            self.restarted(device)
 
     def form(self, devices=DEVICES, **more):
         for device in devices:

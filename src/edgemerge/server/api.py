@@ -16,7 +16,7 @@ import numpy as np
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel
 
 from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
@@ -78,9 +78,9 @@ from edgemerge.server.http import (
     load_of,
     note_caller,
     problem_responses,
+    refuse_invalid,
     run_in_thread,
     scores_csv,
-    validation_message,
     wall_path,
 )
 from edgemerge.server.masked_epochs import CohortRecord, must_not_be_masked
@@ -329,9 +329,6 @@ def drop_incarnation(
     return Dropped(dropped=service.drop(fleet, device, caller, incarnation=incarnation))
 
 
-MAX_SHOWN_ERRORS = 20  # of an invalid report
-
-
 def report_body_schema() -> dict[str, object]:
     """Describe the body with its parts inline, not as references."""
     schema = ReportRequest.model_json_schema()
@@ -398,11 +395,8 @@ async def _reporting_device(service: Service, token: str, fleet: str, device: st
 
 
 def _parse_report(data: bytes) -> ReportRequest:
-    try:
+    with refuse_invalid():
         return ReportRequest.model_validate_json(data)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingError(validation_message(found[:MAX_SHOWN_ERRORS])) from error
 
 
 @router.get(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -35,6 +35,7 @@ from edgemerge.server.schemas import Problem
 from edgemerge.server.service import Service
 
 MAX_JSON_BYTES = 65_536  # bytes of a request in JSON
+MAX_SHOWN_ERRORS = 20  # of a request that does not fit its model
 
 
 class TooLargeError(EdgemergeError, ValueError):
@@ -272,6 +273,16 @@ def validation_message(errors: Any) -> str:
     )  # each once: a name is checked for its route and its caller
 
 
+@contextmanager
+def refuse_invalid() -> Iterator[None]:
+    """Turn what does not fit a request's model into an error that says where, and why."""
+    try:
+        yield
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise SettingError(validation_message(found[:MAX_SHOWN_ERRORS])) from error
+
+
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
@@ -407,10 +418,8 @@ def json_request(
 
     async def read(request: Request, load: InFlightDep) -> M:
         async with load.body(request, MAX_JSON_BYTES, guest=guest) as data:
-            try:
+            with refuse_invalid():
                 return model.model_validate_json(data)
-            except ValidationError as error:
-                raise SettingError(validation_message(error.errors())) from error
 
     return read
 

@@ -10,8 +10,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
-from pydantic import ValidationError
+from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
@@ -32,7 +31,7 @@ from edgemerge.server.dashboard.chart import (
 from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, score, share, times
-from edgemerge.server.dashboard.pages import render_page
+from edgemerge.server.dashboard.pages import answer_form, render_page
 from edgemerge.server.dashboard.review import ReviewView, read_review, whole_number
 from edgemerge.server.dashboard.sign_in import (
     DataSession,
@@ -47,9 +46,8 @@ from edgemerge.server.http import (
     Name,
     ServiceDep,
     error_answer,
-    run_in_thread,
+    refuse_invalid,
     scores_csv,
-    validation_message,
 )
 from edgemerge.server.releases import current_revisions
 from edgemerge.server.reports.model import LatestReport, ScorePoint
@@ -136,11 +134,8 @@ def read_settings(form: Form) -> SettingsRequest:
         asked["false_alarms"] = form.one("false_alarms")
     elif kind != "own":
         raise SettingError(f"found kind {kind[:20]!r}, expected own, limit or false_alarms")
-    try:
+    with refuse_invalid():
         return SettingsRequest(**asked)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingError(validation_message(found)) from error
 
 
 def _number(text: str) -> float:
@@ -466,16 +461,12 @@ async def add_review(
 ) -> Response:
     """Store a decision, and show the page again; or show there why it was not made."""
 
-    def work() -> Response:
-        try:
-            asked = read_review(form, service.clock())
-            service.reviews.add(fleet, device, asked, session.caller)
-        except EdgemergeError as problem:
-            where = (fleet, device)
-            return _render_device(request, service, viewers, session, where, problem=problem)
-        return RedirectResponse(f"/ui/fleets/{fleet}/devices/{device}#review", 303)
+    def change() -> None:
+        asked = read_review(form, service.clock())
+        service.reviews.add(fleet, device, asked, session.caller)
 
-    return await run_in_thread(work)
+    where = (fleet, device)
+    return await _change(request, service, viewers, session, where, change, "review")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings")
@@ -493,7 +484,8 @@ async def change_settings(
     def change() -> None:
         service.settings.change(fleet, device, read_settings(form), session.caller)
 
-    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+    where = (fleet, device)
+    return await _change(request, service, viewers, session, where, change, "settings")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings/undo")
@@ -512,25 +504,24 @@ async def undo_settings(
         version = whole_number("version", form.one("version"))
         service.settings.undo(fleet, device, version, session.caller)
 
-    return await _settings_page(request, service, viewers, session, (fleet, device), change)
+    where = (fleet, device)
+    return await _change(request, service, viewers, session, where, change, "settings")
 
 
-async def _settings_page(
+async def _change(
     request: Request,
     service: Service,
     viewers: Viewers,
     session: Session,
     where: tuple[str, str],
     change: Callable[[], None],
+    section: str,
 ) -> Response:
-    def work() -> Response:
-        try:
-            change()
-        except EdgemergeError as problem:
-            return _render_device(request, service, viewers, session, where, problem=problem)
-        return RedirectResponse(f"/ui/fleets/{where[0]}/devices/{where[1]}#settings", 303)
+    def again(problem: EdgemergeError) -> Response:
+        return _render_device(request, service, viewers, session, where, problem=problem)
 
-    return await run_in_thread(work)
+    address = f"/ui/fleets/{where[0]}/devices/{where[1]}#{section}"
+    return await answer_form(change, address, again)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/scores")

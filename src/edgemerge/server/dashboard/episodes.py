@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import RedirectResponse, Response
-from pydantic import ValidationError
+from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.server import fleets
@@ -22,7 +21,7 @@ from edgemerge.server.auth import Session
 from edgemerge.server.dashboard.fleet_table import DeviceRow
 from edgemerge.server.dashboard.formatting import duration, score, times_usual
 from edgemerge.server.dashboard.merge import parse_number
-from edgemerge.server.dashboard.pages import TEMPLATES, render_page
+from edgemerge.server.dashboard.pages import TEMPLATES, answer_form, render_page
 from edgemerge.server.dashboard.review import ReviewView, read_review
 from edgemerge.server.dashboard.sign_in import Form, FormDep, FormSession, PageSession
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
@@ -46,8 +45,7 @@ from edgemerge.server.http import (
     Number,
     ServiceDep,
     error_answer,
-    run_in_thread,
-    validation_message,
+    refuse_invalid,
 )
 from edgemerge.server.reports.model import PointTable
 from edgemerge.server.reviews import Review, waiting_in_fleet
@@ -356,17 +354,16 @@ async def acknowledge_all(
     viewers: ViewersDep,
 ) -> Response:
     """Acknowledge all episodes that had ended when the page was made."""
+    wanted = Wanted()
 
-    def work() -> Response:
-        try:
-            until = _moment(form.one("seen"))
-            service.reviews.acknowledge_ended(fleet, session.caller, until=until)
-        except EdgemergeError as problem:
-            view = episodes_view(service, viewers, fleet, Wanted())
-            return _render(request, view, session, problem)
-        return RedirectResponse(Wanted().address(fleet), 303)
+    def change() -> None:
+        until = _moment(form.one("seen"))
+        service.reviews.acknowledge_ended(fleet, session.caller, until=until)
 
-    return await run_in_thread(work)
+    def again(problem: EdgemergeError) -> Response:
+        return _render(request, episodes_view(service, viewers, fleet, wanted), session, problem)
+
+    return await answer_form(change, wanted.address(fleet), again)
 
 
 def _moment(text: str) -> float:
@@ -392,24 +389,19 @@ async def decide_episode(
     """Store a comment or a decision, and show the page again; or show there why it was not made."""
     wanted = _wanted(form.one("show"), form.one("before"), form.one("device"))
 
-    def work() -> Response:
-        try:
-            _decide(service, fleet, number, form, session)
-        except EdgemergeError as problem:
-            view = episodes_view(service, viewers, fleet, wanted)
-            return _render(request, view, session, problem)
-        return RedirectResponse(f"{wanted.address(fleet)}#e{number}", 303)
+    def change() -> None:
+        _decide(service, fleet, number, form, session)
 
-    return await run_in_thread(work)
+    def again(problem: EdgemergeError) -> Response:
+        return _render(request, episodes_view(service, viewers, fleet, wanted), session, problem)
+
+    return await answer_form(change, f"{wanted.address(fleet)}#e{number}", again)
 
 
 def _decide(service: Service, fleet: str, number: int, form: Form, session: Session) -> None:
     if form.one("decision") == "comment":
-        try:
+        with refuse_invalid():
             words = CommentRequest(comment=form.one("comment")).comment
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            raise SettingError(validation_message(found)) from error
         service.episodes.comment(fleet, number, words, session.caller)
         return
     with service.database.reading() as tx:

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import ValidationError
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.privacy.gate import min_cohort
@@ -31,7 +30,7 @@ from edgemerge.server.dashboard.fleet_table import (
     sort_rows,
 )
 from edgemerge.server.dashboard.merge import count_waiting
-from edgemerge.server.dashboard.pages import render_page
+from edgemerge.server.dashboard.pages import answer_form, render_page
 from edgemerge.server.dashboard.sign_in import (
     AdminForm,
     DataSession,
@@ -49,8 +48,8 @@ from edgemerge.server.http import (
     Number,
     ServiceDep,
     error_answer,
+    refuse_invalid,
     run_in_thread,
-    validation_message,
     wall_path,
 )
 from edgemerge.server.masked_epochs import MASKED, MAX_COHORT, CohortRecord, Suspects
@@ -194,12 +193,10 @@ def read_cohorts(form: Form, slots: list[str]) -> CohortRequest:
         asked |= {"size": int(form.one("size")), "collect_s": HOUR_S * float(form.one("hours"))}
         asked["colluding"] = float(form.one("colluding")) / 100.0
         asked |= {"least": int(form.one("least"))} if form.one("least") else {}
-        return CohortRequest(**asked)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingError(validation_message(found)) from error
     except ValueError as error:
         raise SettingError("found a field that is no number, expected one in each") from error
+    with refuse_invalid():
+        return CohortRequest(**asked)
 
 
 @router.post("/fleets/{fleet}/cohorts")
@@ -213,15 +210,14 @@ async def form_cohorts(
 ) -> Response:
     """Form the cohorts of a masked fleet, and show its page again; or show there why not."""
 
-    def work() -> Response:
-        try:
-            slots = cohorts_view(service, service.fleet(fleet)).slots
-            service.masked.form(fleet, session.caller, **read_cohorts(form, slots).model_dump())
-        except EdgemergeError as problem:
-            return _render_fleet(request, fleet, session, service, viewers, problem=problem)
-        return RedirectResponse(f"/ui/fleets/{fleet}#cohorts", 303)
+    def change() -> None:
+        slots = cohorts_view(service, service.fleet(fleet)).slots
+        service.masked.form(fleet, session.caller, **read_cohorts(form, slots).model_dump())
 
-    return await run_in_thread(work)
+    def again(problem: EdgemergeError) -> Response:
+        return _render_fleet(request, fleet, session, service, viewers, problem=problem)
+
+    return await answer_form(change, f"/ui/fleets/{fleet}#cohorts", again)
 
 
 @router.get("/fleets/{fleet}/cohorts/{cohort}/drop")

@@ -6,14 +6,13 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import ValidationError
 
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard.pages import render_page
 from edgemerge.server.dashboard.sign_in import Form, FormDep, FormSession, PageSession
 from edgemerge.server.fleets import must_be_plain_name
-from edgemerge.server.http import Name, ServiceDep, error_answer, run_in_thread, validation_message
+from edgemerge.server.http import Name, ServiceDep, error_answer, refuse_invalid, run_in_thread
 from edgemerge.server.schemas import NotificationEvent, ReceiverRequest
 from edgemerge.server.service import Service
 
@@ -93,12 +92,10 @@ def read_receiver(form: Form) -> ReceiverRequest:
     try:
         asked["every_s"] = float(form.one("minutes") or 1) * SECONDS_PER_MINUTE
         asked |= {"port": int(form.one("port"))} if form.one("port") else {}
-        return ReceiverRequest(**asked)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingError(validation_message(found)) from error
     except ValueError as error:
         raise SettingError("found minutes or a port that is no number, expected one") from error
+    with refuse_invalid():
+        return ReceiverRequest(**asked)
 
 
 async def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from os.path import normpath
@@ -10,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgemerge import __version__
-from edgemerge.core.errors import UnknownError
+from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard import formatting
-from edgemerge.server.http import ErrorAnswer, error_json
+from edgemerge.server.http import ErrorAnswer, error_json, run_in_thread
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -141,6 +142,21 @@ def render_page(
     now = request.app.state.service.clock()
     text = TEMPLATES.get_template(template).render(session=session, now=now, **values)
     return HTMLResponse(text, status, security_headers(request.scope))
+
+
+async def answer_form(
+    change: Callable[[], None], address: str, again: Callable[[EdgemergeError], Response]
+) -> Response:
+    """Make a change and lead to a page; or show the form again, with why it was not made."""
+
+    def work() -> Response:
+        try:
+            change()
+        except EdgemergeError as problem:
+            return again(problem)
+        return RedirectResponse(address, 303)
+
+    return await run_in_thread(work)
 
 
 # Who looks at a page, and whether a change was really asked for on one of our pages.

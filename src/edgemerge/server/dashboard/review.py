@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from edgemerge.core.errors import SettingError
 from edgemerge.server.dashboard.formatting import amount, count, duration, score, share, times
 from edgemerge.server.dashboard.sign_in import Form
-from edgemerge.server.http import validation_message
+from edgemerge.server.http import refuse_invalid
 from edgemerge.server.reviews import PATTERN_DECISIONS, Review
 from edgemerge.server.schemas import (
     ReportedEpisode,
@@ -176,11 +174,8 @@ def read_review(form: Form, now: float) -> ReviewRequest:
         asked["episode"] = whole_number("episode", form.one("episode"))
     if decision == "snooze" and form.one("hours"):
         asked["until"] = now + HOUR_S * whole_number("hours", form.one("hours"))
-    try:
+    with refuse_invalid():
         return ReviewRequest(**asked)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise SettingError(validation_message(found)) from error
 
 
 def whole_number(word: str, text: str) -> int:
