@@ -245,13 +245,55 @@ def test_a_total_that_lacks_what_was_counted_is_refused(world):
 def test_a_total_that_holds_an_upload_is_settled_before_it_is_used(world):
     """The epoch may end between a device's last look and its question for the total."""
     world.form()
-    for device in DEVICES:
-        world.exchange(device).push(note(device))
+    for revision in (1, 2):
+        world.turn()
+        for device in DEVICES:
+            world.exchange(device).push(note(device, revision))
+    there = world.restarted(DEVICES[0])
+    there._take_part()
     world.turn(DEVICES[1:])
-    there = world.exchange(DEVICES[0])
-    assert there._state.epoch == 1
+    assert there._state.epoch == 2
     found = there._others(grouped=False)
-    assert found.parts[0].stats == others(DEVICES[0])
+    assert found.parts[0].stats == others(DEVICES[0], 2)
+
+
+def note_questions(there, monkeypatch):
+    """Return the list to which all that an exchange asks of its server is added."""
+    asked, ask = [], there._ask
+
+    def noted(*words, **rest):
+        asked.append(words)
+        return ask(*words, **rest)
+
+    monkeypatch.setattr(there, "_ask", noted)
+    return asked
+
+
+def test_a_total_that_is_the_same_is_not_sent_again(world, monkeypatch):
+    world.form()
+    there = world.exchange(DEVICES[0])
+    asked = note_questions(there, monkeypatch)
+    assert there.pull(Selection(receiver=DEVICES[0])).parts == ()
+    assert ("GET", "total") not in asked  # there is none
+    for revision in (1, 2):
+        for device in DEVICES:
+            world.exchange(device).push(note(device, revision))
+        world.turn()
+        for _ in range(3):
+            assert pulled(world, DEVICES[0]) == others(DEVICES[0], revision)
+        assert asked.count(("GET", "total")) == revision
+    number = world.place.operator.cohorts(world.fleet)[0]["cohort"]
+    world.place.operator.drop_cohort(world.fleet, number)
+    there.pull(Selection(receiver=DEVICES[0]))
+    assert asked.count(("GET", "total")) == 3
+
+
+def test_the_reply_to_a_message_tells_the_status(world, monkeypatch):
+    world.form()
+    there = world.exchange(DEVICES[0])
+    asked = note_questions(there, monkeypatch)
+    there.push(note(DEVICES[0]))
+    assert [words[-1] for words in asked] == ["status", "cohort", "upload"]
 
 
 def test_the_file_is_for_its_owner_alone(world):

@@ -29,7 +29,7 @@ from edgemerge.privacy.masking import (
     read_answer,
     read_upload,
     sparse_neighbours,
-    split_secret,
+    split_secrets,
     stats_of,
     weights_at_zero,
     words_length,
@@ -354,13 +354,27 @@ def test_keepers_that_lie_are_found_and_do_no_harm(places):
     assert opened.liars == (frozenset(places) if min(places) < 5 else frozenset())
 
 
-@given(st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES), st.integers(1, 6), st.integers(0, 5))
-def test_any_threshold_of_shares_gives_the_secret(secret, threshold, spare):
-    rng = insecure.Random(secret)
-    places = rng.sample(range(1, 1000), threshold + spare)
-    shares = dict(zip(places, split_secret(secret, places, threshold, rng.randbytes), strict=True))
+SEEDS = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
+
+
+@given(st.lists(SEEDS, min_size=1, max_size=4), st.integers(1, 40), st.integers(0, 5))
+def test_any_threshold_of_shares_gives_the_secrets(secrets, threshold, spare):
+    rng = insecure.Random(secrets[0])
+    places = rng.sample(range(1, 2000), threshold + spare)
+    split = split_secrets(secrets, places, threshold, rng.randbytes)
+    shares = dict(zip(places, split, strict=True))
     chosen = rng.sample(places, threshold)
-    assert join_shares([shares[p] for p in chosen], weights_at_zero(chosen)) == secret
+    weights = weights_at_zero(chosen)
+    for number, secret in enumerate(secrets):
+        assert join_shares([shares[place][number] for place in chosen], weights) == secret
+
+
+def test_the_largest_polynomials_do_not_run_into_each_other():
+    largest = (PRIME - 1).to_bytes(48, "little")
+    secrets = [bytes([255] * SEED_BYTES)] * 3
+    (found,) = split_secrets(secrets, [4095], 50, lambda n: largest * (n // 48))
+    powers = [(PRIME - 1) * 4095**power for power in range(1, 50)]
+    assert found == [(sum(powers) + 256**SEED_BYTES - 1) % PRIME] * 3
 
 
 def test_fewer_shares_tell_nothing():
@@ -370,7 +384,7 @@ def test_fewer_shares_tell_nothing():
     for secret in (bytes(SEED_BYTES), bytes([255] * SEED_BYTES)):
         cells = np.zeros(16)
         for _ in range(draws):
-            share = split_secret(secret, [5], 2, rng.randbytes)[0]
+            ((share,),) = split_secrets([secret], [5], 2, rng.randbytes)
             cells[share * 16 // PRIME] += 1
         chi2 = ((cells - draws / 16) ** 2 / (draws / 16)).sum()
         assert chi2 < 37.7  # 99.9 % of 15 degrees of freedom

@@ -205,6 +205,9 @@ class MaskedExchange:
             self._save()
         self._keys = DeviceKeys(self._state.seed)
         self._cohort: tuple[int, Cohort] | None = None
+        self._status: Mapping[str, Any] = {}
+        self._told: Mapping[str, Any] | None = None  # the status after what was sent last
+        self._total: tuple[dict[str, Any], Words] | None = None
 
     @property
     def projection(self) -> Projection:
@@ -305,13 +308,19 @@ class MaskedExchange:
 
     def _take_part(self) -> None:
         """Do what the fleet waits for, until there is nothing left to do now."""
+        self._told = None
         for _ in range(MAX_STEPS):
-            status = self._ask("GET", "status").must_be(200).json_object()
+            status = self._status = self._next_status()
             self._agree(status)
             if not status["registered"]:
                 self._register()
             elif not self._step(status):
                 return
+
+    def _next_status(self) -> Mapping[str, Any]:
+        """Return what the reply to the last message told; ask if it told nothing."""
+        told, self._told = self._told, None
+        return told or self._ask("GET", "status").must_be(200).json_object()
 
     @property
     def _agreed(self) -> NoiseSettings | None:
@@ -394,7 +403,7 @@ class MaskedExchange:
         self._state.keeper = keeper.state
         self._save()
         failpoint("masked-before-answer")
-        self._ask("PUT", "epochs", epoch, "answer", body=answer, headers=BINARY_HEADERS)
+        self._send(answer, epoch, "answer")
 
     def _upload(self, cohort: Cohort, in_cohort: int, epoch: int) -> bool:
         """Send what is new since it was last counted, once it holds something fresh."""
@@ -413,12 +422,18 @@ class MaskedExchange:
         if state.epoch != epoch:
             return False  # what became of the earlier one is not known yet
         failpoint("masked-before-upload")
-        reply = self._ask(
-            "PUT", "epochs", epoch, "upload", body=state.upload, headers=BINARY_HEADERS
-        )
+        reply = self._send(state.upload, epoch, "upload")
         if reply.status != 409:
-            reply.must_be(204)
+            reply.must_be(200, 204)
         return True
+
+    def _send(self, data: bytes, epoch: int, what: str) -> Reply:
+        """Send a message of an epoch; a reply to it can save asking for the status."""
+        headers = {**BINARY_HEADERS, "Prefer": "return=representation"}
+        reply = self._ask("PUT", "epochs", epoch, what, body=data, headers=headers)
+        if reply.status == 200:
+            self._told = reply.json_object()
+        return reply
 
     def _settle(self) -> bool:
         """Find out what became of the last upload; return whether that is known now."""
@@ -498,16 +513,30 @@ class MaskedExchange:
     def _counted(self, cohort: Cohort) -> Words:
         return sum(self._state.counted.values(), np.zeros(cohort.words, np.uint64))
 
-    def _others(self, *, grouped: bool) -> Merged:
-        reply = self._ask("GET", "total")
-        if reply.status == 204:
-            return Merged(self.projection)
-        about, words = _read_total(reply.must_be(200))
-        if about["through"] < self._state.through:
+    def _find_total(self) -> tuple[dict[str, Any], Words] | None:
+        """Return the total of the fleet, and what it is of; ask only if it is another one."""
+        version = self._status.get("total")  # None: the server is older
+        self._must_reach(self._status["through"])
+        if version == "":
+            return None
+        if self._total is None or version is None or self._total[0].get("version") != version:
+            reply = self._ask("GET", "total")
+            self._total = None if reply.status == 204 else _read_total(reply.must_be(200))
+        return self._total
+
+    def _must_reach(self, through: int) -> None:
+        if through < self._state.through:
             raise RejectedError(
                 f"{self}: the total lacks epoch {self._state.through}, which held this device's "
                 "sums: the server was restored from a backup; make a new masked fleet"
             )
+
+    def _others(self, *, grouped: bool) -> Merged:
+        found = self._find_total()
+        if found is None:
+            return Merged(self.projection)
+        about, words = found
+        self._must_reach(about["through"])
         if self._state.epoch and self._state.epoch <= about["through"]:
             self._settle()  # the total may hold it
         self._forget_dropped(about["dropped"])

@@ -455,9 +455,15 @@ def mask_of(seed: bytes, words: int) -> Words:
         seed: An own seed, or one between neighbours.
         words: Its length.
     """
+    mask = np.empty(words, "<u8")
+    _fill_mask(mask, seed)
+    return mask
+
+
+def _fill_mask(mask: Words, seed: bytes) -> None:
     key = _derive(seed, b"edgemerge mask", KEY_BYTES)
     cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(cipher.update(_zeros(8 * words)), "<u8")
+    cipher.update_into(_zeros(mask.nbytes), mask.data.cast("B"))
 
 
 @lru_cache(maxsize=4)
@@ -478,27 +484,46 @@ def _box_key(
     return ChaCha20Poly1305(_derive(keys.secret(cohort.members[other]), info, KEY_BYTES))
 
 
-def split_secret(secret: bytes, places: Sequence[int], threshold: int, random: Random) -> list[int]:
-    """Return Shamir shares of a secret: any `threshold` of them give it, fewer tell nothing.
+def split_secrets(
+    secrets: Sequence[bytes], places: Sequence[int], threshold: int, random: Random
+) -> list[list[int]]:
+    """Return Shamir shares: any `threshold` of a secret's shares give it, fewer tell nothing.
+
+    There is one polynomial for each secret. All are evaluated at once, as parts of one large
+    number, each so wide that it need not be reduced in between: places are small.
 
     Args:
-        secret: At most 31 bytes.
-        places: Where the polynomial is evaluated, one for each share; none is 0.
+        secrets: At most 31 bytes each.
+        places: Where the polynomials are evaluated, one for each share; none is 0.
         threshold: The shares that are needed.
         random: Returns so many random bytes.
+
+    Returns:
+        For each place the shares of all secrets.
     """
-    # 48 bytes reduced to 255 bits: the bias is below 2⁻¹²⁸
-    drawn = random(48 * (threshold - 1))
-    parts = (drawn[start : start + 48] for start in range(0, len(drawn), 48))
-    coefficients = [int.from_bytes(part, "little") % PRIME for part in parts]
-    coefficients.append(int.from_bytes(secret, "little"))  # the highest power first
+    width = SHARE_BYTES + -(-threshold * max(places).bit_length() // 8)
+    polynomials = []
+    for secret in secrets:
+        # 48 bytes reduced to 255 bits: the bias is below 2⁻¹²⁸
+        drawn = _numbers(random(48 * (threshold - 1)), 48)
+        polynomials.append([*drawn, int.from_bytes(secret, "little")])  # the highest power first
+    powers = [
+        int.from_bytes(b"".join([each.to_bytes(width, "little") for each in power]), "little")
+        for power in zip(*polynomials, strict=True)
+    ]
     shares = []
     for place in places:
         value = 0
-        for coefficient in coefficients:  # reduced once: places are small, so it grows slowly
-            value = value * place + coefficient
-        shares.append(value % PRIME)
+        for coefficients in powers:
+            value = value * place + coefficients
+        shares.append(_numbers(value.to_bytes(width * len(secrets), "little"), width))
     return shares
+
+
+def _numbers(data: bytes, width: int) -> list[int]:
+    """Return bytes as numbers of the field, `width` bytes for each."""
+    starts = range(0, len(data), width)
+    return [int.from_bytes(data[start : start + width], "little") % PRIME for start in starts]
 
 
 def weights_at_zero(places: Sequence[int]) -> list[int]:
@@ -571,19 +596,15 @@ def make_upload(
     if delta.shape != (cohort.words,):
         raise FormatError(f"found {delta.shape} words, expected {cohort.words}")
     number = cohort.number_of(keys)
-    masked, own = delta.copy(), random(SEED_BYTES)
-    masked += mask_of(own, cohort.words)
-    seeds = [own]
-    for other in cohort.neighbours_of(epoch, number):
-        seed = _edge_seed(cohort, keys, epoch, other)
-        _add_mask(masked, seed, minus=other < number)
-        seeds.append(seed)
+    masked, near = delta.copy(), cohort.neighbours_of(epoch, number)
+    seeds = [random(SEED_BYTES), *(_edge_seed(cohort, keys, epoch, other) for other in near)]
+    _add_masks(masked, zip(seeds, [False, *(other < number for other in near)], strict=True))
     keepers = cohort.keepers_of(epoch)
     places = [keeper + 1 for keeper in keepers]
-    table = [split_secret(seed, places, cohort.threshold, random) for seed in seeds]
     boxes = []
-    for column, keeper in enumerate(keepers):
-        shares = b"".join(row[column].to_bytes(SHARE_BYTES, "little") for row in table)
+    split = split_secrets(seeds, places, cohort.threshold, random)
+    for keeper, numbers in zip(keepers, split, strict=True):
+        shares = b"".join([number.to_bytes(SHARE_BYTES, "little") for number in numbers])
         key = _box_key(cohort, keys, epoch, keeper, number, keeper)
         boxes.append(key.encrypt(bytes(12), shares, None))
     body = b"".join(
@@ -861,6 +882,7 @@ def open_total(
         )
     joined = _Joining(cohort, shares)
     total = np.zeros(cohort.words, np.uint64)
+    masks: list[tuple[bytes, bool]] = []
     column = 0
     for number in sorted(uploads):
         total += uploads[number].masked
@@ -873,8 +895,9 @@ def open_total(
                     f"the shares that {cohort.members[number].name} sent do not give its seed: "
                     "leave it out of the next cohort"
                 )
-            _add_mask(total, seed, minus=other is None or other > number)
+            masks.append((seed, other is None or other > number))
             column += 1
+    _add_masks(total, masks)
     return Opened(total, survivors, signatures, frozenset(joined.liars))
 
 
@@ -952,8 +975,12 @@ class _Joining:
         self._choose(chosen)
 
 
-def _add_mask(words: Words, seed: bytes, *, minus: bool) -> None:
-    (np.subtract if minus else np.add)(words, mask_of(seed, len(words)), out=words)
+def _add_masks(words: Words, seeds: Iterable[tuple[bytes, bool]]) -> None:
+    """Add the masks of seeds, or subtract those that are marked."""
+    mask = np.empty(len(words), "<u8")
+    for seed, minus in seeds:
+        _fill_mask(mask, seed)
+        (np.subtract if minus else np.add)(words, mask, out=words)
 
 
 class _Reader:

@@ -83,7 +83,7 @@ from edgemerge.server.http import (
     scores_csv,
     wall_path,
 )
-from edgemerge.server.masked_epochs import CohortRecord, must_not_be_masked
+from edgemerge.server.masked_epochs import CohortRecord, MaskedStatus, must_not_be_masked
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
@@ -1460,19 +1460,39 @@ def masked_cohort(sender: Sender, service: ServiceDep) -> CohortDescription:
     return CohortDescription(cohort=service.masked.cohort_of(*member_of(sender))[1].plain())
 
 
+# With `Prefer: return=representation` (RFC 7240) the reply to a message is the status after it.
+PREFERS_STATUS = "return=representation"
+SENT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": MaskedStatusResponse, "description": f"The status, with `{PREFERS_STATUS}`."},
+    204: {"description": "It is stored."},
+    **MASKED_RESPONSES,
+}
+
+
+def sent(request: Request, status: MaskedStatus) -> Response:
+    """Answer a message of an epoch, with the status after it if the sender prefers that."""
+    if PREFERS_STATUS not in request.headers.get("prefer", ""):
+        return Response(status_code=204)
+    found = MaskedStatusResponse(**asdict(status)).model_dump_json()
+    headers = {"Preference-Applied": PREFERS_STATUS}
+    return Response(found, headers=headers, media_type="application/json")
+
+
 @router.put(
     MASKED_PATH + "/epochs/{epoch}/upload",
-    status_code=204,
-    responses=MASKED_RESPONSES,
+    responses=SENT_RESPONSES,
+    response_class=Response,
     openapi_extra=bytes_body_schema("The delta of a device behind masks, with sealed boxes."),
 )
 async def put_upload(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
-) -> None:
+) -> Response:
     """Keep a device's upload of an epoch; once answered it is on disk, and repeats do no harm."""
     limit = sender[1].max_contribution_bytes * MAX_SLOTS + MAX_BOXES_BYTES
     async with load.body(request, limit) as data:
-        await run_in_thread(lambda: service.masked.upload(*member_of(sender), epoch, data))
+        who = member_of(sender)
+        status = await run_in_thread(lambda: service.masked.upload(*who, epoch, data))
+    return sent(request, status)
 
 
 @router.get(
@@ -1488,16 +1508,18 @@ def get_keeper_request(sender: Sender, epoch: Number, service: ServiceDep) -> Re
 
 @router.put(
     MASKED_PATH + "/epochs/{epoch}/answer",
-    status_code=204,
-    responses=MASKED_RESPONSES,
+    responses=SENT_RESPONSES,
+    response_class=Response,
     openapi_extra=bytes_body_schema("The shares that open the total, signed."),
 )
 async def put_answer(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
-) -> None:
+) -> Response:
     """Keep a keeper's answer; with enough of them the total is opened."""
     async with load.body(request, MAX_BOXES_BYTES) as data:
-        await run_in_thread(lambda: service.masked.answer(*member_of(sender), epoch, data))
+        who = member_of(sender)
+        status = await run_in_thread(lambda: service.masked.answer(*who, epoch, data))
+    return sent(request, status)
 
 
 @router.get(MASKED_PATH + "/epochs/{epoch}", responses=MASKED_RESPONSES)
@@ -1521,7 +1543,7 @@ def get_masked_total(sender: Sender, service: ServiceDep) -> Response:
     if not found.words.size:
         return Response(status_code=204)
     about = {"through": found.through, "devices": sorted(found.devices)}
-    about |= {"slots": found.slots, "dropped": found.dropped}
+    about |= {"slots": found.slots, "dropped": found.dropped, "version": found.version}
     words = {"words": found.words.view(np.float64)}  # the bits, whatever they say
     data = pack({"total": json.dumps(about)}, words)
     return Response(data, media_type=OCTET_STREAM)

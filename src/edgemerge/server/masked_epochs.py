@@ -99,6 +99,7 @@ class MaskedStatus:
         through: The newest epoch of the fleet whose deltas are in the total.
         dropped: The cohorts whose deltas are not in it any more.
         noise: The noise that devices add.
+        total: What changes with the total; empty before the first epoch is done.
     """
 
     registered: bool
@@ -110,6 +111,7 @@ class MaskedStatus:
     through: int = 0
     dropped: tuple[int, ...] = ()
     noise: NoiseSettings | None = None
+    total: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class MaskedTotal(NamedTuple):
         devices: Whose deltas it holds.
         slots: The patterns in the words.
         dropped: The cohorts that are not in it.
+        version: Changes with it; empty before the first epoch.
     """
 
     through: int
@@ -178,6 +181,7 @@ class MaskedTotal(NamedTuple):
     devices: frozenset[str]
     slots: list[str]
     dropped: tuple[int, ...]
+    version: str
 
 
 class MaskedService:
@@ -424,13 +428,10 @@ class MaskedService:
             device: The device.
         """
         with self._database.reading() as tx:
-            sql = "select number, body from cohorts where fleet = ? and ended is null"
-            rows = tx.rows(f"{sql} order by number", fleet)
-        for number, body in rows:
-            cohort = _parse(body)
-            if any(member.name == device for member in cohort.members):
-                return number, cohort
-        raise UnknownError(f"{device} is in no cohort of {fleet} yet: an operator forms them")
+            found = _find_cohort(tx, fleet, device)
+        if found is None:
+            raise UnknownError(f"{device} is in no cohort of {fleet} yet: an operator forms them")
+        return found
 
     def status(self, fleet: str, device: str) -> MaskedStatus:
         """Move the device's epoch on if it is time; return what the device may send.
@@ -440,29 +441,24 @@ class MaskedService:
             device: The device.
         """
         with self._database.reading() as tx:
-            agreed = fleets.get(tx, fleet)
-            _must_be_masked(agreed)
-            sql = "select 1 from masked_keys where fleet = ? and device = ?"
-            registered = tx.one(sql, fleet, device) is not None
-            through, dropped = _through(tx, fleet), _dropped(tx, fleet)
-        try:
-            number, cohort = self.cohort_of(fleet, device)
-        except UnknownError:
-            return MaskedStatus(registered, through=through, dropped=dropped, noise=agreed.noise)
-        epoch = self._advance(fleet, number, cohort)
-        me = _number_of(cohort, device)
+            _must_be_masked(fleets.get(tx, fleet))
+            found = _find_cohort(tx, fleet, device)
+            due = found is not None and self._is_due(tx, fleet, *found)
+            if not due:
+                return _status(tx, fleet, device, found)
+        if found is not None:
+            self._advance(fleet, *found)
         with self._database.reading() as tx:
-            uploaded, answered = (
-                me in _senders(tx, fleet, epoch.number, kind) for kind in ("upload", "answer")
-            )
-            through, dropped = _through(tx, fleet), _dropped(tx, fleet)
-        is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
-        asked = epoch.state == "keeping" and is_keeper and not answered
-        now = (epoch.number, epoch.state, uploaded, asked, through, dropped)
-        return MaskedStatus(registered, number, *now, agreed.noise)
+            return _status(tx, fleet, device, found)
 
-    def upload(self, fleet: str, device: str, number: int, data: bytes) -> None:
-        """Store the upload of a device; the same bytes may come again.
+    def _is_due(self, tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort) -> bool:
+        """Return whether `_advance` has something to do."""
+        epoch = _latest(tx, fleet, in_cohort)
+        step = _next_step(tx, fleet, cohort, epoch, self._clock())
+        return bool(step) or epoch.state == "keeping"
+
+    def upload(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
+        """Store the upload of a device and return the status; the same bytes may come again.
 
         Args:
             fleet: A masked fleet.
@@ -480,7 +476,7 @@ class MaskedService:
         boxes = dict(zip(cohort.keepers_of(number), found.boxes, strict=True))
         self._store(fleet, in_cohort, number, "upload", found.number, data, boxes=boxes)
         failpoint("server-after-upload")
-        self._advance(fleet, in_cohort, cohort)
+        return self.status(fleet, device)
 
     def request(self, fleet: str, device: str, number: int) -> bytes:
         """Return what a keeper is asked.
@@ -504,8 +500,8 @@ class MaskedService:
             boxes = {member: bytes(data) for member, data in rows}
         return make_request(cohort, survivors, boxes)
 
-    def answer(self, fleet: str, device: str, number: int, data: bytes) -> None:
-        """Store the answer of a keeper; the same bytes may come again.
+    def answer(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
+        """Store the answer of a keeper and return the status; the same bytes may come again.
 
         Args:
             fleet: A masked fleet.
@@ -520,7 +516,7 @@ class MaskedService:
         if cohort.members[found.keeper].name != device:
             raise DeniedError(f"this answer is not of {device}")
         self._store(fleet, in_cohort, number, "answer", found.keeper, data)
-        self._advance(fleet, in_cohort, cohort)
+        return self.status(fleet, device)
 
     def result(self, fleet: str, number: int) -> dict[str, Any]:
         """Return what became of an epoch: its state, and once it is done who is in its total.
@@ -789,6 +785,42 @@ def _parse(body: str) -> Cohort:
     return Cohort.parse(json.loads(body))
 
 
+def _find_cohort(tx: Transaction, fleet: str, device: str) -> tuple[int, Cohort] | None:
+    """Return the cohort of a device that has not ended, and its number."""
+    sql = "select number, body from cohorts where fleet = ? and ended is null order by number"
+    for number, body in tx.rows(sql, fleet):
+        cohort = _parse(body)
+        if any(member.name == device for member in cohort.members):
+            return number, cohort
+    return None
+
+
+def _status(
+    tx: Transaction, fleet: str, device: str, found: tuple[int, Cohort] | None
+) -> MaskedStatus:
+    """Return what a device may send now, with the cohort that was found for it."""
+    sql = "select 1 from masked_keys where fleet = ? and device = ?"
+    registered = tx.one(sql, fleet, device) is not None
+    status = MaskedStatus(
+        registered,
+        through=_through(tx, fleet),
+        dropped=_dropped(tx, fleet),
+        noise=fleets.get(tx, fleet).noise,
+        total=_version(tx, fleet),
+    )
+    if found is None:
+        return status
+    number, cohort = found
+    epoch, me = _latest(tx, fleet, number), _number_of(cohort, device)
+    uploaded, answered = (
+        me in _senders(tx, fleet, epoch.number, kind) for kind in ("upload", "answer")
+    )
+    is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
+    asked = epoch.state == "keeping" and is_keeper and not answered
+    status = replace(status, cohort=number, epoch=epoch.number, state=epoch.state)
+    return replace(status, uploaded=uploaded, asked=asked)
+
+
 def _number_of(cohort: Cohort, device: str) -> int:
     return [member.name for member in cohort.members].index(device)
 
@@ -902,6 +934,20 @@ def _dropped(tx: Transaction, fleet: str) -> tuple[int, ...]:
     return tuple(cohort for (cohort,) in tx.rows(sql, fleet))
 
 
+def _version(tx: Transaction, fleet: str) -> str:
+    """Return what changes with the total; signatures differ even if a restored server counts anew.
+
+    `through` alone stays the same while another cohort is further.
+    """
+    rows = tx.rows(
+        "select t.cohort, t.through, t.dropped, e.signatures from cohort_totals t"
+        " join epochs e on e.fleet = t.fleet and e.epoch = t.through"
+        " where t.fleet = ? order by t.cohort",
+        fleet,
+    )
+    return sha256(json.dumps([*map(list, rows)]).encode()).hexdigest() if rows else ""
+
+
 def _total(tx: Transaction, fleet: str) -> MaskedTotal:
     sql = "select data, devices, slots, dropped from cohort_totals where fleet = ?"
     words, devices, slots = np.zeros(0, np.uint64), set[str](), list[str]()
@@ -909,8 +955,8 @@ def _total(tx: Transaction, fleet: str) -> MaskedTotal:
         part, slots = _words(data), json.loads(names)
         devices |= set(json.loads(whose) if dropped is None else [])
         words = _added(words, part if dropped is None else np.zeros_like(part))
-    left = frozenset(devices)
-    return MaskedTotal(_through(tx, fleet), words, left, slots, _dropped(tx, fleet))
+    left, dropped = frozenset(devices), _dropped(tx, fleet)
+    return MaskedTotal(_through(tx, fleet), words, left, slots, dropped, _version(tx, fleet))
 
 
 def _sum_of(tx: Transaction, fleet: Fleet, cohort: int) -> Stats | Noised:

@@ -1056,6 +1056,7 @@ class MaskedStatusResponse(BaseModel):
     through: int
     dropped: list[int]
     noise: NoiseResponse | None = None
+    total: str = ""
 
 
 class CohortDescription(BaseModel):
