@@ -23,7 +23,7 @@ from edgemerge.cli.demo import STOP_SIGNALS
 from edgemerge.core.errors import SettingError
 from edgemerge.daemon import interrupt_on_signals
 from edgemerge.demo import scenario
-from edgemerge.demo.datasets import (
+from edgemerge.demo.data import (
     BAND_HZ,
     BEARING,
     FAULTS,
@@ -285,7 +285,7 @@ def read_all(terminal):
 @pytest.mark.long
 def test_at_a_terminal_the_page_lives_until_ctrl_c(tmp_path):
     outer, inner = os.openpty()
-    few = "from edgemerge.demo import datasets as d; d.TRAINING_SAMPLES, d.TEST_SAMPLES = 300, 30"
+    few = "from edgemerge.demo import data as d; d.TRAINING_SAMPLES, d.TEST_SAMPLES = 300, 30"
     words = [sys.executable, "-c", f"{few}\nfrom edgemerge.cli import main; main()", "demo"]
     words += ["--out", "out"]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=inner, text=True)

@@ -20,7 +20,7 @@ from edgemerge.agent.features import (
     Transitions,
 )
 from edgemerge.core.errors import SampleError, SettingError
-from edgemerge.demo import datasets
+from edgemerge.demo import data as pumps
 
 TIGHT = 1e-9  # both sides are float64 sums of at most a few hundred terms
 
@@ -154,13 +154,13 @@ def test_spectrum_agrees_with_a_transform_written_out(seed, length, bands, ends)
 
 
 def test_spectrum_agrees_with_the_levels_of_the_simulated_pump(monkeypatch):
-    monkeypatch.setattr(datasets, "SENSOR_NOISE", 0.0)
-    monkeypatch.setattr(datasets, "_casing_response", np.ones_like)
+    monkeypatch.setattr(pumps, "SENSOR_NOISE", 0.0)
+    monkeypatch.setattr(pumps, "_casing_response", np.ones_like)
     rng = np.random.default_rng(3)
-    window = rng.normal(size=(datasets.WINDOW, 1))
+    window = rng.normal(size=(pumps.WINDOW, 1))
     spectrum = Spectrum(length=512, rate_hz=1024.0, bands=64)
     found = spectrum.of(window)
-    np.testing.assert_allclose(found, datasets._levels(window.T, rng), rtol=0, atol=TIGHT)
+    np.testing.assert_allclose(found, pumps._levels(window.T, rng), rtol=0, atol=TIGHT)
 
 
 def test_a_sine_of_amplitude_one_is_zero_decibels_in_its_bin():

@@ -16,7 +16,7 @@ from edgemerge import Bank, Contribution, Detector, Stats, encode
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Selection
 from edgemerge.core.monitor import Monitor
-from edgemerge.demo.datasets import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
+from edgemerge.demo.data import BAND_HZ, BEARING, LOOSENESS, NO_FAULT, spectra
 from edgemerge.exchange.http import HttpExchange
 from tests.browser.workshop import FLEET, KINDS, SHARED, Workshop
 

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from edgemerge import Contribution, Projection, Stats
-from edgemerge.demo.datasets import BANDS, HIGH_DB, LOW_DB, Pattern, spectra
+from edgemerge.demo.data import BANDS, HIGH_DB, LOW_DB, Pattern, spectra
 from edgemerge.exchange.http import HttpExchange
 from tests.services.hub import Running, running
 

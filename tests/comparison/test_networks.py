@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 from edgemerge.comparison import networks
 from edgemerge.comparison.methods import measure
 from edgemerge.paper import backprop
-from edgemerge.paper.settings import Network
+from edgemerge.paper.hyperparameters import Network
 from tests.comparison.test_methods import ROWS, tiny
 
 pytestmark = pytest.mark.long

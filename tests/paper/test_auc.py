@@ -9,8 +9,8 @@ from sklearn.metrics import roc_auc_score
 from edgemerge import Detector, Stats
 from edgemerge.paper import auc, backprop
 from edgemerge.paper.dataset import Trial
+from edgemerge.paper.hyperparameters import BANKS, BASELINES, LAYERS, ROUNDS
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.settings import BANKS, BASELINES, LAYERS, ROUNDS
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import ToyScope
 

@@ -13,7 +13,7 @@ from edgemerge.paper.backprop import (
     train,
     train_federated,
 )
-from edgemerge.paper.settings import NETWORKS, Network
+from edgemerge.paper.hyperparameters import NETWORKS, Network
 from tests.paper.toys import toy
 
 pytestmark = pytest.mark.slow  # PyTorch takes seconds to import

@@ -9,9 +9,9 @@ from edgemerge import encode
 from edgemerge.paper import bytes as wire
 from edgemerge.paper.bytes import claims, plot, run
 from edgemerge.paper.dataset import Dataset, Trial
+from edgemerge.paper.hyperparameters import FORMS, device_factories
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import FORMS, device_factories
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 

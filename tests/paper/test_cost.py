@@ -10,9 +10,9 @@ from edgemerge import Detector, Stats, encode
 from edgemerge.paper import cost
 from edgemerge.paper.cost import AUCS, SIZES_SHOWN, TIMES, claims, join_aucs, plot
 from edgemerge.paper.dataset import Dataset, Trial
+from edgemerge.paper.hyperparameters import Layer
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import Layer
 from tests.paper.toys import toy
 from tests.services.missing import NO_DATA
 

@@ -10,9 +10,9 @@ from edgemerge.paper import devices, har_fleet
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.devices import APART, CENTRAL, IN_ONE_PLACE, claims, plot, table
 from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.hyperparameters import LAYERS, ROUNDS, Network
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import LAYERS, ROUNDS, Network
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
 

@@ -19,8 +19,8 @@ from edgemerge.paper.drop_out import (
     table,
 )
 from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.hyperparameters import LAYERS, ROUNDS, Network
 from edgemerge.paper.plan import Plan, Scope
-from edgemerge.paper.settings import LAYERS, ROUNDS, Network
 from tests.paper.real import FOLDER, needs_data
 from tests.paper.toys import toy
 

@@ -11,8 +11,8 @@ from edgemerge import Bank, Detector, Stats
 from edgemerge.paper import har_fleet
 from edgemerge.paper.dataset import rng_for
 from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet, split_person
+from edgemerge.paper.hyperparameters import LAYERS
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.settings import LAYERS
 from tests.paper.toys import noting, toy
 
 DATA = toy(patterns=6, samples=200, inputs=8, origins=5)

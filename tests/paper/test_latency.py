@@ -10,10 +10,10 @@ import torch
 from edgemerge import Detector
 from edgemerge.paper import latency, latency_steps
 from edgemerge.paper.dataset import Dataset, Trial
+from edgemerge.paper.hyperparameters import FEDERATED, ROUNDS, Layer, Network, trained_detector
 from edgemerge.paper.latency import claims, plot, rows_of, table
 from edgemerge.paper.plan import Job, Plan, Scope
 from edgemerge.paper.running.result_files import checked_rows, column_types, from_csv, to_csv
-from edgemerge.paper.settings import FEDERATED, ROUNDS, Layer, Network, trained_detector
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
     DEFERRED,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgemerge.paper.settings import LEARNING_RATE, Network
+from edgemerge.paper.hyperparameters import LEARNING_RATE, Network
 from edgemerge.paper.timing import EPOCH_PER_ROUND, EPOCHS_IN_ALL
 from tests.paper.toys import toy
 

@@ -10,8 +10,8 @@ from edgemerge import Bank, Stats
 from edgemerge.paper import auc, plan, settings
 from edgemerge.paper import dataset as trials
 from edgemerge.paper.dataset import ANOMALY_RATIO, TRAIN_SHARE, Dataset, Trial
+from edgemerge.paper.hyperparameters import LAYERS, NETWORKS, Layer, Network
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.settings import LAYERS, NETWORKS, Layer, Network
 from tests.paper.toys import ToyScope, noting, toy
 
 pytestmark = pytest.mark.slow  # PyTorch takes seconds to import

@@ -10,8 +10,8 @@ from edgemerge import Stats
 from edgemerge.paper import plan
 from edgemerge.paper import small_experiments as small
 from edgemerge.paper.dataset import Trial
+from edgemerge.paper.hyperparameters import LAYERS, Layer
 from edgemerge.paper.plan import Job, Plan, Scope
-from edgemerge.paper.settings import LAYERS, Layer
 from tests.paper.toys import toy
 
 PATTERNS = ("walking", "walking_upstairs", "walking_downstairs", "sitting", "standing", "laying")

@@ -86,7 +86,7 @@ def demo(
     `edgemerge init FILE` is the next step.
     """
     if csv is not None:
-        from edgemerge.demo.datasets import write_readings
+        from edgemerge.demo.data import write_readings
 
         write_readings(csv, seed)
         remark(f"Wrote {csv}. Next: edgemerge init {csv}")
@@ -112,7 +112,7 @@ def demo(
 
 def load_dataset(data: str, seed: int) -> Any:
     """Return the samples of the devices."""
-    from edgemerge.demo.datasets import har, pumps
+    from edgemerge.demo.data import har, pumps
 
     if data == "pumps":
         return pumps(seed)

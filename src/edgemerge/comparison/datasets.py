@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn import datasets as sklearn
 from sklearn.cluster import KMeans
 
-from edgemerge.demo import datasets as pumps
+from edgemerge.demo import data as pumps
 from edgemerge.paper.dataset import (
     ANOMALY_RATIO,
     Array,

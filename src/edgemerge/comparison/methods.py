@@ -25,8 +25,8 @@ from edgemerge import Bank, Contribution, Detector, Projection, Stats, decode, e
 from edgemerge.comparison.datasets import HAR, MNIST, Fleet
 from edgemerge.core.patterns import inliers
 from edgemerge.paper.dataset import Array
+from edgemerge.paper.hyperparameters import LAYERS
 from edgemerge.paper.plan import Row
-from edgemerge.paper.settings import LAYERS
 
 ALONE, PAPER, SAME_SIZE, BEST = "alone", "paper's merge", "ours, paper's N", "ours, best"
 GAUSSIAN, PCA = "Gaussian sums", "federated PCA"

@@ -12,7 +12,7 @@ from edgemerge.comparison import datasets
 from edgemerge.comparison.datasets import DIGITS, HAR, MNIST, Fleet
 from edgemerge.comparison.methods import VALUE_BYTES, Method, View, row_bytes, view_of
 from edgemerge.paper import backprop
-from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS, Network
+from edgemerge.paper.hyperparameters import LEARNING_RATE, NETWORKS, ROUNDS, Network
 
 POOLED_NET, SENT_ONCE, AVERAGED = "network, pooled", "network, sent once", "network, averaged"
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from edgemerge.demo.datasets import BAND_HZ, BANDS
+from edgemerge.demo.data import BAND_HZ, BANDS
 from edgemerge.demo.outcome import THRESHOLD, DeviceRow, Outcome
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers differ as well

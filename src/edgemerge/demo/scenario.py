@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from edgemerge.core.errors import SettingError
-from edgemerge.demo.datasets import DemoData
+from edgemerge.demo.data import DemoData
 from edgemerge.demo.outcome import (
     THRESHOLD,
     DeviceRow,

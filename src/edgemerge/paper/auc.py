@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 
 from edgemerge import Bank, Contribution, Detector, Projection, Stats, decode, encode
 from edgemerge.paper.dataset import SPLIT_SETTINGS, Array, Trial
+from edgemerge.paper.hyperparameters import BANKS, BASELINES, CHUNK_ROWS, LAYERS, Exchange
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import INK, LABELS, new_figure
-from edgemerge.paper.settings import BANKS, BASELINES, CHUNK_ROWS, LAYERS, Exchange
 
 BEFORE, AFTER = "before", "after"
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from edgemerge.paper import auc
 from edgemerge.paper.dataset import Trial, split_by_person
+from edgemerge.paper.hyperparameters import BANKS
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
-from edgemerge.paper.settings import BANKS
 
 NAME = "auc-by-person"
 TITLE = "ROC-AUC of every pair of patterns, on people not seen in training"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgemerge.paper.dataset import SPLIT_SETTINGS, Array, Trial
+from edgemerge.paper.hyperparameters import LEARNING_RATE, NETWORKS, ROUNDS, Network
 from edgemerge.paper.plan import Rows
-from edgemerge.paper.settings import LEARNING_RATE, NETWORKS, ROUNDS, Network
 
 Readings = NDArray[np.floating]
 

@@ -10,17 +10,7 @@ from matplotlib.figure import Figure
 
 from edgemerge import Contribution, decode, encode
 from edgemerge.paper.dataset import Trial
-from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
-from edgemerge.paper.plotting import (
-    COLOURS,
-    INK,
-    LABELS,
-    ON_WHITE,
-    draw_points,
-    new_figure,
-    set_titles,
-)
-from edgemerge.paper.settings import (
+from edgemerge.paper.hyperparameters import (
     FEDERATED,
     FORMS,
     NETWORKS,
@@ -30,6 +20,16 @@ from edgemerge.paper.settings import (
     anomaly_scores,
     device_factories,
     device_settings,
+)
+from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
+from edgemerge.paper.plotting import (
+    COLOURS,
+    INK,
+    LABELS,
+    ON_WHITE,
+    draw_points,
+    new_figure,
+    set_titles,
 )
 
 NAME = "bytes"

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from edgemerge import Detector, Stats
 from edgemerge.paper.dataset import Array, Splitter, Trial, split_by_person, split_by_sample
+from edgemerge.paper.hyperparameters import LAYERS, Layer
 from edgemerge.paper.loss_figures import (
     BAND_QUANTILES,
     DEVICE_A,
@@ -22,7 +23,6 @@ from edgemerge.paper.loss_figures import (
 )
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import BLUE, FAINT, INK, RED, hide_frame, new_figure
-from edgemerge.paper.settings import LAYERS, Layer
 from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 UPDATE_TIME = "seconds, one update"

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from edgemerge import Detector, Projection, Stats, encode, save
 from edgemerge.paper.dataset import Array, Trial
+from edgemerge.paper.hyperparameters import FORMS, Layer, trained_detector
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
     BLACK,
@@ -29,7 +30,6 @@ from edgemerge.paper.plotting import (
     new_figure,
     set_titles,
 )
-from edgemerge.paper.settings import FORMS, Layer, trained_detector
 from edgemerge.paper.timing import TimedCall, best_times, call_each
 
 NAME = "cost"

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from edgemerge import Bank, Stats
 from edgemerge.paper import har_fleet
 from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.hyperparameters import LAYERS, NETWORKS, ROUNDS
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import BLACK, COLOURS, GREY, SKY, new_figure, set_titles
-from edgemerge.paper.settings import LAYERS, NETWORKS, ROUNDS
 
 NAME = "devices"
 TITLE = "AUC against the number of devices that merged"

@@ -14,9 +14,9 @@ from edgemerge import Contribution, Ledger, Stats
 from edgemerge.paper import har_fleet
 from edgemerge.paper.dataset import Array, rng_for
 from edgemerge.paper.har_fleet import AVERAGED, MERGED, OURS, Fleet
+from edgemerge.paper.hyperparameters import ROUNDS
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import COLOURS, new_figure, set_titles
-from edgemerge.paper.settings import ROUNDS
 
 if TYPE_CHECKING:
     from torch import nn

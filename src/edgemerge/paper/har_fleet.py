@@ -27,9 +27,9 @@ from edgemerge.paper.dataset import (
     rng_for,
     with_anomalies,
 )
+from edgemerge.paper.hyperparameters import FEDERATED, LAYERS, ROUNDS, DeviceFactory, Layer, Network
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import hide_frame
-from edgemerge.paper.settings import FEDERATED, LAYERS, ROUNDS, DeviceFactory, Layer, Network
 
 MERGED, OURS, AVERAGED = "after", "ours", FEDERATED
 PAIRS = tuple(combinations(range(6), 2))

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgemerge.paper.dataset import Dataset, Trial
+from edgemerge.paper.hyperparameters import FEDERATED, NETWORKS, ROUNDS, Layer, device_settings
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
     COLOURS,
@@ -23,7 +24,6 @@ from edgemerge.paper.plotting import (
     new_figure,
     set_titles,
 )
-from edgemerge.paper.settings import FEDERATED, NETWORKS, ROUNDS, Layer, device_settings
 from edgemerge.paper.timing import (
     ALL_ROUNDS,
     EPOCH_PER_ROUND,

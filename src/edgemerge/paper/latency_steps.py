@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from edgemerge import Detector, Projection, Stats
 from edgemerge.paper import backprop
 from edgemerge.paper.dataset import Array, Trial
-from edgemerge.paper.settings import (
+from edgemerge.paper.hyperparameters import (
     CHUNK_ROWS,
     FEDERATED,
     NETWORKS,

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from edgemerge.paper import loss_figures
 from edgemerge.paper.dataset import split_by_origin, split_by_sample
+from edgemerge.paper.hyperparameters import LAYERS
 from edgemerge.paper.loss_figures import DEVICE_A, DEVICE_B, TwoDevices
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
 from edgemerge.paper.plotting import INK, new_figure, set_titles
-from edgemerge.paper.settings import LAYERS
 
 NAME = "loss-driving"
 TITLE = "Loss before and after merging, driving"

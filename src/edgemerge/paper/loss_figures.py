@@ -17,9 +17,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from edgemerge import Detector, Ledger, Stats
 from edgemerge.paper.dataset import Array, Splitter, Trial, split_by_sample
+from edgemerge.paper.hyperparameters import LAYERS
 from edgemerge.paper.plan import Claim, Job, Row, Rows, Scope
 from edgemerge.paper.plotting import BLUE, FAINT, GREEN, INK, RED, hide_frame
-from edgemerge.paper.settings import LAYERS
 
 DEVICE_A, DEVICE_B = "Device-A", "Device-B"
 AFTER_MERGE = {DEVICE_A: "Device-A with B", DEVICE_B: "Device-B with A"}

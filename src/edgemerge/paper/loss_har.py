@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from edgemerge.paper import loss_figures
 from edgemerge.paper.dataset import Array, split_by_person, split_by_sample
+from edgemerge.paper.hyperparameters import LAYERS, NETWORKS
 from edgemerge.paper.loss_figures import (
     AFTER_MERGE,
     DEVICE_A,
@@ -19,7 +20,6 @@ from edgemerge.paper.loss_figures import (
 )
 from edgemerge.paper.plan import Claim, Job, Plan, Rows, Scope
 from edgemerge.paper.plotting import FAINT, GREY, INK, new_figure, set_titles
-from edgemerge.paper.settings import LAYERS, NETWORKS
 
 NAME = "loss-har"
 TITLE = "Loss before and after merging, human activities"

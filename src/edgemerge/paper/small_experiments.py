@@ -22,6 +22,7 @@ from scipy.stats import t as student
 from edgemerge import Detector, Projection, Stats
 from edgemerge.paper.auc import AFTER, merge_pairs
 from edgemerge.paper.dataset import Array, Trial, split_by_person, split_by_sample
+from edgemerge.paper.hyperparameters import FEDERATED, LAYERS, Layer
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
     BLUE,
@@ -33,7 +34,6 @@ from edgemerge.paper.plotting import (
     new_figure,
     set_titles,
 )
-from edgemerge.paper.settings import FEDERATED, LAYERS, Layer
 
 Marks = NDArray[np.bool_]
 

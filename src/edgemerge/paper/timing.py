@@ -14,7 +14,7 @@ import numpy as np
 
 from edgemerge import Projection
 from edgemerge.paper.dataset import Array
-from edgemerge.paper.settings import CHUNK_ROWS, FEDERATED, ROUNDS
+from edgemerge.paper.hyperparameters import CHUNK_ROWS, FEDERATED, ROUNDS
 
 MIN_ROUNDS = 3  # rounds, however long they take
 
