@@ -29,7 +29,7 @@ long: .venv/ready-dev .venv-flower/ready  ## the tests, examples and types that 
 
 quick: .venv/ready-dev  ## only the fast tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick -p no:schemathesis \
-		--ignore=tests/browser --ignore=tests/bulk --ignore=tests/comparison --ignore=src/edgemerge/comparison --ignore=tests/faults --ignore=tests/flower --ignore=tests/ray --ignore=tests/servers_many
+		--ignore=tests/browser --ignore=tests/bulk --ignore=src/edgemerge/dask --ignore=tests/comparison --ignore=src/edgemerge/comparison --ignore=tests/paper --ignore=src/edgemerge/paper --ignore=tests/faults --ignore=tests/flower --ignore=tests/ray --ignore=tests/servers_many
 
 fuzz: .venv/ready-dev  ## search for new counter-examples to the laws, for MINUTES=10
 	@scripts/fuzz $(MINUTES)

@@ -36,6 +36,8 @@ AGAIN_S = 30.0  # a test that goes on waiting after its limit is interrupted aga
 LIMIT = pytest.StashKey()
 STARTED = {"mosquitto", "postgres_server"}  # fixtures
 
+gc.disable()  # until all tests are collected: there is nothing to find, and much to look at
+
 # Thousands of databases and states are synchronised to a disk: in memory that takes half the time.
 MEMORY, ROOM_BYTES = "/dev/shm", 6e9
 if Path(MEMORY).is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
@@ -125,6 +127,7 @@ def pytest_collection_finish():
     """Let the garbage collector pass over modules and tests: they stay to the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -38,6 +38,7 @@ def pinned(text: str) -> dict[str, str]:
     return {normal(name): version for name, version in found}
 
 
+@pytest.mark.slow
 def test_no_page_and_no_message_installs_edgemerge_by_a_name_that_is_not_published():
     found = []
     for path in texts():

@@ -186,6 +186,7 @@ def test_results_come_while_it_is_planned_and_the_answer_comes_after(exchange, d
     assert to_bytes(saved.learner) == to_bytes(learner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "first", "more", "plans"),
     [
@@ -229,6 +230,7 @@ def found_new(bank):
     assert [each.kind for each in bank.events] == ["new"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [renamed, approved, found_new])
 def test_a_plan_for_patterns_that_have_changed_is_made_again(exchange, devices, held, change):
     device = devices(exchange)

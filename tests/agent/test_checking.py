@@ -148,6 +148,7 @@ def test_undoing_brings_back_what_was_adopted_before_it_could_be_checked():
     assert merged_digest(encode(told(("peer", honest(300))))) in subject.memory.rejected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_many_small_steps_do_not_add_up_unseen():
     subject = sharing(Detector)

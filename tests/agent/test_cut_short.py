@@ -108,6 +108,7 @@ def test_cut_short_anywhere_nothing_later_changes(learner, settings, seed):
     assert to_bytes(device.memory.monitor) == to_bytes(whole.memory.monitor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_the_stream_has_episodes_patterns_and_reviews(learner):
     device = undisturbed(learner, "limit")

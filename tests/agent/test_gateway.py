@@ -381,6 +381,7 @@ def test_a_file_of_several_devices_is_gone_on_with_after_a_restart(tmp_path):
     assert counts == [250, 251]
 
 
+@pytest.mark.slow
 def test_a_column_of_devices_that_is_not_there_is_told(tmp_path, caplog):
     feed_one_file(tmp_path, "header")
     source = 'kind = "csv"\npath = "hall.csv"\ncolumns = ["a","b","c","d","e","f"]\n'

@@ -2,6 +2,8 @@
 
 from threading import Event
 
+import pytest
+
 from edgemerge.agent.mqtt import MqttSource, agent_broker
 from edgemerge.agent.rows import PayloadRows
 from tests.agent.listening import Hearing, at_port, publish, until
@@ -15,6 +17,7 @@ def heard(hearing, port, mark):
     hearing.found[:] = [row for row in hearing.found if row[1]]
 
 
+@pytest.mark.slow
 def test_readings_come_from_a_topic_and_again_after_the_broker_was_away(tmp_path):
     port = free_port()
     source = MqttSource(agent_broker(port=port, retry_s=(0.05, 0.1)), "in/#", PayloadRows(width=2))

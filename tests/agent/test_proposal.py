@@ -98,6 +98,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
 USUAL = {"delimiter": ",", "decimal": ".", "header": True, "skip_lines": 0, "time": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_found_as_it_is_and_the_agent_reads_every_row_of_it(name):
     text, expected = FILES[name]

@@ -80,6 +80,7 @@ def test_the_old_names_are_known():
     assert olds >= {"--from", "--from-nobody", "--to", "--all", "--known", "--timeout", "leave-out"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "option", "old", "new"),
     RENAMED,

@@ -107,6 +107,7 @@ path = "in.csv"
 ROWS = "flow,heat\n" + "1.5,2.5\n" * 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "more", "level", "words"),
     [

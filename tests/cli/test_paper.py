@@ -63,6 +63,7 @@ def test_trials_are_the_papers_unless_told_otherwise(given, trials, tmp_path):
     assert (plan.trials, plan.baseline_trials) == trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "words", "name"),
     [
@@ -76,6 +77,7 @@ def test_a_missing_extra_is_named_with_the_line_that_adds_it(missing, words, nam
     assert told == f"1 {name} is not installed: pip install '.[paper]' in a checkout of edgemerge\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["river", "pysad"])
 def test_a_comparison_names_the_library_that_is_missing(missing):
     told = started(BLOCKED.format(missing=[missing], words=["paper", "streams"]))

@@ -37,6 +37,7 @@ def test_without_enough_scores_the_limit_is_above_them_from_four_to_six(highest,
     assert Calibration().limit(0.05) == 4.0
 
 
+@pytest.mark.slow
 def test_the_newest_half_counts_at_least_and_the_first_scores_are_let_go():
     found = Calibration()
     for i in range(4000):

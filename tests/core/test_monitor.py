@@ -673,6 +673,7 @@ def test_a_fault_and_a_dismissed_pattern_can_be_undone(decision):
     assert watched.odd.status == "normal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["approve", "fault", "dismiss"])
 @pytest.mark.parametrize("second", ["approve", "fault", "dismiss"])
 def test_a_second_decision_is_refused_until_the_first_is_undone(first, second):
@@ -1160,6 +1161,7 @@ def test_one_sample_may_be_left_at_the_end_of_a_long_commissioning():
     assert watched.learnt > COMMISSIONING - 10
 
 
+@pytest.mark.slow
 @LEARNERS
 @pytest.mark.parametrize(
     ("second", "waits"), [((), 20), ((300, 0.6), 0), ((150, 0.6), 40), ((300, -0.6), 40)]
@@ -1223,6 +1225,7 @@ def commissioned_machine(number, learner=Detector, **settings):
     return monitor
 
 
+@pytest.mark.slow
 @LEARNERS
 def test_the_default_limit_rises_where_samples_held_out_in_commissioning_ask_for_it(learner):
     assert Watched(learner).commissioned().monitor.limit.value == 4.0

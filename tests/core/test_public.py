@@ -88,6 +88,7 @@ def test_every_parameter_of_a_public_name_is_documented(name):
     assert not missing, f"edgemerge.{name} does not say what {missing} mean: add them to `Args:`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", LISTED)
 def test_every_parameter_on_the_reference_pages_is_documented(where):
     module, _, name = where.partition(":")

@@ -108,6 +108,7 @@ def slow_groups(contributions, factor):
         clusters.append((Profile.of(one.stats + other.stats), mine + theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("factor", [1.2, 2.5, 40.0])
 def test_groups_are_those_of_the_definition(seed, factor):

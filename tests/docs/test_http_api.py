@@ -85,6 +85,7 @@ def test_who_sees_a_page_is_as_the_server_decides():
         assert found[page].startswith(decided[least]), page
 
 
+@pytest.mark.slow
 def test_every_route_that_the_server_describes_is_on_the_page():
     told = create_app(None).openapi()["paths"]
     described = {(method.upper(), path) for path, found in told.items() for method in found}

@@ -89,6 +89,7 @@ def test_the_own_scale_is_followed_as_if_solved_afresh(case, ridge, reject_above
         assert (fast.own, fast.rejected) == (slow.own, slow.rejected)
 
 
+@pytest.mark.slow
 @given(parts(count=1, min_rows=1, max_rows=90), st.data())
 def test_learning_row_by_row_equals_learning_at_once(case, data):
     projection, (X,) = case
@@ -115,6 +116,7 @@ def test_scores_in_blocks_are_those_of_one_sample_after_the_other(case, ridge, r
     assert fast.rejected == slow.rejected == len(X) - slow.own.count
 
 
+@pytest.mark.slow
 @given(parts(count=1, min_rows=1, max_rows=90), forgettings)
 def test_with_forgetting_blocks_and_single_samples_agree_closely(case, forgetting):
     projection, (X,) = case

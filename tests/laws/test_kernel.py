@@ -140,6 +140,7 @@ def test_both_paths_have_equal_sums_and_scores(projection, settings, way, adopte
     assert plain == pytest.approx(slow, rel=SCORES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgetting", [1.0, 0.99])
 @pytest.mark.parametrize("adopted", [False, True])
 @pytest.mark.parametrize("way", ["learn_and_score", "buffered"])
@@ -155,6 +156,7 @@ def test_both_paths_agree_on_one_stream(forgetting, adopted, way):
     assert fast == pytest.approx(slow, rel=SCORES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
 @pytest.mark.parametrize("forgetting", [1.0, 0.999])
 @pytest.mark.parametrize("adopted", [False, True])
@@ -471,6 +473,7 @@ def test_rows_that_are_no_readings_are_not_learnt(activation, bad):
     assert detector.own == Stats.of(projection, X[:201])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
 def test_single_samples_of_a_bank_have_the_scores_of_rows(activation):
     projection = Projection(n_inputs=6, n_hidden=9, activation=activation)

@@ -54,6 +54,7 @@ def test_the_numbers_of_a_seed_are_pinned():
     assert shared.fingerprint == "c4d2281234dd4699dc9828b2b8248dbc8a4d7f3507841fa26e0db643acc883d9"
 
 
+@pytest.mark.slow
 @given(projections(), st.data())
 def test_every_value_lies_on_its_grid_and_the_product_is_exact(projection, data):
     X = projection.grid.rows(data.draw(samples(projection)))
@@ -113,6 +114,7 @@ def test_no_hidden_value_is_beyond_the_largest_of_its_activation(name):
     assert largest == (40.0 if activation_rule(name).largest == np.inf else 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "cosine"])
 @pytest.mark.parametrize("bits", range(4, 17))
 def test_no_entry_of_a_table_depends_on_whose_exp_or_cos_is_used(name, bits):

@@ -146,6 +146,7 @@ def test_no_more_is_deleted_at_once_than_takes_a_moment(database, monkeypatch):
     assert chain(database)[1] == [16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [

@@ -81,6 +81,7 @@ def test_one_command_goes_back_and_twice_is_once(world):
     assert [each.version for each in world.service.configurations.versions(FLEET)] == [4, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "words"),
     [

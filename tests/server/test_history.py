@@ -225,6 +225,7 @@ def test_retention_in_days_is_a_setting(database_url):
             assert rows_of(made, "minutes") + rows_of(made, "quarters") == left
 
 
+@pytest.mark.slow
 def test_a_flood_stays_within_its_bounds(anywhere):
     for i in range(40):
         told(

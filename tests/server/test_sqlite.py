@@ -104,6 +104,7 @@ def test_a_small_disk_has_no_reserve_that_would_fill_it(tmp_path):
         assert not (folder / "fleets.db.reserve").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.999, 0.9, 0.5, 0.1, 0.001, 0.0])
 def test_a_truncated_file_is_refused_with_words(path, part):
     filled(path, 20)

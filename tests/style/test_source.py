@@ -43,6 +43,7 @@ def labels(text: str) -> set[str]:
     return set(re.findall(r"\bM[1-9]\d?\b", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [p for part in PURE for p in sorted(part.rglob("*.py"))], ids=named
 )
