@@ -6,12 +6,22 @@ import time
 from itertools import pairwise
 from threading import Event, Thread
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge.agent.interfaces import Reading
-from edgemerge.agent.rows import BadRow, CsvRows, JsonRows, LineSplitter, PayloadRows, RowReader
+from edgemerge.agent.rows import (
+    BadRow,
+    CsvRows,
+    JsonRows,
+    LineSplitter,
+    PayloadRows,
+    RowReader,
+    _parse_number,
+    _parse_values,
+)
 from edgemerge.agent.sources import RateLimitedSource, StdinSource
 from edgemerge.core.errors import SettingError
 
@@ -267,3 +277,26 @@ def test_utf_16_is_an_error_at_the_start_and_a_bad_row_in_a_later_file():
     assert reader.row(b"1,2") is not None
     assert reader.row(line) is None
     assert (reader.skipped, reader.why_skipped[:12]) == (1, "found UTF-16")
+
+
+cells = st.one_of(
+    st.floats().map(repr),
+    st.sampled_from(["", " 7 ", "1_000", "1e999", "nan", "on", "١", "0x1f", "1,5", "-0"]),
+    st.floats(),
+    st.integers(-(10**400), 10**400),
+    st.sampled_from([True, None, [1.0]]),
+)
+
+
+def told(parse):
+    """Return what comes of parsing, a list or the words of a refusal."""
+    try:
+        return np.asarray(parse()).tolist()
+    except BadRow as error:
+        return str(error)
+
+
+@given(st.lists(cells, min_size=1, max_size=5))
+def test_numbers_that_are_read_at_once_are_those_read_one_by_one(found):
+    one_by_one = told(lambda: [_parse_number(each, i, None) for i, each in enumerate(found)])
+    assert told(lambda: _parse_values(found, None)) == one_by_one

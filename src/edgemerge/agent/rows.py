@@ -180,6 +180,8 @@ class CsvRows:
         self._decimal, self._skip_lines, self._time_format = decimal, skip_lines, time_format
         self._first, self._skipped_lines, self._has_read = True, 0, False
         self._last: float | None = None  # the time of the row before
+        self._found: tuple[int | None, list[int], tuple[str, ...] | None] = (None, [], None)
+        self._found_for: tuple[int, tuple[str, ...] | None] | None = None
 
     def begin(self) -> None:
         """Expect the first line of a file."""
@@ -207,7 +209,7 @@ class CsvRows:
             if not self._has_read:  # a later file with other columns must not end the agent
                 self._must_have_columns()
             return None
-        if tuple(found) == self.header:
+        if self.header is not None and found[0] == self.header[0] and tuple(found) == self.header:
             return None
         row = self._read(found)
         self._has_read = True
@@ -258,14 +260,21 @@ class CsvRows:
             raise BadRow(
                 f'the row has one field, {found[0][:40]!r}: set source.delimiter = "{marks[0]}"'
             )
-        time = None if self._time is None else self._at(self._time, len(found))
+        time, columns, names = self._find_columns(len(found))
         at = None if time is None else self._parse_time(found[time])
-        columns = [self._at(each, len(found)) for each in self._columns]
-        columns = columns or [i for i in range(len(found)) if i != time]
-        names = None if self.header is None else tuple(self.header[i] for i in columns)
         chosen = [found[i] for i in columns]
         chosen = [with_decimal_point(each) for each in chosen] if self._decimal == "," else chosen
         return Row(_parse_values(chosen, width, names), at, names)
+
+    def _find_columns(self, count: int) -> tuple[int | None, list[int], tuple[str, ...] | None]:
+        """Return where time and values are in rows of so many fields, and the values' names."""
+        if self._found_for != (count, self.header):
+            time = None if self._time is None else self._at(self._time, count)
+            columns = [self._at(each, count) for each in self._columns]
+            columns = columns or [i for i in range(count) if i != time]
+            names = None if self.header is None else tuple(self.header[i] for i in columns)
+            self._found, self._found_for = (time, columns, names), (count, self.header)
+        return self._found
 
     def _parse_time(self, text: str) -> float:
         value = self._number(text) if self._decimal == "," else None
@@ -468,9 +477,24 @@ def _parse_values(
         raise BadRow(f"{len(found)} values instead of {width}")
     if not found:
         raise BadRow("no values")
+    values = _plain_numbers(found)
+    if values is not None:
+        return values
     return np.array([_parse_number(each, i, names) for i, each in enumerate(found)], np.float64)
 
 
+def _plain_numbers(found: Sequence[Any]) -> Array | None:
+    """Return all numbers at once; None if one is none, or unusual, so that each is looked at."""
+    if not PLAIN_TYPES.issuperset(map(type, found)):
+        return None
+    try:
+        values = np.array([*map(float, found)])
+    except (ValueError, OverflowError):
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+PLAIN_TYPES = frozenset((str, int, float))
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
