@@ -5,6 +5,7 @@ import json
 import pytest
 
 from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.main import create_app
 from edgemerge.server.schemas import ConfigurationRequest, ReportedConfiguration
@@ -180,3 +181,29 @@ def test_over_http_operators_change_it_and_devices_do_not(world):
         *(("GET", DEVICE_PATH), ("PUT", DEVICE_PATH), ("DELETE", f"{DEVICE_PATH}/3")),
     ):
         assert ask(method, path, body, who=pump).status_code == 403
+
+
+def test_only_those_who_may_set_it_see_where_webhooks_are(world):
+    _, viewer = world.service.accounts.add("vera", "viewer", None, Caller("root", role="admin"))
+    secret = "https://chat.example/hooks/k3y"
+    sinks = [{"kind": "webhook", "url": secret}, {"kind": "syslog"}]
+    for device in (EVERY_DEVICE, "pump-1"):
+        change(world, {"sinks": sinks}, device)
+    assert desired(world).configuration["tables"]["sinks"] == sinks
+    client = Visitor(create_app(world.service))
+
+    def ask(path, who):
+        return client.ask("GET", path, headers={"Authorization": f"Bearer {who}"}).text
+
+    for path in (PATH, DEVICE_PATH):
+        assert ask(path, world.operator_token).count(secret) == 2  # now, and in the version
+        seen = ask(path, viewer)
+        assert secret not in seen
+        assert seen.count("https://chat.example/") == 2
+    for entry in world.service.audit_newest_first(FLEET, 2**62, 10, action="configure"):
+        assert "k3y" not in entry.detail
+        assert json.loads(entry.detail)["tables"]["sinks"][0]["url"] == "https://chat.example/…"
+    client.sign_in(world.operator_token)
+    page = client.get(f"/ui/fleets/{FLEET}/devices/pump-1").text
+    assert "https://chat.example/…" in page
+    assert "k3y" not in page

@@ -134,10 +134,36 @@ def table_lines(tables: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, table in tables.items():
         if isinstance(table, dict):
-            lines += [f"{name}.{key} = {json.dumps(value)}" for key, value in table.items()]
+            lines += [f"{name}.{key} = {_written(value)}" for key, value in table.items()]
         else:
-            lines.append(f"{name} = {json.dumps(table)}")
+            lines.append(f"{name} = {_written(table)}")
     return lines
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def without_addresses(tables: Mapping[str, Any]) -> Tables:
+    """Return tables in which sinks name only the host of an address.
+
+    Whoever knows the whole address of a webhook can send messages to it.
+
+    >>> without_addresses({"sinks": [{"kind": "webhook", "url": "https://chat.example/in/k3y"}]})
+    {'sinks': [{'kind': 'webhook', 'url': 'https://chat.example/…'}]}
+    """
+    found = dict(tables)
+    if "sinks" in found:
+        found["sinks"] = [
+            sink | ({"url": _host_of(sink["url"])} if "url" in sink else {})
+            for sink in found["sinks"]
+        ]
+    return found
+
+
+def _host_of(url: object) -> str:
+    scheme, mark, rest = str(url).partition("://")
+    return f"{scheme}{mark}{rest.partition('/')[0]}/…"
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:

@@ -23,6 +23,7 @@ from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.client import FIRST_HASH, MAX_DESIRED_BYTES
+from edgemerge.exchange.configuration import without_addresses
 from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.privacy.noise import (
     INPUT_RADIUS,
@@ -996,9 +997,12 @@ ConfigurationBody = Annotated[ConfigurationRequest, Depends(json_request(Configu
 
 
 @router.get(CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
-def get_configuration(fleet: Name, _caller: Viewer, service: ServiceDep) -> ConfigurationResponse:
-    """Return the configuration of a fleet's agents, and what became of it on each device."""
-    return _configuration_json(service, fleet)
+def get_configuration(fleet: Name, caller: Viewer, service: ServiceDep) -> ConfigurationResponse:
+    """Return the configuration of a fleet's agents, and what became of it on each device.
+
+    Viewers see only the hosts of webhooks.
+    """
+    return _configuration_json(service, fleet, caller)
 
 
 @router.put(
@@ -1012,7 +1016,7 @@ async def change_configuration(
     """Replace the configuration of a fleet's agents; each applies it once, when it next reports."""
     act = service.configurations.change
     await run_in_thread(lambda: act(fleet, EVERY_DEVICE, body, caller))
-    return await run_in_thread(lambda: _configuration_json(service, fleet))
+    return await run_in_thread(lambda: _configuration_json(service, fleet, caller))
 
 
 @router.delete(CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
@@ -1021,15 +1025,18 @@ def undo_configuration(
 ) -> ConfigurationResponse:
     """Go back to the configuration before a version, which must be the newest; twice is once."""
     service.configurations.undo(fleet, EVERY_DEVICE, version, caller)
-    return _configuration_json(service, fleet)
+    return _configuration_json(service, fleet, caller)
 
 
 @router.get(DEVICE_CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
 def get_device_configuration(
-    fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
+    fleet: Name, device: Name, caller: Viewer, service: ServiceDep
 ) -> ConfigurationResponse:
-    """Return what was set for one device, on top of the fleet's, and what became of it."""
-    return _configuration_json(service, fleet, device)
+    """Return what was set for one device, on top of the fleet's, and what became of it.
+
+    Viewers see only the hosts of webhooks.
+    """
+    return _configuration_json(service, fleet, caller, device)
 
 
 @router.put(
@@ -1043,7 +1050,7 @@ async def change_device_configuration(
     """Replace what is set for one device, on top of the fleet's configuration."""
     act = service.configurations.change
     await run_in_thread(lambda: act(fleet, device, body, caller))
-    return await run_in_thread(lambda: _configuration_json(service, fleet, device))
+    return await run_in_thread(lambda: _configuration_json(service, fleet, caller, device))
 
 
 @router.delete(DEVICE_CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
@@ -1052,13 +1059,15 @@ def undo_device_configuration(
 ) -> ConfigurationResponse:
     """Go back to what was set for one device before a version; twice is once."""
     service.configurations.undo(fleet, device, version, caller)
-    return _configuration_json(service, fleet, device)
+    return _configuration_json(service, fleet, caller, device)
 
 
 def _configuration_json(
-    service: Service, fleet: str, device: str = EVERY_DEVICE
+    service: Service, fleet: str, caller: Caller, device: str = EVERY_DEVICE
 ) -> ConfigurationResponse:
     versions = service.configurations.versions(fleet, device)
+    if not caller.may("operator"):
+        versions = [replace(each, tables=without_addresses(each.tables)) for each in versions]
     listed = [
         ConfigurationVersionResponse(
             **{k: v for k, v in asdict(each).items() if k not in ("epoch", "device")}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.core.limit import Limit
-from edgemerge.exchange.configuration import check_tables, overlay
+from edgemerge.exchange.configuration import check_tables, overlay, without_addresses
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.backup import numbers_begin
@@ -436,7 +436,7 @@ def _write_configuration(
         f" configurations {WHERE_DEVICE} order by version desc limit {MAX_VERSIONS})",
         *(fleet, made.device, fleet, made.device),
     )
-    said = {"version": made.version, "tables": dict(made.tables)}
+    said = {"version": made.version, "tables": without_addresses(made.tables)}
     said |= {name: value for name in ("comment", "undoes") if (value := getattr(made, name))}
     subject = made.device or "all devices"
     audit.append(tx, at=made.at, actor=made.by, action=action, fleet=fleet, subject=subject, **said)

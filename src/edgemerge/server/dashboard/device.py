@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
-from edgemerge.exchange.configuration import table_lines
+from edgemerge.exchange.configuration import table_lines, without_addresses
 from edgemerge.server import fleets
 from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
@@ -288,7 +288,7 @@ class DeviceView:
         reported = self.latest.status.configuration if self.latest else None
         state, why = configuration_state(self.wanted["version"], reported)
         in_force = reported.version if reported else 0
-        keys = table_lines(self.wanted["tables"])
+        keys = table_lines(without_addresses(self.wanted["tables"]))
         return ConfigurationView(self.wanted["version"], in_force, state, why, keys)
 
     @property
