@@ -390,7 +390,7 @@ class WebhookChannel:
         """Check what can be checked before there is an alarm."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingError(f'found the url "{url}", expected http://… or https://…')
+            raise SettingError("found a url of another kind, expected http://… or https://…")
         self._url, self._preset, self._template = url, preset, template
         self._headers = {"Content-Type": "application/json", "User-Agent": "edgemerge"}
         for header in headers:
@@ -403,7 +403,7 @@ class WebhookChannel:
         if preset == "ntfy":
             root, _, self._topic = parts.path.rstrip("/").rpartition("/")
             if not self._topic:
-                raise SettingError(f'found the url "{url}", expected one that ends with a topic')
+                raise SettingError("found a url without a topic, expected one that ends with a topic")
             self._url = urlunsplit((parts.scheme, parts.netloc, f"{root}/", "", ""))
         self._context = ssl.create_default_context(cafile=ca_file)
 

@@ -519,7 +519,7 @@ def test_sinks_are_made_from_the_configuration(tmp_path):
     for sink in made:
         sink.close()
     for bad, words in (
-        ("sinks.0.url=x", "sinks.0: found the url"),
+        ("sinks.0.url=x", "sinks.0: found a url of another kind"),
         ("sinks.1.to=[]", "sinks.1.to"),
     ):
         wrong = read_config(tmp_path / "a.toml", environment={}, overrides=[bad])

@@ -24,7 +24,7 @@ def world(hub, tmp_path):
 
 
 def rows(device, revision=1):
-    rng = np.random.default_rng([DEVICES.index(device), revision])
+    rng = np.random.default_rng([int(device.rpartition("-")[2]), revision])
     return rng.uniform(-1.0, 2.0, (20 * revision, SHARED.n_inputs))
 
 
@@ -255,6 +255,39 @@ def test_a_total_that_holds_an_upload_is_settled_before_it_is_used(world):
     assert there._state.epoch == 2
     found = there._others(grouped=False)
     assert found.parts[0].stats == others(DEVICES[0], 2)
+
+
+def test_an_upload_that_is_counted_meanwhile_is_in_the_total_that_is_used(hub, tmp_path):
+    """One cohort ends an epoch, after another one has ended a later one, amid a pull."""
+    devices = [f"pump-{i}" for i in range(6)]
+    world = MaskedWorld(hub, tmp_path, size=3)
+    world.form(devices)
+    mine, theirs = devices[0::2], devices[1::2]
+    for device in devices:
+        world.exchange(device).push(note(device))
+    world.turn(devices)
+    for device in (mine[0], *theirs):
+        world.exchange(device).push(note(device, 2))
+    world.turn(theirs)
+    there = world.exchange(mine[0])
+    there.pull(Selection(receiver=mine[0]))
+    ask, ended = there._ask, []
+
+    def meanwhile(*words, **rest):
+        reply = ask(*words, **rest)
+        if not ended:
+            ended.append(words)
+            for device in mine[1:]:
+                world.exchange(device).push(note(device, 2))
+            world.turn(mine[1:])
+        return reply
+
+    there._ask = meanwhile
+    assert there._state.epoch
+    (found,) = there.pull(Selection(receiver=mine[0])).parts
+    assert ended == [("GET", "status")]
+    assert found.stats == others(mine[0], 2, devices)
+    world.close()
 
 
 def note_questions(there, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.exchange.configuration import check_tables, table_lines, without_addresses
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.main import create_app
@@ -181,6 +182,35 @@ def test_over_http_operators_change_it_and_devices_do_not(world):
         *(("GET", DEVICE_PATH), ("PUT", DEVICE_PATH), ("DELETE", f"{DEVICE_PATH}/3")),
     ):
         assert ask(method, path, body, who=pump).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://chat.example/hooks/k3y", "https://chat.example/…"),
+        ("http://chat.example:8080?k3y", "http://chat.example:8080/…"),
+        ("https://chat.example#k3y", "https://chat.example/…"),
+        ("https://eve:k3y@chat.example/in", "https://chat.example/…"),
+        ("chat.example/hooks/k3y", "…"),
+        ("https:/chat.example/k3y", "…"),
+        ("https://[k3y", "…"),
+    ],
+)
+def test_of_an_address_only_the_host_is_shown(url, shown):
+    tables = {"sinks": [{"kind": "webhook", "url": url, "template": '{"routing_key": "k3y"}'}]}
+    found = without_addresses(tables)
+    assert found == {"sinks": [{"kind": "webhook", "url": shown, "template": "…"}]}
+    assert "k3y" not in " ".join(table_lines(found))
+    for wrong in (shown, *([url] if shown == "…" else [])):
+        with pytest.raises(SettingError, match=r"found no whole address in sinks\.0\.url") as why:
+            check_tables({"sinks": [{"kind": "webhook", "url": wrong}]})
+        assert "k3y" not in str(why.value)
+
+
+def test_what_a_terminal_would_obey_is_escaped():
+    (line,) = table_lines({"save": {"every": "\x9b2J\u202e"}})
+    assert line.isprintable()
+    assert line.isascii()
 
 
 def test_only_those_who_may_set_it_see_where_webhooks_are(world):

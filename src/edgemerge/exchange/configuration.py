@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from edgemerge.core.errors import SettingError
 
@@ -43,6 +44,7 @@ SINK_KEYS = (
     *("template", "link", "sender", "to", "security", "protocol"),
 )
 NOT_HERE = "only the device's own file sets it"
+HIDDEN = "…"  # stands for what may be a secret
 
 
 def check_tables(found: object) -> Tables:
@@ -106,6 +108,10 @@ def _check_sinks(sinks: object) -> None:
         _check_keys(name, sink, SINK_KEYS)
         if "@" in str(sink.get("url", "")).partition("://")[2].partition("/")[0]:
             raise SettingError(f"found a password in {name}.url: {NOT_HERE}")
+        if "url" in sink and (_host_of(sink["url"]) == HIDDEN or HIDDEN in str(sink["url"])):
+            raise SettingError(
+                f"found no whole address in {name}.url, expected http://… or https://…"
+            )
 
 
 def _check_interval(every_s: object) -> None:
@@ -141,11 +147,11 @@ def table_lines(tables: Mapping[str, Any]) -> list[str]:
 
 
 def _written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value).replace("\\u2026", HIDDEN)  # all else is escaped: it may be anything
 
 
 def without_addresses(tables: Mapping[str, Any]) -> Tables:
-    """Return tables in which sinks name only the host of an address.
+    """Return tables in which sinks name only the host of an address, and show no template.
 
     Whoever knows the whole address of a webhook can send messages to it.
 
@@ -155,15 +161,23 @@ def without_addresses(tables: Mapping[str, Any]) -> Tables:
     found = dict(tables)
     if "sinks" in found:
         found["sinks"] = [
-            sink | ({"url": _host_of(sink["url"])} if "url" in sink else {})
+            sink
+            | ({"url": _host_of(sink["url"])} if "url" in sink else {})
+            | ({"template": HIDDEN} if "template" in sink else {})
             for sink in found["sinks"]
         ]
     return found
 
 
 def _host_of(url: object) -> str:
-    scheme, mark, rest = str(url).partition("://")
-    return f"{scheme}{mark}{rest.partition('/')[0]}/…"
+    """Return an address without path, query and password; nothing of one that is none."""
+    try:
+        parts = urlsplit(str(url))
+    except ValueError:
+        return HIDDEN
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return HIDDEN
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{HIDDEN}"
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:

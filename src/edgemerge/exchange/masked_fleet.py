@@ -520,11 +520,17 @@ class MaskedExchange:
         if version == "":
             return None
         if self._total is None or version is None or self._total[0].get("version") != version:
-            reply = self._ask("GET", "total")
-            self._total = None if reply.status == 204 else _read_total(reply.must_be(200))
+            return self._fetch_total()
         return self._total
 
-    def _must_reach(self, through: int) -> None:
+    def _fetch_total(self) -> tuple[dict[str, Any], Words] | None:
+        reply = self._ask("GET", "total")
+        self._total = None if reply.status == 204 else _read_total(reply.must_be(200))
+        return self._total
+
+    def _must_reach(self, through: Any) -> None:
+        if type(through) is not int:
+            raise RejectedError(f"{self}: found epoch {through!r}, expected a number")
         if through < self._state.through:
             raise RejectedError(
                 f"{self}: the total lacks epoch {self._state.through}, which held this device's "
@@ -533,12 +539,13 @@ class MaskedExchange:
 
     def _others(self, *, grouped: bool) -> Merged:
         found = self._find_total()
+        may_hold_it = found is not None and 0 < self._state.epoch <= found[0]["through"]
+        if may_hold_it and self._settle():
+            found = self._fetch_total()  # this one does, if it is counted
         if found is None:
             return Merged(self.projection)
         about, words = found
         self._must_reach(about["through"])
-        if self._state.epoch and self._state.epoch <= about["through"]:
-            self._settle()  # the total may hold it
         self._forget_dropped(about["dropped"])
         words = words - sum(self._state.counted.values(), np.zeros_like(words))
         slots = about["slots"]

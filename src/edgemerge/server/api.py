@@ -1480,7 +1480,8 @@ SENT_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def sent(request: Request, status: MaskedStatus) -> Response:
     """Answer a message of an epoch, with the status after it if the sender prefers that."""
-    if PREFERS_STATUS not in request.headers.get("prefer", ""):
+    prefers = request.headers.get("prefer", "").replace(";", ",").split(",")
+    if PREFERS_STATUS not in (each.strip().lower() for each in prefers):
         return Response(status_code=204)
     found = MaskedStatusResponse(**asdict(status)).model_dump_json()
     headers = {"Preference-Applied": PREFERS_STATUS}

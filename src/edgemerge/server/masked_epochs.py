@@ -935,17 +935,17 @@ def _dropped(tx: Transaction, fleet: str) -> tuple[int, ...]:
 
 
 def _version(tx: Transaction, fleet: str) -> str:
-    """Return what changes with the total; signatures differ even if a restored server counts anew.
+    """Return what changes with the total, also if a restored server counts the same epochs anew.
 
     `through` alone stays the same while another cohort is further.
     """
-    rows = tx.rows(
-        "select t.cohort, t.through, t.dropped, e.signatures from cohort_totals t"
-        " join epochs e on e.fleet = t.fleet and e.epoch = t.through"
-        " where t.fleet = ? order by t.cohort",
-        fleet,
-    )
-    return sha256(json.dumps([*map(list, rows)]).encode()).hexdigest() if rows else ""
+    sql = "select cohort, through, dropped from cohort_totals where fleet = ? order by cohort"
+    rows = tx.rows(sql, fleet)
+    if not rows:
+        return ""
+    sql = "select signatures from epochs where fleet = ? and epoch = ?"
+    newest = tx.one(sql, fleet, max(through for _, through, _ in rows))
+    return sha256(json.dumps([*map(list, rows), list(newest or ())]).encode()).hexdigest()
 
 
 def _total(tx: Transaction, fleet: str) -> MaskedTotal:
