@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Stats
-from edgemerge.paper import auc, plan, settings
+from edgemerge.paper import auc, hyperparameters, plan
 from edgemerge.paper import dataset as trials
 from edgemerge.paper.dataset import ANOMALY_RATIO, TRAIN_SHARE, Dataset, Trial
 from edgemerge.paper.hyperparameters import LAYERS, NETWORKS, Layer, Network
@@ -16,7 +16,7 @@ from tests.paper.toys import ToyScope, noting, toy
 
 pytestmark = pytest.mark.slow  # PyTorch takes seconds to import
 
-BASELINES = settings.BASELINES
+BASELINES = hyperparameters.BASELINES
 
 
 class SignedScope(ToyScope):
@@ -179,7 +179,7 @@ def test_settings_are_those_of_the_papers_table():
         "har": {"BP-NN3": Network((256,), 8, 20), "BP-NN5": Network((128, 256, 128), 8, 20)},
         "mnist": {"BP-NN3": Network((64,), 32, 5), "BP-NN5": Network((64, 32, 64), 8, 10)},
     }
-    assert (settings.ROUNDS, settings.LEARNING_RATE, TRAIN_SHARE, ANOMALY_RATIO) == (
+    assert (hyperparameters.ROUNDS, hyperparameters.LEARNING_RATE, TRAIN_SHARE, ANOMALY_RATIO) == (
         50,
         0.001,
         0.8,
@@ -190,7 +190,7 @@ def test_settings_are_those_of_the_papers_table():
 
 def test_banks_of_the_same_n_have_the_papers_layer_and_one_pattern_and_reject_nothing():
     data = SCOPE.dataset("har")
-    for name, exchange in settings.SAME_SIZE_BANKS.items():
+    for name, exchange in hyperparameters.SAME_SIZE_BANKS.items():
         assert exchange.layer == LAYERS[name]
         bank = exchange.bank(exchange.layer.projection(data, 1))
         assert (bank.max_patterns, bank.reject_above) == (1, None)
