@@ -403,7 +403,7 @@ class WebhookChannel:
         if preset == "ntfy":
             root, _, self._topic = parts.path.rstrip("/").rpartition("/")
             if not self._topic:
-                raise SettingError("found a url without a topic, expected one that ends with a topic")
+                raise SettingError("found a url without one, expected a url that ends with a topic")
             self._url = urlunsplit((parts.scheme, parts.netloc, f"{root}/", "", ""))
         self._context = ssl.create_default_context(cafile=ca_file)
 
