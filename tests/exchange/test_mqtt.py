@@ -207,7 +207,7 @@ def test_no_thread_is_left_behind(mosquitto, tmp_path):
     there.pull(WISH)
     with broker(tmp_path, "allow_anonymous false") as port, pytest.raises(DeniedError):
         exchange(port, "threads").pull(WISH)
-    assert set(threading.enumerate()) == before
+    assert not set(threading.enumerate()) - before  # others may have ended
 
 
 def test_a_large_contribution_arrives(mosquitto):
