@@ -194,7 +194,8 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
     folders = [tmp_path / name for name in ("old", "new")]
     for folder in folders:
         folder.mkdir()
-    before = enrolled(hub, folders[0])
+    every = ("sync.gate=2",)  # following its label it may exchange before it has seen them all
+    before = enrolled(hub, folders[0], *every)
     write_rows(folders[0] / "rows.csv", stream(300))
     operator, old_token = hub.operator, (folders[0] / "token").read_text()
     operator.change_settings("pumps", "pump-1", label="Pump of hall B")
@@ -210,7 +211,6 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
         (folders[1] / name).write_bytes((folders[0] / name).read_bytes())
     (folders[1] / "token").write_text(token)
     write_rows(folders[1] / "rows.csv", stream(200, 5))
-    every = ("sync.gate=2",)  # following its label it may exchange before it has seen them all
     after = read_config(folders[1] / "agent.toml", environment={}, overrides=every)
     with Running(after) as agent:
         wait_until(lambda: len(agent.listener.verdicts) == 200)
