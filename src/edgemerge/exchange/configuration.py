@@ -108,7 +108,7 @@ def _check_sinks(sinks: object) -> None:
         _check_keys(name, sink, SINK_KEYS)
         if "@" in str(sink.get("url", "")).partition("://")[2].partition("/")[0]:
             raise SettingError(f"found a password in {name}.url: {NOT_HERE}")
-        if "url" in sink and (_host_of(sink["url"]) == HIDDEN or HIDDEN in str(sink["url"])):
+        if "url" in sink and (host_of(sink["url"]) == HIDDEN or HIDDEN in str(sink["url"])):
             raise SettingError(
                 f"found no whole address in {name}.url, expected http://… or https://…"
             )
@@ -162,14 +162,14 @@ def without_addresses(tables: Mapping[str, Any]) -> Tables:
     if "sinks" in found:
         found["sinks"] = [
             sink
-            | ({"url": _host_of(sink["url"])} if "url" in sink else {})
+            | ({"url": host_of(sink["url"])} if "url" in sink else {})
             | ({"template": HIDDEN} if "template" in sink else {})
             for sink in found["sinks"]
         ]
     return found
 
 
-def _host_of(url: object) -> str:
+def host_of(url: object) -> str:
     """Return an address without path, query and password; nothing of one that is none."""
     try:
         parts = urlsplit(str(url))

@@ -34,6 +34,7 @@ from edgemerge.delivery import (
     WebhookChannel,
     summarize,
 )
+from edgemerge.exchange.configuration import host_of
 from edgemerge.failpoints import failpoint
 from edgemerge.files import read_secret
 from edgemerge.server import audit, fleets
@@ -248,8 +249,7 @@ class Receiver:
         settings = self.settings
         if settings.kind == "email":
             return ", ".join(settings.to)
-        parts = urlsplit(settings.url)
-        return f"{parts.scheme}://{parts.netloc}/…"
+        return host_of(settings.url)
 
     @property
     def secret_kind(self) -> str:
