@@ -85,15 +85,25 @@ def fill_up(folder):
     assert shutil.disk_usage(folder).free == 0
 
 
-def ready(server):
-    asking = Connection(server.url)
+def answers(server, path, refusal, token=None):
+    """Whether a server answers, or else refuses with this status and no other."""
+    asking = Connection(server.url, token)
     try:
-        return asking.ask("GET", "/readyz").status == 200
+        return asking.ask("GET", path).status == 200
     except UnavailableError as error:
-        assert "status 503" in str(error)  # noqa: PT017 - any other would be wrong
+        assert f"status {refusal}" in str(error)  # noqa: PT017 - any other would be wrong
         return False
     finally:
         asking.close()
+
+
+def ready(server):
+    return answers(server, "/readyz", 503)
+
+
+def has_grouped(server):
+    """What was dropped gives room in the log of the database once nobody reads there any more."""
+    return answers(server, "/fleets/pumps/patterns", 507, server.token)
 
 
 def test_a_full_disk_is_said_and_survived(server, disk):
@@ -117,7 +127,8 @@ def test_a_full_disk_is_said_and_survived(server, disk):
     pumps.push("pump-1", "pattern-0")
     (disk / "ballast").unlink()
     for i in range(2, 6):
-        pumps.drop(f"pump-{i}")  # room for grouping, which writes sums
+        pumps.drop(f"pump-{i}")
+    until(lambda: has_grouped(server), "there is room for grouping, which writes sums")
     pumps.ledger.must_hold(server.url, server.token)
 
     server.kill()
@@ -136,5 +147,6 @@ def test_a_server_killed_on_a_full_disk_starts_again_and_can_drop(server, disk):
     pumps.push("pump-1", "pattern-0")
     (disk / "ballast").unlink()
     for i in range(2, 6):
-        pumps.drop(f"pump-{i}")  # room for grouping, which writes sums
+        pumps.drop(f"pump-{i}")
+    until(lambda: has_grouped(server), "there is room for grouping, which writes sums")
     pumps.ledger.must_hold(server.url, server.token)
