@@ -141,8 +141,9 @@ def test_very_similar_means_that_the_interval_of_the_difference_is_small(far, ex
     assert row["verdict"] == expected
     mean, half = far + 0.001, 0.00248  # of 0, 1 and 2 thousandths
     ends = f"{mean - half:+.3f} to {mean + half:+.3f}"
-    assert row["interval"] == f"by sample: {ends}, {ends} (3 seeds each)"
-    assert row["found"] == f"by sample: a and b {mean:+.3f}, a and c {mean:+.3f}"
+    assert row["interval"] == f"by sample: {ends} (3 seeds)"
+    each = f"a and b {mean:+.3f}, a and c {mean:+.3f}"
+    assert row["found"] == f"by sample: {mean:+.3f}, {each}"
 
 
 def test_all_pairs_with_few_seeds_count_for_similarity_as_well():
@@ -240,3 +241,11 @@ def test_claims_are_written_beside_the_results(tmp_path):
 def test_a_folder_without_results_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(RowError, match=r"holds no results: run `edgemerge paper all --out"):
         claims.read_claims(tmp_path)
+
+
+def test_of_many_pairs_the_two_ends_are_named():
+    values = {"a": 0.01, "b": -0.2, "c": 0.0, "d": -0.1}
+    pairs = {name: {"value": value} for name, value in values.items()}
+    assert small_experiments.pairs_as_text(pairs) == "a +0.010 to b -0.200"
+    del pairs["d"]
+    assert small_experiments.pairs_as_text(pairs) == "a +0.010, c +0.000, b -0.200"

@@ -196,8 +196,11 @@ def test_federated_averaging_has_thirty_seeds_on_every_pair():
     for job in jobs:
         seeds.setdefault(job.part, set()).add(job.trial)
     assert {part: len(found) for part, found in seeds.items()} == {
-        f"{split} {a}-{b}": count for split, count in small.SEEDS.items() for a, b in small.PAIRS
+        f"{split} {a}-{b}": count
+        for split, count in small.SEEDS.items()
+        for a, b in small.PAIRS[split]
     }
+    assert len(small.PAIRS["sample"]) == 15  # all of six patterns
     assert small.SEEDS["sample"] >= 30
     assert {len(seeds) for seeds in seeds.values()} == set(small.SEEDS.values())
 

@@ -21,6 +21,8 @@ from edgemerge.paper.plan import NAMES, Row, Rows, load_result
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.result_files import RowError
 from edgemerge.paper.small_experiments import (
+    AVERAGING,
+    DIFFERENCE,
     FORGETTING,
     MEMBERSHIP,
     REJECTION,
@@ -29,6 +31,8 @@ from edgemerge.paper.small_experiments import (
     by_pair,
     find,
     half_interval,
+    over_all_pairs,
+    pairs_as_text,
 )
 from edgemerge.paper.timing import MERGE, OURS, PREDICT, TRAIN, Step
 
@@ -284,16 +288,15 @@ def as_accurate_everywhere(known: Known) -> Finding:
 
 
 def very_similar(known: Known) -> Finding:
-    """Judge federated averaging on HAR: few seeds on all pairs, and many seeds on some of them."""
+    """Judge federated averaging on HAR: by the paired differences, and by the matrix of all."""
     rows, words, intervals = known.get("small-experiments", []), [], []
     for split in SPLITS:
         pairs = by_pair(rows, split)
         if pairs:
-            each = ", ".join(f"{pair} {row['value']:+.3f}" for pair, row in pairs.items())
-            words.append(f"by {split}: {each}")
-            ends = ", ".join(f"{row['low']:+.3f} to {row['high']:+.3f}" for row in pairs.values())
-            seeds = next(iter(pairs.values()))["trials"]
-            intervals.append(f"by {split}: {ends} ({seeds} seeds each)")
+            over_all = find(over_all_pairs(rows), AVERAGING, split, DIFFERENCE)
+            words.append(f"by {split}: {over_all['value']:+.3f}, {pairs_as_text(pairs)}")
+            ends = f"{over_all['low']:+.3f} to {over_all['high']:+.3f}"
+            intervals.append(f"by {split}: {ends} ({over_all['trials']} seeds)")
     far = _networks(known, "har", [FEDERATED]).get(FEDERATED)
     if far is not None:
         words.append(f"by sample, all pairs of auc: {far:+.3f}")
