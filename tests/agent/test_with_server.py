@@ -345,6 +345,7 @@ def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(h
         send_command(config.state, "sync", ASK_S)  # registers its keys
         for name, peer in peers.items():
             peer.push(Contribution(name, Stats.of(P, stream(50, int(name[-1]))), 1))
+            peer.take_part()
         operator = hub.operator
         operator.form_cohorts("pumps", least=3)
         said = []

@@ -74,12 +74,14 @@ def test_a_masked_fleet_says_how_many_devices_hide_a_sample(hub, tmp_path):
     made = hub.fleet("create", "masked", *agree, "--reads", "masked")
     enough = min_cohort(SHARED)
     assert f"A total hides its samples from {enough} devices on" in made.stderr
+    assert "cannot drop or choose devices, group patterns" in made.stderr
     register_keys(hub, "masked", tmp_path)
     expected = f"found 3 devices with keys, expected {enough} or more"
     assert expected in failure(hub.fleet("form-cohorts", "masked"))
     formed = hub.fleet("form-cohorts", "masked", "--least", 3)
     assert formed.exit_code == 0
     assert "A total of 3 devices can reveal whether a given sample is in it" in formed.stderr
+    assert "an epoch waits until 3 of its 3 devices have sent" in formed.stderr
     assert [each["least"] for each in hub.told("cohorts", "masked")] == [3]
     assert hub.fleet("form-cohorts", "masked", "--min-devices", 3, "--mix").exit_code == 0
     first, second = hub.told("cohorts", "masked", "--all")
@@ -102,6 +104,7 @@ def test_a_masked_fleet_with_noise_says_what_it_costs_and_protects(hub, tmp_path
     assert "many samples of one device or person together can" in made.stderr
     enough = NoiseSettings(4.0, 1e-5, radius=0.1).enough_samples(SHARED)
     assert f"About {enough} samples in a total outweigh its noise" in made.stderr
+    assert "cannot drop or choose devices, group patterns" in made.stderr
     assert "noise          ε = 4, δ = 1e-05 (sums)\n" in hub.fleet("show", "noised").stdout
     assert hub.told("show", "noised")["noise"]["radius"] == 0.1
     register_keys(hub, "noised", tmp_path)

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Detector, Stats
+from edgemerge.agent.background import ExchangeJob, run_exchange
 from edgemerge.core.errors import DeniedError, MismatchError, RejectedError, SettingError
 from edgemerge.core.ledger import Selection
+from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
-from edgemerge.privacy.masking import DeviceKeys
+from edgemerge.privacy.masking import DeviceKeys, make_upload
+from edgemerge.wire.codec import pack, unpack
 from tests.exchange.worlds import DEVICES, SHARED, Killed, MaskedWorld
 
 pytestmark = pytest.mark.slow
@@ -44,17 +47,25 @@ def pulled(world, device):
 def test_everybody_gets_the_sum_of_all_others(world):
     world.form()
     for device in DEVICES:
-        assert world.exchange(device).push(note(device))
+        assert world.share(note(device))
     world.turn()
     for device in DEVICES:
         assert pulled(world, device) == others(device)
+
+
+def test_an_agent_that_only_shares_takes_part(world):
+    world.form()
+    for _ in range(3):
+        for device in DEVICES:
+            assert run_exchange(world.exchange(device), ExchangeJob((note(device),))).error is None
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
 
 
 def test_a_later_revision_travels_as_a_difference(world):
     world.form()
     for revision in (1, 2):
         for device in DEVICES:
-            world.exchange(device).push(note(device, revision))
+            world.share(note(device, revision))
         world.turn()
     for device in DEVICES:
         assert pulled(world, device) == others(device, 2)
@@ -63,20 +74,88 @@ def test_a_later_revision_travels_as_a_difference(world):
 def test_an_empty_contribution_takes_back(world):
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     empty = Contribution(DEVICES[0], Stats.empty(SHARED), 2)
-    world.exchange(DEVICES[0]).push(empty)
+    world.share(empty)
     for device in DEVICES[1:]:
-        world.exchange(device).push(note(device, 2))
+        world.share(note(device, 2))
     world.turn()
     assert pulled(world, DEVICES[1]) == others(DEVICES[1], 2, DEVICES[1:])
+
+
+def adding(monkeypatch):
+    """Return a list to which each upload adds whose it is, and whether it says that it adds."""
+    said = []
+
+    def noted(cohort, keys, epoch, delta, random, *, adds):
+        said.append((cohort.members[cohort.number_of(keys)].name, adds))
+        return make_upload(cohort, keys, epoch, delta, random, adds=adds)
+
+    monkeypatch.setattr(masked_fleet, "make_upload", noted)
+    return said
+
+
+def test_an_upload_adds_only_what_is_new_and_still_there(world, monkeypatch):
+    """Samples that came and went before an upload are in no total: they must not count as new."""
+    world.form()
+    said = adding(monkeypatch)
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    one = world.exchange(DEVICES[0])
+    assert one.push(note(DEVICES[0], 2))
+    assert one.push(Contribution(DEVICES[0], Stats.empty(SHARED), 3))
+    assert not one.push(note(DEVICES[0], 2))  # an agent that was killed pushes again
+    one.take_part()
+    for device in DEVICES[1:]:
+        world.share(note(device, 2))
+    world.turn()
+    assert said[5:] == [(DEVICES[0], False), *((device, True) for device in DEVICES[1:])]
+    assert pulled(world, DEVICES[1]) == others(DEVICES[1], 2, DEVICES[1:])
+    assert not one.push(note(DEVICES[0], 1))
+    world.turn()
+    assert len(said) == 10
+
+
+def test_a_pattern_without_a_slot_adds_nothing(hub, tmp_path, monkeypatch):
+    world = MaskedWorld(hub, tmp_path, slots=["idle", "fast"])
+    world.form()
+    said = adding(monkeypatch)
+    world.share(note(DEVICES[0], pattern="slow"))
+    world.share(note(DEVICES[1], pattern="idle"))
+    assert said == [(DEVICES[0], False), (DEVICES[1], True)]
+    world.close()
+
+
+def test_a_take_back_that_was_not_counted_goes_again(world):
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    leaving, *rest = DEVICES
+    world.share(Contribution(leaving, Stats.empty(SHARED), 2))
+    world.form()  # ends the epoch that has it
+    for device in rest:
+        world.share(note(device, 2))
+    world.turn()
+    assert world.place.service.masked.result(world.fleet, 2)["state"] == "failed"
+    assert pulled(world, rest[0]) == others(rest[0], 2, rest)
+
+
+def test_files_of_older_versions_say_whether_something_is_fresh():
+    for fresh, found in ((True, {"idle", "fast"}), (False, set())):
+        state = MaskedState(bytes(32), "ab", {"idle": b"12", "fast": b"3"})
+        metadata, tensors = unpack(state.to_bytes(), 2**20)
+        plain = json.loads(metadata["masked"]) | {"fresh": fresh}
+        data = pack({"masked": json.dumps(plain)}, tensors)
+        assert MaskedState.from_bytes(data).fresh == found
 
 
 def test_a_detector_adopts_it(world):
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     pump = Detector(SHARED)
     pump.learn(rows(DEVICES[0]))
@@ -87,9 +166,9 @@ def test_a_detector_adopts_it(world):
 def test_without_something_fresh_nothing_is_sent_again(world):
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
-    assert not world.exchange(DEVICES[0]).push(note(DEVICES[0]))
+    assert not world.share(note(DEVICES[0]))
     world.turn()
     status = world.place.operator.cohorts(world.fleet)[0]
     assert (status["epoch"], status["state"]) == (2, "collecting")
@@ -102,7 +181,7 @@ def test_a_device_that_is_missing_is_in_a_later_epoch(world, hub):
     world.form(collect_s=50.0)
     *here, away = DEVICES
     for device in here:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn(here)
     assert pulled(world, here[0]) is None  # it waits for the last one
     hub.service.masked._clock = lambda: hub.service.clock() + 60.0
@@ -110,9 +189,9 @@ def test_a_device_that_is_missing_is_in_a_later_epoch(world, hub):
     hub.service.masked._clock = hub.service.clock
     assert pulled(world, here[0]) == others(here[0], devices=here)
     assert pulled(world, away) == sum(note(device).stats for device in here)
-    world.exchange(away).push(note(away))
+    world.share(note(away))
     for device in here:
-        world.exchange(device).push(note(device, 2))
+        world.share(note(device, 2))
     world.turn()
     assert pulled(world, here[0]) == others(here[0], 2, here) + note(away).stats
 
@@ -134,7 +213,7 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(world, failpoint, monkeypatc
     for revision in (1, 2):
         killed.clear()
         for dying in DEVICES:
-            world.survive(dying, lambda there, r=revision: there.push(note(there.device, r)))
+            world.survive(dying, lambda there, r=revision: world.share(note(there.device, r)))
         for dying in DEVICES * 4:
             world.survive(dying, lambda there: there.pull(Selection(receiver=there.device)))
         assert killed
@@ -146,7 +225,7 @@ def test_patterns_have_slots(hub, tmp_path):
     world = MaskedWorld(hub, tmp_path, slots=["idle", "fast"])
     world.form()
     for i, device in enumerate(DEVICES):
-        world.exchange(device).push(note(device, pattern=("idle", "fast")[i % 2]))
+        world.share(note(device, pattern=("idle", "fast")[i % 2]))
     world.turn()
     found = world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0]), grouped=True)
     idle = note(DEVICES[2]).stats + note(DEVICES[4]).stats
@@ -170,7 +249,7 @@ def test_sums_of_another_projection_are_refused_and_not_stored(world):
     stats = Stats.of(replace(SHARED, seed=SHARED.seed + 1), rows(one))
     with pytest.raises(MismatchError, match="is not of the projection of"):
         world.exchange(one).push(Contribution(one, stats, 1))
-    assert world.exchange(one).push(note(one))  # the first that is stored
+    assert world.share(note(one))  # the first that is stored
 
 
 def test_devices_cannot_be_chosen(world):
@@ -184,7 +263,7 @@ def test_another_cohort_than_the_wanted_one_is_refused(world):
     world.exchange("pump-0")._wanted = "0" * 64
     world.exchange("pump-0")._cohort = None
     with pytest.raises(RejectedError, match=r"set exchange\.cohort"):
-        world.exchange("pump-0").push(note("pump-0"))
+        world.share(note("pump-0"))
 
 
 def test_lost_keys_are_refused_until_an_operator_forgets_them(world):
@@ -201,7 +280,7 @@ def test_lost_keys_are_refused_until_an_operator_forgets_them(world):
 
 
 def test_the_state_is_the_same_after_bytes():
-    state = MaskedState(bytes(range(32)), "ab", {"idle": b"12", "fast": b""}, fresh=True)
+    state = MaskedState(bytes(range(32)), "ab", {"idle": b"12", "fast": b""}, fresh={"idle"})
     state.counted, state.through = (
         {3: np.array([2**63 + 1], np.uint64), 12: np.zeros(1, np.uint64)},
         2,
@@ -212,13 +291,13 @@ def test_the_state_is_the_same_after_bytes():
     assert again.to_bytes() == state.to_bytes()
     assert {n: words.tolist() for n, words in again.counted.items()} == {3: [2**63 + 1], 12: [0]}
     assert (again.newest, again.through, again.epoch, again.last) == (state.newest, 2, 3, 4)
-    assert again.cohort == 12
+    assert (again.cohort, again.fresh) == (12, {"idle"})
 
 
 def test_the_server_stores_no_upload_of_an_opened_epoch(world):
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     with world.place.service.database.reading() as tx:
         left = tx.one("select count(*) from epoch_messages where fleet = ?", world.fleet)
@@ -233,7 +312,7 @@ def test_a_total_that_lacks_what_was_counted_is_refused(world):
     """As after a backup was restored: subtracting would give sums that nobody saw."""
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     world.place.service.writer.write(
         lambda tx: tx.run("update cohort_totals set through = 0 where fleet = ?", world.fleet)
@@ -242,13 +321,94 @@ def test_a_total_that_lacks_what_was_counted_is_refused(world):
         pulled(world, DEVICES[0])
 
 
+def restored(world, monkeypatch, change):
+    """Let the server name another timeline, after something was lost."""
+    world.place.service.writer.write(change)
+    for device in DEVICES:
+        there = world.exchange(device)
+        ask = there._connection.ask
+
+        def renamed(*about, ask=ask, there=there, **rest):
+            reply = ask(*about, **rest)
+            there._connection.timeline = "another"
+            return reply
+
+        monkeypatch.setattr(there._connection, "ask", renamed)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_restored_server_must_still_have_what_was_counted(world, monkeypatch, lost):
+    """Others may have brought it as far as it was, without the sums of this device."""
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    sql = "update epochs set survivors = '{}' where fleet = ? and epoch = 1"
+    restored(world, monkeypatch, lambda tx: tx.run(sql, world.fleet) if lost else None)
+    if lost:
+        with pytest.raises(RejectedError, match="restored from a backup"):
+            pulled(world, DEVICES[0])
+    else:
+        assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+        assert world.exchange(DEVICES[0])._state.timeline == "another"
+
+
+def test_a_file_of_another_fleet_keeps_its_keys_alone(world, hub):
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    second = MaskedWorld(hub, world.folder)
+    try:
+        second.form()
+        for device in DEVICES:
+            assert second.exchange(device)._keys.seed == world.exchange(device)._keys.seed
+            assert second.share(note(device))
+        second.turn()
+        assert pulled(second, DEVICES[0]) == others(DEVICES[0])
+    finally:
+        second.close()
+
+
+def test_an_epoch_far_ahead_is_refused(world, monkeypatch):
+    """A device that uploads in the last epoch of all could never upload again."""
+    world.form()
+    there = world.exchange(DEVICES[0])
+    ask = there._ask
+
+    def far(method, *words, **rest):
+        reply = ask(method, *words, **rest)
+        if words != ("status",):
+            return reply
+        return replace(reply, body=json.dumps(reply.json_object() | {"epoch": 2**63}).encode())
+
+    monkeypatch.setattr(there, "_ask", far)
+    there.push(note(DEVICES[0]))
+    with pytest.raises(RejectedError, match="expected one after 0"):
+        there.take_part()
+    assert there._state.last == 0
+
+
+def test_no_other_cohort_is_joined_while_an_upload_waits(world, monkeypatch):
+    """Its keepers could sign that the upload was left out."""
+    world.form()
+    there = world.exchange(DEVICES[0])
+    world.share(note(DEVICES[0]))
+    pin = there._state.pin
+    monkeypatch.setattr(there, "_settle", lambda: False)
+    world.form(DEVICES[:4], least=4)
+    with pytest.raises(RejectedError, match="another cohort while an upload waits"):
+        there.take_part()
+    assert there._state.pin == pin
+
+
 def test_a_total_that_holds_an_upload_is_settled_before_it_is_used(world):
     """The epoch may end between a device's last look and its question for the total."""
     world.form()
     for revision in (1, 2):
         world.turn()
         for device in DEVICES:
-            world.exchange(device).push(note(device, revision))
+            world.share(note(device, revision))
     there = world.restarted(DEVICES[0])
     there._take_part()
     world.turn(DEVICES[1:])
@@ -264,10 +424,10 @@ def test_an_upload_that_is_counted_meanwhile_is_in_the_total_that_is_used(hub, t
     world.form(devices)
     mine, theirs = devices[0::2], devices[1::2]
     for device in devices:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn(devices)
     for device in (mine[0], *theirs):
-        world.exchange(device).push(note(device, 2))
+        world.share(note(device, 2))
     world.turn(theirs)
     there = world.exchange(mine[0])
     there.pull(Selection(receiver=mine[0]))
@@ -278,7 +438,7 @@ def test_an_upload_that_is_counted_meanwhile_is_in_the_total_that_is_used(hub, t
         if not ended:
             ended.append(words)
             for device in mine[1:]:
-                world.exchange(device).push(note(device, 2))
+                world.share(note(device, 2))
             world.turn(mine[1:])
         return reply
 
@@ -310,7 +470,7 @@ def test_a_total_that_is_the_same_is_not_sent_again(world, monkeypatch):
     assert ("GET", "total") not in asked  # there is none
     for revision in (1, 2):
         for device in DEVICES:
-            world.exchange(device).push(note(device, revision))
+            world.share(note(device, revision))
         world.turn()
         for _ in range(3):
             assert pulled(world, DEVICES[0]) == others(DEVICES[0], revision)
@@ -326,6 +486,7 @@ def test_the_reply_to_a_message_tells_the_status(world, monkeypatch):
     there = world.exchange(DEVICES[0])
     asked = note_questions(there, monkeypatch)
     there.push(note(DEVICES[0]))
+    there.take_part()
     assert [words[-1] for words in asked] == ["status", "cohort", "upload"]
 
 
@@ -342,8 +503,9 @@ def test_a_cohort_with_other_keys_of_this_device_is_not_taken(world):
     world.place.operator.forget_keys(world.fleet, "pump-0")
     world.place.service.masked.register(world.fleet, DeviceKeys(bytes(32)).member("pump-0"))
     world.place.operator.form_cohorts(world.fleet, **world.options)
+    there.push(note("pump-0"))
     with pytest.raises(DeniedError, match="not in the cohort"):
-        there.push(note("pump-0"))
+        there.take_part()
     assert there._state.pin == pin != ""
 
 
@@ -351,7 +513,7 @@ def test_no_epoch_gets_a_second_upload_whatever_the_server_says(world, monkeypat
     """The masks of an epoch are the same for both: their difference would be open."""
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     there, asked = world.exchange(DEVICES[0]), []
     ask = there._ask
@@ -366,9 +528,11 @@ def test_no_epoch_gets_a_second_upload_whatever_the_server_says(world, monkeypat
 
     monkeypatch.setattr(there, "_ask", lied_to)
     there.push(note(DEVICES[0], 2))
+    there.take_part()
     assert asked == [("GET", "status")]
     monkeypatch.undo()
     there.push(note(DEVICES[0], 2))
+    there.take_part()
     assert there._state.epoch == 2
 
 
@@ -379,20 +543,20 @@ def test_a_cohort_for_sums_of_another_size_is_not_taken(world, monkeypatch):
     larger = replace(cohort, words=cohort.words + 1)
     monkeypatch.setattr(masked, "cohort_of", lambda *_: (number, larger))
     with pytest.raises(MismatchError, match="another size"):
-        world.exchange("pump-0").push(note("pump-0"))
+        world.share(note("pump-0"))
 
 
 def test_a_dropped_cohort_is_in_no_total_and_its_devices_send_again(world):
     first = world.form()[0]["cohort"]
     for device in DEVICES:
-        world.exchange(device).push(note(device))
+        world.share(note(device))
     world.turn()
     world.place.operator.drop_cohort(world.fleet, first)
     assert world.place.operator.cohorts(world.fleet) == []
     assert pulled(world, DEVICES[0]) is None
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(note(device, 2))
+        world.share(note(device, 2))
     world.turn()
     for device in DEVICES:
         assert pulled(world, device) == others(device, 2)

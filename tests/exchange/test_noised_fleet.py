@@ -13,6 +13,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.files import write_atomically
+from edgemerge.privacy.masking import make_upload
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.server import fleets
 from tests.exchange.worlds import DEVICES, Killed, MaskedWorld
@@ -103,8 +104,8 @@ def test_what_is_learnt_is_in_the_total_once(exact):
     exact.form()
     for revision in (1, 2):
         for device in DEVICES:
-            assert exact.exchange(device).push(clipped(device, revision))
-            assert not exact.exchange(device).push(clipped(device, revision))
+            assert exact.share(clipped(device, revision))
+            assert not exact.share(clipped(device, revision))
         exact.turn()
     everything = [clipped(device, revision) for device in DEVICES for revision in (1, 2)]
     assert np.array_equal(total(exact)[:-1], words_without_noise(*everything))
@@ -127,7 +128,7 @@ def test_the_total_is_the_sum_of_the_stored_deltas_of_survivors(world, hub, monk
     for revision in range(1, 6):
         here = [device for device in DEVICES if rng.random() < 0.8]
         for device in here:
-            world.survive(device, lambda it, r=revision: it.push(clipped(it.device, r)))
+            world.survive(device, lambda it, r=revision: world.share(clipped(it.device, r)))
             keep_delta(stored, world, device)
         if rng.random() < 0.3:
             world.place.operator.form_cohorts(world.fleet, **world.options)  # ends the epoch
@@ -159,18 +160,19 @@ def test_killed_between_drawing_and_sending_it_sends_the_same_noise(world, monke
     world.form()
     device = DEVICES[0]
     for other in DEVICES[1:]:
-        world.exchange(other).push(clipped(other))
+        world.share(clipped(other))
     killing(monkeypatch, np.random.default_rng(0), 1.0)
     calls = drawing.calls
     with pytest.raises(Killed):
-        world.exchange(device).push(clipped(device))
+        world.share(clipped(device))
     drawn = state_of(world, device)
     assert drawing.calls == calls + 1
     for _ in range(3):  # killed before each attempt to send it
-        world.survive(device, lambda it: it.push(clipped(it.device)))
+        world.survive(device, lambda it: world.share(clipped(it.device)))
         assert state_of(world, device).upload == drawn.upload
     monkeypatch.undo()
-    world.restarted(device).push(clipped(device))
+    world.restarted(device)
+    world.share(clipped(device))
     world.turn()
     assert drawing.calls == calls + 1
     (counted,) = state_of(world, device).counted.values()
@@ -195,15 +197,16 @@ def test_what_could_not_be_stored_is_not_sent(world, monkeypatch):
 
     monkeypatch.setattr(one, "_ask", watched)
     monkeypatch.setattr(masked_fleet, "write_atomically", full)
+    one.push(clipped(device))
     for _ in range(3):
         with pytest.raises(OSError, match="No space left"):
-            one.push(clipped(device))
+            one.take_part()
     assert sent == []
     monkeypatch.setattr(masked_fleet, "write_atomically", write)
-    one.push(clipped(device))
+    one.take_part()
     assert sent == [state_of(world, device).upload]
     for other in DEVICES[1:]:
-        world.exchange(other).push(clipped(other))
+        world.share(clipped(other))
     world.turn()
     (counted,) = state_of(world, device).counted.values()
     assert counted[-1] == 2**19  # one share of the noise
@@ -216,7 +219,7 @@ def test_the_noise_that_others_put_into_a_total_is_the_promised_one(hub, tmp_pat
     world.form()
     here = DEVICES[:3]
     for device in here:
-        world.exchange(device).push(clipped(device, shared=shared))
+        world.share(clipped(device, shared=shared))
     later(hub)
     world.turn(here)
     hub.service.masked._clock = hub.service.clock
@@ -244,14 +247,14 @@ def test_what_keepers_left_out_goes_again_with_the_same_noise(world, hub, drawin
     world.form()
     *here, away = DEVICES
     for device in here:
-        world.exchange(device).push(clipped(device))
+        world.share(clipped(device))
     later(hub)
     world.turn(here)  # the epoch is done without the last one
     hub.service.masked._clock = hub.service.clock
     stale = world.exchange(away)
     epoch = state_of(world, here[0]).through
     stale._add(clipped(away))
-    stale._state.fresh = True
+    stale._state.fresh = {CLIPPED}
     cohort = stale._join(stale._ask("GET", "status").json_object()["cohort"])
     stale._state.last = epoch - 1
     stale._upload(cohort, 1, epoch)  # too late
@@ -261,7 +264,7 @@ def test_what_keepers_left_out_goes_again_with_the_same_noise(world, hub, drawin
     assert np.array_equal(state_of(world, away).carried, left_out)
     assert (state_of(world, away).epoch, drawing.calls) == (0, calls)
     for device in DEVICES:
-        world.exchange(device).push(clipped(device, 2))
+        world.share(clipped(device, 2))
     world.turn()
     counted = sum(state_of(world, away).counted.values())
     fresh = counted - left_out
@@ -274,13 +277,13 @@ def test_what_was_in_an_epoch_that_failed_is_not_sent_again_and_it_says_so(exact
     exact.form()
     one = DEVICES[0]
     with caplog.at_level(logging.WARNING):
-        exact.exchange(one).push(clipped(one))
+        exact.share(clipped(one))
         exact.place.operator.form_cohorts(exact.fleet, **exact.options)
         exact.turn()
     assert "their budget is spent" in caplog.text
     assert exact.exchange(one).lost == 1
     for device in DEVICES:
-        exact.exchange(device).push(clipped(device, 2))
+        exact.share(clipped(device, 2))
     exact.turn()
     expected = words_without_noise(*(clipped(device, 2) for device in DEVICES))
     assert np.array_equal(total(exact)[:-1], expected)
@@ -289,12 +292,12 @@ def test_what_was_in_an_epoch_that_failed_is_not_sent_again_and_it_says_so(exact
 def test_a_dropped_cohort_is_not_sent_again(exact):
     number = exact.form()[0]["cohort"]
     for device in DEVICES:
-        exact.exchange(device).push(clipped(device))
+        exact.share(clipped(device))
     exact.turn()
     exact.place.operator.drop_cohort(exact.fleet, number)
     exact.form()
     for device in DEVICES:
-        exact.exchange(device).push(clipped(device, 2))
+        exact.share(clipped(device, 2))
     exact.turn()
     expected = words_without_noise(*(clipped(device, 2) for device in DEVICES))
     assert np.array_equal(total(exact)[:-1], expected)
@@ -303,7 +306,7 @@ def test_a_dropped_cohort_is_not_sent_again(exact):
 def test_a_device_adopts_an_estimate_of_what_others_saw(world):
     world.form()
     for device in DEVICES:
-        world.exchange(device).push(clipped(device, count=2000))
+        world.share(clipped(device, count=2000))
     world.turn()
     found = world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0]))
     (part,) = found.parts
@@ -320,12 +323,12 @@ def test_a_sum_without_clipping_is_refused_where_there_is_noise_and_the_other_wa
     world, hub, tmp_path
 ):
     with pytest.raises(SettingError, match=r"push what ClippedSums\.take returned"):
-        world.exchange("pump-0").push(Contribution("pump-0", Stats.of(SHARED, rows("pump-0")), 1))
+        world.share(Contribution("pump-0", Stats.of(SHARED, rows("pump-0")), 1))
     assert state_of(world, "pump-0").newest == {}
     plain = MaskedWorld(hub, tmp_path / "plain", shared=SHARED)
     (tmp_path / "plain").mkdir()
     with pytest.raises(SettingError, match="has no noise"):
-        plain.exchange("pump-0").push(clipped("pump-0"))
+        plain.share(clipped("pump-0"))
     plain.close()
 
 
@@ -344,12 +347,13 @@ def set_noise(hub, fleet, noise):
 @pytest.mark.parametrize("less", [NoiseSettings(8.0, 1e-5), NoiseSettings(4.0, 1e-4), None])
 def test_a_server_that_lowers_the_noise_gets_nothing(world, hub, less):
     world.form()
-    world.exchange("pump-0").push(clipped("pump-0"))
+    world.share(clipped("pump-0"))
     set_noise(hub, world.fleet, less)
     before = state_of(world, "pump-0").upload
     for there in (world.exchange("pump-0"), world.restarted("pump-0")):
+        there.push(clipped("pump-0", 2))
         with pytest.raises(RejectedError, match="the server has changed it"):
-            there.push(clipped("pump-0", 2))
+            there.take_part()
     assert state_of(world, "pump-0").upload == before
 
 
@@ -359,8 +363,9 @@ def test_a_cohort_with_less_noise_is_refused(world, hub):
     set_noise(hub, world.fleet, NoiseSettings(50.0, 1e-5))
     world.place.operator.form_cohorts(world.fleet, **world.options)
     set_noise(hub, world.fleet, AGREED)
+    one.push(clipped("pump-0"))
     with pytest.raises(RejectedError, match="the server has changed it"):
-        one.push(clipped("pump-0"))
+        one.take_part()
     assert state_of(world, "pump-0").epoch == 0
 
 
@@ -400,7 +405,7 @@ def test_a_fleet_is_centred_on_the_mean_of_another_with_the_rest_of_the_budget(h
         sums = ClippedSums(agreed, wide)
         for row in wide.to_rows(15.0 + np.random.default_rng(i).normal(0.0, 1.0, (2000, 6))):
             sums.push(row)
-        world.exchange(device).push(Contribution(device, sums.take(), 1, CLIPPED))
+        world.share(Contribution(device, sums.take(), 1, CLIPPED))
     world.turn()
     assert not world.exchange(DEVICES[0]).pull(Selection(receiver=DEVICES[0])).parts
     assert total(world).size == 6 + 2
@@ -438,14 +443,34 @@ def test_the_default_least_is_all_but_those_that_may_be_missing(world):
     assert (cohort["least"], cohort["noisy"]) == (5, 4)
 
 
+@pytest.mark.parametrize("word", [2**52, 0, -(2**40)])
+def test_a_device_that_lies_about_its_noise_spoils_one_epoch(world, word, monkeypatch):
+    """With much noise anything would pass as a total, with little nothing would."""
+    world.form()
+    liar = DEVICES[0]
+
+    def lying(cohort, keys, epoch, delta, random, *, adds):
+        if cohort.members[cohort.number_of(keys)].name == liar:
+            delta = np.append(delta[:-1], np.array([word], np.int64).view(np.uint64))
+        return make_upload(cohort, keys, epoch, delta, random, adds=adds)
+
+    monkeypatch.setattr(masked_fleet, "make_upload", lying)
+    for device in DEVICES:
+        world.share(clipped(device))
+    world.turn()
+    found = world.place.service.masked.result(world.fleet, 1)
+    assert found["state"] == "failed"
+    assert "a device lied about its noise" in found["why"]
+
+
 def test_a_total_that_no_noise_explains_is_left_out(world, hub):
     world.form()
     for device in DEVICES[1:]:
-        world.exchange(device).push(clipped(device))
+        world.share(clipped(device))
     good = clipped(DEVICES[0])
     V = np.full_like(good.stats.V, 1e5)
     bad = Stats(SHARED, good.stats.U, V, good.stats.C, good.stats.S, good.stats.count)
-    world.exchange(DEVICES[0]).push(Contribution(DEVICES[0], bad, 1, CLIPPED))
+    world.share(Contribution(DEVICES[0], bad, 1, CLIPPED))
     world.turn()
     assert not total(world).size
     assert hub.service.masked.result(world.fleet, 1)["why"].startswith("found a V too large")
@@ -466,7 +491,7 @@ def test_cohorts_are_compared_where_samples_outweigh_the_noise(hub, tmp_path, co
     cohorts = world.form(devices, size=3)
     bad = cohorts[1]["devices"]
     for device in devices:
-        world.exchange(device).push(bulk(device, 6 if device in bad else 5, count))
+        world.share(bulk(device, 6 if device in bad else 5, count))
     world.turn(devices)
     found = world.place.operator.cohorts(world.fleet)
     assert [each["samples"] > 2 * count for each in found] == [True] * 3

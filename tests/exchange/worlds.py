@@ -168,6 +168,13 @@ class MaskedWorld(World):
             self.exchange(device)._take_part()
         return self.place.operator.form_cohorts(self.fleet, **self.options | more)
 
+    def share(self, contribution):
+        """Push as the device, and let it send that; return whether it was new."""
+        there = self.exchange(contribution.device)
+        new = there.push(contribution)
+        there.take_part()
+        return new
+
     def turn(self, devices=DEVICES):
         """Let everybody do what is due: uploads, answers, results."""
         for _ in range(3):

@@ -3,6 +3,8 @@
 import json
 import random as insecure
 from dataclasses import replace
+from hashlib import sha256
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from edgemerge.privacy.masking import (
     Survivors,
     chance_of_silence,
     counts,
+    fewest_of_two,
     join_shares,
     make_request,
     make_upload,
@@ -58,12 +61,13 @@ class World:
         self.keepers = [Keeper(self.cohort, keys) for keys in self.keys]
         self.deltas = np.random.default_rng(seed).integers(0, 2**64, (size, words), np.uint64)
 
-    def upload(self, number, epoch=1):
-        delta = self.deltas[number]
-        return make_upload(self.cohort, self.keys[number], epoch, delta, self.random)
+    def upload(self, number, epoch=1, *, adds=True):
+        about = (self.cohort, self.keys[number], epoch, self.deltas[number], self.random)
+        return make_upload(*about, adds=adds)
 
-    def uploads(self, numbers, epoch=1):
-        read = (read_upload(self.cohort, epoch, self.upload(i, epoch)) for i in numbers)
+    def uploads(self, numbers, epoch=1, taking_back=()):
+        data = (self.upload(i, epoch, adds=i not in taking_back) for i in numbers)
+        read = (read_upload(self.cohort, epoch, each) for each in data)
         return {each.number: each for each in read}
 
     def request(self, uploads, keeper, epoch=1):
@@ -87,7 +91,7 @@ def test_the_total_of_survivors_is_exact(data, size, seed):
     uploads = world.uploads(data.draw(st.permutations(here)))
     opened = open_total(world.cohort, 1, uploads, world.answers(uploads, here))
     assert np.array_equal(opened.total, world.deltas[here].sum(0, dtype=np.uint64))
-    assert opened.liars == frozenset()
+    assert opened.disputes == frozenset()
 
 
 @examples(15)
@@ -217,7 +221,10 @@ def test_a_device_looks_for_its_upload_in_a_signed_list():
     uploads = {**world.uploads([0, 1, 2, 4, 5]), 3: read_upload(world.cohort, 1, mine)}
     opened = open_total(world.cohort, 1, uploads, world.answers(uploads, range(6)))
     assert counts(world.cohort, opened.survivors, opened.signatures, mine)
-    assert not counts(world.cohort, opened.survivors, opened.signatures, mine[:-1])
+    others = Survivors(1, {n: d for n, d in opened.survivors.digests.items() if n != 3})
+    message = others.message(world.cohort)
+    signatures = {k: keys.sign(message) for k, keys in enumerate(world.keys)}
+    assert not counts(world.cohort, others, signatures, mine)
     shown = Survivors(1, {n: d for n, d in opened.survivors.digests.items() if n != 3})
     with pytest.raises(DeniedError, match="may differ"):
         counts(world.cohort, shown, opened.signatures, mine)
@@ -282,6 +289,13 @@ def test_a_keeper_refuses_survivors_out_of_order_or_twice():
             world.keepers[keeper].answer(1, request[:start] + b"".join(changed))
 
 
+def signed_answer(world, keeper, survivors, body):
+    """Return an answer with a keeper's valid signature over whatever it says."""
+    listed = sha256(survivors.message(world.cohort)).digest()
+    before = world.cohort.context(survivors.epoch, b"answer") + listed
+    return body + world.keys[keeper].sign(before + body)
+
+
 def test_an_answer_signs_the_list_that_it_was_asked_about():
     """Its signature is what devices check later, so one of another list must not get in."""
     world = World(5)
@@ -291,7 +305,7 @@ def test_an_answer_signs_the_list_that_it_was_asked_about():
     answer = world.answers(uploads, [keeper])[0]
     fewer = Survivors(1, {n: d for n, d in survivors.digests.items() if n != 4})
     body = answer[:4] + world.keys[keeper].sign(fewer.message(world.cohort)) + answer[68:-64]
-    changed = body + world.keys[keeper].sign(survivors.message(world.cohort) + body)
+    changed = signed_answer(world, keeper, survivors, body)
     with pytest.raises(RejectedError, match="signed another list"):
         read_answer(world.cohort, survivors, changed)
 
@@ -315,16 +329,251 @@ def test_a_stranger_cannot_upload():
         make_upload(world.cohort, DeviceKeys.draw(world.random), 1, world.deltas[0])
 
 
-def test_a_box_that_a_device_spoilt_is_named():
+@pytest.mark.parametrize("spoilt", range(6))
+def test_boxes_that_a_device_spoilt_do_no_harm_or_name_it(spoilt):
+    """Five keepers, of whom three are needed: two boxes may be spoilt."""
     world = World(5)
     uploads = world.uploads(range(5))
-    bad = replace(uploads[2], boxes=tuple(bytes(len(box)) for box in uploads[2].boxes))
+    boxes = [bytes(len(b)) if i < spoilt else b for i, b in enumerate(uploads[2].boxes)]
+    uploads[2] = replace(uploads[2], boxes=tuple(boxes))
+    answers = world.answers(uploads, range(5))
+    if spoilt > 2:
+        with pytest.raises(RejectedError, match="shares of pump-0002 do not fit"):
+            open_total(world.cohort, 1, uploads, answers)
+        return
+    opened = open_total(world.cohort, 1, uploads, answers)
+    assert np.array_equal(opened.total, world.deltas.sum(0, dtype=np.uint64))
+    assert opened.disputes == {(keeper, 2) for keeper in range(spoilt)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{(0, 2), (1, 2)}, {(0, 2), (1, 2), (3, 3), (4, 3)}, {(1, 0), (1, 4), (2, 4)}]
+)
+def test_who_quarrels_with_whom_is_told_and_does_no_harm(wrong):
+    """Wrong shares: a keeper is in dispute with the devices whose they are, and with no other."""
+    world = World(5)
+    uploads = world.uploads(range(5))
+    answers = world.answers(uploads, range(5))
+    survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
+    for keeper, sender in wrong:
+        shares = bytearray(answers[keeper][:-64])
+        shares[68 + sender * SHARE_BYTES] ^= 1  # all survived, so there is one share for each
+        answers[keeper] = signed_answer(world, keeper, survivors, bytes(shares))
+    opened = open_total(world.cohort, 1, uploads, answers)
+    assert np.array_equal(opened.total, world.deltas.sum(0, dtype=np.uint64))
+    assert opened.disputes == wrong
+
+
+def test_a_keeper_that_lies_once_is_asked_last(monkeypatch):
+    """Else each of its shares would cost the server a search."""
+    world = World(9, keepers=9, threshold=5)
+    uploads = world.uploads(range(9))
+    answers = world.answers(uploads, range(9))
+    survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
+    answers[0] = signed_answer(world, 0, survivors, answers[0][:68] + bytes(9 * SHARE_BYTES))
+    joined = []
+
+    def counted(shares, weights):
+        joined.append(shares)
+        return join_shares(shares, weights)
+
+    monkeypatch.setattr("edgemerge.privacy.masking.join_shares", counted)
+    opened = open_total(world.cohort, 1, uploads, answers)
+    assert opened.disputes == {(0, 0)}
+    assert len(joined) < 25
+
+
+def test_a_box_opens_for_the_upload_that_it_came_with_only():
+    """A server that lists another upload of a device could open the real one, and deny it."""
+    world = World(5)
+    uploads = world.uploads(range(5))
+    lied = {**uploads, 2: replace(uploads[2], digest=bytes(32))}
+    survivors = Survivors(1, {n: u.digest for n, u in lied.items()})
+    for data in world.answers(lied, range(5)):
+        shares = read_answer(world.cohort, survivors, data).shares
+        assert [share is None for share in shares] == [False, False, True, False, False]
+
+
+def test_a_list_with_another_upload_of_a_device_is_no_proof_that_it_was_left_out():
+    world = World(5)
+    own = world.upload(2)
+    uploads = world.uploads(range(5))
+    uploads[2] = replace(uploads[2], digest=bytes(32))
+    survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
+    signatures = {
+        k: keys.sign(survivors.message(world.cohort)) for k, keys in enumerate(world.keys)
+    }
+    with pytest.raises(RejectedError, match="another upload of this device"):
+        counts(world.cohort, survivors, signatures, own)
+
+
+@pytest.mark.parametrize("taking_back", range(6))
+def test_uploads_that_take_back_do_not_count_as_devices(taking_back):
+    """Else the total could be the sums of one device: all others have taken theirs back."""
+    world = World(6, least=4)
+    uploads = world.uploads(range(6), taking_back=range(taking_back))
     keeper = world.cohort.keepers_of(1)[0]
-    request = world.request({**uploads, 2: bad}, keeper, 1)
-    with pytest.raises(RejectedError, match="pump-0002"):
+    request = world.request(uploads, keeper)
+    if taking_back > 2:
+        with pytest.raises(DeniedError, match=f"found {6 - taking_back} survivors that add"):
+            world.keepers[keeper].answer(1, request)
+        assert world.keepers[keeper].state == b""
+    else:
+        assert world.keepers[keeper].answer(1, request)
+
+
+def test_a_device_counts_once_whatever_it_says(monkeypatch):
+    world = World(6, least=4)
+    uploads = world.uploads(range(5), taking_back=range(5))
+    with monkeypatch.context() as patched:
+        patched.setattr("edgemerge.privacy.masking.ADDS", b"\xc8")
+        data = world.upload(5)
+        uploads[5] = read_upload(world.cohort, 1, data)
+    with pytest.raises(FormatError, match="neither adds something nor takes back"):
+        read_upload(world.cohort, 1, data)
+    keeper = world.cohort.keepers_of(1)[0]
+    with pytest.raises(DeniedError, match="survivors that add"):
+        world.keepers[keeper].answer(1, world.request(uploads, keeper))
+
+
+def test_a_key_that_keeps_no_secret_is_named():
+    """With a point of low order all others' secrets are the same, and `cryptography` refuses."""
+    world = World(5)
+    members = list(world.cohort.members)
+    members[3] = replace(members[3], agreement=bytes(32))
+    cohort = replace(world.cohort, members=tuple(members))
+    with pytest.raises(RejectedError, match="public key of pump-0003"):
+        make_upload(cohort, world.keys[0], 1, world.deltas[0])
+
+
+@pytest.mark.parametrize("field", ["agreement", "verification"])
+def test_two_members_with_one_key_are_refused(field):
+    members = list(World(5).cohort.members)
+    members[3] = replace(members[3], **{field: getattr(members[1], field)})
+    with pytest.raises(SettingError, match="two members with one key"):
+        replace(World(5).cohort, members=tuple(members))
+
+
+def test_a_list_of_another_cohort_says_nothing_about_an_upload():
+    """Else its keepers could say that a device was left out whose upload was opened elsewhere."""
+    world, other = World(5), World(6, seed=1)
+    own = world.upload(2)
+    survivors = Survivors(1, {n: u.digest for n, u in other.uploads(range(5)).items()})
+    message = survivors.message(other.cohort)
+    signatures = {k: keys.sign(message) for k, keys in enumerate(other.keys)}
+    with pytest.raises(RejectedError, match="another cohort or epoch than that of the upload"):
+        counts(other.cohort, survivors, signatures, own)
+    later = Survivors(2, {n: u.digest for n, u in world.uploads([0, 1, 3, 4], 2).items()})
+    signatures = {k: keys.sign(later.message(world.cohort)) for k, keys in enumerate(world.keys)}
+    with pytest.raises(RejectedError, match="another cohort or epoch than that of the upload"):
+        counts(world.cohort, later, signatures, own)
+
+
+@pytest.mark.parametrize("bit", [128])
+def test_who_copies_the_key_of_another_member_does_not_have_its_masks(bit):
+    """The same point with its unused bit set: all others' secrets with both are the same."""
+    world = World(6)
+    members = list(world.cohort.members)
+    copied = bytearray(members[0].agreement)
+    copied[31] ^= bit
+    members[5] = replace(members[5], agreement=bytes(copied))
+    cohort = replace(world.cohort, members=tuple(members))
+    third = world.keys[2]
+    assert third.secret(members[5]) == third.secret(members[0])
+    commitments = read_upload(cohort, 1, make_upload(cohort, third, 1, world.deltas[2])).commitments
+    assert len(set(commitments)) == 6  # its own, and one with each of five neighbours
+
+
+def test_unreadable_boxes_are_named_where_too_few_are_left():
+    world = World(5, least=5)
+    uploads = world.uploads(range(5))
+    uploads[2] = replace(uploads[2], boxes=tuple(bytes(len(b)) for b in uploads[2].boxes))
+    keeper = world.cohort.keepers_of(1)[0]
+    with pytest.raises(DeniedError, match="what pump-0002 sent cannot be opened"):
+        world.keepers[keeper].answer(1, world.request(uploads, keeper))
+
+
+def reached(cohort, here):
+    """Return the survivors that are connected with the first of them, neighbour by neighbour."""
+    found, waiting = set(), {min(here)}
+    while waiting:
+        one = waiting.pop()
+        found.add(one)
+        waiting |= (set(cohort.neighbours_of(1, one)) & here) - found
+    return found
+
+
+@pytest.mark.parametrize("victims", [1, 2, 20])
+def test_keepers_do_not_let_a_server_cut_survivors_out_of_a_ring(victims):
+    """It leaves out all neighbours of some: whoever is left would be a total of their own."""
+    world = World(110, words=3)
+    ring = world.cohort._shuffled(1, b"neighbours")
+    here = {*ring[:victims], *ring[victims + 30 : -30]}
+    assert reached(world.cohort, here) in (set(ring[:victims]), here - set(ring[:victims]))
+    assert not world.cohort.holds_together(1, here)
+    keeper = next(k for k in world.cohort.keepers_of(1) if k in here)
+    request = world.request(world.uploads(here), keeper)
+    with pytest.raises(DeniedError, match="lost too many neighbours"):
         world.keepers[keeper].answer(1, request)
-    request = world.request({n: u for n, u in uploads.items() if n != 2}, keeper, 1)
-    assert world.keepers[keeper].answer(1, request)  # it has not answered yet
+    one_more = here | {ring[victims + 10]}
+    assert reached(world.cohort, one_more) == one_more
+
+
+@examples(20)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.8), st.sampled_from([0, 1, 2]))
+def test_what_holds_together_does_so_whoever_colludes(seed, lost, colluding):
+    """Gaps of any width, also such that a ring is just held by as many as may collude."""
+    rng = np.random.default_rng(seed)
+    cohort = World(130, words=1).cohort
+    cohort = replace(cohort, threshold=(cohort.keepers + 1 + colluding) // 2)
+    ring = cohort._shuffled(1, b"neighbours")
+    widths = rng.integers(26, 34, 2)
+    starts = rng.choice([0, 32, 64, 96], 2, replace=False)
+    here = set(np.flatnonzero(rng.random(130) >= lost / 4).tolist())
+    for start, width in zip(starts, widths, strict=True):
+        here -= set(ring[start : start + width])
+        here |= set(rng.choice(ring[start : start + width], rng.integers(0, 3)).tolist())
+    if not cohort.holds_together(1, here):
+        return
+    for gone in combinations(sorted(here), min(cohort.colluding, 1)):
+        assert reached(cohort, here - set(gone)) == here - set(gone)
+
+
+@pytest.mark.parametrize(
+    ("keepers", "threshold", "colluding"), [(31, 16, 0), (30, 16, 1), (31, 17, 2)]
+)
+def test_more_than_may_collude_must_hold_a_ring_together(keepers, threshold, colluding):
+    cohort = replace(World(130, words=1).cohort, keepers=keepers, threshold=threshold)
+    assert cohort.colluding == colluding
+    ring = cohort._shuffled(1, b"neighbours")
+    arcs = {ring[0], *ring[31:61], *ring[91:]}
+    for left in range(4):
+        here = arcs | {*ring[10 : 10 + left // 2], *ring[70 : 70 + left - left // 2]}
+        assert cohort.holds_together(1, here) == (left > colluding)
+        assert (reached(cohort, here) == here) == (left > 0)
+
+
+def test_two_rows_of_a_ring_have_no_fewer_survivors_than_counted():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n = int(rng.integers(6, 24))
+        length = int(rng.integers(1, n // 2 + 1))
+        here = rng.integers(0, 2, n)
+        rows = [int(np.take(here, range(i, i + length), mode="wrap").sum()) for i in range(n)]
+        apart = [
+            rows[i] + rows[j]
+            for i in range(n)
+            for j in range(n)
+            if length <= (j - i) % n <= n - length
+        ]
+        assert fewest_of_two(rows, length) == min(apart)
+
+
+def test_few_keepers_are_refused():
+    """One keeper that works with the server could open everything."""
+    cohort = World(30).cohort
+    with pytest.raises(SettingError, match="expected more than half of the keepers, and 15 to 30"):
+        replace(cohort, keepers=14, threshold=8)
 
 
 def test_shares_that_do_not_fit_their_commitment_name_the_device():
@@ -341,17 +590,18 @@ def test_keepers_that_lie_are_found_and_do_no_harm(places):
     world = World(9, keepers=9, threshold=5)
     uploads = {n: read_upload(world.cohort, 1, world.upload(n)) for n in range(9)}
     answers = world.answers(uploads, range(9))
-    message = Survivors(1, {n: u.digest for n, u in uploads.items()}).message(world.cohort)
+    survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
     for place in places:
         changed = [
             (int.from_bytes(answers[place][i : i + SHARE_BYTES], "little") + 1 + place) % PRIME
             for i in range(68, len(answers[place]) - 64, SHARE_BYTES)
         ]
         body = answers[place][:68] + b"".join(c.to_bytes(SHARE_BYTES, "little") for c in changed)
-        answers[place] = body + world.keys[place].sign(message + body)
+        answers[place] = signed_answer(world, place, survivors, body)
     opened = open_total(world.cohort, 1, uploads, answers)
     assert np.array_equal(opened.total, world.deltas.sum(0, dtype=np.uint64))
-    assert opened.liars == (frozenset(places) if min(places) < 5 else frozenset())
+    found = {keeper for keeper, _ in opened.disputes}
+    assert found == (set(places) if min(places) < 5 else set())
 
 
 SEEDS = st.binary(min_size=SEED_BYTES, max_size=SEED_BYTES)
@@ -377,6 +627,19 @@ def test_the_largest_polynomials_do_not_run_into_each_other():
     assert found == [(sum(powers) + 256**SEED_BYTES - 1) % PRIME] * 3
 
 
+def test_two_shares_of_three_tell_nothing():
+    """Both together are uniform whatever the secret is: a chi-squared test over 8 × 8 cells."""
+    rng = insecure.Random(1)
+    draws = 8000
+    for secret in (bytes(SEED_BYTES), bytes([255] * SEED_BYTES)):
+        cells = np.zeros((8, 8))
+        for _ in range(draws):
+            (first,), (second,) = split_secrets([secret], [2, 5], 3, rng.randbytes)
+            cells[first * 8 // PRIME, second * 8 // PRIME] += 1
+        chi2 = ((cells - draws / 64) ** 2 / (draws / 64)).sum()
+        assert chi2 < 103.4  # 99.9 % of 63 degrees of freedom
+
+
 def test_fewer_shares_tell_nothing():
     """One share of two is uniform whatever the secret is: a chi-squared test over 16 cells."""
     rng = insecure.Random(1)
@@ -396,7 +659,7 @@ def test_fewer_shares_tell_nothing():
         ({"least": 2}, "least=2"),
         ({"least": 10}, "least=10"),
         ({"threshold": 4}, "more than half"),
-        ({"keepers": 10}, "no more keepers"),
+        ({"keepers": 10}, "9 to 9 of them"),
         ({"neighbours": 7}, "7 neighbours"),
     ],
 )
@@ -421,7 +684,6 @@ def test_the_digest_depends_on_every_field():
         replace(cohort, words=8),
         replace(cohort, least=4),
         replace(cohort, threshold=6),
-        replace(cohort, keepers=8),
         replace(cohort, members=cohort.members[:-1], neighbours=7, keepers=8),
     ]
     agreed = NoiseSettings(4.0, 1e-5)
@@ -513,3 +775,13 @@ def test_a_ring_with_these_neighbours_stays_connected():
 
     assert falls_apart(4, 0.5) > 100
     assert falls_apart(sparse_neighbours(200, 0.5), 0.5) == 0
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.05])
+def test_a_third_of_a_ring_may_be_missing(colluding):
+    members = World(300, words=1).cohort.members
+    cohort = Cohort.of("pumps", members, 1, colluding=colluding)
+    rng = np.random.default_rng(0)
+    for epoch in range(1, 101):
+        assert cohort.holds_together(epoch, set(rng.permutation(300)[:200].tolist()))
+    assert cohort.colluding >= int(colluding * 300)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Stats
-from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.errors import RejectedError, SettingError, UnavailableError, UnknownError
 from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
@@ -40,12 +40,12 @@ class MaskedWorld(World):
         chosen = {"least": 3, "slots": ["normal"], "collect_s": COLLECT_S} | options
         return self.masked.form(FLEET, ROOT, **chosen)[0][1]
 
-    def upload(self, device, delta=None):
+    def upload(self, device, delta=None, *, adds=True):
         """Send an upload in the epoch that collects; return its number."""
         cohort = self.masked.cohort_of(FLEET, device)[1]
         epoch = self.masked.status(FLEET, device).epoch
         words = self.deltas[device] if delta is None else delta
-        data = make_upload(cohort, self.keys[device], epoch, words, self.random)
+        data = make_upload(cohort, self.keys[device], epoch, words, self.random, adds=adds)
         self.masked.upload(FLEET, device, epoch, data)
         return epoch
 
@@ -192,6 +192,16 @@ def test_by_default_a_cohort_hides_its_samples(world):
     assert world.form(least=None).least == least
 
 
+@pytest.mark.parametrize(("least", "found"), [(3, [3, 3, 3]), (4, [9]), (5, [9])])
+def test_cohorts_that_must_be_larger_have_room_for_those_that_miss_an_epoch(world, least, found):
+    """With nine devices and a size of three: four of a third more would be six of nine."""
+    for i in range(5, 9):
+        world.caller(f"pump-{i}")
+        world.masked.register(FLEET, DeviceKeys(bytes([i] * 32)).member(f"pump-{i}"))
+    world.form(size=3, least=least)
+    assert [len(cohort.members) for _, cohort, _ in world.masked.cohorts(FLEET)] == found
+
+
 @pytest.mark.parametrize(("size", "least", "found"), [(2, 4, [5]), (4, 3, [5]), (5, 3, [5])])
 def test_cohorts_are_not_cut_below_the_fewest_survivors(world, size, least, found):
     world.form(size=size, least=least)
@@ -206,7 +216,113 @@ def test_a_large_fleet_is_cut_into_cohorts(world):
     assert [len(cohort.members) for _, cohort, _ in world.masked.cohorts(FLEET)] == [3, 3, 3]
 
 
-def three_cohorts(world):
+def take_back(world, name, samples):
+    """Let a device add so many samples less than none to what it sends."""
+    rows = machine(0.1, samples, world.rng)
+    world.deltas[name] = world.deltas[name] - words_of(Stats.of(SHARED, rows))
+
+
+def test_a_cohort_with_sums_of_no_samples_differs(world):
+    """One device pushes its cohort below zero; the whole fleet still has sums of samples."""
+    three_cohorts(world, bad_place=0.1)
+    (_, first, _), (second, cohort, _), *_ = world.masked.cohorts(FLEET)
+    for member in cohort.members:
+        take_back(world, member.name, 500)
+        world.upload(member.name)
+    for member in cohort.members:
+        world.answer(member.name)
+    found = world.masked.records(FLEET)
+    assert [record.number for record in found if record.differs] == [second]
+    assert [(r.impossible, r.distance is None) for r in found if r.differs] == [(True, True)]
+    assert world.masked.suspects(FLEET).devices == sorted(m.name for m in cohort.members)
+    world.now += 1.0
+    world.form(size=9)  # what devices take back now may have been added before
+    for name in sorted(world.keys):
+        world.deltas[name] = np.zeros_like(world.deltas[name])
+    take_back(world, first.members[0].name, 5)
+    for name in sorted(world.keys):
+        world.upload(name)
+    for name in sorted(world.keys):
+        world.answer(name)
+    *_, last = world.masked.records(FLEET)
+    assert (last.samples, last.impossible, last.differs) == (-5.0, False, False)
+
+
+def test_what_could_not_be_opened_is_tried_again_with_more_answers_only(world, monkeypatch):
+    world.form()
+    for device in DEVICES:
+        world.upload(device)
+    tried = []
+
+    def refuse(_cohort, _epoch, _uploads, answers):
+        tried.append(len(answers))
+        raise RejectedError("a keeper lied")
+
+    monkeypatch.setattr("edgemerge.server.masked_epochs.open_total", refuse)
+    for device in DEVICES:
+        world.answer(device)
+        for other in DEVICES:
+            world.masked.status(FLEET, other)
+    assert tried == [3, 4, 5]
+    with world.service.database.reading() as tx:
+        assert tx.one("select state, why from epochs where epoch = 1") == (
+            "failed",
+            "a keeper lied",
+        )
+
+
+def test_an_epoch_in_which_too_many_take_back_waits_for_others_and_then_ends(anywhere):
+    anywhere.form()
+    for device in DEVICES[:2]:
+        anywhere.upload(device, adds=False)
+    for device in DEVICES[2:4]:
+        anywhere.upload(device)
+    anywhere.now += COLLECT_S
+    assert anywhere.masked.status(FLEET, DEVICES[0]).state == "collecting"  # the last may add
+    number = anywhere.upload(DEVICES[4], adds=False)
+    assert anywhere.masked.status(FLEET, DEVICES[0]).epoch == number + 1
+    found = anywhere.masked.result(FLEET, number)
+    assert found["state"] == "failed"
+    assert found["why"] == "too many devices take back: fewer than 3 can add something new"
+    for device in DEVICES[:2]:
+        anywhere.upload(device, adds=False)
+    for device in DEVICES[2:]:
+        anywhere.upload(device)
+    for device in DEVICES:
+        anywhere.answer(device)
+    assert anywhere.masked.result(FLEET, number + 1)["state"] == "done"
+
+
+def test_keepers_are_not_asked_while_a_part_could_be_told_from_the_rest(world, monkeypatch):
+    world.form()
+    monkeypatch.setattr("edgemerge.privacy.masking.Cohort.holds_together", lambda *_: False)
+    for device in DEVICES:
+        world.upload(device)
+    assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
+
+
+def test_a_database_that_is_busy_fails_no_epoch(world, monkeypatch):
+    world.form()
+    for device in DEVICES:
+        world.upload(device)
+    finish, times = world.masked._finish, []
+
+    def busy(*about):
+        times.append(about)
+        if len(times) == 1:
+            raise UnavailableError("all connections are in use")
+        return finish(*about)
+
+    monkeypatch.setattr(world.masked, "_finish", busy)
+    for device in DEVICES[:2]:
+        world.answer(device)
+    with pytest.raises(UnavailableError):
+        world.answer(DEVICES[2])
+    world.masked.status(FLEET, DEVICES[0])
+    assert world.masked.result(FLEET, 1)["state"] == "done"
+
+
+def three_cohorts(world, bad_place=0.9):
     """Form cohorts of three devices each, of which one sends other data; return its number."""
     for i in range(5, 9):
         name = f"pump-{i}"
@@ -216,7 +332,7 @@ def three_cohorts(world):
     world.form(size=4)
     places = {number: 0.1 for number, _, _ in world.masked.cohorts(FLEET)}
     bad = list(places)[1]
-    places[bad] = 0.9
+    places[bad] = bad_place
     for number, cohort, _ in world.masked.cohorts(FLEET):
         for member in cohort.members:
             rows = machine(places[number], 200, world.rng)
@@ -261,8 +377,8 @@ def test_one_cohort_has_no_others_to_differ_from(world):
 
 def test_no_cohort_is_compared_with_a_dropped_one(world):
     good, bad = (Stats.of(SHARED, machine(place, 200, world.rng)) for place in (0.1, 0.9))
-    assert compare_sums({1: good, 2: bad}, {2})[1] == (200.0, None)
-    samples, far = compare_sums({1: good, 2: bad}, {2})[2]
+    assert compare_sums({1: good, 2: bad}, {2})[1] == (200.0, None, False)
+    samples, far, _ = compare_sums({1: good, 2: bad}, {2})[2]
     assert samples == 200.0
     assert far is not None
     assert far > SIMILAR_FACTOR

@@ -33,7 +33,7 @@ from edgemerge.core.errors import (
 from edgemerge.core.ledger import Contribution, Merged, Selection
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.exchange.client import DesiredState, ReportAnswer
-from edgemerge.exchange.protocol import Exchange, may_be_restored, may_have_noise
+from edgemerge.exchange.protocol import Exchange, is_masked, may_be_restored
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.wire.codec import Tensors, encode
@@ -461,7 +461,7 @@ def _look_for_restore(
 
 def _look_for_noise(exchange: Exchange, outcome: ExchangeOutcome) -> ExchangeOutcome:
     """Add to the outcome what a masked fleet has agreed on, which it is asked for once."""
-    if not may_have_noise(exchange):
+    if not is_masked(exchange):
         return outcome
     try:
         return replace(outcome, agreed=True, noise=exchange.noise, lost=exchange.lost)
@@ -483,6 +483,8 @@ def _push_and_pull(exchange: Exchange, job: ExchangeJob) -> ExchangeOutcome:
         return ExchangeOutcome(pushed, error=error)
     try:
         if job.pull is None:
+            if is_masked(exchange):
+                exchange.take_part()
             return ExchangeOutcome(pushed, error=refused)
         pulled = exchange.pull(job.pull, grouped=job.most is not None)
     except EdgemergeError as error:

@@ -108,7 +108,7 @@ from edgemerge.exchange.configuration import SAMPLE_TABLES
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.peer import PeerExchange
-from edgemerge.exchange.protocol import Exchange, may_have_noise
+from edgemerge.exchange.protocol import Exchange, is_masked
 from edgemerge.files import read_secret, read_token
 from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
 from edgemerge.signatures import KEY_FILE, KNOWN_KEYS_FILE
@@ -881,7 +881,7 @@ def _build_sync(
     _warn_of_gate(config, memory.projection)
     limits = {"max_shift": config.sync.max_shift, "timeout_s": config.sync.adopt_timeout_s}
     sharing = SharingPolicy(memory, gate=config.sync.gate, **limits)
-    if may_have_noise(exchange):
+    if is_masked(exchange):
         sharing.agreed = exchange.noise_known
         memory.clip(exchange.noise if exchange.noise_known else None)
     else:

@@ -68,9 +68,12 @@ NOISE_OPTIONS = ("epsilon", "delta", "radius", "release", "centred_on")
 MASKED_LOSES = (
     "The server of a masked fleet cannot drop or choose devices, group patterns, validate what one "
     "device sent, or ask for a quorum; faults are not shared, and what a device added before it "
-    "lost its state stays in the total. A total hides its samples from "
-    "{enough} devices on that share by the default gate; fewer need --min-devices. Next: devices "
-    "register their keys at their first exchange, then `edgemerge fleet form-cohorts`."
+    "lost its state stays in the total."
+)
+MASKED_NEXT = (
+    "A total hides its samples from {enough} devices on that share by the default gate; fewer need "
+    "--min-devices. Next: devices register their keys at their first exchange, then `edgemerge "
+    "fleet form-cohorts`."
 )
 NOISED_LOSES = (
     "Devices add noise before anything leaves them: with ε = {epsilon:g} and δ = {delta:g} it can "
@@ -83,6 +86,10 @@ NOISED_LOSES = (
 FEW_DEVICES_WARNING = (
     "A total of {least} devices can reveal whether a given sample is in it, to whoever has similar "
     "ones; from {enough} devices on it hardly does."
+)
+FEW_MISSING_WARNING = (
+    "Cohort {cohort}: an epoch waits until {least} of its {devices} devices have sent; with half "
+    "as many again as --min-devices a third may be missing."
 )
 COHORT_COLUMNS = headings(
     "cohort", "devices", "least", "keepers", "threshold", "epoch", "state", "samples", "distance"
@@ -228,9 +235,9 @@ def _masked_words(projection: Projection, noise: dict[str, Any] | None) -> str:
     from edgemerge.privacy.noise import NoiseSettings
 
     if noise is None:
-        return MASKED_LOSES.format(enough=min_cohort(projection))
+        return f"{MASKED_LOSES} {MASKED_NEXT.format(enough=min_cohort(projection))}"
     enough = NoiseSettings.parse(noise).enough_samples(projection)
-    return NOISED_LOSES.format(**noise, enough=enough)
+    return f"{MASKED_LOSES} {NOISED_LOSES.format(**noise, enough=enough)}"
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))
@@ -377,6 +384,10 @@ def form_cohorts(
     print_cohorts(found, as_json=as_json)
     if least is not None and least < enough and not any(each["noise"] for each in found):
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
+    for each in found:
+        if 3 * each["least"] > 2 * len(each["devices"]) + 2:
+            words = FEW_MISSING_WARNING.format(**each | {"devices": len(each["devices"])})
+            remark(words)
 
 
 @click.command("drop-cohort", epilog=example("edgemerge fleet drop-cohort pumps 3"))
@@ -445,7 +456,7 @@ def print_cohorts(
         print_json(found)
         return
     rows = [
-        each | {"devices": len(each["devices"]), "distance": _rounded(each["distance"])}
+        each | {"devices": len(each["devices"]), "distance": _distance_words(each)}
         for each in found
     ]
     print_table(rows, columns)
@@ -464,8 +475,10 @@ def _noise_words(noise: dict[str, Any]) -> str:
     return str(NoiseSettings.parse(noise))
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
+def _distance_words(cohort: Mapping[str, Any]) -> float | str | None:
+    if cohort.get("impossible"):
+        return "impossible"
+    return None if cohort["distance"] is None else round(cohort["distance"], 2)
 
 
 @click.command(epilog=example("edgemerge fleet delete pumps --yes"))

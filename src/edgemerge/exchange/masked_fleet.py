@@ -2,9 +2,10 @@
 
 `push` stores a contribution in a file of this device; it travels as a delta behind masks when the
 fleet's next epoch collects (`privacy.masking`). `pull` returns the fleet's total without this
-device's part, which is subtracted here. Both also do the device's share of the protocol: register
-its keys, answer as a keeper, read which epochs its deltas are in. All that is needed after a crash
-is in one file, which is written before anything is sent.
+device's part, which is subtracted here. Before that it does the device's share of the protocol, as
+`take_part` does alone: register its keys, upload what was pushed, answer as a keeper, read which
+epochs its deltas are in. All that is needed after a crash is in one file, which is written before
+anything is sent.
 
 In a fleet with noise (`privacy.noise`) a contribution holds only what is new, clipped. Its noise is
 drawn once, when an upload is made, and stored with it. An upload of which keepers signed that it is
@@ -49,6 +50,7 @@ from edgemerge.privacy.masking import (
     counts,
     make_upload,
     stats_of,
+    upload_digest,
     words_length,
     words_of,
 )
@@ -65,6 +67,7 @@ from edgemerge.wire.codec import decode, encode, pack, unpack
 
 MAX_STEPS = 8  # of the protocol in one call: enough to see one epoch through
 MAX_STATE_BYTES = 2**31
+MAX_SKIPPED = 2**20  # epochs that may pass without this device
 AGAIN = "its sums go with the next upload"
 
 logger = logging.getLogger(__name__)
@@ -78,7 +81,7 @@ class MaskedState:
         seed: The seed of the device's keys.
         pin: The digest of the cohort that this device takes part in, in hexadecimal digits.
         newest: The newest contribution of each pattern, encoded.
-        fresh: Whether one came after the last upload: only then there is another.
+        fresh: The patterns of which one came after the last upload: only then there is another.
         counted: What the total of each cohort holds of this device, by the cohort's number.
         through: The last epoch that is in it.
         epoch: The epoch of an upload whose fate is unknown; 0 if there is none.
@@ -91,12 +94,15 @@ class MaskedState:
             before the fleet was asked.
         carried: What was noised before, and is in no total.
         lost: The uploads whose budget was spent in epochs that failed.
+        fleet: The fleet that all of it is about; empty in files of older versions.
+        timeline: The server's history, as it was named when the last upload was counted.
+        proof: The digest of that upload, by which it is found in the list of its epoch.
     """
 
     seed: bytes
     pin: str = ""
     newest: dict[str, bytes] = field(default_factory=dict)
-    fresh: bool = False
+    fresh: set[str] = field(default_factory=set)
     counted: dict[int, Words] = field(default_factory=dict)
     through: int = 0
     epoch: int = 0
@@ -108,11 +114,15 @@ class MaskedState:
     noise: dict[str, Any] | None = None
     carried: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
     lost: int = 0
+    fleet: str = ""
+    timeline: str = ""
+    proof: str = ""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes for a file."""
-        names = ("pin", "fresh", "through", "epoch", "cohort", "last", "noise", "lost")
-        plain = {name: getattr(self, name) for name in names}
+        numbers = ("through", "epoch", "cohort", "last", "lost")
+        names = ("pin", "noise", "fleet", "timeline", "proof", *numbers)
+        plain = {name: getattr(self, name) for name in names} | {"fresh": sorted(self.fresh)}
         patterns, counted = sorted(self.newest), sorted(self.counted)
         words = (self.counted[number].astype("<u8").tobytes() for number in counted)
         blobs = [self.seed, self.upload, self.keeper, self.delta.astype("<u8").tobytes()]
@@ -140,7 +150,8 @@ class MaskedState:
             seed,
             plain["pin"],
             dict(zip(plain["patterns"], newest, strict=True)),
-            fresh=plain["fresh"],
+            # files of older versions have whether any was
+            fresh=set(plain["patterns"] if plain["fresh"] is True else plain["fresh"] or ()),
             counted=dict(zip(plain["counted"], map(_words, counted), strict=True)),
             through=plain["through"],
             epoch=plain["epoch"],
@@ -152,6 +163,7 @@ class MaskedState:
             noise=plain.get("noise"),
             carried=_words(carried),
             lost=plain.get("lost", 0),
+            **{name: plain.get(name, "") for name in ("fleet", "timeline", "proof")},
         )
 
 
@@ -165,7 +177,7 @@ class MaskedExchange:
         device: The name of this device.
         path: The file of this device's keys and deltas; it is as private as the data.
         cohort: The digest that the device's cohort must have, in hexadecimal digits; None (the
-            default): the first cohort is taken as it comes. A server that invents members can then
+            default): every cohort is taken as it comes. A server that invents members can then
             learn what this device sends, so compare digests where that matters.
         projection: What all devices share; None: ask the server when it is first needed.
         random: Returns so many random bytes; those of the system unless given.
@@ -200,8 +212,11 @@ class MaskedExchange:
         self._lock = Lock()
         if self._path.exists():
             self._state = MaskedState.from_bytes(self._path.read_bytes())
+            if self._state.fleet not in ("", fleet):  # nothing but the keys is about another one
+                self._state = MaskedState(self._state.seed)
+            self._state.fleet = fleet
         else:
-            self._state = MaskedState(DeviceKeys.draw(random).seed)
+            self._state = MaskedState(DeviceKeys.draw(random).seed, fleet=fleet)
             self._save()
         self._keys = DeviceKeys(self._state.seed)
         self._cohort: tuple[int, Cohort] | None = None
@@ -241,6 +256,7 @@ class MaskedExchange:
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution for the next epochs; return False if it was stored before.
 
+        Nothing is sent: all that was pushed goes together, with the next `pull` or `take_part`.
         With noise it holds what is new since the one before, as `ClippedSums.take` returned it.
         """
         if contribution.stats.projection != self.projection:
@@ -258,16 +274,29 @@ class MaskedExchange:
         with self._lock:
             new = self._add(contribution) if noised else self._replace(contribution)
             if new:
-                self._state.fresh = True
+                self._state.fresh.add(contribution.pattern)
                 self._save()
-            self._take_part()
         return new
 
+    def take_part(self) -> None:
+        """Do what the fleet waits for: send what was pushed, answer as a keeper."""
+        with self._lock:
+            self._take_part()
+
     def _replace(self, contribution: Contribution) -> bool:
-        """Keep a contribution instead of the one before; return False if it is the same."""
-        data, known = encode(contribution), self._state.newest.get(contribution.pattern)
-        self._state.newest[contribution.pattern] = data
-        return known != data
+        """Keep a contribution instead of the one before; return False if it is no newer."""
+        data = self._state.newest.get(contribution.pattern)
+        known = None if data is None else self._decoded(data)
+        if known and (known.incarnation, known.revision) >= (
+            contribution.incarnation,
+            contribution.revision,
+        ):
+            return False
+        self._state.newest[contribution.pattern] = encode(contribution)
+        return True
+
+    def _decoded(self, data: bytes) -> Contribution:
+        return decode(data, Contribution, limit=len(data), projection=self.projection)
 
     def _add(self, contribution: Contribution) -> bool:
         """Add clipped sums to those that wait for an upload; return False if they were before."""
@@ -285,7 +314,7 @@ class MaskedExchange:
         data = self._state.newest.get(CLIPPED)
         if data is None:
             return Contribution(self.device, Stats.empty(self.projection), 0, CLIPPED)
-        return decode(data, Contribution, limit=len(data), projection=self.projection)
+        return self._decoded(data)
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the fleet's total without this device's part, one sum for each slot if grouped."""
@@ -312,6 +341,7 @@ class MaskedExchange:
         for _ in range(MAX_STEPS):
             status = self._status = self._next_status()
             self._agree(status)
+            self._must_be_there()
             if not status["registered"]:
                 self._register()
             elif not self._step(status):
@@ -344,6 +374,21 @@ class MaskedExchange:
                 f"{self.fleet}: found {found or 'no noise'}, expected {self._agreed or 'none'}, as "
                 "at first: the server has changed it; nothing is sent"
             )
+
+    def _must_be_there(self) -> None:
+        """After the server was restored: refuse it if it lost what this device has counted."""
+        state, found = self._state, self._connection.timeline
+        if found in ("", state.timeline) or not state.proof:
+            return
+        reply = self._ask("GET", "epochs", state.through)
+        about = reply.json_object() if reply.status == 200 else {}
+        if state.proof not in (about.get("survivors") or {}).values():
+            raise RejectedError(
+                f"{self}: epoch {state.through}, which held this device's sums, is not there: the "
+                "server was restored from a backup; make a new masked fleet"
+            )
+        state.timeline = found
+        self._save()
 
     def _register(self) -> None:
         member = self._keys.member(self.device)
@@ -378,6 +423,11 @@ class MaskedExchange:
             found = Cohort.parse(self._ask("GET", "cohort").must_be(200).json_object()["cohort"])
             found.number_of(self._keys)
             digest = found.digest.hex()
+            if found.fleet != self.fleet or (self._state.epoch and self._state.pin != digest):
+                raise RejectedError(
+                    f"{self}: found another cohort while an upload waits for its result, or one of "
+                    f"{found.fleet}: it is not taken"
+                )
             if self._wanted not in (None, digest):
                 raise RejectedError(
                     f"found cohort {digest}, expected {self._wanted}: compare its members with "
@@ -411,13 +461,18 @@ class MaskedExchange:
         if state.epoch == 0:
             if not state.fresh or epoch <= state.last:
                 return False
+            if type(epoch) is not int or epoch > state.last + MAX_SKIPPED:
+                raise RejectedError(f"{self}: found epoch {epoch}, expected one after {state.last}")
             if cohort.noise is None:
-                state.delta = self._seen(cohort) - self._counted(cohort)
+                delta, newest = self._seen(cohort) - self._counted(cohort), state.newest
             else:
-                state.delta = self._noised(cohort, cohort.noise)
-            state.upload = make_upload(cohort, self._keys, epoch, state.delta, self._random)
-            state.epoch, state.last, state.fresh = epoch, epoch, False
-            state.cohort = in_cohort
+                delta, newest = self._noised(cohort, cohort.noise)
+            about = (cohort, self._keys, epoch, delta, self._random)
+            # from here on nothing can fail, so that all of it is stored, or nothing
+            state.upload, state.delta = make_upload(*about, adds=self._adds(cohort)), delta
+            state.newest, state.carried = newest, np.zeros(0, np.uint64)
+            state.epoch, state.cohort, state.last = epoch, in_cohort, epoch
+            state.fresh = set()
             self._save()
         if state.epoch != epoch:
             return False  # what became of the earlier one is not known yet
@@ -426,6 +481,12 @@ class MaskedExchange:
         if reply.status != 409:
             reply.must_be(200, 204)
         return True
+
+    def _adds(self, cohort: Cohort) -> bool:
+        """Return whether something fresh with samples has a place in an upload."""
+        state, anything = self._state, len(cohort.slots) == 1
+        placed = [p for p in state.fresh & set(state.newest) if anything or p in cohort.slots]
+        return any(self._decoded(state.newest[pattern]).samples > 0 for pattern in placed)
 
     def _send(self, data: bytes, epoch: int, what: str) -> Reply:
         """Send a message of an epoch; a reply to it can save asking for the status."""
@@ -448,7 +509,8 @@ class MaskedExchange:
             if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
                 before = state.counted.get(state.cohort, np.zeros(cohort.words, np.uint64))
                 state.counted[state.cohort] = before + state.delta
-                state.through = state.epoch
+                state.through, state.timeline = state.epoch, self._connection.timeline
+                state.proof = upload_digest(cohort, state.upload).hex()
             elif state.noise:
                 state.carried = state.delta
         elif found["state"] != "failed":
@@ -460,15 +522,17 @@ class MaskedExchange:
                 "budget is spent",
                 extra={"values": {"epoch": state.epoch, "uploads": state.lost}},
             )
+        if state.through != state.epoch and not state.noise:  # a take-back must not get lost
+            state.fresh |= {p for p, d in state.newest.items() if not self._decoded(d).samples}
         state.epoch, state.upload, state.delta = 0, b"", np.zeros(0, np.uint64)
         failpoint("masked-before-settle")
         self._save()
         return True
 
     def _cohort_of(self, found: Mapping[str, Any]) -> Cohort:
-        """Return the cohort of a settled epoch, which must be the one that was pinned."""
+        """Return the cohort of a settled epoch, which must be the one that the upload was for."""
         cohort = Cohort.parse(found["cohort"])
-        if cohort.digest.hex() != self._state.pin:
+        if not self._state.upload.startswith(cohort.context(self._state.epoch, b"upload")):
             raise RejectedError(
                 f"{self}: epoch {self._state.epoch} was opened for another cohort than this "
                 "device's"
@@ -487,22 +551,20 @@ class MaskedExchange:
                     extra={"values": {"pattern": pattern, "slots": cohort.slots}},
                 )
                 continue
-            stats = decode(data, Contribution, limit=len(data), projection=self.projection).stats
-            slots[slot] += words_of(stats)
+            slots[slot] += words_of(self._decoded(data).stats)
         return np.concatenate(list(slots.values()))
 
-    def _noised(self, cohort: Cohort, agreed: NoiseSettings) -> Words:
+    def _noised(self, cohort: Cohort, agreed: NoiseSettings) -> tuple[Words, dict[str, bytes]]:
         """Return what is new with noise of its own, and what was noised before and is in no total.
 
-        From then on it is drawn: the caller stores it before anything is sent.
+        From then on it is drawn: the caller stores it, and the contributions that are left, before
+        anything is sent.
         """
-        state = self._state
         noise = agreed.noise(self.projection, cohort.noisy)
-        waiting = self._clipped
+        waiting, carried = self._clipped, self._state.carried
         words = agreed.words_of(noise.add(waiting.stats * WEIGHT_STEP, self._draw))
-        state.newest[CLIPPED] = encode(replace(waiting, stats=Stats.empty(self.projection)))
-        carried, state.carried = state.carried, np.zeros(0, np.uint64)
-        return words + carried if carried.size else words
+        left = encode(replace(waiting, stats=Stats.empty(self.projection)))
+        return words + carried if carried.size else words, self._state.newest | {CLIPPED: left}
 
     @property
     def _length(self) -> int:

@@ -83,8 +83,15 @@ class RestorableExchange(Exchange, Protocol):
         ...
 
 
-class NoisedExchange(Exchange, Protocol):
-    """An exchange that may add noise: it then takes clipped sums only."""
+class MaskedFleetExchange(Exchange, Protocol):
+    """An exchange that sends what was pushed behind masks, and perhaps with noise.
+
+    With noise it takes clipped sums only.
+    """
+
+    def take_part(self) -> None:
+        """Send what was pushed, and do what other devices wait for; `pull` does so, too."""
+        ...
 
     @property
     def noise_known(self) -> bool:
@@ -102,13 +109,13 @@ class NoisedExchange(Exchange, Protocol):
         ...
 
 
-def may_have_noise(exchange: Exchange) -> TypeGuard[NoisedExchange]:
-    """Return whether an exchange must be asked for the noise of its fleet.
+def is_masked(exchange: Exchange) -> TypeGuard[MaskedFleetExchange]:
+    """Return whether an exchange has masks, and must be asked for the noise of its fleet.
 
     Args:
         exchange: Any exchange.
     """
-    return hasattr(exchange, "noise_known")
+    return hasattr(exchange, "take_part")
 
 
 def may_be_restored(exchange: Exchange) -> TypeGuard[RestorableExchange]:

@@ -11,16 +11,18 @@ keeper reveals shares of b_i for survivors and of s_ij between survivors and the
 for one device, and answers once an epoch. With `threshold` answers the server removes what has not
 cancelled. The sums are integers, so the total is exact.
 
-Every upload must cover fresh samples of its device (`gate.py`). Then any combination of opened
-epochs contains the fresh sums of all survivors of the latest one, also if an epoch failed and its
-deltas are sent again with the next.
+A server may say of anybody that it is missing. So keepers refuse a list whose graph of neighbours
+falls apart (each piece would be a total of its own), or in which fewer than `least` uploads add
+fresh samples (`gate.py`): each box says so, too, where the server cannot change it. Then any
+combination of opened epochs contains the fresh sums of at least `least` survivors of the latest
+one, also if an epoch failed and its deltas are sent again with the next.
 
 | key or nonce | made from | used for | used again |
 |---|---|---|---|
 | device seed | 32 random bytes | both pairs below | always: it is all that is stored |
 | X25519 pair | HKDF of the device seed | agreeing on secrets with members | always |
 | Ed25519 pair | HKDF of the device seed | signing uploads and answers | always |
-| s_ij | HKDF of the pair's secret, cohort, epoch | mask between i and j | never: one per epoch |
+| s_ij | HKDF of the pair's secret, cohort, epoch, both ends | mask of i and j | never |
 | b_i | 31 random bytes | own mask | never: drawn per epoch, the upload is kept |
 | box key | HKDF of the pair's secret, cohort, epoch, both ends | one box | never: its nonce is 0 |
 | coefficients | 48 random bytes each | Shamir shares of one s_ij or b_i | never |
@@ -30,11 +32,11 @@ deltas are sent again with the next.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from hashlib import sha256
-from itertools import islice
 from math import comb
 from typing import Any, Self
 
@@ -63,7 +65,12 @@ SEED_BYTES, SHARE_BYTES, KEY_BYTES, HASH_BYTES, SIGNATURE_BYTES = 31, 32, 32, 32
 TAG_BYTES = 16  # of a box
 MAX_COMPLETE = 100  # members that are all neighbours of each other; more make a sparse graph
 MIN_NEIGHBOURS = 60  # of a member in a sparse graph
+MIN_KEEPERS = 15  # of a cohort that has so many members
+ADDS, TAKES_BACK = b"\x01", b"\x00"  # what an upload, and each of its boxes, says of itself
+ADDS_PLACE = len(b"edgemerge masked 2 upload") + HASH_BYTES + 8 + 4  # in its bytes
+UNREADABLE = b"\xff" * SHARE_BYTES  # no number of the field: a keeper could not open the box
 MAX_TRIES = 4096  # sets of keepers that are tried when some of them lie
+MAX_TERMS = 500_000  # that all of them may have: about a second
 MAX_SPLIT = 1e-6  # chance that losses cut the graph, and so the total, in two
 MAX_SILENCE = 0.02  # chance that an epoch lacks keepers: then its deltas go with the next one
 
@@ -170,10 +177,18 @@ class DeviceKeys:
 
         Args:
             other: A member of the cohort; may be this device itself.
+
+        Raises:
+            RejectedError: The other's key gives everybody the same secret.
         """
         if other.agreement not in self._secrets:
             key = X25519PublicKey.from_public_bytes(other.agreement)
-            self._secrets[other.agreement] = self._agreement.exchange(key)
+            try:
+                self._secrets[other.agreement] = self._agreement.exchange(key)
+            except ValueError as error:  # a point of low order
+                raise RejectedError(
+                    f"the public key of {other.name} cannot keep a secret: form cohorts without it"
+                ) from error
         return self._secrets[other.agreement]
 
     def sign(self, message: bytes) -> bytes:
@@ -219,9 +234,7 @@ class Cohort:
 
     def __post_init__(self) -> None:
         """Refuse members and numbers that cannot work."""
-        names = [member.name for member in self.members]
-        if names != sorted(set(names)):
-            raise SettingError("found members out of order or twice: sort them by their names")
+        self._check_members()
         if not self.slots or len(set(self.slots)) < len(self.slots) or self.words % len(self.slots):
             raise SettingError(f"found slots {self.slots} for {self.words} words: name each once")
         if self.noise is not None and len(self.slots) > 1:
@@ -231,16 +244,16 @@ class Cohort:
                 f"found {self.noisy} devices whose noise counts, of least={self.least}: "
                 "expected at least 1, and fewer than least; raise least, or form larger cohorts"
             )
-        n, K, t = len(names), self.keepers, self.threshold
+        n, K, t = len(self.members), self.keepers, self.threshold
         if not 3 <= self.least <= n:
             raise SettingError(
                 f"found least={self.least} for {n} members, expected 3 to {n}: "
                 "a sum of two devices tells each of them the other's"
             )
-        if not K // 2 < t <= K <= n:
+        if not (K // 2 < t <= K <= n and min(n, MIN_KEEPERS) <= K):
             raise SettingError(
-                f"found {K} keepers of {n} members and a threshold of {t}: "
-                "expected more than half of the keepers, and no more keepers than members"
+                f"found {K} keepers of {n} members and a threshold of {t}: expected more than half "
+                f"of the keepers, and {min(n, MIN_KEEPERS)} to {n} of them"
             )
         lowest = min(n - 1, n - 1 if n <= MAX_COMPLETE else MIN_NEIGHBOURS)
         if not lowest <= self.neighbours < n or (self.neighbours < n - 1 and self.neighbours % 2):
@@ -248,6 +261,14 @@ class Cohort:
                 f"found {self.neighbours} neighbours for {n} members, expected {lowest} or more: "
                 "an even number, or all others"
             )
+
+    def _check_members(self) -> None:
+        names = [member.name for member in self.members]
+        if names != sorted(set(names)):
+            raise SettingError("found members out of order or twice: sort them by their names")
+        for keys in ({m.agreement for m in self.members}, {m.verification for m in self.members}):
+            if len(keys) < len(names):
+                raise SettingError("found two members with one key: each must have its own")
 
     @classmethod
     def of(
@@ -279,10 +300,10 @@ class Cohort:
         """
         found = tuple(sorted(members, key=lambda member: member.name))
         n = len(found)
-        complete = n <= MAX_COMPLETE
-        neighbours = n - 1 if complete else sparse_neighbours(n, missing + colluding)
         bad = int(colluding * n)
-        for keepers in range(min(n, 15), n + 1):
+        complete = n <= MAX_COMPLETE
+        neighbours = n - 1 if complete else sparse_neighbours(n, missing, bad + 1)
+        for keepers in range(min(n, MIN_KEEPERS), n + 1):
             threshold = (keepers + min(bad, keepers)) // 2 + 1
             silence = chance_of_silence(n, keepers, threshold, missing)
             if threshold <= keepers and silence <= MAX_SILENCE:
@@ -381,6 +402,29 @@ class Cohort:
         near = (ring[(place + step) % n] for step in range(-reach, reach + 1) if step)
         return sorted(near)
 
+    def holds_together(self, epoch: int, survivors: Collection[int]) -> bool:
+        """Return whether no part of the survivors can be added up apart from the others.
+
+        A ring falls apart only if all neighbours on one side are lost, in two places. Those who
+        collude are lost, too, so more survivors than may collude must be in any two such rows.
+
+        Args:
+            epoch: The number of the epoch.
+            survivors: The members whose uploads are there, or are said to be.
+        """
+        n, row = len(self.members), self.neighbours // 2
+        if self.neighbours == n - 1:
+            return True
+        here = np.array([each in survivors for each in self._shuffled(epoch, b"neighbours")], int)
+        ends = np.cumsum(np.concatenate([here, here]))
+        rows = ends[row : row + n] - ends[:n]  # after each place
+        return fewest_of_two(rows.tolist(), row) > self.colluding
+
+    @property
+    def colluding(self) -> int:
+        """The members that may work together with the server: what the threshold allows."""
+        return 2 * self.threshold - self.keepers - 1
+
     def context(self, epoch: int, purpose: bytes) -> bytes:
         """Return what binds a key or a message to this cohort, an epoch and a purpose.
 
@@ -388,7 +432,7 @@ class Cohort:
             epoch: The number of the epoch.
             purpose: A word for what it is used for.
         """
-        return b"edgemerge masked 1 " + purpose + self.digest + epoch.to_bytes(8, "little")
+        return b"edgemerge masked 2 " + purpose + self.digest + epoch.to_bytes(8, "little")
 
     def _shuffled(self, epoch: int, purpose: bytes) -> list[int]:
         return _shuffled(self.context(epoch, purpose), len(self.members))
@@ -424,24 +468,55 @@ def chance_of_silence(members: int, keepers: int, threshold: int, missing: float
     return ways / comb(members, keepers)
 
 
-def sparse_neighbours(members: int, lost: float) -> int:
+def sparse_neighbours(members: int, missing: float, colluding: int = 0) -> int:
     """Return how many neighbours keep the graph connected when some members are lost.
 
     Neighbours are next to each other on a ring of random order. It falls apart only if half of the
-    neighbours in a row are lost in two places, so with k neighbours the chance is at most
-    (n·lost^(k/2))²/2.
+    neighbours in a row are lost in two places. There are fewer than n²/2 such pairs of places, and
+    in each the k members of both rows must all be missing, but for at most those that collude:
+    whoever they are, and wherever they stand.
 
     Args:
         members: The members of the cohort, n.
-        lost: The share that is missing or colludes.
+        missing: The share that is missing.
+        colluding: The members that may collude.
 
     >>> sparse_neighbours(1000, 1 / 3)
     60
+    >>> sparse_neighbours(1000, 1 / 3, 50)
+    130
     """
     k = MIN_NEIGHBOURS
-    while k < members - 1 and (members * lost ** (k / 2)) ** 2 / 2 > MAX_SPLIT:
+    while (
+        k < members - 1
+        and members**2 / 2 * chance_of_silence(members, k, colluding + 1, missing) > MAX_SPLIT
+    ):
         k += 2
     return min(k, members - 1)
+
+
+def fewest_of_two(rows: Sequence[int], length: int) -> int:
+    """Return the fewest survivors that two rows of a ring have which do not overlap.
+
+    Args:
+        rows: The survivors of the row that begins at each place.
+        length: The places of a row; at most half of all.
+
+    >>> fewest_of_two([2, 1, 0, 1, 2, 2], 2)
+    2
+    """
+    n, best = len(rows), sum(rows)
+    order = sorted(range(n), key=rows.__getitem__)
+    for i, first in enumerate(order):
+        if 2 * rows[first] >= best:
+            break
+        for second in order[i + 1 :]:
+            if rows[first] + rows[second] >= best:
+                break
+            if length <= (second - first) % n <= n - length:
+                best = rows[first] + rows[second]
+                break
+    return best
 
 
 def _derive(secret: bytes, info: bytes, length: int) -> bytes:
@@ -471,8 +546,10 @@ def _zeros(length: int) -> bytes:
     return bytes(length)
 
 
-def _edge_seed(cohort: Cohort, keys: DeviceKeys, epoch: int, other: int) -> bytes:
-    info = cohort.context(epoch, b"edge")
+def _edge_seed(cohort: Cohort, keys: DeviceKeys, epoch: int, number: int, other: int) -> bytes:
+    # with both ends: who registers another member's key must not have its seeds
+    ends = b"".join(end.to_bytes(4, "little") for end in sorted((number, other)))
+    info = cohort.context(epoch, b"edge") + ends
     return _derive(keys.secret(cohort.members[other]), info, SEED_BYTES)
 
 
@@ -568,7 +645,7 @@ class Upload:
         masked: Its delta behind masks.
         commitments: A hash of its own seed, then of each edge seed, in order of the neighbours.
         boxes: One sealed box for each keeper, in their order.
-        digest: SHA-256 of its bytes.
+        digest: SHA-256 of all that is before the boxes, which can only be opened with it.
     """
 
     number: int
@@ -579,7 +656,13 @@ class Upload:
 
 
 def make_upload(
-    cohort: Cohort, keys: DeviceKeys, epoch: int, delta: Words, random: Random = os.urandom
+    cohort: Cohort,
+    keys: DeviceKeys,
+    epoch: int,
+    delta: Words,
+    random: Random = os.urandom,
+    *,
+    adds: bool = True,
 ) -> bytes:
     """Return the one message of a device in an epoch.
 
@@ -592,31 +675,51 @@ def make_upload(
         epoch: The number of the epoch, never used before.
         delta: What is new since the last counted epoch, as `cohort.words` words.
         random: Returns so many random bytes; those of the system unless given.
+        adds: Whether it covers fresh samples; False if it only takes back earlier ones. Keepers
+            open no total with fewer than `cohort.least` uploads that add some.
     """
     if delta.shape != (cohort.words,):
         raise FormatError(f"found {delta.shape} words, expected {cohort.words}")
     number = cohort.number_of(keys)
     masked, near = delta.copy(), cohort.neighbours_of(epoch, number)
-    seeds = [random(SEED_BYTES), *(_edge_seed(cohort, keys, epoch, other) for other in near)]
+    flag = ADDS if adds else TAKES_BACK
+    edges = (_edge_seed(cohort, keys, epoch, number, other) for other in near)
+    seeds = [random(SEED_BYTES), *edges]
     _add_masks(masked, zip(seeds, [False, *(other < number for other in near)], strict=True))
-    keepers = cohort.keepers_of(epoch)
+    head = b"".join(
+        [
+            cohort.context(epoch, b"upload"),
+            number.to_bytes(4, "little"),
+            flag,
+            masked.astype("<u8").tobytes(),
+            *map(_commitment, seeds),
+        ]
+    )
+    keepers, digest = cohort.keepers_of(epoch), sha256(head).digest()
     places = [keeper + 1 for keeper in keepers]
     boxes = []
     split = split_secrets(seeds, places, cohort.threshold, random)
     for keeper, numbers in zip(keepers, split, strict=True):
         shares = b"".join([number.to_bytes(SHARE_BYTES, "little") for number in numbers])
         key = _box_key(cohort, keys, epoch, keeper, number, keeper)
-        boxes.append(key.encrypt(bytes(12), shares, None))
-    body = b"".join(
-        [
-            cohort.context(epoch, b"upload"),
-            number.to_bytes(4, "little"),
-            masked.astype("<u8").tobytes(),
-            *map(_commitment, seeds),
-            *boxes,
-        ]
-    )
+        boxes.append(key.encrypt(bytes(12), flag + shares, digest))
+    body = b"".join([head, *boxes])
     return body + keys.sign(body)
+
+
+def _box_length(cohort: Cohort) -> int:
+    return 1 + (1 + cohort.neighbours) * SHARE_BYTES + TAG_BYTES
+
+
+def upload_digest(cohort: Cohort, data: bytes) -> bytes:
+    """Return what a list of survivors has of an upload, which is not read or verified.
+
+    Args:
+        cohort: The cohort.
+        data: The bytes of `make_upload`.
+    """
+    length = ADDS_PLACE + 1 + 8 * cohort.words + HASH_BYTES * (1 + cohort.neighbours)
+    return sha256(data[:length]).digest()
 
 
 def read_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
@@ -639,12 +742,14 @@ def read_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
     if number >= len(cohort.members):
         raise FormatError(f"found member {number}, expected one of {len(cohort.members)}")
     n_seeds = 1 + cohort.neighbours
+    if reader.take(1) not in (ADDS, TAKES_BACK):
+        raise FormatError("found an upload that neither adds something nor takes back")
     masked = np.frombuffer(reader.take(8 * cohort.words), "<u8").astype(np.uint64)
     commitments = tuple(reader.take(HASH_BYTES) for _ in range(n_seeds))
-    length = n_seeds * SHARE_BYTES + TAG_BYTES
-    boxes = tuple(reader.take(length) for _ in range(cohort.keepers))
+    digest = sha256(data[: reader.place]).digest()
+    boxes = tuple(reader.take(_box_length(cohort)) for _ in range(cohort.keepers))
     _verify(cohort, number, data, reader)
-    return Upload(number, masked, commitments, boxes, sha256(data).digest())
+    return Upload(number, masked, commitments, boxes, digest)
 
 
 @dataclass(frozen=True)
@@ -665,8 +770,9 @@ class Survivors:
         Args:
             cohort: The cohort.
         """
+        count = len(self.digests).to_bytes(4, "little")
         rows = (n.to_bytes(4, "little") + self.digests[n] for n in sorted(self.digests))
-        return cohort.context(self.epoch, b"survivors") + b"".join(rows)
+        return b"".join([cohort.context(self.epoch, b"survivors"), count, *rows])
 
     def missing(self, cohort: Cohort, number: int) -> list[int]:
         """Return the neighbours of a member that are missing.
@@ -730,9 +836,8 @@ class Keeper:
             request: The bytes of `make_request`.
 
         Raises:
-            DeniedError: The epoch is over, or was answered for other survivors, or the survivors
-                are too few.
-            RejectedError: A box cannot be opened; the message names its sender.
+            DeniedError: The epoch is over, or was answered for other survivors; or the survivors
+                are too few, too few of them add fresh samples, or a part of them would be open.
         """
         survivors, boxes = self._read(epoch, request)
         asked = sha256(survivors.message(self._cohort)).digest()
@@ -754,7 +859,7 @@ class Keeper:
         if self._number not in cohort.keepers_of(epoch):
             raise DeniedError(f"this device is not a keeper in epoch {epoch}")
         reader = _Reader(request, len(start))
-        length = (1 + cohort.neighbours) * SHARE_BYTES + TAG_BYTES
+        length = _box_length(cohort)
         digests: dict[int, bytes] = {}
         boxes: dict[int, bytes] = {}
         last = -1
@@ -770,29 +875,49 @@ class Keeper:
                 f"found {len(digests)} survivors, expected at least {cohort.least}: "
                 "a total of fewer devices is not opened"
             )
+        if not cohort.holds_together(epoch, digests):
+            raise DeniedError(
+                f"found {len(digests)} survivors of {len(cohort.members)}, of whom some have lost "
+                "too many neighbours: a part of the total could be told from the rest"
+            )
         return Survivors(epoch, digests), boxes
 
     def _open(self, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
+        """Return shares of all that these survivors have not cancelled, and the signatures.
+
+        In place of shares in a box that cannot be opened it says so: others may have theirs.
+        """
         cohort, epoch = self._cohort, survivors.epoch
-        shares = []
+        shares, adding, unreadable = [], set[int](), list[str]()
         for sender in sorted(boxes):
             key = _box_key(cohort, self._keys, epoch, sender, sender, self._number)
             try:
-                opened = key.decrypt(bytes(12), boxes[sender], None)
-            except InvalidTag as error:
-                name = cohort.members[sender].name
-                raise RejectedError(
-                    f"the box of {name} cannot be opened: ask for a list without it"
-                ) from error
+                opened = key.decrypt(bytes(12), boxes[sender], survivors.digests[sender])
+            except InvalidTag:
+                opened = TAKES_BACK + UNREADABLE * (1 + cohort.neighbours)
+                unreadable.append(cohort.members[sender].name)
+            if opened[:1] == ADDS:
+                adding.add(sender)
             missing = set(survivors.missing(cohort, sender))
             wanted = [0]  # the sender's own seed, then those towards the missing
             near = cohort.neighbours_of(epoch, sender)
             wanted += [1 + place for place, other in enumerate(near) if other in missing]
-            shares += [opened[SHARE_BYTES * w : SHARE_BYTES * (w + 1)] for w in wanted]
-        message = survivors.message(cohort)
-        signature = self._keys.sign(message)
+            shares += [opened[1 + SHARE_BYTES * w : 1 + SHARE_BYTES * (w + 1)] for w in wanted]
+        if len(adding) < cohort.least:
+            spoilt = f"; what {', '.join(unreadable)} sent cannot be opened" if unreadable else ""
+            raise DeniedError(
+                f"found {len(adding)} survivors that add fresh samples, expected at least "
+                f"{cohort.least}: the others take back{spoilt}"
+            )
+        signature = self._keys.sign(survivors.message(cohort))
         body = self._number.to_bytes(4, "little") + signature + b"".join(shares)
-        return body + self._keys.sign(message + body)
+        return body + self._keys.sign(_before_answer(cohort, survivors) + body)
+
+
+def _before_answer(cohort: Cohort, survivors: Survivors) -> bytes:
+    """Return what a signature of an answer covers besides the answer."""
+    listed = sha256(survivors.message(cohort)).digest()
+    return cohort.context(survivors.epoch, b"answer") + listed
 
 
 @dataclass(frozen=True)
@@ -802,12 +927,13 @@ class Answer:
     Args:
         keeper: The member that answered.
         signature: Its signature of the survivors.
-        shares: For each survivor that of its own seed, then those towards its missing neighbours.
+        shares: For each survivor that of its own seed, then those towards its missing neighbours;
+            None where the keeper could not open the survivor's box.
     """
 
     keeper: int
     signature: bytes
-    shares: tuple[int, ...]
+    shares: tuple[int | None, ...]
 
 
 def read_answer(cohort: Cohort, survivors: Survivors, data: bytes) -> Answer:
@@ -829,11 +955,10 @@ def read_answer(cohort: Cohort, survivors: Survivors, data: bytes) -> Answer:
     signature = reader.take(SIGNATURE_BYTES)
     n_shares = sum(1 + len(survivors.missing(cohort, number)) for number in survivors.digests)
     shares = [int.from_bytes(reader.take(SHARE_BYTES), "little") for _ in range(n_shares)]
-    message = survivors.message(cohort)
-    _verify(cohort, keeper, data, reader, before=message)
-    if not _signed(cohort, keeper, message, signature):
+    _verify(cohort, keeper, data, reader, before=_before_answer(cohort, survivors))
+    if not _signed(cohort, keeper, survivors.message(cohort), signature):
         raise RejectedError(f"{cohort.members[keeper].name} signed another list of survivors")
-    return Answer(keeper, signature, tuple(shares))
+    return Answer(keeper, signature, tuple(s if s < PRIME else None for s in shares))
 
 
 @dataclass(frozen=True)
@@ -844,13 +969,14 @@ class Opened:
         total: The sum of the survivors' deltas.
         survivors: Whose deltas it holds.
         signatures: Of at least `threshold` keepers, by their numbers.
-        liars: The keepers whose shares were wrong.
+        disputes: The keepers whose share of a device's seed was wrong or missing, each with that
+            device: one of the two lied, and nobody else can tell which.
     """
 
     total: Words
     survivors: Survivors
     signatures: Mapping[int, bytes]
-    liars: frozenset[int]
+    disputes: frozenset[tuple[int, int]]
 
 
 def open_total(
@@ -866,15 +992,15 @@ def open_total(
 
     Raises:
         DeniedError: Too few valid answers.
-        RejectedError: A device sent shares that give none of the seeds it committed to; the message
+        RejectedError: The shares of a device give none of the seeds it committed to; the message
             names it.
     """
     survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
     edges = {number: survivors.missing(cohort, number) for number in uploads}
-    shares: dict[int, list[int]] = {}
+    shares: dict[int, Sequence[int | None]] = {}
     signatures: dict[int, bytes] = {}
     for answer in map(partial(read_answer, cohort, survivors), answers):
-        shares[answer.keeper] = list(answer.shares)
+        shares[answer.keeper] = answer.shares
         signatures[answer.keeper] = answer.signature
     if len(shares) < cohort.threshold:
         raise DeniedError(
@@ -889,16 +1015,16 @@ def open_total(
         near = cohort.neighbours_of(epoch, number)
         for other in (None, *edges[number]):
             place = 0 if other is None else 1 + near.index(other)
-            seed = joined.seed(column, uploads[number].commitments[place])
+            seed = joined.seed(number, column, uploads[number].commitments[place])
             if seed is None:
                 raise RejectedError(
-                    f"the shares that {cohort.members[number].name} sent do not give its seed: "
-                    "leave it out of the next cohort"
+                    f"the shares of {cohort.members[number].name} do not fit together: it sent "
+                    "wrong ones, or several keepers did; leave it out of the next cohort"
                 )
             masks.append((seed, other is None or other > number))
             column += 1
     _add_masks(total, masks)
-    return Opened(total, survivors, signatures, frozenset(joined.liars))
+    return Opened(total, survivors, signatures, frozenset(joined.disputes))
 
 
 def counts(
@@ -914,7 +1040,11 @@ def counts(
 
     Raises:
         DeniedError: Fewer than `threshold` keepers of the epoch signed the list.
+        RejectedError: The list is of another cohort or epoch than the upload, or has another upload
+            of this device, which it has not sent.
     """
+    if not upload.startswith(cohort.context(survivors.epoch, b"upload")):
+        raise RejectedError("found a list of another cohort or epoch than that of the upload")
     message = survivors.message(cohort)
     keepers = set(cohort.keepers_of(survivors.epoch))
     signed = [k for k in keepers & set(signatures) if _signed(cohort, k, message, signatures[k])]
@@ -923,56 +1053,66 @@ def counts(
             f"found {len(signed)} valid signatures of keepers, expected {cohort.threshold}: "
             "the list of survivors may differ from what other devices were shown"
         )
-    return sha256(upload).digest() in survivors.digests.values()
+    start = len(cohort.context(survivors.epoch, b"upload"))
+    number = int.from_bytes(upload[start : start + 4], "little")
+    listed = survivors.digests.get(number)
+    if listed not in (None, upload_digest(cohort, upload)):
+        raise RejectedError(
+            f"the list of epoch {survivors.epoch} has another upload of this device than it sent: "
+            "the server is not to be trusted"
+        )
+    return listed is not None
 
 
 class _Joining:
     """Finds seeds in shares of which some may be lies: a right seed fits its commitment."""
 
-    def __init__(self, cohort: Cohort, shares: Mapping[int, list[int]]) -> None:
+    def __init__(self, cohort: Cohort, shares: Mapping[int, Sequence[int | None]]) -> None:
         self._shares, self._threshold = shares, cohort.threshold
-        self.liars: set[int] = set()
-        self._choose(sorted(shares)[: cohort.threshold])
+        self.disputes: set[tuple[int, int]] = set()  # a keeper, and whose share it is
+        self._order = sorted(shares)  # keepers in most disputes last
 
-    def seed(self, column: int, commitment: bytes) -> bytes | None:
-        """Return the seed in one column; None if no set of keepers gives it."""
-        found = self._join(column)
-        if found is not None and _commitment(found) == commitment:
-            return found
-        before = self._keepers
-        for keepers in self._other_sets():
-            self._choose(keepers)
-            found = self._join(column)
+    def seed(self, sender: int, column: int, commitment: bytes) -> bytes | None:
+        """Return the seed of a sender in one column; None if no set of keepers gives it."""
+        for keepers in self._sets(sender, column):
+            found = self._join(keepers, column)
             if found is not None and _commitment(found) == commitment:
-                self._find_liars(column)
+                if keepers != self._order[: self._threshold]:
+                    self._find_disputes(sender, column, keepers, found)
                 return found
-        self._choose(before)
         return None
 
-    def _choose(self, keepers: Sequence[int]) -> None:
-        self._keepers = list(keepers)
-        self._weights = weights_at_zero([keeper + 1 for keeper in keepers])
+    def _join(self, keepers: Sequence[int], column: int) -> bytes | None:
+        all_shares = (self._shares[keeper][column] for keeper in keepers)
+        shares = [share for share in all_shares if share is not None]
+        return join_shares(shares, _weights(tuple(keeper + 1 for keeper in keepers)))
 
-    def _join(self, column: int) -> bytes | None:
-        return join_shares([self._shares[k][column] for k in self._keepers], self._weights)
-
-    def _other_sets(self) -> Iterable[list[int]]:
-        """Return sets of keepers without known liars, in an order that depends on nothing else."""
-        trusted = [keeper for keeper in sorted(self._shares) if keeper not in self.liars]
+    def _sets(self, sender: int, column: int) -> Iterable[list[int]]:
+        """Return sets of keepers to try, in an order that depends on nothing else."""
+        able = [k for k in self._order if self._shares[k][column] is not None]
+        if len(able) < self._threshold:
+            return
+        yield able[: self._threshold]
+        trusted = [k for k in able if (k, sender) not in self.disputes]
         rng = np.random.default_rng(0)
-        draws = (sorted(rng.choice(trusted, self._threshold, replace=False)) for _ in iter(int, 1))
-        if len(trusted) >= self._threshold:
-            for draw in islice(draws, MAX_TRIES):
-                yield [int(keeper) for keeper in draw]
+        tries = min(MAX_TRIES, MAX_TERMS // self._threshold**2)
+        for _ in range(tries if len(trusted) > self._threshold else 0):
+            drawn = rng.choice(trusted, self._threshold, replace=False)
+            yield sorted(map(int, drawn))
 
-    def _find_liars(self, column: int) -> None:
-        """A keeper lied if the others, with it in the place of one of them, give another seed."""
-        right, chosen = self._join(column), self._keepers
+    def _find_disputes(self, sender: int, column: int, chosen: list[int], right: bytes) -> None:
+        """A share is wrong if others, with it in the place of one of them, give another seed."""
         for keeper in set(self._shares) - set(chosen):
-            self._choose([*chosen[1:], keeper])
-            if self._join(column) != right:
-                self.liars.add(keeper)
-        self._choose(chosen)
+            has_one = self._shares[keeper][column] is not None
+            if not has_one or self._join([*chosen[1:], keeper], column) != right:
+                self.disputes.add((keeper, sender))
+        times = Counter(keeper for keeper, _ in self.disputes)
+        self._order.sort(key=lambda keeper: (times[keeper], keeper))
+
+
+@lru_cache(maxsize=MAX_TRIES)
+def _weights(places: tuple[int, ...]) -> list[int]:
+    return weights_at_zero(places)
 
 
 def _add_masks(words: Words, seeds: Iterable[tuple[bytes, bool]]) -> None:

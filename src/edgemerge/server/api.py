@@ -1426,6 +1426,7 @@ def cohort_json(record: CohortRecord) -> CohortResponse:
         why=epoch.why,
         samples=record.samples,
         distance=record.distance,
+        impossible=record.impossible,
         formed=record.formed,
         ended=record.ended,
         dropped=record.dropped,

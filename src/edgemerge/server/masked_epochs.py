@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import groupby, islice
+from math import ceil
 from statistics import median_low
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -37,11 +38,13 @@ from edgemerge.core.stats import Stats
 from edgemerge.failpoints import failpoint
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import (
+    ADDS,
+    ADDS_PLACE,
     Cohort,
+    DeviceKeys,
     Member,
     Opened,
     Survivors,
-    Upload,
     Words,
     make_request,
     open_total,
@@ -50,7 +53,7 @@ from edgemerge.privacy.masking import (
     stats_of,
     words_length,
 )
-from edgemerge.privacy.noise import TAIL, Noised, NoiseSettings
+from edgemerge.privacy.noise import TAIL, VARIANCE_UNIT, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, Transaction, Writer
@@ -131,6 +134,7 @@ class CohortRecord:
         distance: The median of the distances (M10) of its data to those of the cohorts that were
             formed with it and not dropped, 1 if alike; None without such cohorts, or where it took
             back more than it has added up.
+        impossible: Whether no samples have its sums, though its devices had nothing to take back.
     """
 
     number: int
@@ -143,11 +147,27 @@ class CohortRecord:
     dropped: float | None
     samples: float = 0.0
     distance: float | None = None
+    impossible: bool = False
 
     @property
     def differs(self) -> bool:
-        """Whether its data are of another kind than those of the other cohorts."""
-        return self.distance is not None and self.distance > SIMILAR_FACTOR
+        """Whether its data are of another kind than those of the other cohorts, or of none."""
+        far = self.distance is not None and self.distance > SIMILAR_FACTOR
+        return far or self.impossible
+
+
+class Compared(NamedTuple):
+    """What the sums of a cohort say beside those of the others.
+
+    Args:
+        samples: How many it has.
+        distance: How unlike the others it is; None if that cannot be told.
+        impossible: Whether no samples have these sums.
+    """
+
+    samples: float = 0.0
+    distance: float | None = None
+    impossible: bool = False
 
 
 class Suspects(NamedTuple):
@@ -191,7 +211,9 @@ class MaskedService:
         """Work on a database that has its tables."""
         self._database, self._writer, self._clock = database, writer, clock
         # what cohorts that were formed together say of each other, until one of them changes
-        self._compared: dict[tuple[Any, ...], dict[int, tuple[float, float | None]]] = {}
+        self._compared: dict[tuple[Any, ...], dict[int, Compared]] = {}
+        # with how many answers an epoch could not be opened: fewer would not do either
+        self._tried: dict[tuple[str, int], int] = {}
 
     def register(self, fleet: str, member: Member) -> None:
         """Store the public keys of a device; they cannot be changed.
@@ -202,14 +224,19 @@ class MaskedService:
 
         Raises:
             ExistsError: Other keys are stored.
+            RejectedError: No device could agree on a secret with it.
         """
         keys = (member.agreement, member.verification)
+        DeviceKeys.draw().secret(member)
 
         def change(tx: Transaction) -> None:
             _must_be_masked(fleets.get(tx, fleet))
             sql = "select agreement, verification from masked_keys where fleet = ? and device = ?"
             known = tx.one(sql, fleet, member.name)
             if known is None:
+                sql = "select 1 from masked_keys where fleet = ?"
+                if tx.one(f"{sql} and (agreement = ? or verification = ?)", fleet, *keys):
+                    raise ExistsError("another device has these keys: make new ones")
                 tx.run(
                     "insert into masked_keys (fleet, device, agreement, verification, registered)"
                     " values (?, ?, ?, ?, ?)",
@@ -285,7 +312,9 @@ class MaskedService:
                     f"found {len(members)} devices with keys, expected {fewest} or more, so that a "
                     "total hides its samples: wait for more devices, or choose --min-devices"
                 )
-            n_cohorts = max(1, min(-(-len(members) // size), len(members) // fewest))
+            # more than `size` only as far as `fewest` asks for it, with those that may be missing
+            room = fewest if fewest <= size else ceil(fewest / (1.0 - missing) - 1e-9)
+            n_cohorts = max(1, min(-(-len(members) // size), len(members) // room))
             words = len(slots) * _length(agreed)
             make = partial(
                 Cohort.of, slots=slots, least=fewest, missing=missing, colluding=colluding
@@ -349,8 +378,10 @@ class MaskedService:
                 fleet,
             )
             kept = list(dict.fromkeys(row[3] for row in rows))[-MAX_FORMINGS:]
-            found, known = [], {}
+            found, known, shared = [], {}, set[float]()
             for number, body, collect_s, formed, ended, dropped, through in rows:
+                if through is not None:
+                    shared.add(formed)
                 if formed in kept:
                     known[number] = through
                     cohort, epoch = _parse(body), _latest(tx, fleet, number)
@@ -358,7 +389,7 @@ class MaskedService:
                     sent = len(_senders(tx, fleet, epoch.number, kind))
                     about = (sent, collect_s, formed, ended, dropped)
                     found.append(CohortRecord(number, cohort, epoch, *about))
-        compared: dict[int, tuple[float, float | None]] = {}
+        compared: dict[int, Compared] = {}
         for _, group in groupby(found, key=lambda record: record.formed):
             together = [record for record in group if known[record.number] is not None]
             key = (fleet, *((r.number, known[r.number], r.dropped) for r in together))
@@ -370,10 +401,17 @@ class MaskedService:
                 last = islice(self._compared.items(), MAX_COMPARED - 1)
                 self._compared = {key: before, **dict(last)}
             compared |= before
+        nothing = Compared()
         return [
-            replace(record, samples=samples, distance=far)
+            replace(
+                record,
+                samples=each.samples,
+                distance=each.distance,
+                # later cohorts may take back what devices added in earlier ones
+                impossible=each.impossible and record.formed <= min(shared, default=record.formed),
+            )
             for record in found
-            for samples, far in [compared.get(record.number, (0.0, None))]
+            for each in [compared.get(record.number, nothing)]
         ]
 
     def suspects(self, fleet: str) -> Suspects:
@@ -474,7 +512,8 @@ class MaskedService:
         if cohort.members[found.number].name != device:
             raise DeniedError(f"this upload is not of {device}")
         boxes = dict(zip(cohort.keepers_of(number), found.boxes, strict=True))
-        self._store(fleet, in_cohort, number, "upload", found.number, data, boxes=boxes)
+        about = (found.number, data, found.digest)
+        self._store(fleet, in_cohort, number, "upload", *about, boxes=boxes)
         failpoint("server-after-upload")
         return self.status(fleet, device)
 
@@ -515,7 +554,8 @@ class MaskedService:
         found = read_answer(cohort, survivors, data)
         if cohort.members[found.keeper].name != device:
             raise DeniedError(f"this answer is not of {device}")
-        self._store(fleet, in_cohort, number, "answer", found.keeper, data)
+        about = (found.keeper, data, sha256(data).digest())
+        self._store(fleet, in_cohort, number, "answer", *about)
         return self.status(fleet, device)
 
     def result(self, fleet: str, number: int) -> dict[str, Any]:
@@ -583,6 +623,7 @@ class MaskedService:
         kind: str,
         sender: int,
         data: bytes,
+        digest: bytes,
         boxes: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         """Store a message while the epoch is in the state for it, and start its time."""
@@ -603,7 +644,7 @@ class MaskedService:
             tx.run(
                 "insert into epoch_messages (fleet, epoch, kind, member, digest, data)"
                 " values (?, ?, ?, ?, ?, ?)",
-                *(*of, sha256(data).hexdigest(), data),
+                *(*of, digest.hex(), data),
             )
             for keeper, box in boxes.items():
                 tx.run(
@@ -632,24 +673,38 @@ class MaskedService:
 
     def _try_to_open(self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch) -> Epoch:
         """Open the total with the answers that are there; nothing is locked meanwhile."""
+        key = (fleet, epoch.number)
         with self._database.reading() as tx:
             agreed, collect_s = fleets.get(tx, fleet), _collect_s(tx, fleet, in_cohort)
+            over = _is_over(epoch, collect_s, self._clock())
             n_answers = len(_senders(tx, fleet, epoch.number, "answer"))
-            if n_answers < cohort.threshold and not _is_over(epoch, collect_s, self._clock()):
+            enough = n_answers >= cohort.threshold and n_answers > self._tried.get(key, 0)
+            if not (enough or over):
                 return epoch
             answers = _messages(tx, fleet, epoch.number, "answer")
-            uploads = _uploads(tx, fleet, cohort, epoch.number)
-        asked = [k for k in cohort.keepers_of(epoch.number) if k in uploads]
+            sent = _messages(tx, fleet, epoch.number, "upload")
+            whole = _total(tx, fleet).words
+        asked = [k for k in cohort.keepers_of(epoch.number) if k in sent]
+        # others that ask meanwhile need not try the same
+        self._tried = dict([*self._tried.items()][-MAX_COMPARED:]) | {key: len(answers)}
         try:
+            uploads = {n: read_upload(cohort, epoch.number, data) for n, data in sent.items()}
             opened = open_total(cohort, epoch.number, uploads, answers.values())
-            with self._database.reading() as tx:
-                whole = _total(tx, fleet).words
-            must_be_sums(agreed, cohort.slots, _added(whole, opened.total))
         except EdgemergeError as error:
-            if len(answers) < len(asked) and not _is_over(epoch, collect_s, self._clock()):
+            if len(answers) < len(asked) and not over:
                 return epoch  # another answer may show that a keeper lied
             return self._fail(fleet, in_cohort, epoch, str(error))
-        return self._finish(fleet, in_cohort, cohort, epoch, opened)
+        try:
+            if agreed.noise is not None:
+                must_have_its_noise(cohort, opened)
+            must_be_sums(agreed, cohort.slots, _added(whole, opened.total))
+        except EdgemergeError as error:  # whatever other keepers answer
+            return self._fail(fleet, in_cohort, epoch, str(error))
+        try:
+            return self._finish(fleet, in_cohort, cohort, epoch, opened)
+        except EdgemergeError:  # a database that is busy, or away
+            self._tried.pop(key, None)
+            raise
 
     def _finish(
         self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch, opened: Opened
@@ -682,8 +737,9 @@ class MaskedService:
             )
             _delete_messages(tx, fleet, epoch.number)
             about: dict[str, Any] = {"survivors": len(survivors), "members": len(names)}
-            if opened.liars:
-                about["liars"] = ", ".join(names[k] for k in sorted(opened.liars))
+            if opened.disputes:
+                pairs = sorted((names[k], names[s]) for k, s in opened.disputes)
+                about["disputes"] = ", ".join(f"{keeper} or {sender}" for keeper, sender in pairs)
             self._audit(tx, None, "open total", fleet, f"epoch {epoch.number}", **about)
             return _latest(tx, fleet, in_cohort)
 
@@ -714,6 +770,26 @@ class MaskedService:
         about = {"action": action, "fleet": fleet, "subject": subject}
         actor = caller.actor if caller else "server"
         audit.append(tx, at=self._clock(), actor=actor, **about, **detail)
+
+
+def must_have_its_noise(cohort: Cohort, opened: Opened) -> None:
+    """Refuse an epoch whose uploads cannot have the variance that they say.
+
+    Args:
+        cohort: A cohort with noise.
+        opened: What was opened.
+
+    Raises:
+        RejectedError: It is less than one share of each survivor, or more than all its epochs have.
+    """
+    survivors = len(opened.survivors.digests)
+    found = float(opened.total[-1:].view(np.int64)[0]) * VARIANCE_UNIT
+    least, most = survivors / cohort.noisy, survivors * opened.survivors.epoch
+    if not least * (1.0 - 1e-9) <= found <= most:
+        raise RejectedError(
+            f"found noise of {found:.3g} times the promised variance in a total, expected "
+            f"{least:.3g} to {most:.3g}: a device lied about its noise"
+        )
 
 
 def must_be_sums(fleet: Fleet, slots: Sequence[str], words: Words) -> None:
@@ -835,17 +911,20 @@ def _latest(tx: Transaction, fleet: str, cohort: int) -> Epoch:
 
 
 def _next_step(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch, now: float) -> str:
-    """Return what is due: "begin" another epoch, "ask" keepers; or nothing."""
+    """Return what is due: "begin" another epoch, "ask" keepers, "give up"; or nothing."""
     if epoch.state in ("done", "failed"):
         return "begin"
     if epoch.state != "collecting" or epoch.began is None:
         return ""
     here = _senders(tx, fleet, epoch.number, "upload")
     keepers = len(here & set(cohort.keepers_of(epoch.number)))
-    enough = len(here) >= cohort.least and keepers >= cohort.threshold
-    complete = len(here) == len(cohort.members)
+    adding, away = _count_adding(tx, fleet, epoch.number), len(cohort.members) - len(here)
+    enough = adding >= cohort.least and keepers >= cohort.threshold
+    enough = enough and cohort.holds_together(epoch.number, here)
     over = _is_over(epoch, _collect_s(tx, fleet, epoch.cohort), now)
-    return "ask" if enough and (complete or over) else ""
+    if over and adding + away < cohort.least:
+        return "give up"
+    return "ask" if enough and (over or not away) else ""
 
 
 def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: float) -> Epoch:
@@ -862,6 +941,9 @@ def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: floa
             " values (?, ?, ?, 'collecting', '', '{}', '{}')",
             *(fleet, number, in_cohort),
         )
+    if step == "give up":
+        why = f"too many devices take back: fewer than {cohort.least} can add something new"
+        _set_failed(tx, fleet, epoch.number, why)
     if step == "ask":
         sql = "update epochs set state = 'keeping', began = ? where fleet = ? and epoch = ?"
         tx.run(sql, now, fleet, epoch.number)
@@ -913,15 +995,20 @@ def _senders(tx: Transaction, fleet: str, number: int, kind: str) -> set[int]:
     return {member for (member,) in tx.rows(sql, fleet, number, kind)}
 
 
+def _count_adding(tx: Transaction, fleet: str, number: int) -> int:
+    """Return how many uploads say that they cover fresh samples."""
+    row = tx.one(
+        "select count(*) from epoch_messages where fleet = ? and epoch = ? and kind = 'upload'"
+        " and substr(data, ?, 1) = ?",
+        *(fleet, number, ADDS_PLACE + 1, ADDS),
+    )
+    return int(row[0]) if row else 0
+
+
 def _messages(tx: Transaction, fleet: str, number: int, kind: str) -> dict[int, bytes]:
     sql = "select member, data from epoch_messages where fleet = ? and epoch = ? and kind = ?"
     rows = tx.rows(f"{sql} order by member", fleet, number, kind)
     return {member: bytes(data) for member, data in rows}
-
-
-def _uploads(tx: Transaction, fleet: str, cohort: Cohort, number: int) -> dict[int, Upload]:
-    found = _messages(tx, fleet, number, "upload")
-    return {member: read_upload(cohort, number, data) for member, data in found.items()}
 
 
 def _through(tx: Transaction, fleet: str) -> int:
@@ -986,7 +1073,7 @@ def compare_sums(
     sums: Mapping[int, Stats | Noised],
     left_out: Collection[int],
     noise: NoiseSettings | None = None,
-) -> dict[int, tuple[float, float | None]]:
+) -> dict[int, Compared]:
     """Return the samples of cohorts, and how unlike the others its data are (M10).
 
     With noise that is told only where samples outweigh it 30 times: with less, cohorts that are
@@ -999,14 +1086,15 @@ def compare_sums(
     """
     found_profiles = {number: _profile(each, noise) for number, each in sums.items()}
     profiles = {number: each for number, each in found_profiles.items() if each is not None}
-    found: dict[int, tuple[float, float | None]] = {}
+    found: dict[int, Compared] = {}
     for number, stats in sums.items():
         others = [each for n, each in profiles.items() if n != number and n not in left_out]
         far = None
         if number in profiles and others:
             far = median_low(distance(profiles[number], other) for other in others)
         samples = stats.sums.count if isinstance(stats, Noised) else stats.count
-        found[number] = (samples, far)
+        impossible = isinstance(stats, Stats) and number not in profiles and samples != 0.0
+        found[number] = Compared(samples, far, impossible)
     return found
 
 

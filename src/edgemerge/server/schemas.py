@@ -1029,6 +1029,7 @@ class CohortResponse(BaseModel):
     why: str
     samples: float
     distance: float | None
+    impossible: bool = False
     formed: float
     ended: float | None
     dropped: float | None
