@@ -8,7 +8,8 @@ how far the total is from the true one.
   cohorts and in one sparse cohort, too.
 - "server": a server in a process of its own, and devices that enrol, exchange over TLS on loopback
   and keep their files. The time of a device is all that its exchange does from its sums to the
-  total: a push and two pulls; that of the server is all that its process does meanwhile.
+  total: a push that is sent, and two pulls; that of the server is all that its process does
+  meanwhile.
 - "server, open fleet": the same devices push and pull twice in a fleet without masks.
 - "SecAgg+": Flower's, on the same sums (`masked_flower.py`), if Flower is installed in
   `.venv-flower` (`make .venv-flower/ready`) or its Python is named by EDGEMERGE_FLOWER_PYTHON.
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -129,11 +131,21 @@ def run_protocol(where: str, devices: int, size: int, shares: tuple[float, ...])
     return rows
 
 
+def _enough_keepers(cohort: Cohort, epoch: int, missing: float) -> tuple[int, list[int]]:
+    """Return an epoch and who is there: with too few keepers, deltas would go with a later one."""
+    size = len(cohort.members)
+    for number in count(epoch):
+        order = np.random.default_rng(number).permutation(size)
+        here = np.sort(order[int(size * missing) :]).tolist()
+        if len({*here} & {*cohort.keepers_of(number)}) >= cohort.threshold:
+            return number, here
+    raise AssertionError("never")
+
+
 def _run_epoch(
     cohort: Cohort, keys: list[DeviceKeys], epoch: int, missing: float, times: Times
 ) -> None:
-    size = len(keys)
-    here = np.sort(np.random.default_rng(epoch).permutation(size)[int(size * missing) :]).tolist()
+    epoch, here = _enough_keepers(cohort, epoch, missing)
     delta = words_of(stats_of_device(0))  # times a number, so that they differ
     true, sent = np.zeros(cohort.words, np.uint64), {}
     for i in here:
@@ -195,9 +207,10 @@ class Device:
         self.bytes.clear()
 
     def push(self, revision: int) -> None:
-        """Share so many times its sums."""
+        """Share so many times its sums, and send them."""
         note = Contribution(self.name, self.stats * revision, revision)
         self._timed(partial(self.exchange.push, note))
+        self._timed(self.exchange.take_part)
 
     def pull(self) -> Stats:
         """Do what the epoch waits for, and return the total of the others."""

@@ -45,7 +45,7 @@ Array = NDArray[np.float64]
 FILE = "sharing.csv"
 
 RECOVERED = 0.01  # of half the range: a row is recovered when every input is as near as that
-SOLVED = ((16, 3), (16, 4), (16, 8), (16, 561), (32, 3))  # hidden values and inputs
+SOLVED = ((16, 3), (16, 4), (16, 8), (16, 16), (16, 32), (16, 64), (16, 561), (32, 3))  # N, n
 SOLVED_GATES = (2, 4, 16)
 SOLVED_SEEDS = 3
 STARTS, MAX_EVALUATIONS, MAX_ITERATIONS = 3, 80, 300
