@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic, sleep
 
 import numpy as np
 
@@ -19,9 +18,9 @@ from edgemerge.agent.state import merged_digest
 from edgemerge.agent.sync import plan_adoption
 from edgemerge.daemon import stop_on_signals
 from edgemerge.wire.codec import encode
+from tests.waiting import DEADLINE_S, until
 
 INPUTS = 6
-PATIENCE_S = 30.0
 
 
 def stream(rows, seed=0, place=0.2):
@@ -134,7 +133,7 @@ class Running:
 
     def __exit__(self, *_error):
         self.stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the agent does not stop"
 
     def _run(self, config, options):
@@ -142,14 +141,7 @@ class Running:
 
     def until(self, condition):
         """Wait until something is true of it."""
-        wait_until(condition)
-
-
-def wait_until(condition, timeout_s=PATIENCE_S):
-    end = monotonic() + timeout_s
-    while not condition():
-        assert monotonic() < end, "it did not happen in time"
-        sleep(0.01)
+        until(condition)
 
 
 def ran(config, **options):

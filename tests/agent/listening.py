@@ -5,24 +5,15 @@ import shutil
 import subprocess
 from contextlib import contextmanager
 from threading import Event, Thread
-from time import monotonic, sleep
 
 from edgemerge.agent.interfaces import Verdict
 from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
-
-DEADLINE_S = 15.0
+from tests.waiting import DEADLINE_S, until
 
 
 def said(index, *, alarm=False, score=1.0):
     return Verdict("pump-3", index, 60.0 + index, score, 4.0, alarm, "normal", ("x",) * alarm)
-
-
-def until(done, what):
-    end = monotonic() + DEADLINE_S
-    while not done():
-        assert monotonic() < end, f"{what}: not after {DEADLINE_S} s"
-        sleep(0.01)
 
 
 class Listener:

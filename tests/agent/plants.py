@@ -5,6 +5,8 @@ import socket
 from contextlib import contextmanager
 from threading import Thread
 
+from tests.waiting import DEADLINE_S
+
 
 class Loop:
     """An event loop in a thread; `run` waits for what runs in it."""
@@ -20,7 +22,7 @@ class Loop:
     def close(self):
         self.run(self._cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(15.0)
+        self.thread.join(DEADLINE_S)
         self.loop.close()
 
     async def _cancel_all(self):

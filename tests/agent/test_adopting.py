@@ -23,8 +23,9 @@ from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
 from edgemerge.wire.state import to_bytes
-from tests.agent.agents import PATIENCE_S, Running, configured, shared, stream, write_rows
+from tests.agent.agents import Running, configured, shared, stream, write_rows
 from tests.agent.test_syncing import Device
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -56,7 +57,7 @@ class Held:
     def __call__(self, *given):
         self.threads.append(get_ident())
         self.started.set()
-        assert self.go.wait(PATIENCE_S)
+        assert self.go.wait(DEADLINE_S)
         return self.real(*given)
 
     def hold(self):
@@ -349,7 +350,7 @@ def test_undoing_while_an_exchange_is_under_way_does_not_end_it(exchange, device
     device = devices(exchange)
     synced(device, held)
     hangs, pull = Event(), exchange.pull
-    exchange.pull = lambda *given, **how: (hangs.wait(PATIENCE_S), pull(*given, **how))[1]
+    exchange.pull = lambda *given, **how: (hangs.wait(DEADLINE_S), pull(*given, **how))[1]
     answers, told = [], []
     device.syncing.begin(answers.append)
     device.syncing.undo(told.append)

@@ -7,11 +7,10 @@ import pytest
 
 from edgemerge.agent.control import MAX_CLIENTS, send_command
 from edgemerge.core.errors import SettingError, UnavailableError
-from tests.agent.agents import Running, configured, ran, stream, wait_until, write_rows
+from tests.agent.agents import Running, configured, ran, stream, write_rows
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
-
-ASK_S = 20.0
 
 
 @pytest.fixture
@@ -21,15 +20,15 @@ def agent(tmp_path):
     config = configured(tmp_path, "source.kind=tail", "sync.every_s=0")
     with Running(config) as agent:
         agent.state = config.state
-        agent.samples = lambda: send_command(config.state, "status", ASK_S)["samples"]
-        wait_until(lambda: len(agent.listener.verdicts) == 20)
+        agent.samples = lambda: send_command(config.state, "status", DEADLINE_S)["samples"]
+        until(lambda: len(agent.listener.verdicts) == 20)
         yield agent
     assert agent.code == 0
 
 
 def _connected(state):
     there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    there.settimeout(ASK_S)
+    there.settimeout(DEADLINE_S)
 
     def taken():
         try:
@@ -38,7 +37,7 @@ def _connected(state):
             return False
         return True
 
-    wait_until(taken)
+    until(taken)
     return there
 
 
@@ -52,7 +51,7 @@ def test_askers_that_leave_before_they_are_sent_away_do_not_end_the_conversation
             _connected(agent.state).close()
         with _connected(agent.state) as there:
             assert b"others are asking: try again" in there.recv(1000)
-    wait_until(lambda: _answers(agent))
+    until(lambda: _answers(agent))
 
 
 def _answers(agent):
@@ -65,23 +64,23 @@ def _answers(agent):
 @pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
 def test_a_number_that_no_float_can_hold_is_answered_with_words(agent, number):
     with pytest.raises(SettingError, match="too large"):
-        send_command(agent.state, {"command": "score", "rows": [[number] * 6]}, ASK_S)
+        send_command(agent.state, {"command": "score", "rows": [[number] * 6]}, DEADLINE_S)
     assert agent.samples() == 20
 
 
 def test_no_command_holds_detection_up_for_long(agent):
     row = list(map(float, stream(1)[0]))
-    found = send_command(agent.state, {"command": "score", "rows": [row] * 1000}, ASK_S)
+    found = send_command(agent.state, {"command": "score", "rows": [row] * 1000}, DEADLINE_S)
     assert len(found["scores"]) == 1000
     with pytest.raises(SettingError, match="found 1001 rows, expected 1000 at most: ask again"):
-        send_command(agent.state, {"command": "score", "rows": [row] * 1001}, ASK_S)
+        send_command(agent.state, {"command": "score", "rows": [row] * 1001}, DEADLINE_S)
 
 
 def test_who_connects_and_says_nothing_makes_way(agent, monkeypatch):
     monkeypatch.setattr("edgemerge.agent.control.IDLE_TIMEOUT_S", 0.2)
     with ExitStack() as silent:
         clients = [silent.enter_context(_connected(agent.state)) for _ in range(MAX_CLIENTS)]
-        wait_until(lambda: _answers(agent))
+        until(lambda: _answers(agent))
         assert [client.recv(1) for client in clients] == [b""] * MAX_CLIENTS  # disconnected
 
 

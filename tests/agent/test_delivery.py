@@ -33,8 +33,9 @@ from edgemerge.delivery import (
     WebhookChannel,
     summarize,
 )
-from tests.agent.listening import said, until
+from tests.agent.listening import said
 from tests.services.receivers import dripping, receiver
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -15,14 +15,14 @@ from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.core import faults as rules
 from edgemerge.core.errors import RejectedError
 from edgemerge.exchange.protocol import MemoryExchange
-from tests.agent.agents import Running, shared, stream, wait_until, write_rows
+from tests.agent.agents import Running, shared, stream, write_rows
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 P = shared()
 ODD = np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.2])
 NOW = 1_700_000_000.0
 GATE = 2.0 * P.n_hidden
-ASK_S = 30.0
 
 
 class Device:
@@ -264,10 +264,10 @@ def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_
             agents[device] = stack.enter_context(Running(config))
             states[device] = config.state
         for agent in agents.values():
-            wait_until(lambda agent=agent: len(agent.listener.verdicts) == 260)
+            until(lambda agent=agent: len(agent.listener.verdicts) == 260)
 
         def ask(device, command, **more):
-            return send_command(states[device], {"command": command, **more}, ASK_S)
+            return send_command(states[device], {"command": command, **more}, DEADLINE_S)
 
         said = {"pattern": "odd-1", "decision": "fault", "name": "bearing"}
         ask("pump-3", "review", **said)
@@ -280,7 +280,7 @@ def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_
         assert episode["like"]["words"].startswith("most like bearing, first seen on pump-3, ratio")
         write_rows(tmp_path / "pump-4" / "rows.csv", stream(1, 9) + ODD, "a")
         verdicts = agents["pump-4"].listener.verdicts
-        wait_until(lambda: len(verdicts) == 261)
+        until(lambda: len(verdicts) == 261)
         assert verdicts[-1].fault == "bearing"
 
         ask("pump-3", "review", pattern="bearing", decision="undo")

@@ -12,10 +12,9 @@ import pytest
 from edgemerge.agent.rows import CsvRows, JsonRows
 from edgemerge.agent.sources import FileSource, TailSource
 from edgemerge.core.errors import SettingError
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
-
-DEADLINE_S = 10.0
 
 
 def table(rows, start=0):

@@ -30,12 +30,12 @@ from edgemerge.agent.sync import Clocks
 from edgemerge.core.errors import SettingError
 from edgemerge.exchange.client import DesiredState
 from edgemerge.exchange.configuration import ALLOWED_KEYS, SINK_KEYS, check_tables, overlay
-from tests.agent.agents import Listener, Running, shared, stream, wait_until, write_rows
+from tests.agent.agents import Listener, Running, shared, stream, write_rows
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
-ASK_S = 30.0
 
 FILE = """
 device = "pump-1"
@@ -265,7 +265,7 @@ def state_of(operator):
 
 
 def status(config):
-    return send_command(config.state, "status", ASK_S)
+    return send_command(config.state, "status", DEADLINE_S)
 
 
 @pytest.mark.long
@@ -282,28 +282,28 @@ def test_a_version_is_applied_without_a_restart_and_undone_by_one_command(hub, t
         "sinks": [{"kind": "syslog"}],
     }
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        until(lambda: len(agent.listener.verdicts) == 40)
         assert "configuration" not in status(config)
         operator.configure("pumps", tables)
-        wait_until(lambda: state_of(operator) == ("applied", 1, "after its next restart: sinks"))
+        until(lambda: state_of(operator) == ("applied", 1, "after its next restart: sinks"))
         found = status(config)
         assert found["monitor"]["limit"]["value"] == 9.0
         assert found["configuration"] == {
             "version": 1, "seen": 1, "refused": "", "restart": ["sinks"]
         }  # fmt: skip
         write_rows(tmp_path / "rows.csv", stream(5, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 45)  # detection goes on
+        until(lambda: len(agent.listener.verdicts) == 45)  # detection goes on
         operator.configure("pumps", {"monitor": {"limit": 3.0, "votes": [9, 1]}})
-        wait_until(lambda: state_of(operator)[0] == "refused")
+        until(lambda: state_of(operator)[0] == "refused")
         assert "monitor.votes = [9, 1]" in state_of(operator)[2]
         assert state_of(operator)[1] == 1
         assert status(config)["monitor"]["limit"]["value"] == 9.0
         operator.undo_configuration("pumps", 2)
-        wait_until(lambda: state_of(operator)[:2] == ("applied", 3))
+        until(lambda: state_of(operator)[:2] == ("applied", 3))
         operator.undo_configuration("pumps", 3)  # the undoing, to the refused one
-        wait_until(lambda: state_of(operator)[:2] == ("refused", 3))
+        until(lambda: state_of(operator)[:2] == ("refused", 3))
         operator.configure("pumps", {})
-        wait_until(lambda: state_of(operator) == ("applied", 5, ""))
+        until(lambda: state_of(operator) == ("applied", 5, ""))
         assert status(config)["monitor"]["limit"]["value"] != 9.0
         assert len(agent.listener.verdicts) == 45
     assert agent.code == 0
@@ -315,12 +315,12 @@ def test_after_a_restart_the_version_holds_also_without_the_server(hub, tmp_path
     config = enrolled(server, tmp_path, "[monitor]\nvotes = [2, 4]\n")
     tables = {"monitor": {"limit": 9.0, "votes": [1, 1]}, "sinks": [{"kind": "syslog"}]}
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        until(lambda: len(agent.listener.verdicts) == 40)
         operator.configure("pumps", tables, device="pump-1")
-        wait_until(lambda: state_of(operator)[0] == "applied")
+        until(lambda: state_of(operator)[0] == "applied")
     away = read_config(config.file, environment={}, overrides=["exchange.url=http://127.0.0.1:9"])
     with Running(away):
-        wait_until((config.state / SOCKET_NAME).exists)
+        until((config.state / SOCKET_NAME).exists)
         found = status(away)
         assert found["monitor"]["limit"]["value"] == 9.0
         assert found["configuration"] == {"version": 1, "seen": 1, "refused": "", "restart": []}
@@ -344,18 +344,18 @@ def test_a_new_device_takes_features_from_the_fleet_and_an_old_one_refuses_other
         return found["state"], found["in_force"], found["why"]
 
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 10)  # four rows each
-        wait_until(lambda: state()[0] == "applied")
+        until(lambda: len(agent.listener.verdicts) == 10)  # four rows each
+        until(lambda: state()[0] == "applied")
         operator.configure("windows", {"features": {"kind": "window", "length": 8,
                                                     "statistics": ["mean", "std"]}})  # fmt: skip
-        wait_until(lambda: state()[0] == "refused")
+        until(lambda: state()[0] == "refused")
         assert "it changes features.length, and so what a sample is" in state()[2]
         assert state()[1] == 1
         write_rows(tmp_path / "rows.csv", stream(4, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 11)
+        until(lambda: len(agent.listener.verdicts) == 11)
     with Running(config) as agent:  # version 1 holds after a restart
         write_rows(tmp_path / "rows.csv", stream(4, 2), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 1)
+        until(lambda: len(agent.listener.verdicts) == 1)
 
 
 class Recorder:

@@ -20,8 +20,9 @@ from edgemerge.agent.state import STATE_FILE
 from edgemerge.cli.group import exit_code
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.daemon import TextFormatter
-from tests.agent.agents import INPUTS, PATIENCE_S, stream, wait_until, write_rows
+from tests.agent.agents import INPUTS, stream, write_rows
 from tests.cli.calls import call
+from tests.waiting import DEADLINE_S, until
 
 SHARED = f"""
 state = "state"
@@ -198,13 +199,13 @@ class Gateway:
 
     def __exit__(self, *_error):
         self.stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
     def devices(self):
         """What the process says of each device."""
         try:
-            found = send_command(self.config.state, "status", PATIENCE_S)
+            found = send_command(self.config.state, "status", DEADLINE_S)
         except UnavailableError:
             return {}
         return {each["device"]: each for each in found["devices"]}
@@ -212,7 +213,7 @@ class Gateway:
     def until(self, **states):
         """Wait until the devices are in these states; return what is said of each."""
         names = {name.replace("_", "-"): state for name, state in states.items()}
-        wait_until(lambda: names == {n: e["state"] for n, e in self.devices().items()})
+        until(lambda: names == {n: e["state"] for n, e in self.devices().items()})
         return self.devices()
 
 
@@ -228,7 +229,7 @@ def test_a_device_that_fails_does_not_stop_the_others_and_says_why(tmp_path, cap
         found = running.until(pump_1="running", pump_2="running", fan="failed")
         assert 'found no column "heat"' in found["fan"]["why"]
         folder = tmp_path / "state/pump-2"
-        wait_until(lambda: send_command(folder, "status", PATIENCE_S)["samples"] == 300)
+        until(lambda: send_command(folder, "status", DEADLINE_S)["samples"] == 300)
         assert found["pump-2"]["why"] == ""
     assert running.code == 2
     told = [each for each in caplog.records if "the others go on" in each.message]
@@ -244,7 +245,7 @@ def test_a_device_whose_state_cannot_be_used_is_started_again_later(tmp_path, mo
     blocked = tmp_path / "state/pump-2"
     blocked.write_text("a file where a folder should be")
     with Gateway(configured(tmp_path, TAIL + entries("pump-1", "pump-2"))) as running:
-        wait_until(lambda: "cannot be used" in running.devices().get("pump-2", {}).get("why", ""))
+        until(lambda: "cannot be used" in running.devices().get("pump-2", {}).get("why", ""))
         blocked.unlink()
         found = running.until(pump_1="running", pump_2="running")
         assert found["pump-2"]["why"] == ""
@@ -410,16 +411,14 @@ def test_commands_reach_each_device_by_its_name(tmp_path):
         running.until(pump_1="running", pump_2="running", pump_3="running")
         for name in PUMPS:
             folder = tmp_path / "state" / name
-            wait_until(lambda: send_command(folder, "status", PATIENCE_S)["samples"] == 300)  # noqa: B023 - now
+            until(lambda: send_command(folder, "status", DEADLINE_S)["samples"] == 300)  # noqa: B023 - now
         rows = json.loads(call("monitor", "show", path, "--json").stdout)
         assert [row["device"] for row in rows] == list(PUMPS)
         assert [row["samples"] for row in rows] == [300, 300, 300]
         assert [row["episodes"] for row in rows] == [1, 1, 1]
         with (tmp_path / "pump-2.csv").open("a") as file:
             file.writelines("text,instead,of,numbers,here,again\n" for _ in range(200))
-        wait_until(
-            lambda: send_command(tmp_path / "state/pump-2", "status", PATIENCE_S)["problems"]
-        )
+        until(lambda: send_command(tmp_path / "state/pump-2", "status", DEADLINE_S)["problems"])
         rows = json.loads(call("monitor", "show", path, "--json").stdout)
         assert [row["state"] for row in rows] == ["running", "running", "running"]
         assert [row["data"] == "ok" for row in rows] == [True, False, True]
@@ -475,7 +474,7 @@ def test_one_signal_ends_all_devices_and_systemd_is_told_once(tmp_path):
     path = written(tmp_path, TAIL + entries(*PUMPS))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
         there.bind(str(tmp_path / "notify"))
-        there.settimeout(PATIENCE_S)
+        there.settimeout(DEADLINE_S)
         program = subprocess.Popen(
             [sys.executable, "-m", "edgemerge", "agent", str(path)],
             env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
@@ -486,7 +485,7 @@ def test_one_signal_ends_all_devices_and_systemd_is_told_once(tmp_path):
             assert there.recv(100) == b"READY=1"
             program.send_signal(signal.SIGTERM)
             assert there.recv(100) == b"STOPPING=1"
-            assert program.wait(PATIENCE_S) == 0
+            assert program.wait(DEADLINE_S) == 0
             there.settimeout(0.0)
             with pytest.raises(BlockingIOError):
                 there.recv(100)
@@ -506,7 +505,7 @@ def test_results_of_all_devices_come_as_whole_lines_on_one_standard_output(tmp_p
         [sys.executable, "-m", "edgemerge", "agent", str(path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0

@@ -28,7 +28,8 @@ from edgemerge.agent.runner import (
 from edgemerge.core.errors import SettingError
 from edgemerge.delivery import Message, to_json_line
 from edgemerge.files import DiskQueue
-from tests.agent.agents import Listener, Running, stream, wait_until, write_rows
+from tests.agent.agents import Listener, Running, stream, write_rows
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,6 @@ start = "end"
 """
 FROM_THE_START = NEXT.replace('start = "end"\n', "")
 CSV = FILE.replace('"tail"', '"csv"')
-ASK_S = 30.0
 GAP_S = 1.5 * SKEW_S  # between two rows
 
 
@@ -118,19 +118,19 @@ def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path, caplog):
     config, path = configured(tmp_path, FILE), tmp_path / "rows.csv"
     write_rows(path, rows(300, 1))
     with Running(config) as agent:  # it watches before the change
-        wait_until(lambda: len(agent.listener.verdicts) == 300)
+        until(lambda: len(agent.listener.verdicts) == 300)
         assert agent.listener.verdicts[-1].ready
     config = configured(tmp_path)
     with Running(config) as agent:
         told = agent.listener.verdicts
-        wait_until((config.next.state / SOCKET_NAME).exists)
+        until((config.next.state / SOCKET_NAME).exists)
         write_rows(path, rows(20, 2), "a")
         write_rows(path, rows(30, 3, fault=3.0), "a")  # a fault in the middle, all at once
-        wait_until(lambda: len(told) == 50)
+        until(lambda: len(told) == 50)
         assert told[-1].alarm
         write_rows(path, rows(10, 4), "a")
         write_rows(path, rows(BEHIND, 5), "a")
-        wait_until(lambda: len(told) == 60 + BEHIND)
+        until(lambda: len(told) == 60 + BEHIND)
         assert not (config.next.state / REPLACED_FILE).exists()
         more = iter(range(6, 1000))
 
@@ -143,12 +143,12 @@ def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path, caplog):
                 written += 20
             return (config.next.state / REPLACED_FILE).exists()
 
-        wait_until(replaced)
+        until(replaced)
         count = len(told)
         write_rows(path, rows(30, 2000, fault=3.0), "a")  # and one right after it
-        wait_until(lambda: any(verdict.alarm for verdict in told[count:]))
-        wait_until(lambda: not (config.state / SOCKET_NAME).exists())
-        assert send_command(config.next.state, "status", ASK_S)["learning"]
+        until(lambda: any(verdict.alarm for verdict in told[count:]))
+        until(lambda: not (config.state / SOCKET_NAME).exists())
+        assert send_command(config.next.state, "status", DEADLINE_S)["learning"]
         values = [getattr(each, "values", {}) for each in caplog.records]
         switched = [each["learning"] for each in values if "learning" in each]
         assert switched == [True, False, True]  # not of a machine that was in alarm
@@ -159,7 +159,7 @@ def test_the_alarm_is_never_silent_while_a_sensor_is_added(tmp_path, caplog):
     assert (again.state, again.next) == (config.next.state, None)
     with Running(again) as agent:
         write_rows(path, rows(5, 3000), "a")
-        wait_until(lambda: len(agent.listener.verdicts) >= 5)
+        until(lambda: len(agent.listener.verdicts) >= 5)
     delivered = (tmp_path / "verdicts.jsonl").read_text().splitlines()
     assert sum('"alarm": true' in line or '"alarm":true' in line for line in delivered) >= 40
 
@@ -169,10 +169,10 @@ def test_a_next_generation_that_fails_does_not_disturb_the_former(tmp_path):
     write_rows(tmp_path / "rows.csv", rows(300, 1))
     alone = configured(tmp_path, FILE.replace('"state"', '"state-alone"'))
     with Running(alone) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 300)
+        until(lambda: len(agent.listener.verdicts) == 300)
     text = FILE + NEXT.replace('columns = ["1", "2", "3", "4", "5", "6"]', 'columns = ["1", "9"]')
     with Running(configured(tmp_path, text)) as beside:
-        wait_until(lambda: len(beside.listener.verdicts) == 300)
+        until(lambda: len(beside.listener.verdicts) == 300)
     assert beside.code == 0
     assert beside.listener.scores == agent.listener.scores
     assert not (tmp_path / "state-2" / REPLACED_FILE).exists()
@@ -215,12 +215,12 @@ def test_nothing_that_was_withheld_is_lost_when_the_next_one_ends_first(tmp_path
         def verdict(self, verdict):
             super().verdict(verdict)
             if len(self.verdicts) == 300:
-                wait_until(has_replaced)
+                until(has_replaced)
 
         def status(self, status):
             super().status(status)
             if has_replaced():
-                wait_until(lambda: not (config.next.state / SOCKET_NAME).exists())
+                until(lambda: not (config.next.state / SOCKET_NAME).exists())
 
     slow = Slow()
     assert run(config, stop=Event(), sinks=[slow], clock=lambda: 1000.0) == 0
@@ -252,14 +252,14 @@ def test_a_state_folder_that_cannot_be_written_delays_the_handover_and_nothing_e
     mark = config.next.state / REPLACED_FILE
     mark.symlink_to(tmp_path / "missing" / "file")
     with Running(config, clock=lambda: 1000.0) as agent:
-        wait_until((config.next.state / SOCKET_NAME).exists)
-        samples = lambda: send_command(config.next.state, "status", ASK_S)["samples"]  # noqa: E731
-        wait_until(lambda: samples() == 400)
-        wait_until(lambda: "the former one goes on" in caplog.text)
+        until((config.next.state / SOCKET_NAME).exists)
+        samples = lambda: send_command(config.next.state, "status", DEADLINE_S)["samples"]  # noqa: E731
+        until(lambda: samples() == 400)
+        until(lambda: "the former one goes on" in caplog.text)
         assert (config.state / SOCKET_NAME).exists()
         mark.unlink()
-        wait_until(mark.exists)
-        wait_until(lambda: not (config.state / SOCKET_NAME).exists())
+        until(mark.exists)
+        until(lambda: not (config.state / SOCKET_NAME).exists())
         assert caplog.text.count("the former one goes on") == 1
     assert agent.code == 0
 
@@ -291,7 +291,7 @@ def test_the_next_one_has_the_sinks_of_its_fleet_if_they_can_be_used(tmp_path, k
 def test_messages_that_wait_are_delivered_by_the_next_one(tmp_path):
     with socket(AF_INET, SOCK_DGRAM) as log:
         log.bind(("127.0.0.1", 0))
-        log.settimeout(ASK_S)
+        log.settimeout(DEADLINE_S)
         sink = f'[[sinks]]\nkind = "syslog"\nhost = "127.0.0.1"\nport = {log.getsockname()[1]}\n'
         config = configured(tmp_path, FILE + sink + NEXT)
         waits = DiskQueue(config.state / "messages-1.jsonl")
@@ -326,7 +326,7 @@ def test_one_that_is_started_again_is_told_again_whether_to_learn(tmp_path):
     generations = Generations(config, stop, time.time, (), lambda _told: None)
     watcher = Thread(target=generations._watch, args=(config.next, handover, beside))
     watcher.start()
-    wait_until(lambda: handover.commands() == [{"command": "learn", "on": True}])
+    until(lambda: handover.commands() == [{"command": "learn", "on": True}])
     stop.set()
     watcher.join()
     beside.join()

@@ -25,8 +25,8 @@ from edgemerge.cli import doctor
 from edgemerge.core.errors import SettingError, install_command
 from tests.agent.plants import ModbusPlant, OpcUaPlant, event_loop, free_port, make_certificate
 from tests.cli.calls import call
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 TIMEOUT_S = 10.0  # for an answer on a machine that is very busy
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,8 @@ from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.state import StateFolder, own_stats
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
-from tests.agent.agents import configured, ran, shared, stream, wait_until, write_rows
+from tests.agent.agents import configured, ran, shared, stream, write_rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ class Agent:
         """Kill it when it has told so many scores, unless it comes to the end."""
         begun = self.told()
         process = self.start()
-        wait_until(lambda: self.told() >= begun + count or process.poll() is not None)
+        until(lambda: self.told() >= begun + count or process.poll() is not None)
         process.kill()
         return self.ends(process)
 
@@ -156,7 +157,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_last_bit(tmp_path, kind, lea
 def test_asked_to_stop_it_saves_and_leaves_at_once(tmp_path):
     agent = Agent(tmp_path)
     process = agent.start("", "source.kind=tail", "save.every=1000000", "save.every_s=1000")
-    wait_until(lambda: agent.told() == len(ROWS))
+    until(lambda: agent.told() == len(ROWS))
     process.send_signal(signal.SIGTERM)
     asked = monotonic()
     assert not agent.ends(process)

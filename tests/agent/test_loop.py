@@ -21,22 +21,13 @@ from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import MemoryExchange
-from tests.agent.agents import (
-    Listener,
-    Running,
-    configured,
-    ran,
-    shared,
-    stream,
-    wait_until,
-    write_rows,
-)
+from tests.agent.agents import Listener, Running, configured, ran, shared, stream, write_rows
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
 P = shared()
 TAIL = ("source.kind=tail", "sync.every_s=0", "save.every_s=0.01")
-ASK_S = 20.0
 
 
 @pytest.fixture
@@ -47,9 +38,9 @@ def tailing(tmp_path):
     with Running(config) as agent:
         agent.config, agent.path = config, tmp_path / "pump-1.csv"
         agent.ask = lambda command, **more: send_command(
-            config.state, {"command": command, **more}, ASK_S
+            config.state, {"command": command, **more}, DEADLINE_S
         )
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
+        until(lambda: len(agent.listener.verdicts) == 100)
         yield agent
     assert agent.code == 0
 
@@ -160,11 +151,11 @@ def test_scores_can_be_asked_for_without_learning(tailing):
 def test_learning_can_be_paused_and_resumed(tailing):
     assert tailing.ask("learn", on=False) == {"learning": False}
     write_rows(tailing.path, stream(10, 2), "a")
-    wait_until(lambda: len(tailing.listener.verdicts) == 110)
+    until(lambda: len(tailing.listener.verdicts) == 110)
     assert tailing.ask("status")["patterns"] == {"normal": 100.0}
     tailing.ask("learn", on=True)
     write_rows(tailing.path, stream(10, 3), "a")
-    wait_until(lambda: len(tailing.listener.verdicts) == 120)
+    until(lambda: len(tailing.listener.verdicts) == 120)
     assert tailing.ask("status")["patterns"] == {"normal": 110.0}
 
 
@@ -181,7 +172,7 @@ def test_sync_and_undo_on_command(tailing):
     assert tailing.ask("status")["patterns"] == {"normal": 100.0}
     assert "it was undone" in tailing.ask("sync")["told"]
     write_rows(tailing.path, stream(50, 3), "a")
-    wait_until(lambda: len(tailing.listener.verdicts) == 150)
+    until(lambda: len(tailing.listener.verdicts) == 150)
     assert tailing.ask("sync")["pushed"] == 1
     assert exchange.pull(Selection(devices=("pump-1",))).total.count == 150
 
@@ -198,13 +189,13 @@ def test_sync_and_undo_on_command(tailing):
 )
 def test_commands_that_make_no_sense_are_answered_with_words(tailing, command, words):
     with pytest.raises(SettingError, match=words):
-        send_command(tailing.config.state, command, ASK_S)
+        send_command(tailing.config.state, command, DEADLINE_S)
     assert tailing.ask("status")["samples"] == 100
 
 
 def test_lines_that_are_no_commands_are_answered_too(tailing):
     with socket.socket(socket.AF_UNIX) as there:
-        there.settimeout(ASK_S)
+        there.settimeout(DEADLINE_S)
         there.connect(str(tailing.config.state / "control"))
         with there.makefile("rb") as lines:
             for line in (b"{\n", b"[1]\n", b'{"command": "status"}\n'):
@@ -224,8 +215,8 @@ def test_only_the_owner_may_ask_and_a_dead_agents_socket_is_replaced(tmp_path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(config.state / "control"))
     with Running(config):
-        wait_until((config.state / "agent.state").exists)
-        assert send_command(config.state, "status", ASK_S)["samples"] == 0
+        until((config.state / "agent.state").exists)
+        assert send_command(config.state, "status", DEADLINE_S)["samples"] == 0
         assert (config.state / "control").stat().st_mode & 0o077 == 0
     assert not (config.state / "control").exists()
 
@@ -235,8 +226,8 @@ def test_a_long_path_to_the_state_folder_does_no_harm(tmp_path):
     deep.mkdir(parents=True)
     config = configured(deep, *TAIL)
     with Running(config):
-        wait_until((config.state / "control").exists)
-        assert send_command(config.state, "status", ASK_S)["device"] == "pump-1"
+        until((config.state / "control").exists)
+        assert send_command(config.state, "status", DEADLINE_S)["device"] == "pump-1"
 
 
 def test_commands_that_come_by_a_sink_are_carried_out(tmp_path, caplog):
@@ -247,10 +238,10 @@ def test_commands_that_come_by_a_sink_are_carried_out(tmp_path, caplog):
         words = ["sync", "dance"]
         agent.listener.commands = lambda: [words.pop()] if words else []
         exchange = FolderExchange(config.exchange.path, P)
-        wait_until(lambda: not words)
-        wait_until(lambda: len(agent.listener.verdicts) == 130)
+        until(lambda: not words)
+        until(lambda: len(agent.listener.verdicts) == 130)
         words.append("sync")
-        wait_until(lambda: exchange.pull(Selection()).total.count == 130)
+        until(lambda: exchange.pull(Selection()).total.count == 130)
     answers = [each.values for each in caplog.records if each.message == "a command was run"]
     assert answers[0]["error"].startswith("found the command 'dance', known are status, sync")
     assert [found["exchange"] for found in answers[1:]] == ["ok", "ok"]
@@ -275,11 +266,11 @@ def test_a_hanging_exchange_stops_neither_detection_nor_leaving(tmp_path, monkey
     write_rows(tmp_path / "pump-1.csv", stream(50))
     config = configured(tmp_path, "source.kind=tail", "sync.every_s=0.01")
     with Running(config) as agent:
-        assert hanging.asked.wait(20.0)
+        assert hanging.asked.wait(DEADLINE_S)
         before = len(agent.listener.verdicts)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 100 > before)
-        assert send_command(config.state, "status", ASK_S)["samples"] == 100
+        until(lambda: len(agent.listener.verdicts) == 100 > before)
+        assert send_command(config.state, "status", DEADLINE_S)["samples"] == 100
         asked = monotonic()
     assert monotonic() - asked < 5.0  # two seconds, on a machine that does nothing else
     assert agent.code == 0
@@ -312,8 +303,8 @@ def test_a_disk_that_cannot_be_written_does_not_stop_detection(tailing, monkeypa
 
     monkeypatch.setattr("edgemerge.agent.state.write_atomically", full)
     write_rows(tailing.path, stream(20, 2), "a")
-    wait_until(lambda: len(tailing.listener.verdicts) == 120)
-    wait_until(lambda: tailing.ask("status")["saved"] != "ok")
+    until(lambda: len(tailing.listener.verdicts) == 120)
+    until(lambda: tailing.ask("status")["saved"] != "ok")
     assert "No space left" in tailing.ask("status")["saved"]
     assert "nothing is shared" in tailing.ask("sync")["exchange"]
     monkeypatch.undo()

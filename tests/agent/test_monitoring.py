@@ -14,21 +14,12 @@ from edgemerge.agent.state import STATE_FILE, own_stats, state_from_bytes
 from edgemerge.core.errors import SettingError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
-from tests.agent.agents import (
-    Listener,
-    Running,
-    configured,
-    ran,
-    shared,
-    stream,
-    wait_until,
-    write_rows,
-)
+from tests.agent.agents import Listener, Running, configured, ran, shared, stream, write_rows
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
 P = shared()
-ASK_S = 20.0
 NORMAL = stream(400)
 FAULT = stream(120, 1) + np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.2])
 NAMES = 'projection.names=["a","b","c","d","e","f"]'
@@ -53,7 +44,7 @@ class Machine:
 
     def __enter__(self):
         self.agent = Running(self.config).__enter__()
-        wait_until((self.config.state / "control").exists)
+        until((self.config.state / "control").exists)
         return self
 
     def __exit__(self, *error):
@@ -63,11 +54,11 @@ class Machine:
         """Give it samples, and wait until it has judged them."""
         write_rows(self.path, rows, "a")
         self.given += len(rows)
-        wait_until(lambda: len(self.agent.listener.verdicts) == self.given)
+        until(lambda: len(self.agent.listener.verdicts) == self.given)
         return self.agent.listener.verdicts[-len(rows) :]
 
     def ask(self, command, **more):
-        return send_command(self.config.state, {"command": command, **more}, ASK_S)
+        return send_command(self.config.state, {"command": command, **more}, DEADLINE_S)
 
     def saved(self):
         """Have it save its state, and return that."""
@@ -172,7 +163,7 @@ def test_sinks_are_told_soon_of_what_has_happened(tmp_path):
         def kinds():
             return [each["kind"] for each in told[-1]["monitor"]["events"]]
 
-        wait_until(lambda: "new pattern" in kinds(), timeout_s=8.0)  # usually every 10 s
+        until(lambda: "new pattern" in kinds(), deadline_s=8.0)  # usually every 10 s
         assert kinds() == ["watching", "episode began", "new pattern"]
 
 

@@ -16,8 +16,9 @@ from edgemerge.agent.runner import make_sinks, make_source
 from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection
-from tests.agent.listening import DEADLINE_S, Hearing, at_port, publish, said, until
+from tests.agent.listening import Hearing, at_port, publish, said
 from tests.services.mosquitto import broker, free_port
+from tests.waiting import DEADLINE_S, until
 
 
 def test_status_score_and_alarm_arrive(mosquitto, listening, sinking, topics):
@@ -217,7 +218,7 @@ def test_a_dead_broker_holds_nobody_up_and_fills_no_memory(sinking):
     for index in range(20_000):
         sink.verdict(said(index, alarm=index % 10 == 0))
         sink.status({"index": index})
-    assert monotonic() - start < DEADLINE_S
+    assert monotonic() - start < 15.0
     assert sink.waiting == 1000
     start = monotonic()
     sink.close()

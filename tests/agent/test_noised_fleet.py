@@ -12,15 +12,15 @@ from edgemerge.agent.runner import new_state
 from edgemerge.agent.state import state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import SharingPolicy
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
-from tests.agent.agents import Running, configured, shared, stream, wait_until, write_rows
+from tests.agent.agents import Running, configured, shared, stream, write_rows
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
 P = shared()
 AGREED = NoiseSettings(8.0, 1e-5)
 COMMISSIONING = 16 * P.n_hidden
-ASK_S = 60.0
 DEVICES = ("pump-1", "pump-2", "pump-3")
 
 
@@ -192,23 +192,27 @@ def test_agents_add_up_with_noise_adopt_it_and_raise_an_alarm(tmp_path):
             write_rows(config.state.parent / "rows.csv", stream(COMMISSIONING, number))
         with agents[0] as one, agents[1], agents[2]:
             for config, agent in zip(configs, agents, strict=True):
-                wait_until(lambda a=agent: len(a.listener.verdicts) == COMMISSIONING)
-                told = send_command(config.state, "sync", ASK_S)  # registers, and hears of noise
+                until(lambda a=agent: len(a.listener.verdicts) == COMMISSIONING)
+                told = send_command(
+                    config.state, "sync", DEADLINE_S
+                )  # registers, and hears of noise
                 assert told["noise"]["epsilon"] == 8.0
             for number, (config, agent) in enumerate(zip(configs, agents, strict=True)):
                 path = config.state.parent / "rows.csv"
                 write_rows(path, stream(1500, 10 + number), "a")
-                wait_until(lambda a=agent: len(a.listener.verdicts) == count)
+                until(lambda a=agent: len(a.listener.verdicts) == count)
             operator.form_cohorts("pumps", least=3)
             merges = []
             for _ in range(3):
-                answers = [send_command(config.state, "sync", ASK_S) for config in configs]
+                answers = [send_command(config.state, "sync", DEADLINE_S) for config in configs]
                 merges += [each["told"] for each in answers]
             assert sum(each.startswith("adopted") for each in merges) == 3, merges
             assert all(each["noise"]["waiting"] < 100 for each in answers)
-            assert send_command(configs[0].state, "status", ASK_S)["noise"]["lost_uploads"] == 0
+            assert (
+                send_command(configs[0].state, "status", DEADLINE_S)["noise"]["lost_uploads"] == 0
+            )
             write_rows(tmp_path / "pump-1" / "rows.csv", stream(40, 5, place=0.8), "a")
-            wait_until(lambda: len(one.listener.verdicts) == count + 40)
+            until(lambda: len(one.listener.verdicts) == count + 40)
             assert one.listener.verdicts[-1].alarm
             assert not any(verdict.alarm for verdict in one.listener.verdicts[count - 500 : count])
             words = hub.service.masked.total("pumps").words
@@ -225,7 +229,7 @@ def test_an_agent_refuses_a_fleet_with_less_noise_than_its_file_asks_for(tmp_pat
         config = config_of(hub, tmp_path / "pump-1", "pump-1")
         write_rows(tmp_path / "pump-1" / "rows.csv", stream(40))
         with Running(config) as agent:
-            wait_until(lambda: len(agent.listener.verdicts) == 40)
-            answer = send_command(config.state, "sync", ASK_S)
+            until(lambda: len(agent.listener.verdicts) == 40)
+            answer = send_command(config.state, "sync", DEADLINE_S)
         assert "found epsilon = 20, expected epsilon of at most 8" in answer["exchange"]
         operator.close()

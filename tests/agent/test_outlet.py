@@ -15,10 +15,10 @@ import pytest
 
 from edgemerge.agent.sinks import BackgroundWriter
 from edgemerge.agent.state import state_from_bytes
-from tests.agent.agents import configured, stream, wait_until, write_rows
+from tests.agent.agents import configured, stream, write_rows
 from tests.cli.calls import clean_environment
+from tests.waiting import DEADLINE_S, until
 
-DEADLINE_S = 60
 AS_USUAL = {"PYTHONUNBUFFERED": ""}
 MANY = 20_000
 TALK = """
@@ -132,7 +132,7 @@ def test_a_line_that_fails_does_not_keep_the_next_from_leaving():
 
     outlet = BackgroundWriter(failing_at_first, reader.errors.append)
     outlet.put(b"lost\n")
-    wait_until(lambda: reader.errors)
+    until(lambda: reader.errors)
     outlet.put(b"kept\n")
     assert outlet.close()
     assert [error.errno for error in reader.errors] == [errno.EIO]
@@ -203,7 +203,7 @@ def test_an_agent_whom_nobody_reads_learns_everything_and_ends(tmp_path, kind):
     with Talk("-m", "edgemerge", *words, cwd=tmp_path) as talk:
         talk.log(NOBODY)
         if kind == "tail":  # it would go on for ever
-            wait_until(lambda: saved(config).index == 5000)
+            until(lambda: saved(config).index == 5000)
             talk.process.send_signal(signal.SIGTERM)
         assert talk.process.wait(DEADLINE_S) == 0
         assert b"Traceback" not in talk.process.stderr.read()

@@ -7,9 +7,7 @@ import pytest
 from edgemerge.agent.background import ReportOutcome, report_worker
 from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.client import ReportAnswer
-from tests.agent.agents import wait_until
-
-SOON_S = 10.0
+from tests.waiting import DEADLINE_S, until
 
 
 class Slow:
@@ -19,7 +17,7 @@ class Slow:
         self.go, self.closed, self.error = Event(), Event(), None
 
     def send(self, _report):
-        assert self.go.wait(SOON_S)
+        assert self.go.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
         return ReportAnswer(1.0, 2)
@@ -49,7 +47,7 @@ def test_the_answer_is_given_once_and_nobody_waits_for_it(slow, reporter):
     assert reporter.outcome(0.01) is None
     assert reporter.busy
     slow.go.set()
-    assert reporter.outcome(SOON_S) == ReportOutcome(ReportAnswer(1.0, 2))
+    assert reporter.outcome(DEADLINE_S) == ReportOutcome(ReportAnswer(1.0, 2))
     assert not reporter.busy
     assert reporter.outcome() is None
 
@@ -67,7 +65,7 @@ def test_an_error_is_an_outcome_and_a_mistake_is_logged_and_does_not_end_the_thr
     for error in (UnavailableError("away"), ZeroDivisionError("a mistake")):
         slow.error = error
         reporter.send({})
-        found = reporter.outcome(SOON_S).error
+        found = reporter.outcome(DEADLINE_S).error
         assert isinstance(found, UnavailableError)
         assert str(error) in str(found)
     assert caplog.text.count("failed unexpectedly") == 1
@@ -75,8 +73,8 @@ def test_an_error_is_an_outcome_and_a_mistake_is_logged_and_does_not_end_the_thr
 
 def test_let_go_while_it_waits_it_ends_and_closes_the_connection(slow, reporter):
     reporter.close()
-    assert slow.closed.wait(SOON_S)
-    reporter._thread.join(SOON_S)
+    assert slow.closed.wait(DEADLINE_S)
+    reporter._thread.join(DEADLINE_S)
     assert not reporter._thread.is_alive()
 
 
@@ -85,5 +83,5 @@ def test_let_go_while_it_hangs_it_ends_when_the_network_lets_it_go(slow, reporte
     reporter.close()
     assert not slow.closed.is_set()
     slow.go.set()
-    assert slow.closed.wait(SOON_S)
-    wait_until(lambda: not reporter._thread.is_alive(), SOON_S)
+    assert slow.closed.wait(DEADLINE_S)
+    until(lambda: not reporter._thread.is_alive(), DEADLINE_S)

@@ -17,15 +17,15 @@ from edgemerge.agent import runner
 from edgemerge.agent.control import send_command
 from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import DeviceReporter
-from tests.agent.agents import Running, configured, ran, shared, stream, wait_until, write_rows
+from tests.agent.agents import Running, configured, ran, shared, stream, write_rows
 from tests.services.hub import running as running_hub
 from tests.services.reports import dead, free_port, standing_in
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
 P = shared()
 ROOT = Path(__file__).parents[2]
-ASK_S = 20.0
 END_S = 3.0  # to stop an agent: a second for the last report, and what a busy machine takes
 TAIL = ("source.kind=tail", "monitor.limit=30")
 
@@ -58,10 +58,10 @@ def test_an_agent_tells_its_scores_alarms_and_that_it_leaves(server, tmp_path):
     names = 'projection.names=["a","b","c","d","e","f"]'
     columns = "source.columns=[0,1,2,3,4,5]"
     with Running(reporting(tmp_path, server.url, *TAIL, names, columns)) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 200)
-        wait_until(lambda: server.reports and server.reports[-1].status.samples == 200)
+        until(lambda: len(agent.listener.verdicts) == 200)
+        until(lambda: server.reports and server.reports[-1].status.samples == 200)
         before = len(server.reports)
-        wait_until(lambda: len(server.reports) > before + 1)  # without a new sample
+        until(lambda: len(server.reports) > before + 1)  # without a new sample
     assert server.asked[0] == ("/fleets/pumps/devices/pump-1/report", "Bearer secret")
     last = server.reports[-1]
     assert [report.leaving for report in server.reports[:-1]] == [False] * (len(server.reports) - 1)
@@ -108,10 +108,12 @@ def test_hostile_answers_do_no_harm(server, tmp_path, answer):
     server.answer = answer
     write_rows(tmp_path / "pump-1.csv", stream(50))
     with Running(reporting(tmp_path, server.url, *TAIL)) as agent:
-        wait_until(lambda: server.asked)
+        until(lambda: server.asked)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
-        assert send_command(agent_state(tmp_path), "status", ASK_S)["exchange"] == "not asked yet"
+        until(lambda: len(agent.listener.verdicts) == 100)
+        assert (
+            send_command(agent_state(tmp_path), "status", DEADLINE_S)["exchange"] == "not asked yet"
+        )
     assert agent.code == 0
 
 
@@ -131,11 +133,11 @@ def test_a_dead_server_slows_neither_scores_nor_the_end(tmp_path, monkeypatch):
 
     monkeypatch.setattr(DeviceReporter, "verdict", timed)
     with dead() as url, Running(reporting(tmp_path, url, *TAIL, "save.every=10000")) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 1000)
-        wait_until(lambda: any(each.name == "reporter" for each in threads()))
+        until(lambda: len(agent.listener.verdicts) == 1000)
+        until(lambda: any(each.name == "reporter" for each in threads()))
         start = monotonic()
         agent.stop.set()
-        wait_until(lambda: agent.code is not None)
+        until(lambda: agent.code is not None)
         assert monotonic() - start < END_S
     assert agent.code == 0
     handed.sort()
@@ -147,9 +149,9 @@ def test_without_a_server_the_agent_says_so_once_and_goes_on(tmp_path, caplog):
     write_rows(tmp_path / "pump-1.csv", stream(50))
     url = f"http://127.0.0.1:{free_port()}"
     with Running(reporting(tmp_path, url, *TAIL)) as agent:
-        wait_until(lambda: "a report did not reach the server" in caplog.text)
+        until(lambda: "a report did not reach the server" in caplog.text)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
+        until(lambda: len(agent.listener.verdicts) == 100)
     assert caplog.text.count("a report did not reach the server") == 1
 
 
@@ -157,9 +159,9 @@ def test_an_older_server_is_asked_once(server, tmp_path):
     server.status = 404
     write_rows(tmp_path / "pump-1.csv", stream(50))
     with Running(reporting(tmp_path, server.url, *TAIL)):
-        wait_until(lambda: server.asked)
+        until(lambda: server.asked)
         write_rows(tmp_path / "pump-1.csv", stream(50, 1), "a")
-        send_command(agent_state(tmp_path), "save", ASK_S)
+        send_command(agent_state(tmp_path), "save", DEADLINE_S)
     assert len(server.asked) == 1
 
 
@@ -177,7 +179,7 @@ def test_an_endless_flood_reaches_the_server_in_few_points(server, tmp_path, mon
     monkeypatch.setattr(runner, "make_source", lambda *_: Endless())
     config = reporting(tmp_path, server.url, "save.every=100000")
     with Running(config) as agent:
-        wait_until(lambda: len(server.reports) >= 4 and len(agent.listener.verdicts) >= 500)
+        until(lambda: len(server.reports) >= 4 and len(agent.listener.verdicts) >= 500)
     slots = 10 * (server.points[-1].at - server.points[0].at) + 2
     assert len(server.points) <= slots + len(server.reports)  # a report may come within a slot
     highest = max(score for score in agent.listener.scores if score is not None)
@@ -201,23 +203,23 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
             return hub.service.history.latest("pumps", "pump-1")
 
         with Running(config) as agent:
-            wait_until(lambda: seen() and seen().status.samples == 50)
+            until(lambda: seen() and seen().status.samples == 50)
             assert max(point.score for point in seen().points) == pytest.approx(
                 max(score for score in agent.listener.scores if score is not None), rel=1e-5
             )
             assert seen().merge is None
             actor = hub.service.caller(hub.token)
             hub.service.choices.adopt("pumps", ["pump-2"], ["pump-1"], actor)
-            wait_until(lambda: seen().merge)  # though sync.every_s is 0
+            until(lambda: seen().merge)  # though sync.every_s is 0
             assert (seen().merge.samples, seen().merge.devices) == (40.0, 1)
             row = stream(1, 3)
             row[0, 4] += 5.0
             write_rows(tmp_path / "pump-1.csv", row, "a")
-            wait_until(lambda: seen().alarm)
+            until(lambda: seen().alarm)
             assert seen().alarm.why[0].input == "4"
-            send_command(config.state, "undo", ASK_S)
-            wait_until(lambda: seen().merge.samples == 0.0)
-        wait_until(lambda: seen().left)
+            send_command(config.state, "undo", DEADLINE_S)
+            until(lambda: seen().merge.samples == 0.0)
+        until(lambda: seen().left)
 
 
 def test_sigterm_ends_an_agent_whose_server_is_dead(tmp_path):
@@ -233,8 +235,8 @@ def test_sigterm_ends_an_agent_whose_server_is_dead(tmp_path):
         program = [sys.executable, str(ROOT / "tests/agent/agents.py")]
         given = [str(tmp_path / "pump-1.toml"), str(scores), *settings]
         with subprocess.Popen([*program, *given], env=environment) as process:
-            wait_until(lambda: scores.exists() and len(scores.read_text().splitlines()) == 100)
+            until(lambda: scores.exists() and len(scores.read_text().splitlines()) == 100)
             start = monotonic()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30.0) == 0
+            assert process.wait(DEADLINE_S) == 0
             assert monotonic() - start < END_S

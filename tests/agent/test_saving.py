@@ -12,7 +12,8 @@ from edgemerge.agent.state import AgentState, StateFolder, StateSaver, seal_stat
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.ledger import Merged, Selection
 from edgemerge.wire.codec import encode
-from tests.agent.agents import shared, stream, wait_until
+from tests.agent.agents import shared, stream
+from tests.waiting import DEADLINE_S, until
 
 P = shared()
 PEER = Contribution("pump-2", Stats.of(P, stream(200, 5)), 1)
@@ -26,7 +27,7 @@ class Disk:
         self.free.set()
 
     def write(self, tensors):
-        assert self.free.wait(10.0)
+        assert self.free.wait(DEADLINE_S)
         self.writers.append(current_thread())
         if self.error is not None:
             raise self.error
@@ -54,7 +55,7 @@ class Desk:
             self.keeper.tend()
             return condition()
 
-        wait_until(tended)
+        until(tended)
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ class Synced(Desk):
             self.keeper.tend()
             return condition()
 
-        wait_until(tended)
+        until(tended)
 
     def sync(self):
         answers = []
@@ -258,7 +259,7 @@ def test_what_an_exchange_brings_waits_while_an_undo_is_being_saved(synced, exch
     undone = []
     synced.syncing.undo(undone.append)
     synced.tend_until(lambda: synced.keeper.busy)
-    wait_until(synced.exchanging._results.full)  # it has ended
+    until(synced.exchanging._results.full)  # it has ended
     for _ in range(20):
         synced.syncing.tend()
         assert synced.syncing.plain()["told"] == "the last merge was undone"

@@ -19,8 +19,9 @@ from edgemerge.agent.sinks import (
 )
 from edgemerge.delivery import to_json_line
 from edgemerge.files import DiskQueue
-from tests.agent.listening import DEADLINE_S, said
+from tests.agent.listening import said
 from tests.cases import examples
+from tests.waiting import DEADLINE_S
 
 KEYS = ["device", "index", "at", "score", "limit", "alarm", "pattern", "why"]
 KEYS += ["ready", "level", "episode"]

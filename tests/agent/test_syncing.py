@@ -22,7 +22,8 @@ from edgemerge.core.errors import DeniedError, RejectedError, StaleError, Unavai
 from edgemerge.core.ledger import MAX_PATTERNS, Merged, Selection
 from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
-from tests.agent.agents import shared, stream, wait_until
+from tests.agent.agents import shared, stream
+from tests.waiting import until
 
 P = shared()
 ALL = Selection()
@@ -89,7 +90,7 @@ class Device:
             self.syncing.tend()
             return condition()
 
-        wait_until(tended)
+        until(tended)
 
     def copy(self, exchange):
         return Device(exchange, state_from_bytes(state_to_bytes(self.memory)))

@@ -20,7 +20,8 @@ from edgemerge.core.trust import Trust
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.exchange.protocol import MemoryExchange
 from edgemerge.wire.codec import encode
-from tests.agent.agents import Running, configured, shared, stream, wait_until, write_rows
+from tests.agent.agents import Running, configured, shared, stream, write_rows
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 P = shared()
@@ -62,7 +63,7 @@ class Device:
             self.syncing.tend()
             return answers
 
-        wait_until(tended)
+        until(tended)
         return answers[0]
 
     def decide(self, decision, device, **more):
@@ -248,7 +249,7 @@ def test_a_running_agent_lists_and_takes_decisions_by_command(tmp_path):
         return json.loads(found.stdout)
 
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 200)
+        until(lambda: len(agent.listener.verdicts) == 200)
         (waits,) = sync()["untrusted"]
         assert (waits["device"], waits["samples"]) == ("pump-2", 200.0)
         status = send_command(config.state, "status", 30.0)

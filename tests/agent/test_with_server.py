@@ -16,11 +16,11 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.masked_fleet import MaskedExchange
-from tests.agent.agents import Running, ran, shared, stream, wait_until, write_rows
+from tests.agent.agents import Running, ran, shared, stream, write_rows
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 P = shared()
-ASK_S = 30.0
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_the_gate_is_16_whatever_the_fleet_lets_others_read(hub, tmp_path, reads
     peer = hub.exchange("pumps", "pump-2", P)
     peer.push(Contribution("pump-2", Stats.of(P, stream(50, 1)), 1))
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
-        found = send_command(config.state, "sync", ASK_S)
+        until(lambda: len(agent.listener.verdicts) == 40)
+        found = send_command(config.state, "sync", DEADLINE_S)
         assert found["exchange"] == "ok"
         assert found["held_back"] == held
         assert found["told"] == "adopted 50 samples of 1 devices"
@@ -92,19 +92,19 @@ def test_agents_adopt_what_is_released_of_enough_devices_and_not_before(hub, tmp
     for seed, (name, peer) in enumerate(peers.items(), 1):
         peer.push(Contribution(name, Stats.of(P, stream(50, seed)), 1))
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
-        found = send_command(config.state, "sync", ASK_S)
+        until(lambda: len(agent.listener.verdicts) == 40)
+        found = send_command(config.state, "sync", DEADLINE_S)
         assert found["told"].startswith("nothing from others: none, or too few of them")
         fourth = hub.exchange("pumps", "pump-5", P)
         fourth.push(Contribution("pump-5", Stats.of(P, stream(50, 9)), 1))
-        found = send_command(config.state, "sync", ASK_S)
+        found = send_command(config.state, "sync", DEADLINE_S)
         assert found["told"] == "adopted 200 samples of 4 devices"
         peers["pump-2"].push(Contribution("pump-2", Stats.of(P, stream(60, 1)), 2))
-        assert send_command(config.state, "sync", ASK_S)["told"] == "nothing new"
+        assert send_command(config.state, "sync", DEADLINE_S)["told"] == "nothing new"
         operator = hub.operator
         operator.drop("pumps", "pump-3")
         operator.close()
-        found = send_command(config.state, "sync", ASK_S)
+        found = send_command(config.state, "sync", DEADLINE_S)
         assert found["told"].startswith("what others had shared was withdrawn")
     for peer in (*peers.values(), fourth):
         peer.close()
@@ -124,14 +124,14 @@ def test_the_server_shows_a_problem_with_the_data_while_it_lasts(hub, tmp_path):
         write_rows(tmp_path / "rows.csv", stream(1, grown), "a")
 
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
-        wait_until(lambda: state()["state"] == "problem")
+        until(lambda: len(agent.listener.verdicts) == 40)
+        until(lambda: state()["state"] == "problem")
         (problem,) = state()["status"]["problems"]
         assert problem["name"] == "no data"
         assert "nothing is added to" in problem["words"]
-        found = send_command(config.state, "status", ASK_S)["problems"]
+        found = send_command(config.state, "status", DEADLINE_S)["problems"]
         assert [each["name"] for each in found] == ["no data"]
-        wait_until(lambda: grows() or state()["state"] == "online")
+        until(lambda: grows() or state()["state"] == "online")
         assert state()["status"]["problems"] == []
         assert len(agent.listener.verdicts) >= 41  # detection went on
     operator.close()
@@ -178,13 +178,13 @@ def test_the_status_for_systemd_is_cleared_when_the_projection_has_come(tmp_path
 def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
     config = enrolled(hub, tmp_path)
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        until(lambda: len(agent.listener.verdicts) == 40)
         operator = hub.operator
         operator.revoke("pumps", "pump-1")
         operator.close()
-        assert send_command(config.state, "sync", ASK_S)["exchange"].startswith("denied: ")
+        assert send_command(config.state, "sync", DEADLINE_S)["exchange"].startswith("denied: ")
         write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
-        wait_until(lambda: len(agent.listener.verdicts) == 50)
+        until(lambda: len(agent.listener.verdicts) == 50)
 
 
 @pytest.mark.slow
@@ -200,8 +200,8 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
     operator, old_token = hub.operator, (folders[0] / "token").read_text()
     operator.change_settings("pumps", "pump-1", label="Pump of hall B")
     with Running(before) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 300)
-        assert send_command(before.state, "sync", ASK_S)["exchange"] == "ok"
+        until(lambda: len(agent.listener.verdicts) == 300)
+        assert send_command(before.state, "sync", DEADLINE_S)["exchange"] == "ok"
     (shared_before,) = operator.contributions("pumps")["contributions"]
     enrolled_at = operator.devices("pumps")[0]["enrolled"]
 
@@ -213,8 +213,8 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
     write_rows(folders[1] / "rows.csv", stream(200, 5))
     after = read_config(folders[1] / "agent.toml", environment={}, overrides=every)
     with Running(after) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 200)
-        found = send_command(after.state, "sync", ASK_S)
+        until(lambda: len(agent.listener.verdicts) == 200)
+        found = send_command(after.state, "sync", DEADLINE_S)
         assert found["exchange"] == "ok"
         merged = found["preview"]  # what the old hardware saw
         assert (merged["devices"], merged["samples"]) == (1, 300.0)
@@ -270,11 +270,11 @@ def test_faults_sent_as_normal_are_adopted_by_members_and_not_under_quorum_or_pe
         if trust == "person" and place == 0.2:  # an operator knows what is normal
             operator.decide("pumps", (device, 0, "normal"), "approve", comment="walked by")
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 200)
-        merged = send_command(config.state, "sync", ASK_S)["preview"]
+        until(lambda: len(agent.listener.verdicts) == 200)
+        merged = send_command(config.state, "sync", DEADLINE_S)["preview"]
         assert (merged["devices"], merged["samples"]) == (len(adopted), 200.0 * len(adopted))
         fault = {"command": "score", "rows": stream(20, 5, 0.4).tolist()}
-        scores = send_command(config.state, fault, ASK_S)["scores"]
+        scores = send_command(config.state, fault, DEADLINE_S)["scores"]
     waits = [each["device"] for each in operator.waiting("pumps")]
     operator.close()
     assert ("pump-9" in waits) == ("pump-9" not in adopted)
@@ -287,25 +287,25 @@ def test_settings_reach_the_device_survive_its_restart_and_are_undone(hub, tmp_p
     operator = hub.operator
 
     def limit():
-        return send_command(config.state, "status", ASK_S)["monitor"]["limit"]["value"]
+        return send_command(config.state, "status", DEADLINE_S)["monitor"]["limit"]["value"]
 
     def state(version):
         found = operator.settings("pumps", "pump-1")
         return found["state"] if found["version"] == version else "another version"
 
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
+        until(lambda: len(agent.listener.verdicts) == 40)
         assert limit() == 6.0
         operator.change_settings("pumps", "pump-1", label="Pump of hall B", limit=5.0)
-        wait_until(lambda: state(1) == "applied")
+        until(lambda: state(1) == "applied")
         assert limit() == 5.0
         assert operator.device("pumps", "pump-1")["status"]["values"] is None
     write_rows(tmp_path / "rows.csv", stream(10, 1), "a")
     with Running(config) as again:
-        wait_until(lambda: len(again.listener.verdicts) == 10)
+        until(lambda: len(again.listener.verdicts) == 10)
         assert limit() == 5.0  # though the file says 6
         operator.undo_settings("pumps", "pump-1", 1)
-        wait_until(lambda: state(2) == "applied")
+        until(lambda: state(2) == "applied")
         assert limit() == 6.0
     operator.close()
 
@@ -322,7 +322,7 @@ def test_readings_leave_the_device_only_if_its_own_file_says_so(hub, tmp_path):
         return status and status["values"]
 
     with Running(config):
-        wait_until(lambda: values() and values()[0]["value"] is not None)
+        until(lambda: values() and values()[0]["value"] is not None)
         found = values()
     operator.close()
     assert [each["unit"] for each in found] == ["bar", "°C", "", "", "", ""]
@@ -341,8 +341,8 @@ def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(h
         for name in ("pump-2", "pump-3")
     }
     with Running(config) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 40)
-        send_command(config.state, "sync", ASK_S)  # registers its keys
+        until(lambda: len(agent.listener.verdicts) == 40)
+        send_command(config.state, "sync", DEADLINE_S)  # registers its keys
         for name, peer in peers.items():
             peer.push(Contribution(name, Stats.of(P, stream(50, int(name[-1]))), 1))
             peer.take_part()
@@ -350,7 +350,7 @@ def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(h
         operator.form_cohorts("pumps", least=3)
         said = []
         for _ in range(3):
-            said.append(send_command(config.state, "sync", ASK_S)["told"])
+            said.append(send_command(config.state, "sync", DEADLINE_S)["told"])
             for name, peer in peers.items():
                 peer.pull(Selection(receiver=name))
         assert said[0].startswith("nothing from others")

@@ -18,7 +18,8 @@ import pytest
 
 from edgemerge.agent.config import read_config
 from edgemerge.agent.runner import run
-from tests.agent.agents import Listener, Running, wait_until
+from tests.agent.agents import Listener, Running
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -291,9 +292,9 @@ def replace_without_header(path):
 @pytest.mark.parametrize("change", [rotate, truncate, delete, replace, replace_without_header])
 def test_a_file_that_is_exchanged_loses_no_row(tmp_path, change):
     with Running(following(tmp_path)) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
+        until(lambda: len(agent.listener.verdicts) == 100)
         change(tmp_path / "data.csv")
-        wait_until(lambda: len(agent.listener.verdicts) == 150)
+        until(lambda: len(agent.listener.verdicts) == 150)
     assert agent.code == 0
     times = [verdict.at for verdict in agent.listener.verdicts]
     assert np.diff(times).tolist() == [1.0] * 149
@@ -311,19 +312,19 @@ def test_a_file_that_is_gone_is_no_data_until_it_is_there_again(tmp_path, caplog
             file.write(more(values(1), count))
 
     with Running(following(tmp_path, "quality.no_data_s=2")) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
+        until(lambda: len(agent.listener.verdicts) == 100)
         path.unlink()
-        wait_until(lambda: "no data" in problems(agent))
+        until(lambda: "no data" in problems(agent))
         assert f"{path} does not exist" in problems(agent)["no data"]
         path.write_text(HEADER + "\n")
-        wait_until(lambda: grows() or "no data" not in problems(agent))
+        until(lambda: grows() or "no data" not in problems(agent))
     assert agent.code == 0
     assert "a problem with the data has ended" in caplog.text
 
 
 def test_a_file_that_was_never_there_is_no_data(tmp_path):
     with Running(following(tmp_path, "source.path=other.csv")) as agent:
-        wait_until(lambda: "no data" in problems(agent))
+        until(lambda: "no data" in problems(agent))
         words = problems(agent)["no data"]
     assert "no usable row since the start, for" in words
     assert "other.csv does not exist. Check what writes the data, and [source]." in words
@@ -331,15 +332,15 @@ def test_a_file_that_was_never_there_is_no_data(tmp_path):
 
 def test_a_file_that_follows_with_other_columns_is_named_and_detection_goes_on(tmp_path):
     with Running(following(tmp_path)) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 100)
+        until(lambda: len(agent.listener.verdicts) == 100)
         new = tmp_path / "new.csv"
         new.write_text(more(values(50, 1), 100, "t,flows,heat,noise"))
         new.replace(tmp_path / "data.csv")
-        wait_until(lambda: "unreadable rows" in problems(agent))
+        until(lambda: "unreadable rows" in problems(agent))
         assert "there is no column 'flow'" in problems(agent)["unreadable rows"]
         new.write_text(more(values(50, 1), 150, HEADER))
         new.replace(tmp_path / "data.csv")
-        wait_until(lambda: len(agent.listener.verdicts) == 150)
+        until(lambda: len(agent.listener.verdicts) == 150)
     assert agent.code == 0
     assert agent.listener.statuses[-1]["skipped"] == 50
 
@@ -349,15 +350,15 @@ def test_a_pipe_without_a_writer_is_no_data_until_one_writes(tmp_path, kind):
     config = following(tmp_path, f"source.kind={kind}", "source.path=pipe")
     os.mkfifo(tmp_path / "pipe")
     with Running(config) as agent:
-        wait_until(lambda: "no data" in problems(agent))
+        until(lambda: "no data" in problems(agent))
         assert f"no program writes to the pipe {tmp_path / 'pipe'}" in problems(agent)["no data"]
         with (tmp_path / "pipe").open("w") as pipe:
             pipe.write(table())
-        wait_until(lambda: len(agent.listener.verdicts) == COUNT)
+        until(lambda: len(agent.listener.verdicts) == COUNT)
         if kind == "tail":  # the next writer begins with a header of its own
             with (tmp_path / "pipe").open("w") as pipe:
                 pipe.write(more(values(seed=2), COUNT, HEADER))
-            wait_until(lambda: len(agent.listener.verdicts) == 2 * COUNT)
+            until(lambda: len(agent.listener.verdicts) == 2 * COUNT)
     assert agent.code == 0
     assert agent.listener.statuses[-1]["skipped"] == 0
 
@@ -365,7 +366,7 @@ def test_a_pipe_without_a_writer_is_no_data_until_one_writes(tmp_path, kind):
 def test_an_agent_that_waits_for_a_pipe_stops_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with Running(following(tmp_path, "source.path=pipe")) as agent:
-        wait_until(lambda: "no data" in problems(agent))
+        until(lambda: "no data" in problems(agent))
         begun = monotonic()
     assert monotonic() - begun < 5.0
     assert agent.code == 0
@@ -375,7 +376,7 @@ def test_an_agent_that_could_read_no_row_says_so_when_it_is_stopped(tmp_path, ca
     (tmp_path / "data.csv").write_text(table())
     settings = ("source.kind=tail", "source.time_format=%d.%m.%Y")
     with Running(configured(tmp_path, *settings)) as agent:
-        wait_until(lambda: "unreadable rows" in problems(agent))
+        until(lambda: "unreadable rows" in problems(agent))
     assert agent.code == 5
     assert "no row could be read" in caplog.text
 
@@ -435,11 +436,11 @@ def test_a_large_file_starts_at_once_in_bounded_memory(tmp_path, start):
     command = [sys.executable, "-m", "edgemerge", "agent", "pump-1.toml", *flags]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as agent:
         try:
-            wait_until(lambda: grows() or (verdicts.exists() and len(found()) >= 20))
+            until(lambda: grows() or (verdicts.exists() and len(found()) >= 20))
             status = Path(f"/proc/{agent.pid}/status").read_text()
         finally:
             agent.terminate()
-            agent.communicate(timeout=30.0)
+            agent.communicate(timeout=DEADLINE_S)
     assert agent.returncode == 0
     first = found()[0]["at"] - START.timestamp()
     assert first == 0.0 if start == "beginning" else first > 100.0

@@ -16,6 +16,7 @@ from edgemerge import Contribution, Projection, Stats
 from edgemerge.demo.data import BANDS, HIGH_DB, LOW_DB, Pattern, spectra
 from edgemerge.exchange.http import HttpExchange
 from tests.services.hub import Running, running
+from tests.waiting import DEADLINE_S
 
 FLEET = "pumps"
 SHARED = Projection(n_inputs=BANDS, n_hidden=16, seed=7, low=LOW_DB, high=HIGH_DB)
@@ -88,7 +89,7 @@ class Workshop:
 
     def send(self, device: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a report as it is."""
-        where = HTTPConnection(urlsplit(self.here.url).netloc, timeout=10)
+        where = HTTPConnection(urlsplit(self.here.url).netloc, timeout=DEADLINE_S)
         headers = {
             "Authorization": f"Bearer {self.tokens[device]}",
             "Content-Type": "application/json",

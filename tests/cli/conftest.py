@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from edgemerge import save
-from tests.cli.hubs import SHARED, Hub, start, until
+from tests.cli.hubs import SHARED, Hub, start
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")

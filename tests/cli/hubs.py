@@ -4,10 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 
 import numpy as np
 from click.testing import Result
@@ -15,18 +13,11 @@ from click.testing import Result
 from edgemerge import Projection
 from tests.cases import machine
 from tests.cli.calls import call, clean_environment
+from tests.waiting import DEADLINE_S
 
 SHARED = Projection(n_inputs=6, n_hidden=8, seed=3)
 IDLE = machine(0.1, 200, np.random.default_rng(0))
 FAST = machine(0.7, 200, np.random.default_rng(1))
-PATIENCE_S = 30.0
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    deadline = monotonic() + PATIENCE_S
-    while not true():
-        assert monotonic() < deadline, f"waited too long for {what}"
-        sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Process:
 
     def stop(self) -> int:
         self.running.send_signal(signal.SIGTERM)
-        return self.running.wait(PATIENCE_S)
+        return self.running.wait(DEADLINE_S)
 
 
 def start(log: Path, *words: object, stdin: int | None = None) -> Process:

@@ -10,8 +10,8 @@ import pytest
 
 from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import clean_environment, failure
-from tests.cli.hubs import until
 from tests.server.reporting import NAMED, monitor, said
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 PUMP = "pump-1"
@@ -110,7 +110,7 @@ def follow(hub, fleet, report, tmp_path, first, *wanted):
         found = [(e["number"], e["ended"] is None, e["acknowledged"] is None) for e in lines()]
         assert found[len(first) :] == [(2, False, True), (2, False, False), (3, False, True)]
         following.send_signal(signal.SIGINT)
-        _, said_last = following.communicate(timeout=30)
+        _, said_last = following.communicate(timeout=DEADLINE_S)
         assert said_last.decode().strip() == "Stopped."
         assert following.returncode == 130
     finally:

@@ -11,6 +11,7 @@ from edgemerge.core.errors import RejectedError
 from edgemerge.exchange import client as hubs
 from edgemerge.exchange.connection import Reply
 from tests.cli.calls import call, failure
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ def asked(hub, *words):
 
 def status_of(hub, link):
     """What the server says to somebody who presses the button behind the link."""
-    there = HTTPConnection(hub.url.removeprefix("http://"), timeout=30)
+    there = HTTPConnection(hub.url.removeprefix("http://"), timeout=DEADLINE_S)
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": hub.url}
     try:
         there.request("POST", "/ui/sign-in", "link=" + link.partition("link=")[2], headers)

@@ -14,6 +14,7 @@ from edgemerge import __version__, files
 from edgemerge.cli import main
 from edgemerge.core.errors import FormatError, UnavailableError
 from tests.cli.calls import call, clean_environment, failure, program, started
+from tests.waiting import DEADLINE_S
 
 HEAVY = "{'numpy', 'scipy', 'rich', 'matplotlib', 'fastapi', 'uvicorn', 'ssl'}"
 
@@ -230,4 +231,4 @@ def test_whoever_stops_reading_is_not_told_about_it(tmp_path):
         assert scoring.stdout.readline() == b"sample,score,alarm\n"
         scoring.stdout.close()
         assert scoring.stderr.read() == b""
-        assert scoring.wait(30) == 1
+        assert scoring.wait(DEADLINE_S) == 1

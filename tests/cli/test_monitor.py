@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.agent.agents import Running, configured, stream, wait_until, write_rows
+from tests.agent.agents import Running, configured, stream, write_rows
 from tests.cli.calls import call, failure
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ def config(tmp_path):
         tmp_path, "source.kind=tail", "sync.every_s=0", "monitor.limit=30", learn="normal"
     )
     with Running(said) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 260)
+        until(lambda: len(agent.listener.verdicts) == 260)
         yield tmp_path / "pump-1.toml"
 
 
@@ -49,9 +50,9 @@ def test_problems_with_the_data_are_shown_with_what_to_do(tmp_path):
         tmp_path, "source.kind=tail", "sync.every_s=0", "quality.no_data_s=0.2", "learner.kind=bank"
     )
     with Running(said) as agent:
-        wait_until(lambda: len(agent.listener.verdicts) == 50)
+        until(lambda: len(agent.listener.verdicts) == 50)
         config = tmp_path / "pump-1.toml"
-        wait_until(lambda: shown(config)["problems"])
+        until(lambda: shown(config)["problems"])
         text = call("monitor", "show", config).stdout
         assert "data               no data\n" in text
         assert "nothing is added to" in text

@@ -6,8 +6,8 @@ import pytest
 
 from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import failure
-from tests.cli.hubs import until
 from tests.server.reporting import monitor, said
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 PUMP = "pump-1"

@@ -17,7 +17,8 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.server.auth import hash_token, new_token
 from edgemerge.server.main import default_tls_file
 from tests.cli.calls import call, failure
-from tests.cli.hubs import IDLE, SHARED, start, until
+from tests.cli.hubs import IDLE, SHARED, start
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

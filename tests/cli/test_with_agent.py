@@ -10,7 +10,8 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.exchange.http import HttpExchange
 from tests.cli.calls import call, program
-from tests.cli.hubs import FAST, IDLE, SHARED, Process, start, until
+from tests.cli.hubs import FAST, IDLE, SHARED, Process, start
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

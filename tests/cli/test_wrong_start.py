@@ -24,9 +24,10 @@ import pytest
 from edgemerge.agent.state import STATE_FILE
 from edgemerge.cli.group import ExitCode
 from tests.cli.calls import call, clean_environment, failure, program
-from tests.cli.hubs import SHARED, start, until
+from tests.cli.hubs import SHARED, start
 from tests.services.disk import MIB, fill, small_disk
 from tests.services.missing import left_out
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.long
 
@@ -372,7 +373,7 @@ class OldServer(BaseHTTPRequestHandler):
         kept = {k: v for k, v in self.headers.items() if k not in ("Host", "Connection")}
         asked = Request(self.target + self.path, body or None, kept, method=self.command)
         try:
-            with urlopen(asked, timeout=30) as reply:
+            with urlopen(asked, timeout=DEADLINE_S) as reply:
                 self._answer(reply.status, dict(reply.headers), reply.read())
         except HTTPError as error:
             self._answer(error.code, dict(error.headers), error.read())

@@ -41,6 +41,7 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.protocol import MemoryExchange
 from tests.cli.calls import call
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -624,7 +625,7 @@ def test_a_line_that_never_falls_silent_does_not_hold_a_device(build, readings):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             check=False,
-            timeout=30,
+            timeout=DEADLINE_S,
         )
         noise.kill()
     assert done.stderr.decode().splitlines() == ["l 0", "s -16", "l 0", "samples 100 of others 0"]
@@ -689,7 +690,7 @@ def test_the_command_connects_a_device_to_a_folder(build, readings, tmp_path):
         )
         line = json.loads(bridge.stdout.readline() if bridge.stdout else b"")
         bridge.terminate()
-        _, log = bridge.communicate(timeout=20)
+        _, log = bridge.communicate(timeout=DEADLINE_S)
     assert bridge.returncode == 0
     assert done.stderr.decode().splitlines()[-1] == "samples 100 of others 80"
     found = [line[name] for name in ("device", "samples", "alarm", "others")]

@@ -21,6 +21,7 @@ from tests.exchange.test_contract import note
 from tests.exchange.worlds import SETTLE_S, SHARED, nobody
 from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
+from tests.waiting import DEADLINE_S
 
 WISH = Selection(receiver="b")
 OTHER = Projection(n_inputs=6, n_hidden=8, seed=8, low=-1.0, high=2.0)
@@ -42,14 +43,14 @@ def put(port, topic, data, folder):
     """Retain a message with a program that we did not write."""
     (folder / "message").write_bytes(data)
     what = ["-t", topic, "-f", folder / "message", "-r", "-q", "1"]
-    subprocess.run([tool("mosquitto_pub"), "-p", str(port), *what], check=True, timeout=30)
+    subprocess.run([tool("mosquitto_pub"), "-p", str(port), *what], check=True, timeout=DEADLINE_S)
 
 
 def test_another_client_sees_what_was_pushed(mosquitto):
     exchange(mosquitto, "Old pumps").push(note("Pump 3", 2, pattern="idle"))
     topic = f"edgemerge/%4fld%20pumps/{SHARED.fingerprint[:16]}/contribution/%50ump%203/0/idle"
     asked = [tool("mosquitto_sub"), "-p", str(mosquitto), "-t", topic, "-C", "1", "-N", "-W", "20"]
-    seen = subprocess.run(asked, check=True, capture_output=True, timeout=30).stdout
+    seen = subprocess.run(asked, check=True, capture_output=True, timeout=DEADLINE_S).stdout
     assert decode(seen) == note("Pump 3", 2, pattern="idle")
 
 
@@ -112,7 +113,7 @@ def guarded(tmp_path_factory):
     for name in ("writer", "reader"):
         made = ["-b", *([] if (folder / "users").exists() else ["-c"]), folder / "users"]
         command = [tool("mosquitto_passwd"), *made, name, f"{name}-secret"]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
         (folder / name).write_text(f"{name}-secret\n")
     (folder / "rights").write_text("user writer\ntopic #\nuser reader\ntopic read #\n")
     lines = ["allow_anonymous false", f"password_file {folder / 'users'}"]
@@ -255,7 +256,9 @@ def by_example(tmp_path):
         (tmp_path / user).write_text(f"secret of {user}\n")
     lines = [f"{user}:secret of {user}" for user in users]
     (tmp_path / "passwords").write_text("\n".join([*lines, ""]))
-    subprocess.run([tool("mosquitto_passwd"), "-U", tmp_path / "passwords"], check=True, timeout=30)
+    subprocess.run(
+        [tool("mosquitto_passwd"), "-U", tmp_path / "passwords"], check=True, timeout=DEADLINE_S
+    )
     settings = ("allow_anonymous false", f"password_file {tmp_path / 'passwords'}")
     with broker(tmp_path, *settings, f"acl_file {ACL}") as port:
 

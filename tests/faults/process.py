@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from edgemerge.exchange.client import ServerClient
 from tests.services.handle import Handle
+from tests.waiting import DEADLINE_S, until
 
-DEADLINE_S = 30.0
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 FORKING = """
 import json, os, signal, sys
@@ -46,15 +45,6 @@ for child in children:  # those that were left behind because the test was inter
     os.kill(child, signal.SIGKILL)  # its number is its own until it is waited for
     os.waitpid(child, 0)
 """
-
-
-def until(condition, what, deadline_s=DEADLINE_S):
-    """Wait until something is so, for a limited time; give it."""
-    end = time.monotonic() + deadline_s
-    while not (found := condition()):
-        assert time.monotonic() < end, f"{what} within {deadline_s} s"
-        time.sleep(0.002)
-    return found
 
 
 class Nest:

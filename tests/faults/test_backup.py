@@ -13,7 +13,8 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.files import read_token
 from tests.cases import machine
 from tests.cli.calls import program
-from tests.cli.hubs import SHARED, start, until
+from tests.cli.hubs import SHARED, start
+from tests.waiting import until
 
 DEVICES = ("pump-1", "pump-2", "pump-3", "pump-4")
 FLEET = "pumps"

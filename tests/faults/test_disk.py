@@ -13,8 +13,9 @@ from edgemerge.exchange.http import HttpExchange
 from tests.cases import machine
 from tests.faults.acknowledged import Acknowledged, database_must_be_sound
 from tests.faults.devices import enrolled
-from tests.faults.process import Nest, Server, until
+from tests.faults.process import Nest, Server
 from tests.services.disk import MIB, fill, small_disk
+from tests.waiting import until
 
 LARGE = Projection(n_inputs=561, n_hidden=128)  # 640 kB
 SIZE = 40 * MIB

@@ -12,9 +12,9 @@ from edgemerge import Projection
 from edgemerge.core.errors import StaleError, UnavailableError
 from tests.faults.acknowledged import Acknowledged
 from tests.faults.devices import Device, busy, enrolled
-from tests.faults.process import until
 from tests.faults.proxy import FAULTS, Proxy
 from tests.services.hub import running
+from tests.waiting import until
 
 FLEET = "pumps"
 SHARED = Projection(n_inputs=6, n_hidden=4)

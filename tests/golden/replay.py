@@ -14,6 +14,7 @@ import numpy as np
 
 from edgemerge import Bank, Contribution, Detector, Projection, Stats
 from tests.golden.samples import Array, mixed
+from tests.waiting import DEADLINE_S
 
 Recipe = dict[str, Any]
 
@@ -104,7 +105,7 @@ def asked(
         sent["Authorization"] = f"Bearer {token}"
     request = Request(url + path, data=body, headers=sent)
     try:
-        with build_opener(Staying).open(request, timeout=30) as reply:
+        with build_opener(Staying).open(request, timeout=DEADLINE_S) as reply:
             return _answer(reply)
     except HTTPError as error:
         with error:

@@ -41,9 +41,10 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.device import HistoryFile, contribute, decode_history, encode_history
-from tests.cli.hubs import start, until
+from tests.cli.hubs import start
 from tests.golden.replay import asked, learner, replay
 from tests.golden.samples import machine, mixed
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scale_of_all")]
 
@@ -365,7 +366,7 @@ def test_the_agent_s_own_command_resumes_and_is_shown(workshop):
         shown = json.loads(edgemerge("show", workshop / f"state-{device}", "--json"))
         assert (shown["judged"], shown["told_by"]) == (count, told_by[device])
     agent = start(workshop / "log", "agent", workshop / "pump-1.toml")
-    assert agent.running.wait(30) == 0, agent.log.read_text(encoding="utf-8")
+    assert agent.running.wait(DEADLINE_S) == 0, agent.log.read_text(encoding="utf-8")
     shown = json.loads(edgemerge("show", workshop / "state-pump-1", "--json"))
     assert shown["judged"] == 605
 

@@ -3,13 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
 ROOT = Path(__file__).parents[2]
-WAIT_S, STEP_S = 60.0, 0.02
 PROGRAM = """
 if __name__ == "__main__":
     import sys
@@ -36,14 +32,6 @@ def start(folder: Path) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    """Wait for something, but not forever."""
-    end = monotonic() + WAIT_S
-    while not true():
-        assert monotonic() < end, f"waited {WAIT_S} s for {what}"
-        Event().wait(STEP_S)
 
 
 def gone(process: int) -> bool:

@@ -11,7 +11,8 @@ from edgemerge.paper.running import result_files
 from edgemerge.paper.running.result_files import Record
 from tests.paper import made_up
 from tests.paper.made_up import logged
-from tests.paper.processes import family, start, until
+from tests.paper.processes import family, start
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,

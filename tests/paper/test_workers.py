@@ -9,7 +9,8 @@ from edgemerge.paper.running.job_cache import JobCache
 from edgemerge.paper.running.results_runner import BrokenJobError, JobError, run_in
 from edgemerge.workers import STOP_TIMEOUT_S, WorkerPool, available_cores
 from tests.paper.made_up import jobs, logged, work
-from tests.paper.processes import gone, until
+from tests.paper.processes import gone
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from edgemerge.server.auth import new_token
 from edgemerge.wire.codec import encode
-from tests.server.wire import SHARED, Answered, ask, note, push, until
+from tests.server.wire import SHARED, Answered, ask, note, push
 from tests.services.hub import Running, running
+from tests.waiting import until
 
 MINE = {
     "{fleet}": "mine",

@@ -14,8 +14,8 @@ from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.server import audit
 from edgemerge.server.choices import operator, rules
-from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 

@@ -16,8 +16,7 @@ from edgemerge.server.schemas import ReportRequest
 from tests.server.reporting import said
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
-
-PATIENCE_S = 10.0
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def reported(hub, token):
         f"{hub.url}/fleets/{FLEET}/devices/a/report",
         headers={"Authorization": f"Bearer {token}"},
         json=said(time.time()),
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     ).status_code
 
 
@@ -61,15 +60,15 @@ def test_the_first_report_of_a_fleet_holds_nobody_up_when_the_database_is_slow(h
 
     def slow(fleet):
         looking.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(DEADLINE_S)
         return look(fleet)
 
     hub.service.choices._read_rules = slow
     reporting = Thread(target=reported, args=(hub, token))
     reporting.start()
-    assert looking.wait(PATIENCE_S)
+    assert looking.wait(DEADLINE_S)
     try:
-        answer = httpx.get(f"{hub.url}/ui/sign-in", timeout=PATIENCE_S / 2)
+        answer = httpx.get(f"{hub.url}/ui/sign-in", timeout=DEADLINE_S / 2)
     finally:
         go_on.set()
         reporting.join()
@@ -106,7 +105,7 @@ def test_who_has_stopped_to_read_does_not_hold_up_a_server_that_leaves():
         stream = EventStreamResponse(told(), seats, lambda: True)
         assert seats.count == 1
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-        await asyncio.wait_for(stream(scope, never, never), PATIENCE_S)
+        await asyncio.wait_for(stream(scope, never, never), DEADLINE_S)
 
     seats = Viewers(tables=None)
     asyncio.run(streamed())

@@ -13,8 +13,9 @@ from edgemerge.server import main
 from edgemerge.server.auth import Caller, Connections, hash_token, new_token
 from edgemerge.server.contributions import decode_and_check, put
 from edgemerge.wire.codec import encode
-from tests.server.wire import DEADLINE_S, SHARED, address, head, line, note, until
+from tests.server.wire import SHARED, address, head, line, note
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 

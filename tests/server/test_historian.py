@@ -28,8 +28,8 @@ from edgemerge.server.reports.model import (
     MINUTE_DAYS,
 )
 from tests.server.reporting import alarm_of, merge_of, point, report
-from tests.server.wire import until
 from tests.server.world import FLEET, World, generator, note
+from tests.waiting import DEADLINE_S, until
 
 NOW = 1_000_020.0
 NEVER_S = 3600.0
@@ -106,11 +106,11 @@ def test_while_a_share_waits_history_does_not_ask_for_a_turn(world):
     thread = Thread(target=mine.write)
     thread.start()
     for _ in range(2):  # it looks again and again
-        assert desk.looked.wait(30)
+        assert desk.looked.wait(DEADLINE_S)
         desk.looked.clear()
     assert desk.written == 0
     desk.waiting = 0
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert desk.written == 1
     assert rows(world, "select device from reports") == [("d00",)]
     mine.close()
@@ -267,7 +267,7 @@ def test_a_fault_of_ours_is_logged_and_the_thread_goes_on(world, caplog):
 def test_closing_does_not_take_long_though_others_wait(world):
     mine, tracks, desk = working(world, desk=Desk(world.service.writer, waiting=5), every_s=0.01)
     tell(tracks)
-    assert desk.looked.wait(30)
+    assert desk.looked.wait(DEADLINE_S)
     start = monotonic()
     mine.close()
     assert monotonic() - start < history_module.CLOSE_TIMEOUT_S

@@ -17,19 +17,9 @@ from edgemerge.server.db.base import Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.http import Limits
 from edgemerge.wire.codec import decode, encode
-from tests.server.wire import (
-    SHARED,
-    address,
-    ask,
-    dump,
-    head,
-    line,
-    note,
-    push,
-    status_on,
-    until,
-)
+from tests.server.wire import SHARED, address, ask, dump, head, line, note, push, status_on
 from tests.services.hub import running
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

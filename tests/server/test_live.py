@@ -24,11 +24,11 @@ from tests.server.test_running import operator as hub_of
 from tests.server.test_running import serving
 from tests.server.world import SHARED
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
 FLEET = "pumps"
-SOON_S = 10.0  # within which anything must come; usual is half a second
 BAD = "</script><script>alert(1)</script>"
 
 
@@ -71,7 +71,7 @@ class Listener:
 
     def event(self):
         """Give the next event: its name or id, and its data."""
-        deadline = time.monotonic() + SOON_S
+        deadline = time.monotonic() + DEADLINE_S
         while lines := self.block():
             told = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
             if "data" in told:
@@ -81,7 +81,7 @@ class Listener:
 
     def until(self, wanted):
         """Give the first event whose data are wanted."""
-        deadline = time.monotonic() + SOON_S
+        deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             mark, data = self.event()
             assert data is not None, "the stream has ended"
@@ -94,7 +94,7 @@ class Listener:
 def asked(here, path=f"/ui/fleets/{FLEET}/live", *, cookie=None, **headers):
     """Ask for a stream; the answer is read by a listener."""
     known = here.service.sessions.sign_in(here.token)[0] if cookie is None else cookie
-    connection = HTTPConnection(urlsplit(here.url).netloc, timeout=SOON_S)
+    connection = HTTPConnection(urlsplit(here.url).netloc, timeout=DEADLINE_S)
     name = f"edgemerge-{urlsplit(here.url).port}"
     sent = {"Cookie": f"{name}={known}", **{k.replace("_", "-"): v for k, v in headers.items()}}
     connection.request("GET", path, headers=sent)
@@ -108,13 +108,6 @@ def asked(here, path=f"/ui/fleets/{FLEET}/live", *, cookie=None, **headers):
 
 def names(data):
     return [row[0] for row in data["rows"]]
-
-
-def wait_for(holds):
-    deadline = time.monotonic() + SOON_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_strangers_hear_nothing(here):
@@ -245,7 +238,7 @@ def test_only_so_many_streams_are_open_at_once(here, monkeypatch):
             assert answer.status == 503
             assert answer.headers["Retry-After"] == "10"
         assert gauge._value.get() == 2
-    wait_for(lambda: gauge._value.get() == 0)
+    until(lambda: gauge._value.get() == 0)
     with asked(here) as (answer, _):
         assert answer.status == 200
 
@@ -331,7 +324,7 @@ def device_watch(here, mark=""):
 @pytest.fixture
 def boards(here):
     with asked(here):
-        wait_for(lambda: hasattr(here.app.state, "viewers"))
+        until(lambda: hasattr(here.app.state, "viewers"))
     return here
 
 
@@ -401,7 +394,7 @@ def test_a_server_with_an_open_stream_stops_within_two_seconds(tmp_path):
     with serving(tmp_path) as (url, process):
         hub_of(tmp_path, url).create_fleet(FLEET, SHARED)
         (file,) = tmp_path.glob("*.operator-token")
-        connection = HTTPConnection(urlsplit(url).netloc, timeout=SOON_S)
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=DEADLINE_S)
         form, kind = f"token={file.read_text().strip()}", "application/x-www-form-urlencoded"
         connection.request("POST", "/ui/sign-in", form, {"Content-Type": kind, "Origin": url})
         answer = connection.getresponse()
@@ -412,6 +405,6 @@ def test_a_server_with_an_open_stream_stops_within_two_seconds(tmp_path):
         assert listener.event()[1]["rows"] == []
         start = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SOON_S) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert time.monotonic() - start < 2.0
         connection.close()

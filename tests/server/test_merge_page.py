@@ -10,6 +10,7 @@ from edgemerge.core.errors import SettingError
 from edgemerge.server.dashboard import merge as merge_view
 from tests.server.merge_site import FLEET, KINDS, MERGE, ROOT, filled, push, serving
 from tests.server.signing_in import Operator, Page
+from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
@@ -104,13 +105,13 @@ def test_computing_holds_up_nobody_else(here, operator, monkeypatch):
 
     def slow(*_):
         begun.set()
-        end.wait(10)
+        end.wait(DEADLINE_S)
         raise SettingError("found too little time")
 
     monkeypatch.setattr(here.service.choices, "similarity", slow)
     asking = Thread(target=lambda: operator.get(f"{MERGE}/matrix"))
     asking.start()
-    assert begun.wait(10)
+    assert begun.wait(DEADLINE_S)
     try:
         other = Operator(here)
         assert httpx.get(f"{here.url}/healthz").status_code == 200

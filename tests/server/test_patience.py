@@ -8,11 +8,11 @@ import pytest
 
 from edgemerge.server.main import HeadTimeoutProtocol
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 SHORT_S = 0.4
-DEADLINE_S = 20.0
 ASK = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 
 

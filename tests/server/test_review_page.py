@@ -12,8 +12,8 @@ from edgemerge.server.schemas import ReviewRequest
 from tests.server.reporting import monitor, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

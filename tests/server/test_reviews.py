@@ -23,8 +23,8 @@ from edgemerge.server.schemas import ReportRequest, ReviewRequest
 from edgemerge.server.service import Service
 from tests.server.merge_site import create, serving
 from tests.server.reporting import monitor, report, said
-from tests.server.wire import until
 from tests.server.world import FLEET, ROOT, World
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

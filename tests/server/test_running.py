@@ -26,10 +26,10 @@ from edgemerge.server.auth import new_token
 from edgemerge.server.db.migrations import connect
 from edgemerge.server.main import default_token_file, listen, load_operator_token, make_token_file
 from edgemerge.server.service import Service
+from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 30.0
 SHARED = Projection(n_inputs=4, n_hidden=3)
 
 
@@ -219,13 +219,6 @@ def test_twice_as_many_connections_as_descriptors_lock_nobody_out(tmp_path, sent
         assert "Traceback" not in said
         exchange.close()
         hub.close()
-
-
-def until(true):
-    deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def health(url, folder):

@@ -25,6 +25,7 @@ from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import group_by_part, shareable_groups
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -467,7 +468,7 @@ def test_one_change_that_is_refused_does_not_take_others_with_it(world):
     callers = [world.caller("a"), Caller("gone", FLEET), world.caller("b")]
     notes = [note("a", 1, rng), note("gone", 1, rng), note("b", 1, rng)]
     arrived = [contributions.decode_and_check(encode(c), world.fleet, c.key) for c in notes]
-    held = world.service.writer.submit(lambda _tx: go.wait(10))
+    held = world.service.writer.submit(lambda _tx: go.wait(DEADLINE_S))
     changes = [
         world.service.writer.submit(
             partial(
@@ -478,11 +479,11 @@ def test_one_change_that_is_refused_does_not_take_others_with_it(world):
     ]
     assert not any(change.done() for change in changes)
     go.set()
-    held.result(10)
-    assert changes[0].result(10).new
+    held.result(DEADLINE_S)
+    assert changes[0].result(DEADLINE_S).new
     with pytest.raises(DeniedError, match="revoked"):
-        changes[1].result(10)
-    assert changes[2].result(10).new
+        changes[1].result(DEADLINE_S)
+    assert changes[2].result(DEADLINE_S).new
     assert [e.device for e in world.service.contributions(FLEET, ROOT)[1]] == ["a", "b"]
 
 

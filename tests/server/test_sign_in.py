@@ -26,6 +26,7 @@ from tests.server.visiting import Visitor
 from tests.server.wire import line, status_on
 from tests.server.world import FLEET, ROOT, World
 from tests.services.hub import running
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -587,7 +588,7 @@ def test_tokens_links_cookies_and_csrf_are_never_logged(app, world, caplog):
 def test_it_works_over_a_real_connection(tmp_path):
     with running(f"sqlite:///{tmp_path / 'real.db'}") as here:
         host = here.url.removeprefix("http://")
-        there = HTTPConnection(host, timeout=30)
+        there = HTTPConnection(host, timeout=DEADLINE_S)
         form = f"token={here.token}&next=/ui/fleets/a"
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Origin": here.url}
         there.request("POST", "/ui/sign-in", form, kind)

@@ -11,8 +11,7 @@ from edgemerge.server.db import base
 from edgemerge.server.db.base import Writer
 from edgemerge.server.db.migrations import connect
 from tests.server.world import FLEET, World
-
-PATIENCE_S = 30.0
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -48,10 +47,10 @@ def held(writer, fleet, go, before=lambda _tx: None):
     def change(tx):
         before(tx)
         inside.set()
-        assert go.wait(PATIENCE_S)
+        assert go.wait(DEADLINE_S)
 
     done = writer.submit(change, fleet)
-    assert inside.wait(PATIENCE_S)
+    assert inside.wait(DEADLINE_S)
     return done
 
 
@@ -65,7 +64,7 @@ def test_a_fleet_with_much_to_write_does_not_come_first(local_writer):
     assert local_writer.waiting == 101
     go.set()
     for change in changes:
-        change.result(PATIENCE_S)
+        change.result(DEADLINE_S)
     assert order[:4] == ["a", "b", "c", "a"]
     assert local_writer.waiting == 0
 
@@ -74,7 +73,7 @@ def test_changes_of_one_fleet_are_made_in_their_order(writer):
     order = []
     changes = [writer.submit(lambda _tx, i=i: order.append(i), "ab"[i % 2]) for i in range(200)]
     for change in changes:
-        change.result(PATIENCE_S)
+        change.result(DEADLINE_S)
     for odd in (0, 1):
         assert [i for i in order if i % 2 == odd] == list(range(odd, 200, 2))
 
@@ -84,12 +83,12 @@ def test_a_commit_takes_no_further_change_after_a_while(local_writer, monkeypatc
     go = Event()
     first = held(local_writer, "a", go)
     second = Event()
-    waits = local_writer.submit(lambda _tx: second.wait(PATIENCE_S), "b")
+    waits = local_writer.submit(lambda _tx: second.wait(DEADLINE_S), "b")
     go.set()
-    first.result(PATIENCE_S)  # though the other is not done
+    first.result(DEADLINE_S)  # though the other is not done
     assert not waits.done()
     second.set()
-    waits.result(PATIENCE_S)
+    waits.result(DEADLINE_S)
 
 
 @pytest.mark.slow
@@ -101,14 +100,14 @@ def test_on_postgresql_a_fleet_does_not_wait_for_another_though_both_are_logged(
     slow = held(writer, "a", go, lambda tx: note(tx, "a"))
     try:
         for i in range(3):
-            writer.write(partial(note, fleet="b", subject=str(i)), PATIENCE_S, fleet="b")
+            writer.write(partial(note, fleet="b", subject=str(i)), DEADLINE_S, fleet="b")
         assert not slow.done()
         again = writer.submit(lambda tx: note(tx, "a", "later"), "a")
         assert not again.done(), "changes of one fleet keep their order"
     finally:
         go.set()
-    slow.result(PATIENCE_S)
-    again.result(PATIENCE_S)
+    slow.result(DEADLINE_S)
+    again.result(DEADLINE_S)
     writer.close()
     assert logged(database) == [("b", "0"), ("b", "1"), ("b", "2"), ("a", "x"), ("a", "later")]
     database.close()
@@ -129,8 +128,8 @@ def test_of_a_change_that_is_refused_nothing_is_logged(writer, database):
     ]
     go.set()
     with pytest.raises(SettingError):
-        changes[1].result(PATIENCE_S)
-    changes[2].result(PATIENCE_S)
+        changes[1].result(DEADLINE_S)
+    changes[2].result(DEADLINE_S)
     assert logged(database) == [("a", "first"), ("a", "last")]
 
 
@@ -145,10 +144,10 @@ def test_a_database_that_is_away_is_told_to_all_who_wait(local_writer, monkeypat
     monkeypatch.setattr(local_writer._database, "writing", away)
     changes = [local_writer.submit(lambda _tx: None, name) for name in "abc"]
     go.set()
-    first.result(PATIENCE_S)
+    first.result(DEADLINE_S)
     for change in changes:
         with pytest.raises(UnavailableError, match="away"):
-            change.result(PATIENCE_S)
+            change.result(DEADLINE_S)
 
 
 def test_a_change_that_asks_for_patience_does_not_take_others_with_it(writer, database):
@@ -166,9 +165,9 @@ def test_a_change_that_asks_for_patience_does_not_take_others_with_it(writer, da
     ]
     go.set()
     with pytest.raises(UnavailableError, match="much to check"):
-        changes[1].result(PATIENCE_S)
-    changes[0].result(PATIENCE_S)
-    changes[2].result(PATIENCE_S)
+        changes[1].result(DEADLINE_S)
+    changes[0].result(DEADLINE_S)
+    changes[2].result(DEADLINE_S)
     assert sorted(logged(database)) == [("a", "first"), ("b", "last")]
 
 
@@ -189,8 +188,8 @@ def test_a_fleet_made_again_in_the_same_commit_has_later_epochs(database_url):
 
     change = world.service.writer.submit(again, FLEET)
     go.set()
-    slow.result(PATIENCE_S)
-    before, after = change.result(PATIENCE_S)
+    slow.result(DEADLINE_S)
+    before, after = change.result(DEADLINE_S)
     assert after > before
     world.close()
 

@@ -2,8 +2,7 @@
 
 import re
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
@@ -14,8 +13,8 @@ from edgemerge.core.ledger import Contribution
 from edgemerge.server.db.migrations import MIGRATIONS
 from edgemerge.wire.codec import encode
 from tests.services.hub import Running
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 SHARED = Projection(n_inputs=2, n_hidden=3, seed=5)
 ROWS = [[0.1, 0.2], [0.3, -0.4], [-0.5, 0.6], [0.7, 0.1]]
 STATEMENTS = "\n".join(each for migration in MIGRATIONS for each in migration.statements)
@@ -82,14 +81,6 @@ def dump(here: Running) -> dict[str, list[tuple]]:
     here.service.history.flush()
     with here.service.database.reading() as tx:
         return {name: sorted(map(repr, tx.rows(f"select * from {name}"))) for name in TABLES}
-
-
-def until(true: Callable[[], Any]) -> None:
-    """Wait for something to come true, but not for ever."""
-    end = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.002)
 
 
 def note(

@@ -15,8 +15,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.services.handle import Handle
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 60.0
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 FORKING = """
 import json, os, signal, sys

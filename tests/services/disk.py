@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.services.missing import left_out
+from tests.waiting import DEADLINE_S
 
 MIB = 2**20
 # Its standard input ends with the process that started it, even if that is killed.
@@ -30,7 +31,7 @@ def small_disk(folder: Path, size: int):
             yield folder
         finally:
             guard.stdin.close()
-            assert guard.wait(30) == 0, guard.stderr.read()
+            assert guard.wait(DEADLINE_S) == 0, guard.stderr.read()
 
 
 def fill(folder: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import selectors
 import signal
 
-DEADLINE_S = 60.0
+from tests.waiting import DEADLINE_S
 
 
 class Handle:

@@ -20,6 +20,7 @@ from edgemerge.server.db.migrations import connect
 from edgemerge.server.http import Limits
 from edgemerge.server.main import HeadTimeoutProtocol, create_app, listen
 from edgemerge.server.service import Service
+from tests.waiting import DEADLINE_S
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,5 @@ def running(
         yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}", token, service, app)
     finally:
         server.should_exit = True
-        thread.join(timeout=15)
+        thread.join(DEADLINE_S)
         listening.close()

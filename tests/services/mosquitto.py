@@ -12,8 +12,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.services.missing import SERVICES, left_out
-
-START_S = 20.0
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +53,7 @@ def broker(folder: Path, *lines: str):
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(DEADLINE_S)
 
 
 def free_port():
@@ -63,7 +62,7 @@ def free_port():
 
 
 def wait_until_open(port, process):
-    end = monotonic() + START_S
+    end = monotonic() + DEADLINE_S
     while monotonic() < end and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.services.missing import SERVICES, left_out
 from tests.services.postgres import free_port
+from tests.waiting import DEADLINE_S
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.example.conf"
-DEADLINE_S = 30.0
 MAIN = """
 {user}
 worker_processes 1;
@@ -86,7 +86,7 @@ class Nginx:
     def check(self) -> str:
         """Let nginx judge its configuration; give its words."""
         done = subprocess.run(
-            [*self.command, "-t"], capture_output=True, text=True, timeout=30, check=False
+            [*self.command, "-t"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stderr

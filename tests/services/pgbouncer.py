@@ -11,8 +11,8 @@ import psycopg
 
 from tests.services.missing import SERVICES, left_out
 from tests.services.postgres import Postgres, free_port
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 SETTINGS = """
 [databases]
 {name} = host=127.0.0.1 port={behind} dbname={name} user=tester

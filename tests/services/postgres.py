@@ -16,8 +16,8 @@ from uuid import uuid4
 import pytest
 
 from tests.services.missing import SERVICES, left_out
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 60
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",

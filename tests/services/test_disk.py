@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.process import until
 from tests.services.disk import MIB, small_disk
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 KILLED = """
