@@ -131,15 +131,16 @@ clean:  ## remove what was built, and .venv
 		$(PYTHON) -m venv --clear --without-pip $(@D)/.. && \
 		$(PYTHON) -m pip --python $@ install -qq pip; }
 
+# Python compiles what it imports; to compile all that is installed takes a third of the set-up.
 # Flower pins other versions than ours, so it has an environment of its own.
 .venv-flower/ready: pyproject.toml constraints.txt constraints-flower.txt $(KERNEL) | .venv-flower/bin/python
 	@echo "installing edgemerge[flower-tests] into .venv-flower, once" >&2
 	@grep -viE "^($$(sed -n 's/==.*//p' constraints-flower.txt | paste -sd '|'))==" constraints.txt \
 		| cat - constraints-flower.txt > .venv-flower/constraints.txt
-	@.venv-flower/bin/python -m pip install -qq -c .venv-flower/constraints.txt -e '.[flower-tests]'
+	@.venv-flower/bin/python -m pip install -qq --no-compile -c .venv-flower/constraints.txt -e '.[flower-tests]'
 	@touch $@
 
 .venv/ready-%: pyproject.toml constraints.txt $(KERNEL) | .venv/bin/python
 	@echo "installing edgemerge[$*] into .venv, once" >&2
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[$*]'
+	@$(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e '.[$*]'
 	@touch $@
