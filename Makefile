@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many programs, and each would compile our files
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check long quick bench bulk layout load faults servers fuzz accuracy \
+.PHONY: help demo test check long laws quick bench bulk layout load faults servers fuzz accuracy \
 	lasting naming attack honest hostile masked noise paper docs mcu mcu-long \
 	screenshots flower dist deb lock services setup clean
 
@@ -20,12 +20,15 @@ demo: .venv/ready-demo  ## a server and five devices, before and after merging
 test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 	@scripts/check
 
-long: .venv/ready-dev .venv-flower/ready  ## the tests, examples and types that `make test` leaves out
+long: .venv/ready-dev .venv-flower/ready  ## the tests, and the types of tests, that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "(long or hypothesis) and not mcu_long" --ignore=tests/flower --ignore=tests/ray && \
-	EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/laws tests/golden && \
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "long and not mcu_long" --ignore=tests/flower --ignore=tests/ray && \
 	$(BIN)/mypy --no-error-summary; \
 	code=$$?; wait $$! && exit $$code
+
+laws: .venv/ready-dev  ## 100 examples of each law, with the kernel and without it
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "hypothesis and not mcu_long" --ignore=tests/flower --ignore=tests/ray
+	@EDGEMERGE_KERNEL=off $(BIN)/python -m pytest -q -n 3 --dist loadgroup -m hypothesis tests/laws
 
 quick: .venv/ready-dev  ## only the fast tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" --hypothesis-profile=quick -p no:schemathesis \

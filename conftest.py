@@ -16,7 +16,7 @@ def pytest_ignore_collect(collection_path, config):
         return None  # a package must be imported before its modules, or these are made twice
     text = collection_path.read_text(encoding="utf-8")
     chosen = config.option.markexpr
-    if chosen == "long" and collection_path.name != "conftest.py":
+    if chosen.startswith("long") and collection_path.name != "conftest.py":
         return True if not LONG.search(text) else None
     if "src" in collection_path.relative_to(config.rootpath).parts:
         return True if ">>>" not in text else None
