@@ -227,7 +227,6 @@ def unpack_points(data: bytes) -> PointTable:
 
 
 MINUTE_S = 60.0
-MINUTES_PER_DAY = 1440  # minutes
 QUARTER_MINUTES = 15  # of an hour
 KEPT_DAYS = 90.0  # of history, unless the server is told otherwise
 MINUTE_DAYS = 7.0  # for which there are minutes; what is older is kept in quarters of an hour
