@@ -20,6 +20,7 @@ from tests.services.hub import running
 
 P = shared()
 ASK_S = 30.0
+LEARN_ALL = ("monitor.learn=always", "monitor.votes=[1, 1]")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def joined(hub, folder, *settings, reads="totals", least=1):
     operator.create_fleet("pumps", P, reads=reads, least=least)
     operator.close()
     write_rows(folder / "rows.csv", stream(40))
-    return enrolled(hub, folder, "monitor.learn=always", "monitor.votes=[1, 1]", *settings)
+    return enrolled(hub, folder, *LEARN_ALL, *settings)
 
 
 @pytest.mark.slow
@@ -138,7 +139,7 @@ def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_
     with running(str(tmp_path / "hub.db")) as hub:
         config = joined(hub, tmp_path)
     told = []
-    ending = run_device(config, stop=StopsAtFirstWait(), tell=told.append)
+    ending = run_device(config, stop=StopsAtFirstWait(), on_state=told.append)
     assert ending.code == 0
     assert told == ["READY=1\nSTATUS=waiting for the projection of the fleet"]
 
@@ -187,7 +188,7 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
         (folders[1] / name).write_bytes((folders[0] / name).read_bytes())
     (folders[1] / "token").write_text(token)
     write_rows(folders[1] / "rows.csv", stream(200, 5))
-    after = read_config(folders[1] / "agent.toml", environment={}, overrides=every)
+    after = read_config(folders[1] / "agent.toml", environment={}, overrides=[*LEARN_ALL, *every])
     with Running(after) as agent:
         wait_until(lambda: len(agent.listener.verdicts) == 200)
         found = send_command(after.state, "sync", ASK_S)
