@@ -365,7 +365,8 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     with service.metrics.refusals():
         service.report_limiter.admit(caller)
         async with load.body(request, MAX_REPORT_BYTES) as data:
-            found = _parse_report(data)
+            with refuse_invalid():
+                found = ReportRequest.model_validate_json(data)
     now = service.clock()
     revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
@@ -397,11 +398,6 @@ async def _reporting_device(service: Service, token: str, fleet: str, device: st
             f"only {device} may send its reports: this token is of another device or fleet"
         )
     return caller
-
-
-def _parse_report(data: bytes) -> ReportRequest:
-    with refuse_invalid():
-        return ReportRequest.model_validate_json(data)
 
 
 @router.get(
