@@ -17,7 +17,8 @@ from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection
 from tests.agent.listening import DEADLINE_S, Hearing, at_port, publish, said, until
-from tests.services.mosquitto import broker, free_port
+from tests.services.mosquitto import broker
+from tests.services.ports import free_port
 
 
 def test_status_score_and_alarm_arrive(mosquitto, listening, sinking, topics):

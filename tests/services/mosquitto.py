@@ -12,6 +12,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.services.missing import SERVICES, left_out
+from tests.services.ports import free_port
 
 START_S = 20.0
 
@@ -55,11 +56,6 @@ def broker(folder: Path, *lines: str):
     finally:
         process.terminate()
         process.wait(10)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def wait_until_open(port, process):

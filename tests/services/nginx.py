@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.services.missing import SERVICES, left_out
-from tests.services.postgres import free_port
+from tests.services.ports import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.example.conf"
 DEADLINE_S = 30.0
