@@ -208,12 +208,12 @@ def next_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.next")
 
 
-def prepare_next(path: Path, names: Iterable[str] = ()) -> str:
+def prepare_next(path: Path) -> str:
     """Make the next certificate, unless there is one, and return its fingerprint."""
     must_load(path, None)  # or it would be made beside a file of another kind
     coming = next_file(path)
     if not coming.exists():
-        write_atomically(make_certificate(names), coming)
+        write_atomically(make_certificate(), coming)
     return read_fingerprint(coming)
 
 

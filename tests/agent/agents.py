@@ -78,6 +78,35 @@ def configured(folder, *settings, device="pump-1", kind="detector", learn="alway
     return read_config(path, environment={}, overrides=settings)
 
 
+def enrolled(hub, folder, *settings, device="pump-1", fleet="pumps") -> Config:
+    """The configuration of a device that follows rows.csv and exchanges with a server on command.
+
+    It has no projection: that is the fleet's.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / "token").write_text(hub.enrol(fleet, device))
+    path = folder / "agent.toml"
+    path.write_text(
+        f"""
+        device = "{device}"
+        state = "state"
+        [source]
+        kind = "tail"
+        path = "rows.csv"
+        [learner]
+        kind = "detector"
+        [exchange]
+        kind = "http"
+        url = "{hub.url}"
+        fleet = "{fleet}"
+        token_file = "token"
+        [sync]
+        every_s = 0
+        """
+    )
+    return read_config(path, environment={}, overrides=settings)
+
+
 def receive(sharing, merged):
     """Plan and adopt in this thread, as the workers and the loop do together."""
     held = sharing.memory.merged

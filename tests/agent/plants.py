@@ -1,10 +1,10 @@
 """Servers of the libraries for OPC UA and Modbus, on this machine, each in a thread of its own."""
 
 import asyncio
-import socket
 from contextlib import contextmanager
 from threading import Thread
 
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S
 
 
@@ -30,12 +30,6 @@ class Loop:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

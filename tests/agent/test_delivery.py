@@ -34,6 +34,7 @@ from edgemerge.delivery import (
     summarize,
 )
 from tests.agent.listening import said
+from tests.services.ports import free_port
 from tests.services.receivers import dripping, receiver
 from tests.waiting import until
 
@@ -41,12 +42,6 @@ pytestmark = pytest.mark.slow
 
 ALARM = Message("alarm", "pump-3", 1_794_000_000.0, 7, 12.5, 4.0, ("current", "flow"), "odd-1")
 CLEAR = Message("all clear", "pump-3", 1_794_000_600.0, 7, 1.1, 4.0)
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def episode(sink, number, index=0, *, end=True):

@@ -1,21 +1,19 @@
 """An agent's faults: released by the gate, withdrawn, renamed, and named on another device."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgemerge import Detector, Monitor, Selection
 from edgemerge.agent.background import ExchangeJob, run_exchange
-from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.faults import FaultSharing, exchange_faults
 from edgemerge.agent.state import AgentState, state_from_bytes, state_to_bytes
 from edgemerge.core import faults as rules
 from edgemerge.core.errors import RejectedError
 from edgemerge.exchange.protocol import MemoryExchange
-from tests.agent.agents import Running, shared, stream, write_rows
+from tests.agent.agents import Running, enrolled, shared, stream, write_rows
 from tests.services.hub import running
 from tests.waiting import DEADLINE_S, until
 
@@ -221,35 +219,6 @@ def test_an_exchange_that_knows_no_faults_gets_none():
     assert a.sharing.sharing_of("bearing") == "will be shared: this exchange shares no faults"
 
 
-def configuration(hub, folder, device):
-    """An agent that watches a file and exchanges when it is told to."""
-    folder.mkdir()
-    (folder / "token").write_text(hub.enrol("pumps", device))
-    path = Path(folder / "agent.toml")
-    path.write_text(
-        f"""
-        device = "{device}"
-        state = "state"
-        [source]
-        kind = "tail"
-        path = "rows.csv"
-        [learner]
-        kind = "detector"
-        [monitor]
-        limit = 30.0
-        [exchange]
-        kind = "http"
-        url = "{hub.url}"
-        fleet = "pumps"
-        token_file = "token"
-        [sync]
-        every_s = 0
-        gate = 2
-        """
-    )
-    return read_config(path, environment={}, overrides=())
-
-
 @pytest.mark.slow
 def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub, ExitStack() as stack:
@@ -258,7 +227,8 @@ def test_a_fault_named_on_one_device_is_named_on_another_until_it_is_undone(tmp_
         operator.close()
         states, agents = {}, {}
         for seed, device in enumerate(("pump-3", "pump-4")):
-            config = configuration(hub, tmp_path / device, device)
+            settings = "monitor.limit=30.0", "sync.gate=2"
+            config = enrolled(hub, tmp_path / device, *settings, device=device)
             rows = np.vstack([stream(200, seed), stream(60, seed + 5) + ODD])
             write_rows(tmp_path / device / "rows.csv", rows)
             agents[device] = stack.enter_context(Running(config))

@@ -23,8 +23,9 @@ from edgemerge.agent.industrial import (
 from edgemerge.agent.runner import make_source
 from edgemerge.cli import doctor
 from edgemerge.core.errors import SettingError, install_command
-from tests.agent.plants import ModbusPlant, OpcUaPlant, event_loop, free_port, make_certificate
+from tests.agent.plants import ModbusPlant, OpcUaPlant, event_loop, make_certificate
 from tests.cli.calls import call
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S
 
 TIMEOUT_S = 10.0  # for an answer on a machine that is very busy

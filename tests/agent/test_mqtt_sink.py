@@ -17,7 +17,8 @@ from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection
 from tests.agent.listening import Hearing, at_port, publish, said
-from tests.services.mosquitto import broker, free_port
+from tests.services.mosquitto import broker
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S, until
 
 

@@ -7,7 +7,7 @@ import pytest
 from edgemerge.agent.mqtt import MqttSource, agent_broker
 from edgemerge.agent.rows import PayloadRows
 from tests.agent.listening import Hearing, at_port, publish
-from tests.services.mosquitto import free_port
+from tests.services.ports import free_port
 from tests.waiting import until
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from edgemerge import Detector, Monitor, Stats
-from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
 from edgemerge.agent.runner import new_state
 from edgemerge.agent.state import state_from_bytes, state_to_bytes
 from edgemerge.agent.sync import SharingPolicy
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
-from tests.agent.agents import Running, configured, shared, stream, write_rows
+from tests.agent.agents import Running, configured, enrolled, shared, stream, write_rows
 from tests.services.hub import running
 from tests.waiting import DEADLINE_S, until
 
@@ -151,33 +150,9 @@ def test_a_monitor_reports_what_it_learns_one_by_one():
     assert monitor.learner.own == first + Stats.of_rows(P, np.array(seen))
 
 
-def config_of(hub, folder, device, *settings):
-    folder.mkdir()
-    (folder / "token").write_text(hub.enrol("pumps", device))
-    path = folder / "agent.toml"
-    path.write_text(
-        f"""
-        device = "{device}"
-        state = "state"
-        [source]
-        kind = "tail"
-        path = "rows.csv"
-        header = false
-        [learner]
-        kind = "detector"
-        [exchange]
-        kind = "http"
-        url = "{hub.url}"
-        fleet = "pumps"
-        token_file = "token"
-        privacy = "masked"
-        epsilon = 8.0
-        delta = 1e-5
-        [sync]
-        every_s = 0
-        """
-    )
-    return read_config(path, environment={}, overrides=settings)
+def config_of(hub, folder, device):
+    noise = "exchange.privacy=masked", "exchange.epsilon=8.0", "exchange.delta=1e-5"
+    return enrolled(hub, folder, *noise, device=device)
 
 
 @pytest.mark.slow

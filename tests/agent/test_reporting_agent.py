@@ -19,7 +19,8 @@ from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import DeviceReporter
 from tests.agent.agents import Running, configured, ran, shared, stream, write_rows
 from tests.services.hub import running as running_hub
-from tests.services.reports import dead, free_port, standing_in
+from tests.services.ports import free_port
+from tests.services.reports import dead, standing_in
 from tests.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow

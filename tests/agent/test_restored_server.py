@@ -1,7 +1,5 @@
 """A server that was restored from a backup meets devices that have newer revisions."""
 
-import socket
-
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from edgemerge.server.backup import backup, restore
 from tests.agent.agents import shared, stream
 from tests.agent.test_syncing import devices  # noqa: F401 - a fixture
 from tests.services.hub import running
+from tests.services.ports import free_port
 
 P = shared()
 FLEET = "pumps"
@@ -142,19 +141,12 @@ def test_if_the_list_cannot_be_had_the_next_exchange_asks_again(device, monkeypa
     assert run_exchange(exchange, ExchangeJob(knows=knows)).timeline == ""
 
 
-@pytest.fixture
-def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.slow
 def test_a_real_server_restored_from_a_backup_gets_back_what_its_devices_know(
     tmp_path,
-    port,
     devices,  # noqa: F811
 ):
+    port = free_port()
     url, file = str(tmp_path / "hub.sqlite"), tmp_path / "hub.backup"
     with running(url, port=port) as hub:
         hub.operator.create_fleet(FLEET, P, reads="contributions")

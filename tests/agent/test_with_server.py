@@ -1,6 +1,5 @@
 """An agent and a real server: the projection and the gate are the fleet's, outages pass."""
 
-from pathlib import Path
 from statistics import median
 from threading import Event
 
@@ -16,11 +15,12 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.masked_fleet import MaskedExchange
-from tests.agent.agents import Running, ran, shared, stream, write_rows
+from tests.agent.agents import Running, enrolled, ran, shared, stream, write_rows
 from tests.services.hub import running
 from tests.waiting import DEADLINE_S, until
 
 P = shared()
+LEARN_ALL = ("monitor.learn=always", "monitor.votes=[1, 1]")
 
 
 @pytest.fixture
@@ -29,36 +29,13 @@ def hub(tmp_path):
         yield found
 
 
-def enrolled(hub, folder, *settings, reads="totals", least=1):
-    """The configuration of a device that knows nothing but its server."""
+def joined(hub, folder, *settings, reads="totals", least=1):
+    """The configuration of a device in a new fleet, which learns everything; 40 rows await it."""
     operator = hub.operator
     operator.create_fleet("pumps", P, reads=reads, least=least)
     operator.close()
-    (folder / "token").write_text(hub.enrol("pumps", "pump-1"))
-    path = Path(folder / "agent.toml")
-    path.write_text(
-        f"""
-        device = "pump-1"
-        state = "state"
-        [source]
-        kind = "tail"
-        path = "rows.csv"
-        [learner]
-        kind = "detector"
-        [monitor]
-        learn = "always"
-        votes = [1, 1]
-        [exchange]
-        kind = "http"
-        url = "{hub.url}"
-        fleet = "pumps"
-        token_file = "token"
-        [sync]
-        every_s = 0
-        """
-    )
     write_rows(folder / "rows.csv", stream(40))
-    return read_config(path, environment={}, overrides=settings)
+    return enrolled(hub, folder, *LEARN_ALL, *settings)
 
 
 @pytest.mark.slow
@@ -71,7 +48,7 @@ def enrolled(hub, folder, *settings, reads="totals", least=1):
     ],
 )
 def test_the_gate_is_16_whatever_the_fleet_lets_others_read(hub, tmp_path, reads, settings, held):
-    config = enrolled(hub, tmp_path, *settings, reads=reads)
+    config = joined(hub, tmp_path, *settings, reads=reads)
     peer = hub.exchange("pumps", "pump-2", P)
     peer.push(Contribution("pump-2", Stats.of(P, stream(50, 1)), 1))
     with Running(config) as agent:
@@ -87,7 +64,7 @@ def test_the_gate_is_16_whatever_the_fleet_lets_others_read(hub, tmp_path, reads
 
 @pytest.mark.slow
 def test_agents_adopt_what_is_released_of_enough_devices_and_not_before(hub, tmp_path):
-    config = enrolled(hub, tmp_path, least=3)
+    config = joined(hub, tmp_path, least=3)
     peers = {name: hub.exchange("pumps", name, P) for name in ("pump-2", "pump-3", "pump-4")}
     for seed, (name, peer) in enumerate(peers.items(), 1):
         peer.push(Contribution(name, Stats.of(P, stream(50, seed)), 1))
@@ -112,7 +89,7 @@ def test_agents_adopt_what_is_released_of_enough_devices_and_not_before(hub, tmp
 
 @pytest.mark.slow
 def test_the_server_shows_a_problem_with_the_data_while_it_lasts(hub, tmp_path):
-    config = enrolled(hub, tmp_path, "quality.no_data_s=1", "report.every_s=0.05")
+    config = joined(hub, tmp_path, "quality.no_data_s=1", "report.every_s=0.05")
     operator, grown = hub.operator, 0
 
     def state():
@@ -140,7 +117,7 @@ def test_the_server_shows_a_problem_with_the_data_while_it_lasts(hub, tmp_path):
 @pytest.mark.slow
 def test_it_starts_without_the_server_once_it_knows_the_projection(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub:
-        config = enrolled(hub, tmp_path, "source.kind=csv")
+        config = joined(hub, tmp_path, "source.kind=csv")
         ran(config)
     assert (config.state / PROJECTION_FILE).exists()
     write_rows(tmp_path / "rows.csv", stream(20, 1), "a")
@@ -160,23 +137,23 @@ class StopsAtFirstWait(Event):
 def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_path):
     """Or systemd kills it after 90 s, and an outage of the server can last longer."""
     with running(str(tmp_path / "hub.db")) as hub:
-        config = enrolled(hub, tmp_path)
+        config = joined(hub, tmp_path)
     told = []
-    ending = run_device(config, stop=StopsAtFirstWait(), tell=told.append)
+    ending = run_device(config, stop=StopsAtFirstWait(), on_state=told.append)
     assert ending.code == 0
     assert told == ["READY=1\nSTATUS=waiting for the projection of the fleet"]
 
 
 def test_the_status_for_systemd_is_cleared_when_the_projection_has_come(tmp_path):
     with running(str(tmp_path / "hub.db")) as hub:
-        config, told = enrolled(hub, tmp_path), []
+        config, told = joined(hub, tmp_path), []
         assert fetch_projection(make_exchange(config, None), Event(), told.append) == P
     assert told == ["STATUS="]
 
 
 @pytest.mark.slow
 def test_a_token_that_was_revoked_is_told_and_does_no_harm(hub, tmp_path):
-    config = enrolled(hub, tmp_path)
+    config = joined(hub, tmp_path)
     with Running(config) as agent:
         until(lambda: len(agent.listener.verdicts) == 40)
         operator = hub.operator
@@ -195,7 +172,7 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
     for folder in folders:
         folder.mkdir()
     every = ("sync.gate=0.01",)  # so that what comes after an early exchange is shared, too
-    before = enrolled(hub, folders[0], *every)
+    before = joined(hub, folders[0], *every)
     write_rows(folders[0] / "rows.csv", stream(300))
     operator, old_token = hub.operator, (folders[0] / "token").read_text()
     operator.change_settings("pumps", "pump-1", label="Pump of hall B")
@@ -211,7 +188,7 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
         (folders[1] / name).write_bytes((folders[0] / name).read_bytes())
     (folders[1] / "token").write_text(token)
     write_rows(folders[1] / "rows.csv", stream(200, 5))
-    after = read_config(folders[1] / "agent.toml", environment={}, overrides=every)
+    after = read_config(folders[1] / "agent.toml", environment={}, overrides=[*LEARN_ALL, *every])
     with Running(after) as agent:
         until(lambda: len(agent.listener.verdicts) == 200)
         found = send_command(after.state, "sync", DEADLINE_S)
@@ -259,7 +236,7 @@ def test_new_hardware_keeps_the_name_and_history_of_a_device_and_counts_each_sam
 def test_faults_sent_as_normal_are_adopted_by_members_and_not_under_quorum_or_person(
     hub, tmp_path, trust, adopted, kind
 ):
-    config = enrolled(hub, tmp_path, f"learner.kind={kind}")
+    config = joined(hub, tmp_path, f"learner.kind={kind}")
     write_rows(tmp_path / "rows.csv", stream(200))
     operator = hub.operator
     operator.set_trust("pumps", trust)
@@ -283,7 +260,7 @@ def test_faults_sent_as_normal_are_adopted_by_members_and_not_under_quorum_or_pe
 
 @pytest.mark.slow
 def test_settings_reach_the_device_survive_its_restart_and_are_undone(hub, tmp_path):
-    config = enrolled(hub, tmp_path, "monitor.limit=6.0", "report.every_s=0.1")
+    config = joined(hub, tmp_path, "monitor.limit=6.0", "report.every_s=0.1")
     operator = hub.operator
 
     def limit():
@@ -314,7 +291,7 @@ def test_settings_reach_the_device_survive_its_restart_and_are_undone(hub, tmp_p
 def test_readings_leave_the_device_only_if_its_own_file_says_so(hub, tmp_path):
     units = 'source.units=["bar", "°C", "", "", "", ""]'
     columns = 'source.columns=["1", "2", "3", "4", "5", "6"]'
-    config = enrolled(hub, tmp_path, "report.report_values=true", columns, units)
+    config = joined(hub, tmp_path, "report.report_values=true", columns, units)
     operator = hub.operator
 
     def values():
@@ -333,7 +310,7 @@ def test_readings_leave_the_device_only_if_its_own_file_says_so(hub, tmp_path):
 @pytest.mark.slow
 def test_in_a_masked_fleet_it_adds_up_with_others_and_the_server_reads_nothing(hub, tmp_path):
     masked = ("exchange.privacy=masked", "sync.gate=2")
-    config = enrolled(hub, tmp_path, *masked, reads="masked")
+    config = joined(hub, tmp_path, *masked, reads="masked")
     peers = {
         name: MaskedExchange(
             hub.url, "pumps", hub.enrol("pumps", name), device=name, path=tmp_path / name

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgemerge import save
+from edgemerge.exchange.client import ReportClient
 from tests.cli.hubs import SHARED, Hub, start
 from tests.waiting import until
 
@@ -37,3 +38,13 @@ def fleet(hub, tmp_path, request) -> str:
     )
     assert made.exit_code == 0, made.stderr
     return name
+
+
+@pytest.fixture
+def client(hub, fleet, tmp_path) -> Iterator[ReportClient]:
+    """What pump-1 of that fleet reports through."""
+    hub.enrolled(fleet, "pump-1", tmp_path / "token")
+    token = (tmp_path / "token").read_text(encoding="utf-8").strip()
+    made = ReportClient(hub.url, fleet, "pump-1", token)
+    yield made
+    made.close()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 from edgemerge import __version__, kernel
 from edgemerge.cli import doctor
 from tests.cli.calls import call, program
+from tests.services.ports import free_port
 
 CONFIG = """
 device = "pump-1"
@@ -64,12 +64,6 @@ def answering(pages: dict[str, bytes]) -> Iterator[str]:
 def pages(version: str, title: str = "edgemerge") -> dict[str, bytes]:
     about = {"info": {"title": title, "version": version}}
     return {"/healthz": b"{}", "/readyz": b"{}", "/openapi.json": json.dumps(about).encode()}
-
-
-def closed_port() -> int:
-    with socket.socket() as here:
-        here.bind(("127.0.0.1", 0))
-        return int(here.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -301,7 +295,7 @@ def test_another_server_is_told_apart(told, level):
 
 
 def test_no_server_is_a_failure_with_advice():
-    result = call("doctor", "--server", f"http://127.0.0.1:{closed_port()}")
+    result = call("doctor", "--server", f"http://127.0.0.1:{free_port()}")
     assert result.exit_code == 1
     assert "fail  server" in result.stdout
     assert "`edgemerge serve`" in result.stdout
@@ -318,7 +312,7 @@ def test_plain_http_to_another_machine_fails_or_is_a_warning_if_it_is_asked_for(
 
 
 def test_the_port_of_the_server_is_free_or_answers_or_is_taken():
-    assert doctor.check_port(closed_port()).words.startswith("free")
+    assert doctor.check_port(free_port()).words.startswith("free")
     with answering(pages(__version__)) as url:
         assert "answers" in doctor.check_port(int(url.rpartition(":")[2])).words
     with answering({}) as url:

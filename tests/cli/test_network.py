@@ -1,7 +1,6 @@
 """Commands that speak to a server or an agent, where there is none; and what they refuse before."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from edgemerge.core.errors import RejectedError
 from edgemerge.exchange.client import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
 from tests.cli.calls import call, failure
+from tests.services.ports import free_port
 
 CONFIG = """
 device = "pump-1"
@@ -30,9 +30,7 @@ token_file = "secret"
 
 @pytest.fixture
 def nowhere() -> str:
-    with socket.socket() as here:
-        here.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{here.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture

@@ -4,23 +4,12 @@ import time
 
 import pytest
 
-from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import failure
 from tests.server.reporting import monitor, said
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 PUMP = "pump-1"
-
-
-@pytest.fixture
-def client(hub, fleet, tmp_path):
-    """What a device reports through."""
-    hub.enrolled(fleet, PUMP, tmp_path / "token")
-    token = (tmp_path / "token").read_text(encoding="utf-8").strip()
-    made = ReportClient(hub.url, fleet, PUMP, token)
-    yield made
-    made.close()
 
 
 @pytest.fixture

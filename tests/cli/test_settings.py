@@ -4,22 +4,11 @@ import time
 
 import pytest
 
-from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import failure
 from tests.server.reporting import said
 
 pytestmark = pytest.mark.slow
 PUMP = "pump-1"
-
-
-@pytest.fixture
-def client(hub, fleet, tmp_path):
-    """What a device reports through."""
-    hub.enrolled(fleet, PUMP, tmp_path / "token")
-    token = (tmp_path / "token").read_text(encoding="utf-8").strip()
-    made = ReportClient(hub.url, fleet, PUMP, token)
-    yield made
-    made.close()
 
 
 def test_settings_are_shown_changed_and_undone(hub, fleet, client):

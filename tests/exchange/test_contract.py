@@ -16,7 +16,7 @@ from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import merge
 from tests.cases import machine
 from tests.exchange.worlds import SHARED, nobody
-from tests.services.mosquitto import free_port
+from tests.services.ports import free_port
 
 pytestmark = pytest.mark.slow
 

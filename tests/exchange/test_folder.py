@@ -16,8 +16,8 @@ from edgemerge import Contribution, Projection, Stats, encode, load, save
 from edgemerge.core.errors import RejectedError, UnavailableError
 from edgemerge.core.ledger import Merged, Selection
 from edgemerge.exchange import folder
-from edgemerge.exchange.contributions import file_name, safe_name
 from edgemerge.exchange.folder import FolderExchange
+from edgemerge.exchange.stored_contributions import file_name, safe_name
 from edgemerge.wire.codec import MAX_BYTES
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED

@@ -18,7 +18,7 @@ from edgemerge.exchange.peer import PeerExchange
 from tests.exchange.scripted import reply, scripted
 from tests.exchange.test_contract import note
 from tests.exchange.worlds import SHARED, TOKEN
-from tests.services.mosquitto import free_port
+from tests.services.ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from edgemerge.exchange.client import (
 )
 from edgemerge.server import schemas
 from edgemerge.server.schemas import ReportRequest
-from tests.services.reports import dead, free_port, standing_in
+from tests.services.ports import free_port
+from tests.services.reports import dead, standing_in
 
 STATUS = {"samples": 1, "learnt": 1.0, "alarms": 0}
 REPORT = {"sent": 100.0, "status": STATUS, "points": [{"at": 99.0, "score": 1.0}]}

@@ -14,16 +14,14 @@ from edgemerge.server.db.sqlite import SqliteDatabase
 from edgemerge.server.fleets import ExistsError
 from edgemerge.server.main import Server, _file_stat, load_operator_token
 from edgemerge.server.service import Service
-from tests.server.world import FLEET, World
+from tests.server.world import FLEET
 
 ADMIN = Caller("root", role="admin")
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    yield made
-    made.close()
+def world(any_world):
+    return any_world
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from edgemerge.server.auth import Caller
 from edgemerge.server.main import create_app
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, World
+from tests.server.world import FLEET
 
 pytestmark = pytest.mark.slow
 PAGE = "/ui/accounts"
@@ -15,11 +15,9 @@ ADMIN = Caller("root", role="admin")
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.app = create_app(made.service)
-    yield made
-    made.close()
+def world(world):
+    world.app = create_app(world.service)
+    return world
 
 
 @pytest.fixture

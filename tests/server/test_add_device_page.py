@@ -8,25 +8,11 @@ import pytest
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, World
+from tests.server.world import FLEET
 
 pytestmark = pytest.mark.slow
 
 PAGE = f"/ui/fleets/{FLEET}/add"
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
 
 
 def ask(operator, **fields):

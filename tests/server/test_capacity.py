@@ -34,10 +34,8 @@ def heavy(device, revision, load, *, pattern="normal", incarnation=0, place=0.5)
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    yield made
-    made.close()
+def world(any_world):
+    return any_world
 
 
 @contextmanager

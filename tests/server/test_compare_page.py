@@ -10,27 +10,18 @@ from edgemerge.server.main import create_app
 from tests.server.reporting import point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, World
+from tests.server.world import FLEET
 
 PAGE = f"/ui/fleets/{FLEET}/compare"
 NOW = 100_000.0
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.now = NOW
+def world(world):
+    world.now = NOW
     for i in range(8):
-        made.caller(f"pump-{i}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
+        world.caller(f"pump-{i}")
+    return world
 
 
 def tell(world, device, *points):

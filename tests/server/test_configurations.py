@@ -13,19 +13,17 @@ from edgemerge.server.schemas import ConfigurationRequest, ReportedConfiguration
 from edgemerge.server.settings import EVERY_DEVICE, MAX_VERSIONS, configuration_state
 from tests.server.reporting import report
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 
 PATH = f"/fleets/{FLEET}/configuration"
 DEVICE_PATH = f"/fleets/{FLEET}/devices/pump-1/configuration"
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    made.caller("pump-1")
-    made.caller("pump-2")
-    yield made
-    made.close()
+def world(any_world):
+    any_world.caller("pump-1")
+    any_world.caller("pump-2")
+    return any_world
 
 
 def change(world, tables, device=EVERY_DEVICE, comment=""):

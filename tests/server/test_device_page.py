@@ -12,7 +12,7 @@ from edgemerge.server.schemas import ReportedMerge
 from tests.server.reporting import alarm_of, merge_of, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World, generator, note
+from tests.server.world import FLEET, ROOT, generator, note
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -24,18 +24,9 @@ PARTS = "head", "words", "reasons", "patterns", "status", "sources", "merges", "
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.caller("pump-1")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
+def world(world):
+    world.caller("pump-1")
+    return world
 
 
 def later(world, operator, now):

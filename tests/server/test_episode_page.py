@@ -14,7 +14,7 @@ from tests.server.reporting import NAMED, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.test_episodes import episode, settle, stored
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -23,18 +23,9 @@ BAD = "<script>alert(1)</script>\"'"
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.caller("a")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
+def world(world):
+    world.caller("a")
+    return world
 
 
 def tell(world, *said, device="a", points=(), **changed):

@@ -24,11 +24,9 @@ EVE = Caller("eve")
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    made.caller("a")
-    yield made
-    made.close()
+def world(any_world):
+    any_world.caller("a")
+    return any_world
 
 
 def episode(number=1, began=900.0, ended=None, **changed):

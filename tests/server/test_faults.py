@@ -16,10 +16,8 @@ from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    yield made
-    made.close()
+def world(any_world):
+    return any_world
 
 
 def fault(device, name="bearing", revision=1, *, place=0.5, rows=30, seed=0):

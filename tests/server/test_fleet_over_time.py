@@ -11,16 +11,9 @@ from edgemerge.core.errors import DeniedError
 from edgemerge.core.ledger import Selection
 from edgemerge.server import totals
 from edgemerge.server.db.base import DiskFullError
-from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+from tests.server.world import FLEET, ROOT, SHARED, generator, note
 
 pytestmark = pytest.mark.slow  # many of a tenth of a second
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(str(tmp_path / "fleets.db"))
-    yield made
-    made.close()
 
 
 def seen(world):

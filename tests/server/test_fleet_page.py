@@ -30,7 +30,7 @@ from edgemerge.server.reports.model import ScorePoint, Traffic
 from tests.server.reporting import alarm_of, merge_of, monitor, point, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World, generator, note
+from tests.server.world import FLEET, ROOT, generator, note
 
 pytestmark = pytest.mark.slow
 
@@ -39,20 +39,6 @@ CELLS = ("state", "alarm", "pattern", "learnt", "score")
 BAD = "<script>alert(1)</script>\"'\u202egnp.exe&amp;"
 RENDERED_S = 0.25  # for a thousand devices
 SLACK = 3.0  # for a machine that is busy or slow
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
 
 
 def let_in(world, *devices):

@@ -1,6 +1,5 @@
 """The historian: it writes when nobody waits, deletes what is old, and lives with a full disk."""
 
-from contextlib import contextmanager
 from math import inf
 from threading import Event, Thread
 from time import monotonic
@@ -28,34 +27,29 @@ from edgemerge.server.reports.model import (
     MINUTE_DAYS,
 )
 from tests.server.reporting import alarm_of, merge_of, point, report
-from tests.server.world import FLEET, World, generator, note
+from tests.server.world import FLEET, generator, note
 from tests.waiting import DEADLINE_S, until
 
 NOW = 1_000_020.0
 NEVER_S = 3600.0
 
 
-@contextmanager
-def living(url):
-    """A service with forty devices."""
-    made = World(url)
-    made.now = NOW
-    made.caller("d00")
-    made.service.writer.write(lambda tx: [let_in(tx, f"d{i:02}") for i in range(1, 40)])
-    yield made
-    made.close()
+def furnish(world):
+    """Have forty devices."""
+    world.now = NOW
+    world.caller("d00")
+    world.service.writer.write(lambda tx: [let_in(tx, f"d{i:02}") for i in range(1, 40)])
+    return world
 
 
 @pytest.fixture
-def world(tmp_path):
-    with living(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
-        yield made
+def world(world):
+    return furnish(world)
 
 
 @pytest.fixture
-def anywhere(database_url):
-    with living(database_url) as made:
-        yield made
+def anywhere(any_world):
+    return furnish(any_world)
 
 
 def let_in(tx, device):

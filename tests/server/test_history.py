@@ -1,7 +1,5 @@
 """The history of a fleet: what is kept of reports, for how long, and what a restart keeps."""
 
-from contextlib import contextmanager
-
 import pytest
 
 from edgemerge.server.db.migrations import connect
@@ -19,27 +17,22 @@ from tests.server.world import FLEET, ROOT, World
 NOW = 1_000_020.0  # the beginning of a minute
 
 
-@contextmanager
-def living(url):
-    """A service with two devices."""
-    made = World(url)
-    made.now = NOW
+def furnish(world):
+    """Have two devices."""
+    world.now = NOW
     for device in ("a", "b"):
-        made.caller(device)
-    yield made
-    made.close()
+        world.caller(device)
+    return world
 
 
 @pytest.fixture
-def world(tmp_path):
-    with living(f"sqlite:///{tmp_path / 'fleets.db'}") as made:
-        yield made
+def world(world):
+    return furnish(world)
 
 
 @pytest.fixture
-def anywhere(database_url):
-    with living(database_url) as made:
-        yield made
+def anywhere(any_world):
+    return furnish(any_world)
 
 
 def history_of(world):
@@ -211,18 +204,18 @@ def rows_of(world, table):
         return tx.one(f"select count(*) from {table}")[0]
 
 
-def test_retention_in_days_is_a_setting(database_url):
-    with living(database_url) as made:
-        made.service.close()
-        made.service = Service(connect(made.url), clock=lambda: made.now, history_days=2)
-        told(made, points=[point(NOW)])
-        history_of(made).flush()
-        for days, left in ((1.9, 1), (2.1, 0)):
-            made.now = NOW + days * 86_400.0
-            for _ in range(2):  # the second begins again at the first device
-                history_of(made)._history_writer.sweep()
-            assert len(history_of(made).minutes(FLEET, "a", since=0.0)) == left
-            assert rows_of(made, "minutes") + rows_of(made, "quarters") == left
+def test_retention_in_days_is_a_setting(anywhere):
+    anywhere.service.close()
+    anywhere.service = Service(connect(anywhere.url), clock=lambda: anywhere.now, history_days=2)
+    told(anywhere, points=[point(NOW)])
+    history = history_of(anywhere)
+    history.flush()
+    for days, left in ((1.9, 1), (2.1, 0)):
+        anywhere.now = NOW + days * 86_400.0
+        for _ in range(2):  # the second begins again at the first device
+            history._history_writer.sweep()
+        assert len(history.minutes(FLEET, "a", since=0.0)) == left
+        assert rows_of(anywhere, "minutes") + rows_of(anywhere, "quarters") == left
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from edgemerge.core.similarity import LevelCheck
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
+from tests.server.world import FLEET, ROOT, SHARED, generator, note
 
 pytestmark = pytest.mark.slow  # many of a tenth of a second
 
@@ -21,12 +21,10 @@ ME = Selection(receiver="pump-1")
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
+def world(world):
     for device in ("pump-1", "pump-2", "pump-3"):
-        made.put(note(device, 1, generator(int(device[-1])), place=0.5, rows=60))
-    yield made
-    made.close()
+        world.put(note(device, 1, generator(int(device[-1])), place=0.5, rows=60))
+    return world
 
 
 def noise(device, revision=1, rows=40):

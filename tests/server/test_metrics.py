@@ -170,21 +170,17 @@ def test_pages_and_routes_of_the_api_are_counted_by_their_full_path(here):
         assert f'edgemerge_requests_total{{method="GET",route="{path}"' in told
 
 
+def insert_devices(here, count):
+    columns = "fleet, device, token_hash, enrolled, seen"
+    sql = f"insert into devices ({columns}) values ('mine', ?, ?, 0, 0)"
+    here.service.writer.write(lambda tx: [tx.run(sql, f"d{i}", f"t{i}") for i in range(count)])
+
+
 def test_problems_with_the_data_are_counted_by_name(tmp_path):
     problem = {"since": 1.0, "words": ""}
     with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
         here.operator.create_fleet("mine", SHARED)
-        here.service.writer.write(
-            lambda tx: [
-                tx.run(
-                    "insert into devices (fleet, device, token_hash, enrolled, seen)"
-                    " values ('mine', ?, ?, 0, 0)",
-                    f"d{i}",
-                    f"t{i}",
-                )
-                for i in range(3)
-            ]
-        )
+        insert_devices(here, 3)
         now = here.service.clock()
         for i, names in enumerate((["no data"], ["no data", "gap"], ["new kind"])):
             told = report(now, problems=[problem | {"name": name} for name in names])
@@ -206,17 +202,7 @@ def test_a_scrape_asks_the_database_no_more_often_for_a_thousand_devices(tmp_pat
     with running(f"sqlite:///{tmp_path / 'fleets.db'}") as here:
         here.operator.create_fleet("mine", SHARED)
         few = queries(here)
-        here.service.writer.write(
-            lambda tx: [
-                tx.run(
-                    "insert into devices (fleet, device, token_hash, enrolled, seen)"
-                    " values ('mine', ?, ?, 0, 0)",
-                    f"d{i}",
-                    f"t{i}",
-                )
-                for i in range(1000)
-            ]
-        )
+        insert_devices(here, 1000)
         now = here.service.clock()
         for i in range(1000):
             here.service.history.take("mine", f"d{i}", report(now), now)

@@ -14,7 +14,14 @@ from aiosmtpd.controller import Controller
 from edgemerge.core.errors import SettingError, UnknownError
 from edgemerge.server import notifications
 from edgemerge.server.db.migrations import connect
-from edgemerge.server.notifications import GATHER_S, LEASE_S, MAX_NOTICES, STORM_S, Told, compare
+from edgemerge.server.notifications import (
+    GATHER_S,
+    LEASE_S,
+    MAX_NOTICES,
+    STORM_S,
+    NotifiedState,
+    compare,
+)
 from edgemerge.server.reports.model import QUIET_S, LatestReport
 from edgemerge.server.schemas import ReceiverRequest
 from edgemerge.server.service import Service
@@ -129,12 +136,12 @@ def test_a_problem_and_a_refused_merge_are_told_when_they_begin():
     assert compare(told, "pumps", seen, NOW)[0] == []
     found, told = compare(told, "pumps", latest(told="adopted 5 samples of 2 devices"), NOW)
     assert [each.event for each in found] == ["problem over"]
-    assert told == Told(open=told.open)
+    assert told == NotifiedState(open=told.open)
 
 
 def test_what_was_told_is_stored_and_read_again():
-    told = Told(3, 9, (8, 9), (9,), ("no data",), offline=True, refused=True)
-    assert Told.parse(told.json) == told
+    told = NotifiedState(3, 9, (8, 9), (9,), ("no data",), offline=True, refused=True)
+    assert NotifiedState.parse(told.json) == told
 
 
 # receivers

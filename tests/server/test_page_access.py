@@ -16,7 +16,7 @@ from tests.server.reporting import monitor, report
 from tests.server.strangers import ROUTES
 from tests.server.test_episodes import settle
 from tests.server.visiting import Visitor
-from tests.server.wire import TABLES
+from tests.server.wire import dump
 from tests.server.world import FLEET, World, generator, note
 
 ADMIN = Caller("root", role="admin")
@@ -138,12 +138,6 @@ def ask(site, visitor, csrf, route, link="wall"):
     return visitor.ask(method, f"/ui{path}")
 
 
-def stored(site):
-    site.service.history.flush()
-    with site.service.database.reading() as tx:
-        return {name: sorted(map(repr, tx.rows(f"select * from {name}"))) for name in TABLES}
-
-
 def dashboard_of(app):
     return next(
         route.app
@@ -175,7 +169,7 @@ def test_no_route_of_the_server_is_hidden_from_both_tables(site):
 
 @pytest.mark.slow
 def test_whoever_may_not_is_led_to_sign_in_or_refused_and_changes_nothing(site, visitors):
-    before = stored(site)
+    before = dump(site)
     for route, least in PAGES.items():
         for who, (visitor, csrf) in visitors.items():
             if least in ("everybody", "wall") or (
@@ -189,7 +183,7 @@ def test_whoever_may_not_is_led_to_sign_in_or_refused_and_changes_nothing(site, 
             else:
                 signed_out = answer.headers.get("location", "").startswith("/ui/sign-in")
                 assert answer.status_code == 401 or signed_out, (route, who)
-    assert stored(site) == before
+    assert dump(site) == before
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from edgemerge.server.schemas import ReviewRequest
 from tests.server.reporting import monitor, report
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -22,18 +22,9 @@ BAD = "<img src=x onerror=alert(1)>\"' &amp;"
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.caller("a")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
+def world(world):
+    world.caller("a")
+    return world
 
 
 def take(world, *, done=0, refused=(), **changed):

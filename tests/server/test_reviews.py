@@ -32,11 +32,9 @@ ABOUT_PATTERN = ("approve", "fault", "dismiss", "undo")
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    made.caller("a")
-    yield made
-    made.close()
+def world(any_world):
+    any_world.caller("a")
+    return any_world
 
 
 def decide(world, decision="approve", device="a", caller=ROOT, **words):

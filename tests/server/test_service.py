@@ -31,10 +31,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    yield made
-    made.close()
+def world(any_world):
+    return any_world
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from edgemerge.server.auth import (
     new_token,
 )
 from edgemerge.server.auth import MAX_SESSIONS as MOST_SESSIONS
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 
 HOSTILE = (
     *("", " ", "\x00", "' or 1=1 --", "emo_", "eml_", "ems_"),
@@ -27,10 +27,8 @@ HOSTILE = (
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    yield made
-    made.close()
+def world(any_world):
+    return any_world
 
 
 @pytest.fixture

@@ -11,19 +11,17 @@ from edgemerge.server.schemas import SettingsRequest
 from edgemerge.server.settings import MAX_VERSIONS, labels_of
 from tests.server.reporting import report
 from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 
 PATH = f"/fleets/{FLEET}/devices/pump-1/settings"
 DESIRED = f"/fleets/{FLEET}/devices/pump-1/desired"
 
 
 @pytest.fixture
-def world(database_url):
-    made = World(database_url)
-    made.caller("pump-1")
-    made.caller("pump-2")
-    yield made
-    made.close()
+def world(any_world):
+    any_world.caller("pump-1")
+    any_world.caller("pump-2")
+    return any_world
 
 
 def change(world, device="pump-1", **chosen):

@@ -2,12 +2,10 @@
 
 import pytest
 
-from edgemerge.server.main import create_app
 from edgemerge.server.schemas import ConfigurationRequest
 from tests.server.reporting import report
 from tests.server.signing_in import Page
-from tests.server.visiting import Visitor
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -16,18 +14,9 @@ BAD = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    made.caller("pump-1")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(world):
-    made = Visitor(create_app(world.service))
-    assert made.sign_in(world.operator_token).status_code == 303
-    return made
+def world(world):
+    world.caller("pump-1")
+    return world
 
 
 def tell(world, **status):

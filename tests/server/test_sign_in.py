@@ -24,7 +24,7 @@ from edgemerge.server.http import Limits
 from edgemerge.server.main import create_app
 from tests.server.visiting import Visitor
 from tests.server.wire import line, status_on
-from tests.server.world import FLEET, ROOT, World
+from tests.server.world import FLEET, ROOT
 from tests.services.hub import running
 from tests.waiting import DEADLINE_S
 
@@ -39,13 +39,6 @@ GUARDS = {
     "cross-origin-resource-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(f"sqlite:///{tmp_path / 'fleets.db'}")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -115,13 +115,6 @@ def test_two_servers_on_one_database_tell_the_same(fresh_postgres_url):
         two.close()
 
 
-@pytest.fixture
-def world(tmp_path):
-    made = World(str(tmp_path / "fleets.db"))
-    yield made
-    made.close()
-
-
 def test_contributions_of_one_pattern_are_told_in_one_sum(world):
     rng = generator(5)
     for i in range(8):

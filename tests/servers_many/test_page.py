@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.nginx import EXAMPLE
-from tests.services.postgres import free_port
+from tests.services.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/several-servers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

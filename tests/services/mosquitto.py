@@ -12,6 +12,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.services.missing import SERVICES, left_out
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S
 
 
@@ -54,11 +55,6 @@ def broker(folder: Path, *lines: str):
     finally:
         process.terminate()
         process.wait(DEADLINE_S)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def wait_until_open(port, process):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.services.missing import SERVICES, left_out
-from tests.services.postgres import free_port
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.example.conf"

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 
 from tests.services.missing import SERVICES, left_out
-from tests.services.postgres import Postgres, free_port
+from tests.services.ports import free_port
+from tests.services.postgres import Postgres
 from tests.waiting import DEADLINE_S
 
 SETTINGS = """

@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.services.missing import SERVICES, left_out
+from tests.services.ports import free_port
 from tests.waiting import DEADLINE_S
 
 SETTINGS = {
@@ -45,12 +45,6 @@ def _version(folder: Path) -> float:
     with suppress(ValueError):
         return float(folder.parent.name)
     return 0.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Postgres:

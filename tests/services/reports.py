@@ -90,9 +90,3 @@ def dead() -> Iterator[str]:
     """Give the address of a server that lets everybody in and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
-def free_port() -> int:
-    """Give a port at which nobody answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])

@@ -37,7 +37,6 @@ CLOSE_TIMEOUT_S = 1.0
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 MODBUS_PORT = 502
 MAX_REGISTERS, MAX_BITS = 125, 2000  # in one request of Modbus
-SECURITY_POLICIES = ("Basic256Sha256", "Aes128Sha256RsaOaep", "Aes256Sha256RsaPss")
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +276,7 @@ class OpcUaAccess:
         endpoint: Its address, such as opc.tcp://plc:4840.
         username: Who signs in; None for nobody.
         password_file: The file with the password.
-        security_policy: "none", or one of `SECURITY_POLICIES`: messages are signed and encrypted.
+        security_policy: "none", or a policy of OPC UA: messages are signed and encrypted.
         certificate_file: This device's certificate, for a policy.
         key_file: Its private key.
         server_certificate_file: The server's certificate; None takes what the server shows.

@@ -207,17 +207,14 @@ class CsvRows:
         if first and self._is_header(found):
             self.header = tuple(found)
             if not self._has_read:  # a later file with other columns must not end the agent
-                self._must_have_columns()
+                for key, name in self._names():
+                    must_have_column(name, self.header, key, self._delimiter)
             return None
         if self.header is not None and found[0] == self.header[0] and tuple(found) == self.header:
             return None
         row = self._read(found)
         self._has_read = True
         return row
-
-    def _must_have_columns(self) -> None:
-        for key, name in self._names():
-            must_have_column(name, self.header or (), key, self._delimiter)
 
     def _names(self) -> list[tuple[str, str]]:
         """Return the columns that were chosen by name, each with its setting."""

@@ -152,7 +152,7 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
 def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
     kind = settings.kind
     if settings.time_zone is not None:
-        time_zone(settings.time_zone)  # or it is unknown, which is told before anything is read
+        time_zone(settings.time_zone)  # or it is unknown, which is refused before anything is read
     times = TimeFormat(settings.time_format, settings.time_zone)
     options: dict[str, Any] = {"time": settings.time, "time_format": times, "width": width}
     if kind == "mqtt":
@@ -486,15 +486,15 @@ def known_projection(
 
 
 def fetch_projection(
-    exchange: Exchange | None, stop: Event, tell: Callable[[str], None] = notify
+    exchange: Exchange | None, stop: Event, on_state: Callable[[str], None] = notify
 ) -> Projection | None:
     """Fetch the projection from the fleet, retrying until it works; None if `stop` is set first.
 
     Args:
         exchange: The fleet's server.
         stop: Set it to give up.
-        tell: Called with WAITING if the server cannot be reached: systemd would kill an agent that
-            is not ready within 90 s. Afterwards that status is cleared.
+        on_state: Called with WAITING if the server cannot be reached: systemd would kill an agent
+            that is not ready within 90 s. Afterwards that status is cleared.
     """
     backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
     while not stop.is_set():
@@ -506,10 +506,10 @@ def fetch_projection(
             logger.warning(
                 "the projection could not be fetched from the fleet", extra={"values": values}
             )
-            tell(WAITING)
+            on_state(WAITING)
             stop.wait(wait_s)
         else:
-            tell(NO_STATUS)
+            on_state(NO_STATUS)
             return found
     return None
 
@@ -597,7 +597,7 @@ WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 EXCHANGE_REFUSED, EXCHANGE_UNREACHABLE = 3, 4  # if the last exchange failed
 NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
-READY, STOPPING, NO_STATUS = "READY=1", "STOPPING=1", "STATUS="  # what systemd is told
+READY, STOPPING, NO_STATUS = "READY=1", "STOPPING=1", "STATUS="  # for systemd
 WAITING = f"{READY}\nSTATUS=waiting for the projection of the fleet"
 CLOSE_TIMEOUT_S = 1.0  # for a thread that may hang on the network; closing a peer takes 0.5 s
 
@@ -633,7 +633,7 @@ def run_device(
     stop: Event,
     clock: Callable[[], float] = time.time,
     sinks: Iterable[Sink] = (),
-    tell: Callable[[str], None] = notify,
+    on_state: Callable[[str], None] = notify,
     may_pass: Callable[[float], bool] | None = None,
 ) -> Ending:
     """Run a device until its source ends or `stop` is set.
@@ -643,14 +643,16 @@ def run_device(
         stop: Set it to end the device.
         clock: The time of day in seconds; tests replace it.
         sinks: Receive verdicts in addition to the sinks of the configuration.
-        tell: Called with WAITING while the server with the projection cannot be reached, with READY
-            when readings can be judged, and with STOPPING when no more are.
+        on_state: Called with WAITING while the server with the projection cannot be reached, with
+            READY when readings can be judged, and with STOPPING when no more are.
         may_pass: Returns whether a reading of this time may be judged yet; else it waits.
     """
     config = current_generation(config)  # it may have been replaced since the file was read
     if config.next is not None:
-        return Generations(config, stop, clock, sinks, tell).run(config.next)
-    return _run_one(config, stop=stop, clock=clock, sinks=sinks, tell=tell, may_pass=may_pass)
+        return Generations(config, stop, clock, sinks, on_state).run(config.next)
+    return _run_one(
+        config, stop=stop, clock=clock, sinks=sinks, on_state=on_state, may_pass=may_pass
+    )
 
 
 def _run_one(
@@ -659,7 +661,7 @@ def _run_one(
     stop: Event,
     clock: Callable[[], float],
     sinks: Iterable[Sink],
-    tell: Callable[[str], None],
+    on_state: Callable[[str], None],
     may_pass: Callable[[float], bool] | None = None,
 ) -> Ending:
     """Run one device by its own configuration, and the fleet's below it."""
@@ -673,8 +675,8 @@ def _run_one(
         if held.refused:  # the device's own file may have changed, so look at it again
             held = replace(held, seen=0, refused="")
         if memory is None:
-            held = fetch_configuration(own, stop, tell, needed=shared is None) or held
-        shared = shared or fetch_projection(exchange, stop, tell)
+            held = fetch_configuration(own, stop, on_state, needed=shared is None) or held
+        shared = shared or fetch_projection(exchange, stop, on_state)
         if shared is None:
             return Ending(0)
         if own.projection is None:
@@ -690,16 +692,16 @@ def _run_one(
             logger.warning(
                 "No output is configured, so alarms will not be delivered. Add a [[sinks]] section."
             )
-        return _run(config, agent, stop, clocks, ends, tell)
+        return _run(config, agent, stop, clocks, ends, on_state)
 
 
 def fetch_configuration(
-    config: Config, stop: Event, tell: Callable[[str], None] = notify, *, needed: bool
+    config: Config, stop: Event, on_state: Callable[[str], None] = notify, *, needed: bool
 ) -> FleetConfiguration | None:
     """Fetch the fleet's configuration before the first sample; None if there is none.
 
     Only then may it say what a sample is. With `needed` the server must be reached anyway, and is
-    asked until it answers, while systemd is told WAITING; else once.
+    asked until it answers, while `on_state` is called with WAITING; else once.
     """
     if config.exchange.kind != "http" or not config.report.follow:
         return None
@@ -717,7 +719,7 @@ def fetch_configuration(
                 )
                 if not needed:
                     return None
-                tell(WAITING)
+                on_state(WAITING)
                 stop.wait(backoff.next(retry_after_s=error.retry_s))
             except EdgemergeError:
                 return None  # an older server, or a device that has not enrolled
@@ -909,12 +911,12 @@ def _run(
     stop: Event,
     clocks: Clocks,
     ends: ExitStack,
-    tell: Callable[[str], None],
+    on_state: Callable[[str], None],
 ) -> Ending:
     control = ControlSocket(config.state)
     ends.callback(control.close)
     agent.keeper.save()  # a failure is logged, and detection goes on
-    tell(READY)
+    on_state(READY)
     at_end = config.sync.every_s > 0 if config.sync.at_end is None else config.sync.at_end
     try:
         Loop(agent, control, steady=clocks.steady).run(stop, sync_at_end=at_end)
@@ -922,7 +924,7 @@ def _run(
         agent.keeper.discard()
         logger.error("the agent stops", extra={"values": {"why": error}})
         return Ending(NO_USABLE_DATA, str(error))
-    tell(STOPPING)
+    on_state(STOPPING)
     ending = _ending(agent)
     return ending if ending.code or not at_end or stop.is_set() else _exchange_ending(agent)
 
@@ -1152,7 +1154,7 @@ class Generations:
         stop: Set it to end both.
         clock: The time of day in seconds.
         sinks: Receive verdicts in addition to the sinks of the configuration.
-        tell: Called with READY and STOPPING.
+        on_state: Called with READY and STOPPING.
     """
 
     def __init__(
@@ -1161,11 +1163,11 @@ class Generations:
         stop: Event,
         clock: Callable[[], float],
         sinks: Iterable[Sink],
-        tell: Callable[[str], None],
+        on_state: Callable[[str], None],
     ) -> None:
         """Start nothing yet."""
         self._config, self._stop, self._clock = config, stop, clock
-        self._sinks, self._tell = tuple(sinks), tell
+        self._sinks, self._on_state = tuple(sinks), on_state
         self._former_stop, self._next_stop, self._replaced = Event(), Event(), Event()
 
     def run(self, following: Config) -> Ending:
@@ -1189,7 +1191,7 @@ class Generations:
                 stop=self._former_stop,
                 clock=self._clock,
                 sinks=[*self._sinks, former],
-                tell=self._tell_of_former,
+                on_state=self._on_state_of_former,
             )
             former.close()
             while beside.is_alive and not self._stop.wait(POLL_S):
@@ -1207,7 +1209,7 @@ class Generations:
             handover.close()
         if not self._replaced.is_set():
             return ending
-        self._tell(STOPPING)
+        self._on_state(STOPPING)
         return beside.ending
 
     def _watch(self, following: Config, handover: Handover, beside: DeviceThread) -> None:
@@ -1239,9 +1241,9 @@ class Generations:
             handover.start_again()
             beside.tend()
 
-    def _tell_of_former(self, told: str) -> None:
-        if told != STOPPING or not self._replaced.is_set():
-            self._tell(told)
+    def _on_state_of_former(self, state: str) -> None:
+        if state != STOPPING or not self._replaced.is_set():
+            self._on_state(state)
 
 
 class DeviceThread:
@@ -1307,7 +1309,7 @@ class DeviceThread:
                 stop=self._stop,
                 clock=self._clock,
                 sinks=self._sinks,
-                tell=self._follow,
+                on_state=self._follow,
                 may_pass=self._may_pass,
             )
         except (EdgemergeError, OSError) as error:
@@ -1325,10 +1327,10 @@ class DeviceThread:
             values = {"why": self.ending.why, "retry_s": round(wait_s, 1)}
             logger.error("the device failed: the others go on", extra={"values": values})
 
-    def _follow(self, told: str) -> None:
-        if told == READY:
+    def _follow(self, state: str) -> None:
+        if state == READY:
             self.state, self.ending = "running", Ending(0)
-        elif told == STOPPING:
+        elif state == STOPPING:
             self.state = "stopping"
 
 

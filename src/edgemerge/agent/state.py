@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.interfaces import Features
@@ -37,7 +36,7 @@ from edgemerge.files import load, lock_file, save, write_atomically
 from edgemerge.privacy.gate import Gate, PatternSamples
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.wire.codec import Tensors, decode, encode, pack, unpack
-from edgemerge.wire.state import from_bytes, to_bytes
+from edgemerge.wire.state import bytes_tensor, from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from edgemerge.agent.background import Worker  # which imports this file
@@ -217,20 +216,20 @@ def state_tensors(memory: AgentState) -> Tensors:
     plain["fault_gate"] = memory.fault_gate.state()
     plain["shared_faults"] = {number: each.name for number, each in memory.shared_faults.items()}
     tensors: Tensors = {
-        "plain": _array(json.dumps(plain).encode()),
-        "monitor": _array(to_bytes(memory.monitor)),
-        "told": _array(memory.merged),
-        "before": _array(memory.before or b""),
+        "plain": bytes_tensor(json.dumps(plain).encode()),
+        "monitor": bytes_tensor(to_bytes(memory.monitor)),
+        "told": bytes_tensor(memory.merged),
+        "before": bytes_tensor(memory.before or b""),
     }
     if memory.clipped is not None:
         clipped = Contribution(memory.device, memory.clipped.sums, memory.revision, CLIPPED)
         plain = {"noise": memory.clipped.settings.plain(), "rows": memory.clipped.rows}
-        tensors["clipping"] = _array(json.dumps(plain).encode())
-        tensors["clipped"] = _array(encode(clipped))
-    tensors |= {f"pending.{i}": _array(data) for i, data in enumerate(memory.pending)}
+        tensors["clipping"] = bytes_tensor(json.dumps(plain).encode())
+        tensors["clipped"] = bytes_tensor(encode(clipped))
+    tensors |= {f"pending.{i}": bytes_tensor(data) for i, data in enumerate(memory.pending)}
     faults = memory.shared_faults
-    tensors |= {f"fault.{number}": _array(each.data) for number, each in faults.items()}
-    tensors |= {f"late.{i}": _array(data) for i, data in enumerate(memory.pending_faults)}
+    tensors |= {f"fault.{number}": bytes_tensor(each.data) for number, each in faults.items()}
+    tensors |= {f"late.{i}": bytes_tensor(data) for i, data in enumerate(memory.pending_faults)}
     return tensors
 
 
@@ -301,10 +300,6 @@ def _monitor_of(tensors: Tensors) -> Monitor:
     for row in tensors.get("rows", np.empty(0)):  # some hold rows to be learnt again
         found.learn(found.look(row))
     return Monitor(found)
-
-
-def _array(data: bytes) -> NDArray[np.int8]:
-    return np.frombuffer(data, np.int8)
 
 
 STATE_FILE, PROJECTION_FILE, LOCK_FILE = "agent.state", "projection.safetensors", "lock"

@@ -51,7 +51,8 @@ def read(chunk: Chunk, expected: Sequence[str]) -> Iterator[Array]:
             block = file.read(min(BLOCK_BYTES, chunk.stop - file.tell()))
             if not block:
                 raise SampleError("found its end before: do not change files while they are read")
-            yield from _rows(block + _rest_of_line(file, block), head)
+            rest = b"" if block.endswith(b"\n") else _line(file)
+            yield from _rows(block + rest, head)
 
 
 def _read_head(file: IO[bytes], columns: Sequence[str], expected: Sequence[str]) -> Head:
@@ -75,10 +76,6 @@ def _first_line(file: IO[bytes], start: int, first: int) -> int:
     file.seek(start - 1)
     _line(file)
     return file.tell()
-
-
-def _rest_of_line(file: IO[bytes], block: bytes) -> bytes:
-    return b"" if block.endswith(b"\n") else _line(file)
 
 
 def _line(file: IO[bytes]) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -342,9 +343,8 @@ def score(
     with open_csv(samples, words, **chosen) as rows:
         for X in rows:
             results = list(_results(learner, X, total, threshold))
-            for result, x in zip(results, X, strict=True):
-                if explain:
-                    result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
+            for result, x in zip(results, X, strict=True) if explain else ():
+                result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
             click.echo("\n".join(map(write, results)))
             total, alarms = total + len(X), alarms + sum(v["alarm"] for v in results)
     _remark_skipped(rows, total)
@@ -889,14 +889,12 @@ def _replay(samples: str, settings: dict[str, Any]) -> dict[str, Any]:
     counts, taken, ready, before = Counts(), 0, 0, 0.0
     names = projection.names or ()
     with open_csv(samples, "replaying", columns=settings["columns"], expected=names) as rows:
-        for X in rows:
-            for x in X:
-                taken += 1
-                result = monitor.take(x, taken * interval_s)
-                if result.ready:
-                    ready += 1
-                    counts.add(before, result.level)
-                    before = result.level
+        for taken, x in enumerate(chain.from_iterable(rows), 1):
+            result = monitor.take(x, taken * interval_s)
+            if result.ready:
+                ready += 1
+                counts.add(before, result.level)
+                before = result.level
         names = rows.names
     _must_be_watching(samples, monitor, taken)
     status = monitor.status()

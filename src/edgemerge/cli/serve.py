@@ -172,14 +172,12 @@ def serve(
     )
 
 
-def database_option(function: Any) -> Any:
-    """Add the database that a server uses."""
-    return serve_option(
-        "--database",
-        metavar="PATH|URL",
-        required=True,
-        help="SQLite file, or postgresql://... of a PostgreSQL database, as for `edgemerge serve`.",
-    )(function)
+database_option = serve_option(
+    "--database",
+    metavar="PATH|URL",
+    required=True,
+    help="SQLite file, or postgresql://... of a PostgreSQL database, as for `edgemerge serve`.",
+)
 
 
 @click.command(epilog=example("edgemerge backup --database hub.sqlite --out hub.backup"))

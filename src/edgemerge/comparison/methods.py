@@ -75,15 +75,15 @@ def _figures(view: View, fleet: Fleet) -> list[float]:
     ]
 
 
-def limit_for(held_back: Array, rate: float = FALSE_ALARMS) -> float:
-    """Return the limit that fresh normal scores exceed at this rate, if there are enough.
+def limit_for(held_back: Array) -> float:
+    """Return the limit that fresh normal scores exceed at the rate of `FALSE_ALARMS`.
 
     With fewer than 1/rate − 1 scores no limit can promise it: the largest is returned.
 
     >>> limit_for(np.arange(199.0))
     197.0
     """
-    place = ceil((len(held_back) + 1) * (1.0 - rate))
+    place = ceil((len(held_back) + 1) * (1.0 - FALSE_ALARMS))
     return float(np.sort(held_back)[min(place, len(held_back)) - 1])
 
 

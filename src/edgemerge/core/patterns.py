@@ -206,8 +206,8 @@ def common(X: Array) -> NDArray[np.bool_]:
     return rare <= upper_quantile(rare, weights, OUTLIER_SHARE)
 
 
-def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
-    """Return squared distances from the middle, in units that this share of samples exceeds, (k,).
+def outlyingness(X: Array) -> Array:
+    """Return squared distances from the middle, in units that `OUTLIER_SHARE` exceeds, (k,).
 
     The axes are those of the principal components, each in units of the median distance from its
     median: a fault that moves several inputs together is far out there, although each input alone
@@ -215,7 +215,7 @@ def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
     more than 1024 inputs single ones have to do.
     """
     if X.shape[1] > MAX_AXES:
-        return np.where(inliers(X, share=share), 0.0, 2.0)
+        return np.where(inliers(X, share=OUTLIER_SHARE), 0.0, 2.0)
     far, kept = np.zeros(len(X)), np.ones(len(X), np.bool_)
     for _ in range(AXIS_ROUNDS if len(X) > 1 else 0):
         variances, axes = np.linalg.eigh(np.cov(X[kept], rowvar=False).reshape(X.shape[1], -1))
@@ -223,7 +223,7 @@ def outlyingness(X: Array, *, share: float = OUTLIER_SHARE) -> Array:
         along -= np.median(along[kept], axis=0)
         unit = np.median(np.abs(along[kept]), axis=0)
         far = ((along / np.maximum(unit, MIN_AXIS * sqrt(variances.sum() or 1.0))) ** 2).sum(1)
-        far = far / upper_quantile(far, np.ones(len(X)), share)
+        far = far / upper_quantile(far, np.ones(len(X)), OUTLIER_SHARE)
         kept = far <= 1.0
     return far
 

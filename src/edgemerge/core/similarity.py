@@ -305,10 +305,10 @@ def loss_ratios_by_owner(R: Array, sizes: Sequence[int], samples: Sequence[float
     )
 
 
-def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], list[int]]:
+def cluster_order(R: Array) -> tuple[list[int], list[int]]:
     """Return an order that puts similar ones next to each other, and the group of each place in it.
 
-    All members of a group explain each other's data within the factor (complete linkage).
+    All members of a group explain each other's data within `SIMILAR_FACTOR` (complete linkage).
     """
     # Only a few programs need these, and loading them takes a fifth of the start of an agent.
     from scipy.cluster.hierarchy import fcluster, leaves_list, linkage  # noqa: PLC0415 - see above
@@ -321,7 +321,7 @@ def cluster_order(R: Array, factor: float = SIMILAR_FACTOR) -> tuple[list[int], 
     near = squareform(apart)
     tree = linkage(near, "complete", optimal_ordering=True)
     order = leaves_list(tree).tolist()
-    found = fcluster(tree, log(factor), "distance")[order]
+    found = fcluster(tree, log(SIMILAR_FACTOR), "distance")[order]
     return order, np.cumsum([0, *(found[1:] != found[:-1])]).tolist()
 
 
@@ -379,18 +379,16 @@ def group_to_limit(
     contributions: Iterable[Contribution],
     most: int,
     *,
-    factor: float = SAME_FACTOR,
     checkpoint: Callable[[], object] = bool,
 ) -> list[Group]:
-    """Group contributions with a factor that grows until there are few enough groups.
+    """Group contributions with a factor that grows from 1.2 until there are few enough groups.
 
     Args:
         contributions: The contributions; those without samples are left out.
         most: The largest number of groups, 1 or more.
-        factor: The factor to begin with, see `group`; 1.2 by default.
         checkpoint: Called between comparisons; it may pause the work, or raise to end it.
     """
-    notes = list(contributions)
+    notes, factor = list(contributions), SAME_FACTOR
     found = _Grouping(notes, factor, checkpoint)
     while len(found.clusters) > most:
         # Factors below the next that matters would give the same groups again.

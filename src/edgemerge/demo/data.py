@@ -188,16 +188,12 @@ def _lagged(values: Array, time_constant: float) -> Array:
     return found
 
 
-def write_readings(path: Path, seed: int, *, count: int = 7200, fault: int = 600) -> None:
-    """Write a pump's readings as CSV, with what such files have besides: text and a constant.
+def write_readings(path: Path, seed: int) -> None:
+    """Write two hours of a pump's readings as CSV, the last ten minutes with a fault.
 
-    Args:
-        path: The file.
-        seed: The same seed gives the same file.
-        count: Rows, one a second.
-        fault: The last so many have a fault.
+    There is also what such files have besides: text and a constant.
     """
-    rows = readings(count, count - fault, np.random.default_rng(seed))
+    rows = readings(7200, 6600, np.random.default_rng(seed))
     with path.open("w", encoding="utf-8") as file:
         print("time", *READING_NAMES, "setpoint", "state", sep=",", file=file)
         for i, row in enumerate(rows):

@@ -18,14 +18,14 @@ from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, Un
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.contributions import (
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.stored_contributions import (
     SUFFIXES,
     LogOnce,
     file_name,
     must_be_current,
     read_contribution,
 )
-from edgemerge.exchange.protocol import merge
 from edgemerge.files import lock_file, write_atomically
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import MAX_BYTES, encode

@@ -38,14 +38,14 @@ from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.exchange.connection import Deadline, is_loopback
-from edgemerge.exchange.contributions import (
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.stored_contributions import (
     LogOnce,
     must_be_current,
     read_contribution,
     safe_name,
     topic_suffix,
 )
-from edgemerge.exchange.protocol import merge
 from edgemerge.files import read_secret
 from edgemerge.signatures import MAX_KNOWN, KnownKeys, OtherSenderError, SigningKey
 from edgemerge.wire.admission import admit

@@ -56,13 +56,13 @@ from edgemerge.exchange.connection import (
     authorization_header,
     is_loopback,
 )
-from edgemerge.exchange.contributions import (
+from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.stored_contributions import (
     LogOnce,
     must_be_current,
     read_contribution,
     topic_suffix,
 )
-from edgemerge.exchange.protocol import merge
 from edgemerge.files import read_token
 from edgemerge.signatures import KnownKeys, SigningKey
 from edgemerge.wire.admission import admit

@@ -19,7 +19,7 @@ from edgemerge.core.ledger import (
 )
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import group
-from edgemerge.exchange.contributions import must_be_current
+from edgemerge.exchange.stored_contributions import must_be_current
 from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.wire.admission import admit
 

@@ -23,8 +23,8 @@ from edgemerge.core.ledger import (
 )
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.exchange.contributions import must_be_current
 from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.stored_contributions import must_be_current
 from edgemerge.files import save, write_atomically
 from edgemerge.flower.fields import Fields, bytes_list_field, check_format, int_field, text_field
 from edgemerge.wire.admission import admit

@@ -15,7 +15,7 @@ from typing import Any
 from edgemerge.core.errors import SettingError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.contributions import safe_name
+from edgemerge.exchange.stored_contributions import safe_name
 from edgemerge.files import load
 
 Config = Mapping[str, Any]

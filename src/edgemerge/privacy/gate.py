@@ -191,7 +191,11 @@ class Gate:
         Args:
             patterns: All patterns with samples of this device, by name.
         """
-        new = {name for name, seen in patterns.items() if not self._continues(name, seen)}
+        new = {
+            name
+            for name, seen in patterns.items()
+            if name not in self.tracks or self._last[name].life is not seen.life
+        }
         ended = {name for name in self.tracks if name in new or name not in patterns}
         moving = any(not self.tracks[name].clean for name in ended)
         self.gone |= {n for n in ended if n not in patterns and self.tracks[n].released}
@@ -242,9 +246,6 @@ class Gate:
         for name in decision.released:
             self.tracks[name] = ReleaseTrack(0, self.tracks[name].count, moved=False, released=True)
         self.gone -= set(decision.withdrawn)
-
-    def _continues(self, name: str, seen: PatternSamples) -> bool:
-        return name in self.tracks and self._last[name].life is seen.life
 
     def _updated_track(self, name: str, seen: PatternSamples) -> ReleaseTrack:
         track = self.tracks[name]

@@ -170,7 +170,17 @@ from edgemerge.server.settings import (
 from edgemerge.server.trust import WaitingContribution
 from edgemerge.wire.codec import encode, pack
 
+log = logging.getLogger(__name__)
 router = APIRouter()
+# What else routes may answer: those that read, may be busy, write, or take a body.
+READ_PROBLEMS = problem_responses(401, 403, 404, 422)
+BUSY_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
+WRITE_PROBLEMS = problem_responses(401, 403, 404, 422, 503, 507)
+DROP_PROBLEMS = problem_responses(401, 403, 404, 422, 429, 503, 507)
+UNDO_PROBLEMS = problem_responses(401, 403, 404, 409, 422, 503, 507)
+BODY_PROBLEMS = problem_responses(400, 401, 403, 404, 413, 422, 503)
+CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 413, 422, 503, 507)
+CONFLICT_PROBLEMS = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
 MAX_INLINE_BYTES = 2**20  # bytes
 CONTRIBUTION_PATH = "/fleets/{fleet}/contributions/{device}/{incarnation}/{pattern}"
 PUT_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -284,7 +294,7 @@ def _put_response(result: PutResult) -> JSONResponse:
     CONTRIBUTION_PATH,
     responses={
         **bytes_response_schema("The contribution."),
-        **problem_responses(401, 403, 404, 422),
+        **READ_PROBLEMS,
     },
     response_class=Response,
 )
@@ -302,7 +312,7 @@ def get_contribution(
     return etag_response(None if if_none_match(request) == stored.digest else data, stored.digest)
 
 
-@router.get("/fleets/{fleet}/contributions", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/contributions", responses=READ_PROBLEMS)
 def list_contributions(fleet: Name, caller: Reader, service: ServiceDep) -> ContributionList:
     """List contributions without their numbers: all of them, or one's own in a fleet of totals."""
     agreed, contributions = service.contributions(fleet, caller)
@@ -310,19 +320,13 @@ def list_contributions(fleet: Name, caller: Reader, service: ServiceDep) -> Cont
     return ContributionList(epoch=agreed.epoch, contributions=found)
 
 
-@router.delete(
-    "/fleets/{fleet}/contributions/{device}",
-    responses=problem_responses(401, 403, 404, 422, 429, 503, 507),
-)
+@router.delete("/fleets/{fleet}/contributions/{device}", responses=DROP_PROBLEMS)
 def drop(fleet: Name, device: Name, caller: Member, service: ServiceDep) -> Dropped:
     """Drop all contributions of a device; an operator may, and the device itself."""
     return Dropped(dropped=service.drop(fleet, device, caller))
 
 
-@router.delete(
-    "/fleets/{fleet}/contributions/{device}/{incarnation}",
-    responses=problem_responses(401, 403, 404, 422, 429, 503, 507),
-)
+@router.delete("/fleets/{fleet}/contributions/{device}/{incarnation}", responses=DROP_PROBLEMS)
 def drop_incarnation(
     fleet: Name, device: Name, incarnation: Number, caller: Member, service: ServiceDep
 ) -> Dropped:
@@ -361,7 +365,8 @@ async def report(fleet: Name, device: Name, token: Token, request: Request) -> R
     with service.metrics.refusals():
         service.report_limiter.admit(caller)
         async with load.body(request, MAX_REPORT_BYTES) as data:
-            found = _parse_report(data)
+            with refuse_invalid():
+                found = ReportRequest.model_validate_json(data)
     now = service.clock()
     revision = service.take_report(fleet, device, found, now)
     service.metrics.count_report(found)
@@ -395,18 +400,13 @@ async def _reporting_device(service: Service, token: str, fleet: str, device: st
     return caller
 
 
-def _parse_report(data: bytes) -> ReportRequest:
-    with refuse_invalid():
-        return ReportRequest.model_validate_json(data)
-
-
 @router.get(
     "/fleets/{fleet}/devices/{device}/desired",
     response_model=DesiredResponse,
     responses={
         200: {"headers": ETAG_HEADER},
         304: {"description": NOT_MODIFIED},
-        **problem_responses(401, 403, 404, 422, 503),
+        **BUSY_PROBLEMS,
     },
 )
 def desired(
@@ -484,12 +484,11 @@ async def selection_of(
 
 
 SelectionDep = Annotated[Selection, Depends(selection_of)]
-PULL_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
 
 
 @router.get(
     "/fleets/{fleet}/total",
-    responses={**bytes_response_schema("A merged sum: one part, or none."), **PULL_PROBLEMS},
+    responses={**bytes_response_schema("A merged sum: one part, or none."), **BUSY_PROBLEMS},
     response_class=Response,
 )
 def total(
@@ -502,7 +501,7 @@ def total(
 
 @router.get(
     "/fleets/{fleet}/patterns",
-    responses={**bytes_response_schema("A merged sum: one part a pattern."), **PULL_PROBLEMS},
+    responses={**bytes_response_schema("A merged sum: one part a pattern."), **BUSY_PROBLEMS},
     response_class=Response,
 )
 def patterns(
@@ -528,7 +527,7 @@ async def put_named_fault(push: PushDep) -> Response:
 
 @router.get(
     "/fleets/{fleet}/faults",
-    responses={**bytes_response_schema("Known faults, those alike as one."), **PULL_PROBLEMS},
+    responses={**bytes_response_schema("Known faults, those alike as one."), **BUSY_PROBLEMS},
     response_class=Response,
 )
 def pull_faults(
@@ -542,7 +541,7 @@ def pull_faults(
     return etag_response(answer.data, answer.tag)
 
 
-@router.get("/fleets/{fleet}/faults/list", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/faults/list", responses=READ_PROBLEMS)
 def list_known_faults(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[FaultSummary]:
     """Return a fleet's known faults without their numbers, the largest first."""
     agreed, found = service.faults.known(fleet)
@@ -588,7 +587,7 @@ def list_fleets(service: ServiceDep, caller: CallerDep) -> list[FleetSummary]:
     status_code=201,
     responses={
         200: {"model": FleetSummary, "description": "The same is there already."},
-        **problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507),
+        **CONFLICT_PROBLEMS,
     },
     openapi_extra=bytes_body_schema("A projection."),
 )
@@ -637,6 +636,21 @@ async def create_fleet(
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
 
 
+def _must_fit(fleet: Fleet, load: InFlight) -> None:
+    size, limit = fleet.max_contribution_bytes, load.limits.max_bytes_in_flight
+    if size > limit:
+        raise SettingError(
+            f"contributions of this fleet may have {size} bytes, expected at most "
+            f"{limit}: choose fewer inputs or hidden values"
+        )
+
+
+def _get_fleet_json(service: ServiceDep, fleet: str, caller: CallerDep) -> FleetSummary:
+    service.fleet(fleet)  # 404 before anything else
+    seen = service.fleets(caller)
+    return next(fleet_json(found, counts) for found, counts in seen if found.name == fleet)
+
+
 def noise_asked(
     epsilon: float | None,
     delta: float | None,
@@ -669,16 +683,14 @@ def centred_fleet(service: Service, fleet: Fleet, centred_on: str, radius: float
     return replace(fleet, projection_bytes=encode(projection), noise=noise)
 
 
-@router.get("/fleets/{fleet}", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}", responses=READ_PROBLEMS)
 def get_fleet(fleet: Name, caller: Reader, service: ServiceDep) -> FleetSummary:
     """Describe what a fleet has agreed on, and how much is in it."""
     return _get_fleet_json(service, fleet, caller)
 
 
 @router.put(
-    "/fleets/{fleet}/trust",
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
-    openapi_extra=json_body_schema(TrustRequest),
+    "/fleets/{fleet}/trust", responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(TrustRequest)
 )
 async def set_trust(
     fleet: Name,
@@ -692,7 +704,7 @@ async def set_trust(
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
 
 
-@router.get("/fleets/{fleet}/waiting", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/fleets/{fleet}/waiting", responses=BUSY_PROBLEMS)
 async def list_waiting(
     fleet: Name, _caller: Viewer, service: ServiceDep, limiter: HeavyLimiter
 ) -> list[WaitingResponse]:
@@ -710,9 +722,7 @@ def waiting_json(waiting: WaitingContribution) -> WaitingResponse:
     return WaitingResponse(**{name: fields[name] for name in WaitingResponse.model_fields})
 
 
-@router.delete(
-    "/fleets/{fleet}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503)
-)
+@router.delete("/fleets/{fleet}", status_code=204, responses=BUSY_PROBLEMS)
 def delete_fleet(fleet: Name, caller: Admin, service: ServiceDep) -> None:
     """Remove a fleet and everything in it; the audit log stays."""
     service.delete(fleet, caller)
@@ -722,7 +732,7 @@ def delete_fleet(fleet: Name, caller: Admin, service: ServiceDep) -> None:
     "/fleets/{fleet}/projection",
     responses={
         200: bytes_response_schema("The projection.")[200],
-        **problem_responses(401, 403, 404, 422),
+        **READ_PROBLEMS,
     },
     response_class=Response,
 )
@@ -734,7 +744,7 @@ def get_projection(fleet: Name, _caller: Reader, service: ServiceDep) -> Respons
 @router.post(
     "/fleets/{fleet}/invitations",
     status_code=201,
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
+    responses=BODY_PROBLEMS,
     openapi_extra=json_body_schema(InvitationRequest),
 )
 async def invite(
@@ -753,7 +763,7 @@ async def invite(
 @router.post(
     "/fleets/{fleet}/devices/{device}/replacement",
     status_code=201,
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
+    responses=BODY_PROBLEMS,
     openapi_extra=json_body_schema(ReplacementRequest),
 )
 async def replace_device(
@@ -792,13 +802,13 @@ async def enrol(fleet: Name, invitation: Token, service: ServiceDep, request: Re
     return Enrolment(token=token, fleet=fleet, device=body.device, reads=reads)  # type: ignore[arg-type]  # one of the two words
 
 
-@router.get("/fleets/{fleet}/devices", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/devices", responses=READ_PROBLEMS)
 def list_devices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Device]:
     """Return the devices of a fleet."""
     return service.devices(fleet)
 
 
-@router.get("/fleets/{fleet}/devices/{device}", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/devices/{device}", responses=READ_PROBLEMS)
 def get_device(fleet: Name, device: Name, _caller: Viewer, service: ServiceDep) -> DeviceResponse:
     """Return a device: how it is, and the status it reported last, with that of its monitor."""
     found, state, latest = service.device(fleet, device)
@@ -820,7 +830,7 @@ Since = Annotated[float, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
 Until = Annotated[float | None, Query(ge=0.0, lt=MAX_MOMENT, allow_inf_nan=False)]
 
 
-@router.get(SCORES_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(SCORES_PATH, responses=READ_PROBLEMS)
 def get_scores(
     fleet: Name,
     device: Name,
@@ -840,7 +850,7 @@ def get_scores(
 
 @router.get(
     f"{SCORES_PATH}.csv",
-    responses={200: {"content": {"text/csv": {}}}, **problem_responses(401, 403, 404, 422)},
+    responses={200: {"content": {"text/csv": {}}}, **READ_PROBLEMS},
     response_class=StreamingResponse,
 )
 def download_scores(
@@ -859,7 +869,7 @@ def download_scores(
 REVIEWS_PATH = "/fleets/{fleet}/devices/{device}/reviews"
 
 
-@router.get(REVIEWS_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(REVIEWS_PATH, responses=READ_PROBLEMS)
 def list_reviews(
     fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
 ) -> list[ReviewResponse]:
@@ -870,7 +880,7 @@ def list_reviews(
 @router.post(
     REVIEWS_PATH,
     status_code=201,
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(ReviewRequest),
 )
 async def review(
@@ -896,7 +906,7 @@ def review_json(review: Review) -> ReviewResponse:
 EPISODES_PATH = "/fleets/{fleet}/episodes"
 
 
-@router.get(EPISODES_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(EPISODES_PATH, responses=READ_PROBLEMS)
 def list_episodes(
     fleet: Name,
     _caller: Viewer,
@@ -922,7 +932,7 @@ def list_episodes(
 
 @router.put(
     EPISODES_PATH + "/{number}/comment",
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+    responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(CommentRequest),
 )
 async def comment_on_episode(
@@ -941,7 +951,7 @@ async def comment_on_episode(
 SETTINGS_PATH = "/fleets/{fleet}/devices/{device}/settings"
 
 
-@router.get(SETTINGS_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(SETTINGS_PATH, responses=READ_PROBLEMS)
 def get_settings(
     fleet: Name, device: Name, _caller: Viewer, service: ServiceDep
 ) -> SettingsResponse:
@@ -950,9 +960,7 @@ def get_settings(
 
 
 @router.put(
-    SETTINGS_PATH,
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
-    openapi_extra=json_body_schema(SettingsRequest),
+    SETTINGS_PATH, responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(SettingsRequest)
 )
 async def change_settings(
     fleet: Name,
@@ -966,9 +974,7 @@ async def change_settings(
     return await run_in_thread(lambda: _settings_json(service, fleet, device))
 
 
-@router.delete(
-    SETTINGS_PATH + "/{version}", responses=problem_responses(401, 403, 404, 409, 422, 503, 507)
-)
+@router.delete(SETTINGS_PATH + "/{version}", responses=UNDO_PROBLEMS)
 def undo_settings(
     fleet: Name, device: Name, version: Number, caller: Operator, service: ServiceDep
 ) -> SettingsResponse:
@@ -991,12 +997,10 @@ def _settings_json(service: Service, fleet: str, device: str) -> SettingsRespons
 
 CONFIGURATION_PATH = "/fleets/{fleet}/configuration"
 DEVICE_CONFIGURATION_PATH = "/fleets/{fleet}/devices/{device}/configuration"
-CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 413, 422, 503, 507)
-UNDO_PROBLEMS = problem_responses(401, 403, 404, 409, 422, 503, 507)
 ConfigurationBody = Annotated[ConfigurationRequest, Depends(json_request(ConfigurationRequest))]
 
 
-@router.get(CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(CONFIGURATION_PATH, responses=READ_PROBLEMS)
 def get_configuration(fleet: Name, caller: Viewer, service: ServiceDep) -> ConfigurationResponse:
     """Return the configuration of a fleet's agents, and what became of it on each device.
 
@@ -1028,7 +1032,7 @@ def undo_configuration(
     return _configuration_json(service, fleet, caller)
 
 
-@router.get(DEVICE_CONFIGURATION_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(DEVICE_CONFIGURATION_PATH, responses=READ_PROBLEMS)
 def get_device_configuration(
     fleet: Name, device: Name, caller: Viewer, service: ServiceDep
 ) -> ConfigurationResponse:
@@ -1095,32 +1099,10 @@ def _configuration_json(
     )
 
 
-@router.delete(
-    "/fleets/{fleet}/devices/{device}",
-    status_code=204,
-    responses=problem_responses(401, 403, 404, 422, 503),
-)
+@router.delete("/fleets/{fleet}/devices/{device}", status_code=204, responses=BUSY_PROBLEMS)
 def revoke(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> None:
     """Revoke a device's token and cut its connections; its contributions stay until dropped."""
     service.revoke(fleet, device, caller)
-
-
-def _must_fit(fleet: Fleet, load: InFlight) -> None:
-    size, limit = fleet.max_contribution_bytes, load.limits.max_bytes_in_flight
-    if size > limit:
-        raise SettingError(
-            f"contributions of this fleet may have {size} bytes, expected at most "
-            f"{limit}: choose fewer inputs or hidden values"
-        )
-
-
-def _get_fleet_json(service: ServiceDep, fleet: str, caller: CallerDep) -> FleetSummary:
-    service.fleet(fleet)  # 404 before anything else
-    seen = service.fleets(caller)
-    return next(fleet_json(found, counts) for found, counts in seen if found.name == fleet)
-
-
-log = logging.getLogger(__name__)
 
 
 @router.get("/healthz")
@@ -1175,8 +1157,6 @@ def audit(
 
 
 CHOICES_PATH = "/fleets/{fleet}/choices"
-CHANGE_PROBLEMS = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
-READ_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
 
 
 def _one_of_schema(*models: type[BaseModel]) -> dict[str, object]:
@@ -1185,7 +1165,7 @@ def _one_of_schema(*models: type[BaseModel]) -> dict[str, object]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-@router.get(CHOICES_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(CHOICES_PATH, responses=READ_PROBLEMS)
 def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[ChoiceResponse]:
     """Return the choices of a fleet, newest first, with the last ones that were undone."""
     return [choice_json(choice) for choice in service.choices.list_choices(fleet)]
@@ -1194,7 +1174,7 @@ def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Choi
 @router.post(
     CHOICES_PATH,
     status_code=201,
-    responses=CHANGE_PROBLEMS,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest, DecideRequest),
 )
 async def choose(
@@ -1218,9 +1198,7 @@ async def choose(
     return choice_json(await run_in_thread(lambda: act.exclude(fleet, key, caller)))
 
 
-@router.delete(
-    CHOICES_PATH + "/{number}", responses=problem_responses(401, 403, 404, 422, 503, 507)
-)
+@router.delete(CHOICES_PATH + "/{number}", responses=WRITE_PROBLEMS)
 def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> ChoiceResponse:
     """Undo a choice, as if it had never been; repeating it does no harm."""
     return choice_json(service.choices.undo(fleet, number, caller))
@@ -1228,7 +1206,7 @@ def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> 
 
 @router.post(
     "/fleets/{fleet}/preview",
-    responses=problem_responses(400, 401, 403, 404, 413, 422, 503),
+    responses=BODY_PROBLEMS,
     openapi_extra=json_body_schema(PreviewRequest),
 )
 async def preview(
@@ -1244,7 +1222,7 @@ async def preview(
     return [PreviewResponse(**asdict(row), shift=row.shift) for row in rows]
 
 
-@router.get("/fleets/{fleet}/similarity", responses=READ_PROBLEMS)
+@router.get("/fleets/{fleet}/similarity", responses=BUSY_PROBLEMS)
 async def similarity(
     fleet: Name,
     _caller: Viewer,
@@ -1266,7 +1244,7 @@ async def similarity(
 router.add_api_route(
     "/fleets/{fleet}/likeness",
     similarity,
-    responses=READ_PROBLEMS,
+    responses=BUSY_PROBLEMS,
     deprecated=True,
     name="likeness",
     description="The old name of `/similarity`.",
@@ -1283,7 +1261,7 @@ def choice_json(choice: Choice) -> ChoiceResponse:
 RECEIVERS_PATH = "/fleets/{fleet}/receivers"
 
 
-@router.get(RECEIVERS_PATH, responses=problem_responses(401, 403, 404, 422))
+@router.get(RECEIVERS_PATH, responses=READ_PROBLEMS)
 def list_receivers(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[ReceiverResponse]:
     """Return who is told of what happens in a fleet, without secrets and paths of addresses."""
     return [receiver_json(*each) for each in service.notifications.receivers(fleet)]
@@ -1294,7 +1272,7 @@ def list_receivers(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Re
     status_code=201,
     responses={
         200: {"model": ReceiverResponse, "description": "It replaced one of that name."},
-        **problem_responses(400, 401, 403, 404, 413, 422, 503, 507),
+        **CHANGE_PROBLEMS,
     },
     openapi_extra=json_body_schema(ReceiverRequest),
 )
@@ -1314,19 +1292,13 @@ async def set_receiver(
     return next(receiver_json(*each) for each in found if each[0].name == receiver)
 
 
-@router.delete(
-    RECEIVERS_PATH + "/{receiver}",
-    status_code=204,
-    responses=problem_responses(401, 403, 404, 422, 503, 507),
-)
+@router.delete(RECEIVERS_PATH + "/{receiver}", status_code=204, responses=WRITE_PROBLEMS)
 def remove_receiver(fleet: Name, receiver: Name, caller: Operator, service: ServiceDep) -> None:
     """Remove a receiver; what it has not been told is not sent any more."""
     service.notifications.remove(fleet, receiver, caller)
 
 
-@router.post(
-    RECEIVERS_PATH + "/{receiver}/test", responses=problem_responses(401, 403, 404, 422, 503, 507)
-)
+@router.post(RECEIVERS_PATH + "/{receiver}/test", responses=WRITE_PROBLEMS)
 def test_receiver(
     fleet: Name, receiver: Name, caller: Operator, service: ServiceDep
 ) -> TestedReceiver:
@@ -1352,7 +1324,6 @@ def receiver_json(receiver: Receiver, waiting: int) -> ReceiverResponse:
 
 
 MASKED_PATH = "/fleets/{fleet}/masked/{device}"
-MASKED_RESPONSES = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
 MAX_BOXES_BYTES = 64 * 2**20  # of an upload beside its words
 
 
@@ -1362,7 +1333,7 @@ def member_of(sender: tuple[Caller, Fleet]) -> tuple[str, str]:
     return agreed.name, caller.name
 
 
-@router.get("/fleets/{fleet}/cohorts", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/cohorts", responses=READ_PROBLEMS)
 def list_cohorts(
     fleet: Name, _caller: Viewer, service: ServiceDep, *, ended: Annotated[bool, Query()] = False
 ) -> list[CohortResponse]:
@@ -1374,7 +1345,7 @@ def list_cohorts(
     return cohorts_json(service, fleet, ended=ended)
 
 
-@router.get("/fleets/{fleet}/suspects", responses=problem_responses(401, 403, 404, 422))
+@router.get("/fleets/{fleet}/suspects", responses=READ_PROBLEMS)
 def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> SuspectsResponse:
     """Return the devices of a masked fleet that were most often in a cohort that differed."""
     return SuspectsResponse(**service.masked.suspects(fleet)._asdict())
@@ -1383,7 +1354,7 @@ def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> Suspects
 @router.post(
     "/fleets/{fleet}/cohorts",
     status_code=201,
-    responses=MASKED_RESPONSES,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(CohortRequest),
 )
 async def form_cohorts(
@@ -1398,7 +1369,7 @@ async def form_cohorts(
     return await run_in_thread(lambda: cohorts_json(service, fleet))
 
 
-@router.delete("/fleets/{fleet}/cohorts/{cohort}", status_code=204, responses=MASKED_RESPONSES)
+@router.delete("/fleets/{fleet}/cohorts/{cohort}", status_code=204, responses=CONFLICT_PROBLEMS)
 def drop_cohort(fleet: Name, cohort: Number, caller: Operator, service: ServiceDep) -> None:
     """End a cohort, and take all that it has added up out of the total."""
     service.masked.drop_cohort(fleet, cohort, caller)
@@ -1435,7 +1406,7 @@ def cohort_json(record: CohortRecord) -> CohortResponse:
     )
 
 
-@router.delete(MASKED_PATH + "/keys", status_code=204, responses=MASKED_RESPONSES)
+@router.delete(MASKED_PATH + "/keys", status_code=204, responses=CONFLICT_PROBLEMS)
 def forget_keys(fleet: Name, device: Name, caller: Operator, service: ServiceDep) -> None:
     """Let a device of a masked fleet register new keys."""
     service.masked.forget_keys(fleet, device, caller)
@@ -1444,7 +1415,7 @@ def forget_keys(fleet: Name, device: Name, caller: Operator, service: ServiceDep
 @router.put(
     MASKED_PATH + "/keys",
     status_code=204,
-    responses=MASKED_RESPONSES,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(KeysRequest),
 )
 async def register_keys(
@@ -1458,13 +1429,13 @@ async def register_keys(
     await run_in_thread(lambda: service.masked.register(fleet, MaskedMember(device, *keys)))
 
 
-@router.get(MASKED_PATH + "/status", responses=MASKED_RESPONSES)
+@router.get(MASKED_PATH + "/status", responses=CONFLICT_PROBLEMS)
 def masked_status(sender: Sender, service: ServiceDep) -> MaskedStatusResponse:
     """Return what a device of a masked fleet may send now."""
     return MaskedStatusResponse(**asdict(service.masked.status(*member_of(sender))))
 
 
-@router.get(MASKED_PATH + "/cohort", responses=MASKED_RESPONSES)
+@router.get(MASKED_PATH + "/cohort", responses=CONFLICT_PROBLEMS)
 def masked_cohort(sender: Sender, service: ServiceDep) -> CohortDescription:
     """Return the cohort of a device, with the public keys of its members."""
     return CohortDescription(cohort=service.masked.cohort_of(*member_of(sender))[1].plain())
@@ -1475,7 +1446,7 @@ PREFERS_STATUS = "return=representation"
 SENT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"model": MaskedStatusResponse, "description": f"The status, with `{PREFERS_STATUS}`."},
     204: {"description": "It is stored."},
-    **MASKED_RESPONSES,
+    **CONFLICT_PROBLEMS,
 }
 
 
@@ -1508,7 +1479,7 @@ async def put_upload(
 
 @router.get(
     MASKED_PATH + "/epochs/{epoch}/request",
-    responses={**bytes_response_schema("What a keeper is asked."), **MASKED_RESPONSES},
+    responses={**bytes_response_schema("What a keeper is asked."), **CONFLICT_PROBLEMS},
     response_class=Response,
 )
 def get_keeper_request(sender: Sender, epoch: Number, service: ServiceDep) -> Response:
@@ -1533,7 +1504,7 @@ async def put_answer(
     return sent(request, status)
 
 
-@router.get(MASKED_PATH + "/epochs/{epoch}", responses=MASKED_RESPONSES)
+@router.get(MASKED_PATH + "/epochs/{epoch}", responses=CONFLICT_PROBLEMS)
 def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochResponse:
     """Return what became of an epoch."""
     return EpochResponse(**service.masked.result(sender[1].name, epoch))
@@ -1544,7 +1515,7 @@ def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochRespon
     responses={
         **bytes_response_schema("The total of a masked fleet."),
         204: {"description": "No epoch is done yet."},
-        **MASKED_RESPONSES,
+        **CONFLICT_PROBLEMS,
     },
     response_class=Response,
 )
@@ -1575,7 +1546,6 @@ def make_sign_in_link(service: ServiceDep, caller: Viewer) -> SignInLink:
 
 
 ACCOUNTS_PATH = "/accounts"
-ACCOUNT_PROBLEMS = problem_responses(400, 401, 403, 404, 409, 413, 422, 503, 507)
 
 
 @router.get(ACCOUNTS_PATH, responses=problem_responses(401, 403))
@@ -1588,7 +1558,7 @@ def list_accounts(service: ServiceDep, _caller: Admin) -> list[AccountResponse]:
 @router.post(
     ACCOUNTS_PATH,
     status_code=201,
-    responses=ACCOUNT_PROBLEMS,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(AccountRequest),
 )
 async def add_account(
@@ -1603,7 +1573,7 @@ async def add_account(
 
 @router.put(
     ACCOUNTS_PATH + "/{account}",
-    responses=ACCOUNT_PROBLEMS,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(AccountChange),
 )
 async def change_account(
@@ -1623,7 +1593,7 @@ async def change_account(
 
 @router.post(
     ACCOUNTS_PATH + "/{account}/rotate",
-    responses=ACCOUNT_PROBLEMS,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(RotationRequest),
 )
 async def rotate_account(
@@ -1638,11 +1608,7 @@ async def rotate_account(
     return issued_json(service, await run_in_thread(act))
 
 
-@router.delete(
-    ACCOUNTS_PATH + "/{account}",
-    status_code=204,
-    responses=problem_responses(401, 403, 404, 409, 422, 503, 507),
-)
+@router.delete(ACCOUNTS_PATH + "/{account}", status_code=204, responses=UNDO_PROBLEMS)
 def revoke_account(account: Name, service: ServiceDep, caller: Admin) -> None:
     """Revoke an account or a wall link; its sessions end at once, and twice is once."""
     service.accounts.revoke(account, caller)
@@ -1651,7 +1617,7 @@ def revoke_account(account: Name, service: ServiceDep, caller: Admin) -> None:
 @router.post(
     "/fleets/{fleet}/wall-links",
     status_code=201,
-    responses=ACCOUNT_PROBLEMS,
+    responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(WallLinkRequest),
 )
 async def add_wall_link(

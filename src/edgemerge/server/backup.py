@@ -235,18 +235,15 @@ def _copy_from_file(path: Path, image: Path) -> None:
 def _copy_from_server(url: str, image: Path) -> None:
     """Copy all rows of a PostgreSQL database in one transaction, which sees one state."""
     database, _ = open_database(url)
-    try:
-        with database.reading() as source:
-            schema = _schema_of(source, url)
-            create_empty(image)
-            with _Image(image) as copy:
-                migrate(copy, SQLITE, [each for each in MIGRATIONS if each.number <= schema])
-                with copy.writing() as target:
-                    for table in _tables(target):
-                        target.run(f"delete from {table.name}")  # what migrations filled in
-                        _copy_rows(source, target, table, _insert_values)
-    finally:
-        database.close()
+    with closing(database), database.reading() as source:
+        schema = _schema_of(source, url)
+        create_empty(image)
+        with _Image(image) as copy:
+            migrate(copy, SQLITE, [each for each in MIGRATIONS if each.number <= schema])
+            with copy.writing() as target:
+                for table in _tables(target):
+                    target.run(f"delete from {table.name}")  # what migrations filled in
+                    _copy_rows(source, target, table, _insert_values)
 
 
 def _schema_of(tx: Transaction, url: str) -> int:

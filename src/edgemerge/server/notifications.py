@@ -1,10 +1,10 @@
-"""Notifications: who hears of alarms and problems of a fleet, what they were told, and the worker.
+"""Notifications: receivers of messages about a fleet, what they were notified of, and the worker.
 
-Reports say how a device is, so each is compared with what was told of that device before. What is
-new becomes a notice in the database, in the transaction that remembers it as told: a restart
-neither repeats nor loses one. Each receiver has its own place in the notices of its fleet, which
-moves on after it has taken a message; so a message arrives at least once. Several servers on one
-database claim a receiver, for a limited time, before they send to it.
+Each report of a device is compared with the state that receivers were notified of. What is new
+becomes a notice in the database, in the transaction that stores the new state: a restart neither
+repeats nor loses one. Each receiver has its own place in the notices of its fleet, which moves on
+after it has accepted a message; so a message arrives at least once. Several servers on one database
+claim a receiver, for a limited time, before they send to it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MAX_SENDING = 8  # messages under way
 CLOSE_TIMEOUT_S = 3.0
 REFUSED_MERGE = "not adopted:"  # how a device's words about a refused merge begin
 SECRET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-KINDS: dict[str, NotificationEvent] = {  # which events a receiver of a kind hears of
+KINDS: dict[str, NotificationEvent] = {  # which setting of a receiver an event belongs to
     "alarm": "alarm",
     "recognized": "alarm",
     "all clear": "all clear",
@@ -80,23 +80,23 @@ RECEIVER_COLUMNS = (
 WHERE_RECEIVER = "where fleet = ? and name = ?"
 WHERE_DEVICE = "where fleet = ? and device = ?"
 
-Say = Callable[..., Message]  # makes a message about a device
+MakeMessage = Callable[..., Message]  # about a device
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was told of a device: the newest episode, and what lasts.
+class NotifiedState:
+    """The state of a device that receivers were notified of.
 
     Args:
         incarnation: The device's incarnation, whose episodes are counted.
         newest: The highest number of an episode that is known.
-        open: Numbers of episodes whose beginning was told, and not their end.
-        recognized: Those of them of which a fault was told that they are like.
+        open: Numbers of the open episodes.
+        recognized: Numbers of the open episodes that are like a known fault.
         problems: Names of problems that last.
-        offline: Whether it was told to be offline.
-        refused: Whether its last merge was told to be refused.
+        offline: Whether it is offline.
+        refused: Whether it refused its last merge.
     """
 
     incarnation: int = 0
@@ -108,7 +108,7 @@ class Told:
     refused: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Told:
+    def parse(cls, text: str) -> NotifiedState:
         """Read what `json` wrote."""
         found = json.loads(text)
         return cls(
@@ -117,43 +117,43 @@ class Told:
 
     @property
     def json(self) -> str:
-        """It as it is stored."""
+        """The state as it is stored."""
         return json.dumps(vars(self), separators=(",", ":"))
 
 
 def compare(
-    told: Told | None, fleet: str, latest: LatestReport, now: float
-) -> tuple[list[Message], Told]:
-    """Return what is new in a device's report, and what will have been told then.
+    known: NotifiedState | None, fleet: str, latest: LatestReport, now: float
+) -> tuple[list[Message], NotifiedState]:
+    """Return messages about what is new in a device's report, and the state after them.
 
     Args:
-        told: What was told before; None if the device is new here: then episodes that have ended
-            are history.
+        known: The state before; None if the device is new here: then episodes that have ended are
+            history.
         fleet: The fleet.
         latest: The report, by the server's clock.
         now: The time, in Unix seconds.
     """
-    status, say = latest.status, partial(Message, device=latest.device, fleet=fleet)
-    before = told or Told(status.incarnation)
-    episodes, after = _compare_episodes(before, status, say, now, new=told is None)
+    status, make = latest.status, partial(Message, device=latest.device, fleet=fleet)
+    before = known or NotifiedState(status.incarnation)
+    episodes, after = _compare_episodes(before, status, make, now, new=known is None)
     problems = {each.name: each for each in reversed(status.problems)}
     found = [
-        say("problem", at=one.since, words=f"{name}: {one.words}")
+        make("problem", at=one.since, words=f"{name}: {one.words}")
         for name, one in problems.items()
         if name not in before.problems
     ]
     found += [
-        say("problem over", at=now, words=name) for name in before.problems if name not in problems
+        make("problem over", at=now, words=name) for name in before.problems if name not in problems
     ]
     refused = status.told.startswith(REFUSED_MERGE)
     if refused and not before.refused:
-        found.append(say("merge refused", at=now, words=status.told))
+        found.append(make("merge refused", at=now, words=status.told))
     return episodes + found, replace(after, problems=tuple(sorted(problems)), refused=refused)
 
 
 def _compare_episodes(
-    before: Told, status: ReportedStatus, say: Say, now: float, *, new: bool
-) -> tuple[list[Message], Told]:
+    before: NotifiedState, status: ReportedStatus, make: MakeMessage, now: float, *, new: bool
+) -> tuple[list[Message], NotifiedState]:
     monitor = status.monitor
     if monitor is None:
         return [], before
@@ -162,22 +162,22 @@ def _compare_episodes(
     history = new or before.incarnation != status.incarnation
     found, still_open = [], []
     for number, episode in sorted(reported.items()):
-        is_told = number in before.open
+        is_known = number in before.open
         is_new = number > before.newest or (history and episode.ended is None)
-        if not is_told and (not is_new or (history and episode.ended is not None)):
+        if not is_known and (not is_new or (history and episode.ended is not None)):
             continue
-        if not is_told:
-            found.append(_alarm("alarm", episode, monitor, say))
+        if not is_known:
+            found.append(_alarm("alarm", episode, monitor, make))
         elif episode.fault and number not in before.recognized:
-            found.append(_alarm("recognized", episode, monitor, say))
+            found.append(_alarm("recognized", episode, monitor, make))
         if episode.ended is None:
             still_open.append(episode)
         else:
             about = {"fault": episode.fault, "like": episode.like}
-            found.append(say("all clear", at=episode.ended, episode=number, **about))
+            found.append(make("all clear", at=episode.ended, episode=number, **about))
     # One that is no longer reported has ended, and was acknowledged meanwhile.
     gone = [number for number in before.open if number not in reported]
-    found += [say("all clear", at=now, episode=number) for number in gone]
+    found += [make("all clear", at=now, episode=number) for number in gone]
     newest = max(reported, default=0)
     newest = newest if history else max(newest, before.newest)
     return found, replace(
@@ -189,9 +189,11 @@ def _compare_episodes(
     )
 
 
-def _alarm(event: str, episode: ReportedEpisode, monitor: ReportedMonitor, say: Say) -> Message:
+def _alarm(
+    event: str, episode: ReportedEpisode, monitor: ReportedMonitor, make: MakeMessage
+) -> Message:
     reasons = tuple((name or "?", factor) for name, factor in episode.inputs[:MAX_REASONS])
-    return say(
+    return make(
         event,
         at=episode.began,
         episode=episode.number,
@@ -206,7 +208,7 @@ def _alarm(event: str, episode: ReportedEpisode, monitor: ReportedMonitor, say: 
 
 
 class Notice(NamedTuple):
-    """Something to tell, and when it was found."""
+    """A message for receivers, and when it was found."""
 
     number: int
     at: float
@@ -215,7 +217,7 @@ class Notice(NamedTuple):
 
 @dataclass(frozen=True)
 class Receiver:
-    """Who is told, of what, how often, and how that goes.
+    """A receiver of messages: of which events, how often, and how delivery goes.
 
     Args:
         fleet: The fleet.
@@ -223,12 +225,12 @@ class Receiver:
         settings: What an operator asked for, without the secret.
         secret: The secret itself, if it is stored here. It is never shown.
         created: When it was set, in Unix seconds.
-        sent: The number of the last notice that it was told.
+        sent: The number of the last notice that was sent to it.
         next_at: Not before this time the next message is sent.
         claimed_until: Until then a server is sending to it; 0 if none is.
         failures: How often the next message has failed so far.
-        delivered: How many messages it has taken.
-        trouble: Why the last message was not taken; "" if it was.
+        delivered: How many messages it has accepted.
+        trouble: Why the last message was not accepted; "" if it was.
     """
 
     fleet: str
@@ -258,8 +260,8 @@ class Receiver:
             return f"file {self.settings.secret_file}"
         return "stored" if self.secret is not None else "none"
 
-    def hears(self, message: Message) -> bool:
-        """Return whether it is told of this."""
+    def wants(self, message: Message) -> bool:
+        """Return whether it is sent messages about this event."""
         return KINDS.get(message.event) in self.settings.events
 
     def free_at(self, now: float) -> bool:
@@ -301,7 +303,7 @@ class NotificationService:
         self._clock, self._secrets = clock, secrets_folder
         self._public_url = (public_url or "").rstrip("/")
         self._watched: frozenset[str] = frozenset()
-        self._told: dict[tuple[str, str], Told] = {}
+        self._known: dict[tuple[str, str], NotifiedState] = {}
         self._recording: set[tuple[str, str]] = set()
         self._sending: dict[tuple[str, str], Thread] = {}
         self._lock, self._turn = Lock(), Lock()
@@ -320,16 +322,16 @@ class NotificationService:
     # What operators do
 
     def receivers(self, fleet: str) -> list[tuple[Receiver, int]]:
-        """Return the receivers of a fleet, each with how many notices it has not been told."""
+        """Return the receivers of a fleet, each with the number of its pending notices."""
         with self._database.reading() as tx:
             fleets.get(tx, fleet)
             return [(each, len(_pending(tx, each))) for each in _receivers(tx, fleet)]
 
     def put(self, fleet: str, name: str, asked: ReceiverRequest, caller: Caller) -> bool:
-        """Set a receiver, which hears of what happens from now on; False if it replaces one.
+        """Set a receiver of what happens from now on; return False if it replaces one.
 
-        One that is replaced is told what waits for it, also if the first address was wrong. Its
-        secret is not kept: it must not reach an address for which it was not meant.
+        One that replaces another is sent what was pending, also if the first address was wrong. The
+        old secret is not kept: it must not reach an address for which it was not meant.
         """
         self._check(asked)
         now = self._clock()
@@ -361,14 +363,14 @@ class NotificationService:
         return new
 
     def remove(self, fleet: str, name: str, caller: Caller) -> None:
-        """Remove a receiver; what it has not been told is not sent any more."""
+        """Remove a receiver; what is pending for it is not sent any more."""
         now = self._clock()
 
         def change(tx: Transaction) -> None:
             tx.lock(f"fleet {fleet}")
             _find(tx, fleet, name)
             tx.run(f"delete from receivers {WHERE_RECEIVER}", fleet, name)
-            if not _receivers(tx, fleet):  # nothing is told any more, so nothing is known as told
+            if not _receivers(tx, fleet):  # nothing is sent any more, so no state is needed
                 for table in ("notices", "told"):
                     tx.run(f"delete from {table} where fleet = ?", fleet)
             _audit(tx, now, caller, "remove receiver", fleet, name)
@@ -378,7 +380,7 @@ class NotificationService:
         self._watch()
 
     def test(self, fleet: str, name: str, caller: Caller) -> str:
-        """Send a test message now; return why it was not taken, "" if it was."""
+        """Send a test message now; return why it was not accepted, "" if it was."""
         with self._database.reading() as tx:
             receiver = _find(tx, fleet, name)
         now = self._clock()
@@ -398,11 +400,11 @@ class NotificationService:
     def forget(self, fleet: str) -> None:
         """Forget what is remembered of a fleet that was deleted or has no receivers any more."""
         with self._lock:
-            for key in [key for key in self._told if key[0] == fleet]:
-                del self._told[key]
+            for key in [key for key in self._known if key[0] == fleet]:
+                del self._known[key]
 
     def close(self) -> None:
-        """Stop; what is being sent has a moment to be taken, the rest waits in the database."""
+        """Stop; what is being sent has a moment to be accepted, the rest waits in the database."""
         self._stopping.set()
         self._news.set()
         end = monotonic() + CLOSE_TIMEOUT_S
@@ -412,13 +414,13 @@ class NotificationService:
     # What devices report
 
     def take(self, fleet: str, latest: LatestReport | None) -> None:
-        """Compare what a device reported last with what was told; nothing is waited for."""
+        """Compare a device's last report with the state before; nothing is waited for."""
         if latest is None or fleet not in self._watched:
             return
         device, now = latest.device, self._clock()
         key = fleet, device
-        told = self._told.get(key)
-        if told is not None and compare(told, fleet, latest, now)[1] == told:
+        known = self._known.get(key)
+        if known is not None and compare(known, fleet, latest, now)[1] == known:
             return
         with self._lock:
             if key in self._recording:  # the next report says it again
@@ -432,14 +434,14 @@ class NotificationService:
         else:
             future.add_done_callback(partial(self._recorded, key))
 
-    def _recorded(self, key: tuple[str, str], future: Future[Told]) -> None:
+    def _recorded(self, key: tuple[str, str], future: Future[NotifiedState]) -> None:
         with self._lock:
             self._recording.discard(key)
             if future.cancelled() or future.exception() is not None:
                 return
-            if len(self._told) >= MAX_RECORDS:
-                self._told.clear()
-            self._told[key] = future.result()
+            if len(self._known) >= MAX_RECORDS:
+                self._known.clear()
+            self._known[key] = future.result()
         self._news.set()
 
     # The worker
@@ -502,13 +504,13 @@ class NotificationService:
             record = partial(_record_states, now=now, fleet=fleet, messages=found)
             recorded = self._writer.write(record, fleet=fleet)
             with self._lock:
-                self._told |= {
-                    (fleet, m.device): told for m, told in zip(found, recorded, strict=True)
+                self._known |= {
+                    (fleet, m.device): state for m, state in zip(found, recorded, strict=True)
                 }
 
     def _changed(self, tx: Transaction, fleet: str, now: float) -> Iterable[Message]:
         rows = tx.rows("select device, body from told where fleet = ?", fleet)
-        told = {device: Told.parse(body) for device, body in rows}
+        known = {device: NotifiedState.parse(body) for device, body in rows}
         latest, traffic = self._history.latest_reports(fleet), self._history.traffic(fleet)
         sql = "select device, seen, revoked from devices where fleet = ?"
         for device, seen, revoked in tx.rows(sql, fleet):
@@ -517,13 +519,13 @@ class NotificationService:
                 continue
             last = max(seen or 0.0, traffic[device].last if device in traffic else 0.0)
             state = device_state(now, latest=one, seen=last, revoked=revoked)
-            was_offline = told.get(device, Told()).offline
-            say = partial(Message, device=device, at=one.heard, fleet=fleet)
+            was_offline = known.get(device, NotifiedState()).offline
+            make = partial(Message, device=device, at=one.heard, fleet=fleet)
             # What another server heard while this one was not running is not known yet.
             if state == "offline" and not was_offline and now - self._since >= QUIET_S:
-                yield say("offline", words="its agent was stopped" if one.left else "")
+                yield make("offline", words="its agent was stopped" if one.left else "")
             elif state == "online" and was_offline:
-                yield say("online")
+                yield make("online")
 
     def _send_if_due(self, receiver: Receiver, now: float) -> None:
         key = (receiver.fleet, receiver.name)
@@ -534,13 +536,13 @@ class NotificationService:
             notices = _notices(tx, receiver)
         if not notices:
             return
-        heard = [each for each in notices if receiver.hears(each.message)]
+        wanted = [each for each in notices if receiver.wants(each.message)]
         last = notices[-1].number
-        if not heard:
-            self._writer.write(lambda tx: _move_on(tx, receiver, last), fleet=receiver.fleet)
+        if not wanted:
+            self._writer.write(lambda tx: _skip(tx, receiver, last), fleet=receiver.fleet)
             return
-        gathered = now - heard[0].at
-        storm = len({each.message.device for each in heard}) >= STORM_DEVICES
+        gathered = now - wanted[0].at
+        storm = len({each.message.device for each in wanted}) >= STORM_DEVICES
         if receiver.failures == 0 and 0.0 <= gathered < (STORM_S if storm else GATHER_S):
             return
         if not self._writer.write(lambda tx: _claim(tx, receiver, now), fleet=receiver.fleet):
@@ -548,7 +550,7 @@ class NotificationService:
         dropped = notices[0].number - receiver.sent - 1
         sending = Thread(
             target=self._send,
-            args=(receiver, [each.message for each in heard], dropped, last),
+            args=(receiver, [each.message for each in wanted], dropped, last),
             name=f"notify {receiver.name}",
             daemon=True,
         )
@@ -596,7 +598,7 @@ class NotificationService:
             self._news.set()
 
     def _try(self, receiver: Receiver, about: Mapping[str, Any]) -> tuple[str, bool]:
-        """Send; return why it was not taken, and whether it never will be."""
+        """Send; return why it was not accepted, and whether it never will be."""
         try:
             self._channel(receiver).send(about)
         except UndeliveredError as error:
@@ -696,11 +698,11 @@ def _find(tx: Transaction, fleet: str, name: str) -> Receiver:
 
 
 def _pending(tx: Transaction, receiver: Receiver) -> list[Notice]:
-    return [each for each in _notices(tx, receiver) if receiver.hears(each.message)]
+    return [each for each in _notices(tx, receiver) if receiver.wants(each.message)]
 
 
 def _notices(tx: Transaction, receiver: Receiver) -> list[Notice]:
-    """Return what happened since a receiver was told last, whether it hears of it or not."""
+    """Return all notices since the last that was sent to a receiver, wanted or not."""
     sql = "select number, at, body from notices where fleet = ? and number > ? order by number"
     rows = tx.rows(sql, receiver.fleet, receiver.sent)
     return [Notice(number, at, _message(body)) for number, at, body in rows]
@@ -716,10 +718,10 @@ def _message(text: str) -> Message:
 
 
 def _newest(tx: Transaction, fleet: str) -> int:
-    """Return the number of the newest notice; those that were told everywhere are deleted."""
+    """Return the number of the newest notice; those that were sent everywhere are deleted."""
     noted = tx.one("select max(number) from notices where fleet = ?", fleet)
-    told = tx.one("select max(sent) from receivers where fleet = ?", fleet)
-    return max(int(row[0] or 0) for row in (noted, told) if row)
+    sent = tx.one("select max(sent) from receivers where fleet = ?", fleet)
+    return max(int(row[0] or 0) for row in (noted, sent) if row)
 
 
 def _record(
@@ -727,19 +729,19 @@ def _record(
     fleet: str,
     device: str,
     now: float,
-    find: Callable[[Told | None], tuple[list[Message], Told]],
-) -> Told:
-    """Compare with what is stored as told, note what is new, and store that it is told."""
+    find: Callable[[NotifiedState | None], tuple[list[Message], NotifiedState]],
+) -> NotifiedState:
+    """Compare with the stored state, append notices of what is new, and store the new state."""
     row = tx.one(f"select body from told {WHERE_DEVICE}", fleet, device)
-    before = Told.parse(row[0]) if row else None
+    before = NotifiedState.parse(row[0]) if row else None
     messages, after = find(before)
     enrolled = tx.one(f"select 1 from devices {WHERE_DEVICE}", fleet, device)
     receivers = _receivers(tx, fleet)
     if enrolled is None or not receivers:
         return after  # all was deleted meanwhile
-    heard = [each for each in messages if any(one.hears(each) for one in receivers)]
-    if heard:
-        _append(tx, fleet, heard, now)
+    wanted = [each for each in messages if any(one.wants(each) for one in receivers)]
+    if wanted:
+        _append(tx, fleet, wanted, now)
     if after != before:
         sql = "insert into told (fleet, device, body) values (?, ?, ?)"
         sql += " on conflict (fleet, device) do update set body = excluded.body"
@@ -749,16 +751,18 @@ def _record(
 
 def _record_states(
     tx: Transaction, *, now: float, fleet: str, messages: Sequence[Message]
-) -> list[Told]:
+) -> list[NotifiedState]:
     return [_record_state(tx, now, fleet, each.device, each) for each in messages]
 
 
-def _record_state(tx: Transaction, now: float, fleet: str, device: str, message: Message) -> Told:
-    """Note that a device went offline or is back, unless another server has."""
+def _record_state(
+    tx: Transaction, now: float, fleet: str, device: str, message: Message
+) -> NotifiedState:
+    """Record that a device went offline or is back, unless another server has."""
     offline = message.event == "offline"
 
-    def find(told: Told | None) -> tuple[list[Message], Told]:
-        known = told or Told()
+    def find(before: NotifiedState | None) -> tuple[list[Message], NotifiedState]:
+        known = before or NotifiedState()
         return [message] if known.offline != offline else [], replace(known, offline=offline)
 
     return _record(tx, fleet, device, now, find)
@@ -775,7 +779,7 @@ def _append(tx: Transaction, fleet: str, messages: Iterable[Message], now: float
 
 
 def _claim(tx: Transaction, receiver: Receiver, now: float) -> bool:
-    """Have a receiver for this server, unless another server has it, or has told it meanwhile."""
+    """Claim a receiver for this server; return False if another server has it, or was quicker."""
     sql = f"update receivers set claimed_until = ? {WHERE_RECEIVER} and created = ? and sent = ?"
     free = "and (claimed_until <= ? or claimed_until > ?)"
     which = (receiver.fleet, receiver.name, receiver.created, receiver.sent)
@@ -789,17 +793,17 @@ def _finish(tx: Transaction, receiver: Receiver, outcome: _Outcome) -> None:
         f" delivered = delivered + ? {WHERE_RECEIVER} and created = ?",
         *(*outcome, int(taken), receiver.fleet, receiver.name, receiver.created),
     )
-    _delete_told(tx, receiver.fleet)
+    _delete_sent(tx, receiver.fleet)
 
 
-def _move_on(tx: Transaction, receiver: Receiver, number: int) -> None:
-    """Pass over what a receiver does not hear of."""
+def _skip(tx: Transaction, receiver: Receiver, number: int) -> None:
+    """Move a receiver's place past notices that it does not want."""
     sql = f"update receivers set sent = ? {WHERE_RECEIVER} and created = ? and sent = ?"
     tx.run(sql, number, receiver.fleet, receiver.name, receiver.created, receiver.sent)
-    _delete_told(tx, receiver.fleet)
+    _delete_sent(tx, receiver.fleet)
 
 
-def _delete_told(tx: Transaction, fleet: str) -> None:
+def _delete_sent(tx: Transaction, fleet: str) -> None:
     sql = "delete from notices where fleet = ? and number <="
     tx.run(f"{sql} (select min(sent) from receivers where fleet = ?)", fleet, fleet)
 

@@ -273,10 +273,10 @@ def store_release(
         )
 
 
-def read_sum(tx: Transaction, fleet: Fleet, release: Release, kind: Kind = "normal") -> Stats:
+def read_sum(tx: Transaction, fleet: Fleet, release: Release) -> Stats:
     """Return the sum of a release; if what is stored is damaged, add it up again."""
-    sql = "select digest, data from releases where fleet = ? and kind = ? and number = ?"
-    digest, data = tx.one(sql, fleet.name, kind, release.number) or ("", b"")
+    sql = "select digest, data from releases where fleet = ? and kind = 'normal' and number = ?"
+    digest, data = tx.one(sql, fleet.name, release.number) or ("", b"")
     try:
         if sha256(data).hexdigest() != digest:
             raise FormatError("its digest is another")
@@ -287,12 +287,10 @@ def read_sum(tx: Transaction, fleet: Fleet, release: Release, kind: Kind = "norm
         return _added_up(tx, release.members, fleet.projection)
 
 
-def sum_for(
-    tx: Transaction, fleet: Fleet, release: Release, device: str | None, kind: Kind = "normal"
-) -> Stats:
+def sum_for(tx: Transaction, fleet: Fleet, release: Release, device: str | None) -> Stats:
     """Return the sum of a release without what it holds of one device."""
     own = [member for member in release.members if member.device == device]
-    whole = read_sum(tx, fleet, release, kind)
+    whole = read_sum(tx, fleet, release)
     return whole - _added_up(tx, own, fleet.projection) if own else whole  # M7
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -301,7 +301,9 @@ def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int
         f"insert into reviews (fleet, device, {REVIEW_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)",
         *(fleet, device, made.number, made.at, made.by, made.epoch, made.state, made.body),
     )
-    _forget_oldest(tx, fleet, device, [review for review in known if review.state != "waiting"])
+    settled = [review for review in known if review.state != "waiting"]
+    for review in settled[MAX_REVIEWS - MAX_WAITING :]:
+        tx.run(f"delete from reviews {WHERE_DEVICE} and number = ?", fleet, device, review.number)
     said = {name: value for name, value in made.plain.items() if value not in (None, "")}
     for name in ("by", "at"):
         del said[name]
@@ -309,11 +311,6 @@ def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int
         tx, at=made.at, actor=made.by, action="review", fleet=fleet, subject=device, **said
     )
     return made
-
-
-def _forget_oldest(tx: Transaction, fleet: str, device: str, settled: Sequence[Review]) -> None:
-    for review in settled[MAX_REVIEWS - MAX_WAITING :]:
-        tx.run(f"delete from reviews {WHERE_DEVICE} and number = ?", fleet, device, review.number)
 
 
 def _store_settled(

@@ -157,7 +157,7 @@ USUAL_EVENTS: list[NotificationEvent] = ["alarm", "all clear"]
 
 
 class ReceiverRequest(StrictRequest):
-    """Who is told of what happens in a fleet; this server calls the address that is given here.
+    """A receiver of messages about a fleet; this server calls the address that is given here.
 
     `url` is for all kinds but email, and the rest for email only. `secret` is the token of a
     webhook or the password of a mailbox; it is never shown again. `secret_file` names a file in
@@ -189,7 +189,7 @@ class ReceiverRequest(StrictRequest):
 class ReceiverResponse(BaseModel):
     """A receiver, without its secret and without the path of its address.
 
-    `waiting` is how many events it has not been told, `trouble` why the last message was not taken.
+    `waiting` counts events not sent yet; `trouble` says why the last message was not accepted.
     """
 
     receiver: str
@@ -205,7 +205,7 @@ class ReceiverResponse(BaseModel):
 
 
 class TestedReceiver(BaseModel):
-    """Whether a test message was taken, and if not, why."""
+    """Whether a test message was accepted, and if not, why."""
 
     delivered: bool
     trouble: str
@@ -293,6 +293,10 @@ def _integral(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+WholeNumber = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
+Comment = Annotated[str, StringConstraints(max_length=MAX_COMMENT_CHARS, pattern=COMMENT_PATTERN)]
+
+
 class AdoptRequest(StrictRequest):
     """Let these targets adopt from these sources only; without a source, from none."""
 
@@ -306,7 +310,7 @@ class ExcludeRequest(StrictRequest):
 
     kind: Literal["exclude", "revoke"]
     device: str = Field(pattern=NAME_PATTERN)
-    incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
+    incarnation: WholeNumber
     pattern: str = Field(min_length=1, max_length=200)
 
 
@@ -318,12 +322,10 @@ class DecideRequest(StrictRequest):
 
     kind: Literal["approve", "dismiss"]
     device: str = Field(pattern=NAME_PATTERN)
-    incarnation: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)]
+    incarnation: WholeNumber
     pattern: str = Field(min_length=1, max_length=200)
-    revision: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)] | None = None
-    comment: Annotated[
-        str, StringConstraints(max_length=MAX_COMMENT_CHARS, pattern=COMMENT_PATTERN)
-    ] = ""
+    revision: WholeNumber | None = None
+    comment: Comment = ""
 
 
 class ChoiceRequest(
@@ -699,10 +701,8 @@ class ReportedStatus(StrictRequest):
     problems: Annotated[list[ReportedProblem], _first(MAX_PROBLEMS)] = Field(default_factory=list)
 
 
-class ReportRequest(BaseModel):
+class ReportRequest(StrictRequest):
     """A report: scores and alarms since the last one, the status, and the merge, if it is new."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     sent: Timestamp  # by the clock of the device
     status: ReportedStatus
@@ -767,7 +767,7 @@ class ReviewRequest(StrictRequest):
     decision: Decision
     pattern: Annotated[str, StringConstraints(max_length=200)] = ""
     name: Annotated[str, StringConstraints(max_length=200)] = ""
-    episode: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_integral)] | None = None
+    episode: WholeNumber | None = None
     until: Timestamp | None = None
     comment: LongText = ""
 
@@ -855,9 +855,7 @@ class EpisodePage(BaseModel):
 class CommentRequest(StrictRequest):
     """A comment of one line on an episode; an empty one removes what was there."""
 
-    comment: Annotated[
-        str, StringConstraints(max_length=MAX_COMMENT_CHARS, pattern=COMMENT_PATTERN)
-    ]
+    comment: Comment
 
 
 class ScoreResponse(BaseModel):

@@ -161,10 +161,10 @@ def monitor_to_bytes(monitor: Monitor) -> bytes:
     odd = list(monitor.odd_patterns.values())
     sums = {f"{i}.": each.stats for i, each in enumerate(odd)}
     tensors: Tensors = {
-        "learner": _bytes_tensor(to_bytes(learner)),
-        "snapshot": _bytes_tensor(b"" if monitor.snapshot is None else to_bytes(monitor.snapshot)),
+        "learner": bytes_tensor(to_bytes(learner)),
+        "snapshot": bytes_tensor(b"" if monitor.snapshot is None else to_bytes(monitor.snapshot)),
         "progress": learner.progress() if isinstance(learner, Detector) else np.empty(0),
-        "odd": _bytes_tensor(pack_payload(Payload("patterns", learner.projection, {}, sums))),
+        "odd": bytes_tensor(pack_payload(Payload("patterns", learner.projection, {}, sums))),
         "first": _rows_tensor(monitor.first_rows, n),
         "sketch": _rows_tensor(monitor.sketch.rows, n),
         "pending": _rows_tensor([row for _, _, row, _ in monitor.pending], n),
@@ -172,7 +172,7 @@ def monitor_to_bytes(monitor: Monitor) -> bytes:
         "recent": _rows_tensor(monitor.recent, n),
     }
     if len(monitor.faults):
-        tensors["faults"] = _bytes_tensor(encode(monitor.faults))
+        tensors["faults"] = bytes_tensor(encode(monitor.faults))
     for i, each in enumerate(odd):
         tensors[f"{i}.rows"] = _rows_tensor(each.rows.rows, n)
         tensors[f"{i}.direction"] = each.direction
@@ -298,7 +298,8 @@ def _pinned(learner: Detector | Bank) -> list[str]:
     return [name for name, each in learner.patterns.instances.items() if each.pinned]
 
 
-def _bytes_tensor(data: bytes) -> NDArray[np.int8]:
+def bytes_tensor(data: bytes) -> NDArray[np.int8]:
+    """Return bytes as a tensor, to be packed with others."""
     return np.frombuffer(data, np.int8)
 
 

@@ -59,9 +59,9 @@ def machine_info() -> dict[str, str | int]:
     }
 
 
-def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the version of each package that is installed."""
-    return {name: found for name in names if (found := _version(name))}
+    return {name: found for name in PACKAGES if (found := _version(name))}
 
 
 @lru_cache(maxsize=8)

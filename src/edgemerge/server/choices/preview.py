@@ -325,12 +325,9 @@ def _joined_stats(own: Sequence[Profile], pulled: Sequence[Profile]) -> AddedSta
 def _level(own: Profile, others: Stats) -> float:
     if not others.count:
         return fresh_loss(own.stats, own.readout)
-    ridge = own.readout.ridge if _is_ready(own.stats) else None  # as a detector chooses it
+    enough = READY_SAMPLES_PER_HIDDEN * own.stats.projection.n_hidden
+    ridge = own.readout.ridge if own.stats.count >= enough else None  # as a detector chooses it
     return fresh_loss(own.stats, (own.stats + others).solve(ridge))
-
-
-def _is_ready(own: Stats) -> bool:
-    return own.count >= READY_SAMPLES_PER_HIDDEN * own.projection.n_hidden
 
 
 DEFAULT_DEVICES = 60  # devices that are compared unless they are named
@@ -380,7 +377,7 @@ def select_patterns(
     for stored in sorted(contributions, key=lambda stored: (-stored.samples, stored.key)):
         if stored.samples > 0:
             found.setdefault(stored.device, []).append(stored)
-    samples = {device: _total_samples(inside) for device, inside in found.items()}
+    samples = {device: sum(each.samples for each in inside) for device, inside in found.items()}
     order = sorted(found, key=lambda device: (-samples[device], device))
     shown = (
         order[:DEFAULT_DEVICES]
@@ -410,7 +407,3 @@ def compare_devices(selection: ComparedPatterns, profiles: Sequence[Profile]) ->
         samples=tuple(selection.samples[names[i]] for i in order),
         left_out=selection.left_out,
     )
-
-
-def _total_samples(contributions: Sequence[StoredContribution]) -> float:
-    return float(sum(stored.samples for stored in contributions))

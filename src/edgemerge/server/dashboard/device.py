@@ -9,14 +9,13 @@ from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
 from edgemerge.exchange.configuration import table_lines, without_addresses
 from edgemerge.server import fleets
-from edgemerge.server.auth import Session
 from edgemerge.server.contributions import StoredContribution, list_stored
 from edgemerge.server.dashboard.chart import (
     LIVE,
@@ -28,27 +27,21 @@ from edgemerge.server.dashboard.chart import (
     live_points,
     read_span,
 )
-from edgemerge.server.dashboard.fleet import server_url
 from edgemerge.server.dashboard.fleet_table import DeviceRow, FleetTables
 from edgemerge.server.dashboard.formatting import counted, score, share, times
-from edgemerge.server.dashboard.pages import answer_form, render_page
+from edgemerge.server.dashboard.pages import answer_form
 from edgemerge.server.dashboard.review import ReviewView, read_review, whole_number
 from edgemerge.server.dashboard.sign_in import (
     DataSession,
     Form,
     FormDep,
-    FormSession,
+    OperatorForm,
     OperatorPage,
-    PageSession,
+    Page,
+    ViewerPage,
+    server_url,
 )
-from edgemerge.server.dashboard.stream import Viewers, ViewersDep
-from edgemerge.server.http import (
-    Name,
-    ServiceDep,
-    error_answer,
-    refuse_invalid,
-    scores_csv,
-)
+from edgemerge.server.http import Name, ServiceDep, refuse_invalid, scores_csv
 from edgemerge.server.releases import current_revisions
 from edgemerge.server.reports.model import LatestReport, ScorePoint
 from edgemerge.server.reviews import Review, reviews_of
@@ -401,136 +394,79 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/fleets/{fleet}/devices/{device}")
-def show_device(
-    request: Request,
-    fleet: Name,
-    device: Name,
-    session: PageSession,
-    service: ServiceDep,
-    viewers: ViewersDep,
-    span: SpanDep,
-) -> Response:
+def show_device(fleet: Name, device: Name, page: ViewerPage, span: SpanDep) -> Response:
     """Show a device: its scores, alarms, patterns, contributions and merges."""
-    return _render_device(request, service, viewers, session, (fleet, device), span=span)
+    return _render(page, fleet, device, span=span)
 
 
-def _render_device(
-    request: Request,
-    service: Service,
-    viewers: Viewers,
-    session: Session,
-    where: tuple[str, str],
+def _render(
+    page: Page,
+    fleet: str,
+    device: str,
     *,
     span: TimeSpan | None = None,
     problem: EdgemergeError | None = None,
 ) -> Response:
-    view = device_view(service, viewers.tables, *where)
+    view = device_view(page.service, page.viewers.tables, fleet, device)
     time = span or read_span(LIVE, None, None, now=view.now)
-    values: dict[str, Any] = {"fleet": view.fleet, "view": view, "here": server_url(request)}
-    values |= {"chart": device_chart(service, *where, time, view.latest)}
-    values |= {"tab": "", "csrf": session.form_csrf}
-    values |= {"event_id": event_id(view.points, viewers.run)}
-    values["problem"] = "" if problem is None else str(problem)
-    status = 200 if problem is None else error_answer(problem).status
-    return render_page(request, "device.html", session, status=status, **values)
+    values: dict[str, Any] = {"fleet": fleet, "view": view, "here": server_url(page.request)}
+    values |= {"chart": device_chart(page.service, fleet, device, time, view.latest)}
+    values |= {"tab": "", "csrf": page.session.form_csrf}
+    values |= {"event_id": event_id(view.points, page.viewers.run)}
+    return page.render("device.html", problem=problem, **values)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/relearn")
-def confirm_relearn(
-    request: Request,
-    fleet: Name,
-    device: Name,
-    session: OperatorPage,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+def confirm_relearn(fleet: Name, device: Name, page: OperatorPage) -> Response:
     """Ask before a device learns from the beginning."""
-    view = device_view(service, viewers.tables, fleet, device)
-    return render_page(request, "relearn.html", session, fleet=fleet, view=view, tab="")
+    view = device_view(page.service, page.viewers.tables, fleet, device)
+    return page.render("relearn.html", fleet=fleet, view=view, tab="")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/reviews")
-async def add_review(
-    request: Request,
-    fleet: Name,
-    device: Name,
-    session: FormSession,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+async def add_review(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Store a decision, and show the page again; or show there why it was not made."""
 
     def change() -> None:
-        asked = read_review(form, service.clock())
-        service.reviews.add(fleet, device, asked, session.caller)
+        asked = read_review(form, page.service.clock())
+        page.service.reviews.add(fleet, device, asked, page.caller)
 
-    where = (fleet, device)
-    return await _change(request, service, viewers, session, where, change, "review")
+    return await _change(page, fleet, device, change, "review")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings")
-async def change_settings(
-    request: Request,
-    fleet: Name,
-    device: Name,
-    session: FormSession,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+async def change_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Store other settings, and show the page again; or show there why not."""
 
     def change() -> None:
-        service.settings.change(fleet, device, read_settings(form), session.caller)
+        page.service.settings.change(fleet, device, read_settings(form), page.caller)
 
-    where = (fleet, device)
-    return await _change(request, service, viewers, session, where, change, "settings")
+    return await _change(page, fleet, device, change, "settings")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings/undo")
-async def undo_settings(
-    request: Request,
-    fleet: Name,
-    device: Name,
-    session: FormSession,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+async def undo_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Go back to the settings before, and show the page again; or show there why not."""
 
     def change() -> None:
         version = whole_number("version", form.one("version"))
-        service.settings.undo(fleet, device, version, session.caller)
+        page.service.settings.undo(fleet, device, version, page.caller)
 
-    where = (fleet, device)
-    return await _change(request, service, viewers, session, where, change, "settings")
+    return await _change(page, fleet, device, change, "settings")
 
 
 async def _change(
-    request: Request,
-    service: Service,
-    viewers: Viewers,
-    session: Session,
-    where: tuple[str, str],
-    change: Callable[[], None],
-    section: str,
+    page: Page, fleet: str, device: str, change: Callable[[], None], section: str
 ) -> Response:
     def again(problem: EdgemergeError) -> Response:
-        return _render_device(request, service, viewers, session, where, problem=problem)
+        return _render(page, fleet, device, problem=problem)
 
-    address = f"/ui/fleets/{where[0]}/devices/{where[1]}#{section}"
-    return await answer_form(change, address, again)
+    return await answer_form(change, f"/ui/fleets/{fleet}/devices/{device}#{section}", again)
 
 
 @router.get("/fleets/{fleet}/devices/{device}/scores")
 def get_scores(
-    fleet: Name,
-    device: Name,
-    _session: DataSession,
-    service: ServiceDep,
-    span: SpanDep,
+    fleet: Name, device: Name, _session: DataSession, service: ServiceDep, span: SpanDep
 ) -> dict[str, Any]:
     """Return what the chart shows of a time."""
     latest = service.history.latest(fleet, device)
@@ -538,12 +474,6 @@ def get_scores(
 
 
 @router.get("/fleets/{fleet}/devices/{device}/scores.csv")
-def download_scores(
-    fleet: Name,
-    device: Name,
-    _session: PageSession,
-    service: ServiceDep,
-    span: SpanDep,
-) -> Response:
+def download_scores(fleet: Name, device: Name, page: ViewerPage, span: SpanDep) -> Response:
     """Return the scores of a time as a file for spreadsheets."""
-    return scores_csv(service, fleet, device, since=span.since, until=span.until)
+    return scores_csv(page.service, fleet, device, since=span.since, until=span.until)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
@@ -12,19 +12,18 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.server import fleets
-from edgemerge.server.auth import Session
 from edgemerge.server.dashboard.fleet_table import DeviceRow
 from edgemerge.server.dashboard.formatting import duration, score, times_usual
 from edgemerge.server.dashboard.merge import parse_number
-from edgemerge.server.dashboard.pages import TEMPLATES, answer_form, render_page
+from edgemerge.server.dashboard.pages import TEMPLATES, answer_form
 from edgemerge.server.dashboard.review import ReviewView, read_review
-from edgemerge.server.dashboard.sign_in import Form, FormDep, FormSession, PageSession
-from edgemerge.server.dashboard.stream import Viewers, ViewersDep
+from edgemerge.server.dashboard.sign_in import FormDep, OperatorForm, Page, ViewerPage
+from edgemerge.server.dashboard.stream import Viewers
 from edgemerge.server.episodes import (
     SECTIONS,
     EpisodeCounts,
@@ -40,13 +39,7 @@ from edgemerge.server.episodes import (
     within,
 )
 from edgemerge.server.fleets import NAME_PATTERN
-from edgemerge.server.http import (
-    Name,
-    Number,
-    ServiceDep,
-    error_answer,
-    refuse_invalid,
-)
+from edgemerge.server.http import Name, Number, refuse_invalid
 from edgemerge.server.reports.model import PointTable
 from edgemerge.server.reviews import Review, waiting_in_fleet
 from edgemerge.server.schemas import CommentRequest, ReportedMonitor
@@ -319,51 +312,35 @@ def _wanted(show: str, before: str, device: str) -> Wanted:
 
 @router.get("/fleets/{fleet}/episodes")
 def show_episodes(
-    request: Request,
     fleet: Name,
-    session: PageSession,
-    service: ServiceDep,
-    viewers: ViewersDep,
+    page: ViewerPage,
     show: DeviceName = "",
     before: Before = "",
     device: DeviceName = "",
 ) -> Response:
     """Show the episodes of a fleet, or older ones of one section."""
-    view = episodes_view(service, viewers, fleet, _wanted(show, before, device))
-    return _render(request, view, session)
+    return _render(page, fleet, _wanted(show, before, device))
 
 
 def _render(
-    request: Request, view: EpisodesView, session: Session, problem: EdgemergeError | None = None
+    page: Page, fleet: str, wanted: Wanted, problem: EdgemergeError | None = None
 ) -> Response:
-    values: dict[str, Any] = {"fleet": view.fleet, "tab": "Episodes", "view": view}
-    cards = render_cards(view, session.form_csrf)
+    view = episodes_view(page.service, page.viewers, fleet, wanted)
+    cards = render_cards(view, page.session.form_csrf)
+    values: dict[str, Any] = {"fleet": fleet, "tab": "Episodes", "view": view}
     values |= {"cards": cards, "shown": cards_digest(cards)}
-    values["problem"] = "" if problem is None else str(problem)
-    status = 200 if problem is None else error_answer(problem).status
-    return render_page(request, "episodes.html", session, status=status, **values)
+    return page.render("episodes.html", problem=problem, **values)
 
 
 @router.post("/fleets/{fleet}/episodes")
-async def acknowledge_all(
-    request: Request,
-    fleet: Name,
-    session: FormSession,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+async def acknowledge_all(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Acknowledge all episodes that had ended when the page was made."""
-    wanted = Wanted()
 
     def change() -> None:
         until = _moment(form.one("seen"))
-        service.reviews.acknowledge_ended(fleet, session.caller, until=until)
+        page.service.reviews.acknowledge_ended(fleet, page.caller, until=until)
 
-    def again(problem: EdgemergeError) -> Response:
-        return _render(request, episodes_view(service, viewers, fleet, wanted), session, problem)
-
-    return await answer_form(change, wanted.address(fleet), again)
+    return await _change(page, fleet, Wanted(), change)
 
 
 def _moment(text: str) -> float:
@@ -378,32 +355,29 @@ def _moment(text: str) -> float:
 
 @router.post("/fleets/{fleet}/episodes/{number}")
 async def decide_episode(
-    request: Request,
-    fleet: Name,
-    number: Number,
-    session: FormSession,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
+    fleet: Name, number: Number, page: OperatorForm, form: FormDep
 ) -> Response:
     """Store a comment or a decision, and show the page again; or show there why it was not made."""
     wanted = _wanted(form.one("show"), form.one("before"), form.one("device"))
+    service = page.service
 
     def change() -> None:
-        _decide(service, fleet, number, form, session)
+        if form.one("decision") == "comment":
+            with refuse_invalid():
+                words = CommentRequest(comment=form.one("comment")).comment
+            service.episodes.comment(fleet, number, words, page.caller)
+            return
+        with service.database.reading() as tx:
+            device = get_episode(tx, fleet, number).device
+        service.reviews.add(fleet, device, read_review(form, service.clock()), page.caller)
 
+    return await _change(page, fleet, wanted, change, f"#e{number}")
+
+
+async def _change(
+    page: Page, fleet: str, wanted: Wanted, change: Callable[[], None], anchor: str = ""
+) -> Response:
     def again(problem: EdgemergeError) -> Response:
-        return _render(request, episodes_view(service, viewers, fleet, wanted), session, problem)
+        return _render(page, fleet, wanted, problem)
 
-    return await answer_form(change, f"{wanted.address(fleet)}#e{number}", again)
-
-
-def _decide(service: Service, fleet: str, number: int, form: Form, session: Session) -> None:
-    if form.one("decision") == "comment":
-        with refuse_invalid():
-            words = CommentRequest(comment=form.one("comment")).comment
-        service.episodes.comment(fleet, number, words, session.caller)
-        return
-    with service.database.reading() as tx:
-        device = get_episode(tx, fleet, number).device
-    service.reviews.add(fleet, device, read_review(form, service.clock()), session.caller)
+    return await answer_form(change, wanted.address(fleet) + anchor, again)

@@ -36,22 +36,16 @@ from edgemerge.server.dashboard.sign_in import (
     DataSession,
     Form,
     FormDep,
-    FormSession,
+    OperatorForm,
     OperatorPage,
-    PageSession,
+    Page,
+    ViewerPage,
     WallLink,
+    server_url,
 )
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
 from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_plain_name
-from edgemerge.server.http import (
-    Name,
-    Number,
-    ServiceDep,
-    error_answer,
-    refuse_invalid,
-    run_in_thread,
-    wall_path,
-)
+from edgemerge.server.http import Name, Number, ServiceDep, refuse_invalid, wall_path
 from edgemerge.server.masked_epochs import MASKED, MAX_COHORT, CohortRecord, Suspects
 from edgemerge.server.reports.model import Traffic
 from edgemerge.server.schemas import CohortRequest
@@ -78,31 +72,23 @@ SearchText = Annotated[str, Query(max_length=200)]
 
 
 @router.get("/")
-def show_fleets(
-    request: Request, session: PageSession, service: ServiceDep, viewers: ViewersDep
-) -> Response:
+def show_fleets(page: ViewerPage) -> Response:
     """Show all fleets; if there is just one, its episodes, or how devices join it."""
-    found = service.fleets(session.caller)
+    found = page.service.fleets(page.caller)
     if len(found) == 1:
         (fleet, counts) = found[0]
-        page = "/episodes" if counts.devices else ""
-        return RedirectResponse(f"/ui/fleets/{fleet.name}{page}", 303)
-    seen = [viewers.tables.look(fleet.name) for fleet, _ in found]
-    return render_page(request, "fleets.html", session, seen=seen, here=server_url(request))
+        path = "/episodes" if counts.devices else ""
+        return RedirectResponse(f"/ui/fleets/{fleet.name}{path}", 303)
+    seen = [page.viewers.tables.look(fleet.name) for fleet, _ in found]
+    return page.render("fleets.html", seen=seen, here=server_url(page.request))
 
 
 @router.get("/fleets/{fleet}")
 def show_fleet(
-    request: Request,
-    fleet: Name,
-    session: PageSession,
-    service: ServiceDep,
-    viewers: ViewersDep,
-    q: SearchText = "",
-    sort: SearchText = "",
+    fleet: Name, page: ViewerPage, q: SearchText = "", sort: SearchText = ""
 ) -> Response:
     """Show a fleet: its totals, and a row for each device."""
-    return _render_fleet(request, fleet, session, service, viewers, q=q, sort=sort)
+    return _render_fleet(*page, fleet, q=q, sort=sort)
 
 
 @router.get("/wall/{link}")
@@ -111,15 +97,15 @@ def show_wall(
 ) -> Response:
     """Show the fleet of a wall link, without a sign-in, and without anything to press."""
     live = f"{wall_path(link)}/live"
-    return _render_fleet(request, account.fleet or "", None, service, viewers, live=live)
+    return _render_fleet(request, None, service, viewers, account.fleet or "", live=live)
 
 
 def _render_fleet(
     request: Request,
-    fleet: str,
     session: Session | None,
     service: Service,
     viewers: Viewers,
+    fleet: str,
     *,
     q: str = "",
     sort: str = "",
@@ -135,13 +121,11 @@ def _render_fleet(
     page["capacity"] = service.capacity(fleet)
     is_masked = session is not None and seen.fleet.read_mode == MASKED
     page |= {"cohorts": cohorts_view(service, seen.fleet) if is_masked else None}
-    page |= {"problem": "" if problem is None else str(problem)}
     page["waiting"] = count_waiting(service.choices.waiting(fleet))
     table = {"columns": TABLE_COLUMNS, "falling": DESCENDING_FIRST, "blank": BLANK_ROW}
     found = {"seen": seen, "rows": rows, "shown": shown, "q": q, "sort": sort}
     values = page | table | found
-    status = 200 if problem is None else error_answer(problem).status
-    return render_page(request, "fleet.html", session, status=status, **values)
+    return render_page(request, "fleet.html", session, problem=problem, **values)
 
 
 @dataclass(frozen=True)
@@ -200,50 +184,34 @@ def read_cohorts(form: Form, slots: list[str]) -> CohortRequest:
 
 
 @router.post("/fleets/{fleet}/cohorts")
-async def form_cohorts(
-    request: Request,
-    fleet: Name,
-    session: AdminForm,
-    form: FormDep,
-    service: ServiceDep,
-    viewers: ViewersDep,
-) -> Response:
+async def form_cohorts(fleet: Name, page: AdminForm, form: FormDep) -> Response:
     """Form the cohorts of a masked fleet, and show its page again; or show there why not."""
+    service = page.service
 
     def change() -> None:
         slots = cohorts_view(service, service.fleet(fleet)).slots
-        service.masked.form(fleet, session.caller, **read_cohorts(form, slots).model_dump())
+        service.masked.form(fleet, page.caller, **read_cohorts(form, slots).model_dump())
 
     def again(problem: EdgemergeError) -> Response:
-        return _render_fleet(request, fleet, session, service, viewers, problem=problem)
+        return _render_fleet(*page, fleet, problem=problem)
 
     return await answer_form(change, f"/ui/fleets/{fleet}#cohorts", again)
 
 
 @router.get("/fleets/{fleet}/cohorts/{cohort}/drop")
-def confirm_drop(
-    request: Request, fleet: Name, cohort: Number, session: OperatorPage, service: ServiceDep
-) -> Response:
+def confirm_drop(fleet: Name, cohort: Number, page: OperatorPage) -> Response:
     """Ask before a cohort is dropped."""
-    for record in service.masked.records(fleet):
+    for record in page.service.masked.records(fleet):
         if record.number == cohort:
-            values: dict[str, Any] = {"fleet": fleet, "tab": "", "record": record}
-            return render_page(request, "drop_cohort.html", session, **values)
+            return page.render("drop_cohort.html", fleet=fleet, tab="", record=record)
     raise UnknownError(f"no cohort {cohort} in {fleet}: the page of the fleet lists them")
 
 
 @router.post("/fleets/{fleet}/cohorts/{cohort}/drop")
-async def drop_cohort(
-    fleet: Name, cohort: Number, session: FormSession, service: ServiceDep
-) -> Response:
+def drop_cohort(fleet: Name, cohort: Number, page: OperatorForm) -> Response:
     """Drop a cohort, and show the fleet."""
-    await run_in_thread(lambda: service.masked.drop_cohort(fleet, cohort, session.caller))
+    page.service.masked.drop_cohort(fleet, cohort, page.caller)
     return RedirectResponse(f"/ui/fleets/{fleet}#cohorts", 303)
-
-
-def server_url(request: Request) -> str:
-    """Return the address of this server, as the browser calls it."""
-    return str(request.base_url).rstrip("/")
 
 
 class ExchangeRow(NamedTuple):
@@ -255,12 +223,10 @@ class ExchangeRow(NamedTuple):
 
 
 @router.get("/fleets/{fleet}/exchange")
-def show_exchange(
-    request: Request, fleet: Name, session: PageSession, service: ServiceDep, viewers: ViewersDep
-) -> Response:
+def show_exchange(fleet: Name, page: ViewerPage) -> Response:
     """Show what devices push, pull and merge: revisions, incarnations and bytes."""
-    seen = viewers.tables.look(fleet, database_s=0.0)
-    reports, traffic = service.history.latest_reports(fleet), service.history.traffic(fleet)
+    seen, history = page.viewers.tables.look(fleet, database_s=0.0), page.service.history
+    reports, traffic = history.latest_reports(fleet), history.traffic(fleet)
     rows = [
         ExchangeRow(
             row,
@@ -269,51 +235,33 @@ def show_exchange(
         )
         for row in sort_rows(seen.rows, "device")
     ]
-    values: dict[str, Any] = {"fleet": fleet, "tab": "Exchange", "seen": seen, "rows": rows}
-    return render_page(request, "exchange.html", session, **values)
+    return page.render("exchange.html", fleet=fleet, tab="Exchange", seen=seen, rows=rows)
 
 
 @router.get("/fleets/{fleet}/faults")
-def show_faults(
-    request: Request, fleet: Name, session: PageSession, service: ServiceDep
-) -> Response:
+def show_faults(fleet: Name, page: ViewerPage) -> Response:
     """Show the faults that people named in a fleet, the largest first."""
-    agreed, found = service.faults.known(fleet)
-    values: dict[str, Any] = {
-        "fleet": fleet,
-        "tab": "Faults",
-        "faults": found,
-        "least": agreed.devices_needed,
-    }
-    return render_page(request, "faults.html", session, **values)
+    agreed, found = page.service.faults.known(fleet)
+    least = agreed.devices_needed
+    return page.render("faults.html", fleet=fleet, tab="Faults", faults=found, least=least)
 
 
 @router.get("/fleets/{fleet}/add")
-def show_form(
-    request: Request, fleet: Name, session: OperatorPage, service: ServiceDep
-) -> Response:
+def show_form(fleet: Name, page: OperatorPage) -> Response:
     """Ask for the name of a device."""
-    return _render_form(request, service.fleet(fleet), session)
+    return _render_form(page, fleet)
 
 
 @router.post("/fleets/{fleet}/add")
-async def add_device(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+def add_device(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Make an invitation; its token is on this page, and nowhere else."""
-
-    def work() -> Response:
-        device = form.one("device")
-        try:
-            hours = _read_device(form)
-            token, expires = service.invite(fleet, device, HOUR_S * hours, session.caller)
-        except EdgemergeError as problem:
-            agreed = service.fleet(fleet)
-            return _render_form(request, agreed, session, device=device, problem=problem)
-        made = {"token": token, "expires": expires}
-        return _render_form(request, service.fleet(fleet), session, device=device, made=made)
-
-    return await run_in_thread(work)
+    device = form.one("device")
+    try:
+        hours = _read_device(form)
+        token, expires = page.service.invite(fleet, device, HOUR_S * hours, page.caller)
+    except EdgemergeError as problem:
+        return _render_form(page, fleet, device=device, problem=problem)
+    return _render_form(page, fleet, device=device, made={"token": token, "expires": expires})
 
 
 def _read_device(form: Form) -> int:
@@ -326,20 +274,17 @@ def _read_device(form: Form) -> int:
 
 
 def _render_form(
-    request: Request,
-    fleet: Fleet,
-    session: Session,
+    page: Page,
+    fleet: str,
     *,
     device: str = "",
     made: dict[str, Any] | None = None,
     problem: EdgemergeError | None = None,
 ) -> Response:
-    values: dict[str, Any] = {"fleet": fleet.name, "tab": "", "here": server_url(request)}
-    values |= {"masked": fleet.read_mode == MASKED}
-    values |= {"device": device, "made": made, "hours": VALID_HOURS, "csrf": session.csrf}
-    values["problem"] = "" if problem is None else str(problem)
-    status = 200 if problem is None else error_answer(problem).status
-    return render_page(request, "add_device.html", session, status=status, **values)
+    values: dict[str, Any] = {"fleet": fleet, "tab": "", "here": server_url(page.request)}
+    values |= {"masked": page.service.fleet(fleet).read_mode == MASKED}
+    values |= {"device": device, "made": made, "hours": VALID_HOURS, "csrf": page.session.csrf}
+    return page.render("add_device.html", problem=problem, **values)
 
 
 def compare_devices(
@@ -373,30 +318,19 @@ def _known_devices(
 
 
 @router.get("/fleets/{fleet}/compare")
-def show_comparison(
-    request: Request,
-    fleet: Name,
-    session: PageSession,
-    service: ServiceDep,
-    span: SpanDep,
-    device: Devices,
-) -> Response:
+def show_comparison(fleet: Name, page: ViewerPage, span: SpanDep, device: Devices) -> Response:
     """Show the scores of a few devices in one chart, and a form to choose others."""
-    known, chosen = _known_devices(service, fleet, device)
-    chart = compare_devices(service, fleet, chosen, span)
+    known, chosen = _known_devices(page.service, fleet, device)
+    chart = compare_devices(page.service, fleet, chosen, span)
     query = "".join(f"device={quote(each)}&" for each in chosen)
     values: dict[str, Any] = {"fleet": fleet, "tab": "", "chart": chart, "query": query}
     values |= {"known": known, "chosen": chosen, "most": MAX_COMPARED}
-    return render_page(request, "compare.html", session, **values)
+    return page.render("compare.html", **values)
 
 
 @router.get("/fleets/{fleet}/compare/scores")
 def get_comparison(
-    fleet: Name,
-    _session: DataSession,
-    service: ServiceDep,
-    span: SpanDep,
-    device: Devices,
+    fleet: Name, _session: DataSession, service: ServiceDep, span: SpanDep, device: Devices
 ) -> dict[str, Any]:
     """Return what the chart shows of a time."""
     _, chosen = _known_devices(service, fleet, device)

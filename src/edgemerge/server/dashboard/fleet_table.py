@@ -432,13 +432,10 @@ class FleetTable:
         with self._lock:
             fleet = self._ask(now, database_s)
             sums = self._refresh(now, min(REPORTS_MAX_AGE_S, database_s), fleet)
-            after = self._after(since)
+            run, _, number = since.partition("-")
+            after = int(number) if run == self._run and number.isdecimal() else -1
             rows = [row for name, row in self._rows.items() if self._numbers[name] > after]
             return TableView(f"{self._run}-{self._number}", fleet, rows, sums)
-
-    def _after(self, since: str) -> int:
-        run, _, number = since.partition("-")
-        return int(number) if run == self._run and number.isdecimal() else -1
 
     def _ask(self, now: float, database_s: float) -> Fleet:
         if self._fleet is None or not 0.0 <= now - self._asked < database_s:

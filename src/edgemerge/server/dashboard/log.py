@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from edgemerge.server.audit import Entry
 from edgemerge.server.dashboard.merge import parse_number, search_text
-from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import PageSession
-from edgemerge.server.http import Name, ServiceDep, run_in_thread
+from edgemerge.server.dashboard.sign_in import ViewerPage
+from edgemerge.server.http import Name, run_in_thread
 
 ENTRIES_PER_PAGE = 50
 TIME_DETAILS = ("expires", "until")  # details that are times
@@ -76,16 +75,14 @@ class LogRow:
 
 
 @router.get("/fleets/{fleet}/log")
-async def show_log(
-    request: Request, fleet: Name, session: PageSession, service: ServiceDep
-) -> Response:
+async def show_log(fleet: Name, page: ViewerPage) -> Response:
     """Show a stretch of the audit log."""
-    query = request.query_params
+    query = page.request.query_params
     action, find = search_text(query.get("action", "")), search_text(query.get("find", ""))
     before = parse_number(query.get("before", "")) or AFTER_LAST
 
     def work() -> Response:
-        found = service.audit_newest_first(
+        found = page.service.audit_newest_first(
             fleet, before, ENTRIES_PER_PAGE + 1, action=action, subject=find
         )
         rows = [
@@ -95,7 +92,7 @@ async def show_log(
         values: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
         values |= {"action": action, "find": find, "newest": before == AFTER_LAST}
         values |= {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
-        return render_page(request, "log.html", session, **values)
+        return page.render("log.html", **values)
 
     return await run_in_thread(work)
 

@@ -17,7 +17,7 @@ from fastapi.responses import RedirectResponse
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
 from edgemerge.core.trust import DISMISSED, Trust
-from edgemerge.server.auth import Caller, Session
+from edgemerge.server.auth import Caller
 from edgemerge.server.choices.operator import MAX_TARGETS
 from edgemerge.server.choices.preview import DeviceSimilarity, PatternPreview
 from edgemerge.server.choices.rules import DECISIONS, Choice
@@ -28,10 +28,11 @@ from edgemerge.server.dashboard.sign_in import (
     AdminForm,
     DataSession,
     FormDep,
-    FormSession,
-    PageSession,
+    OperatorForm,
+    Page,
+    ViewerPage,
 )
-from edgemerge.server.http import HeavyLimiter, Name, ServiceDep, error_answer, run_in_thread
+from edgemerge.server.http import HeavyLimiter, Name, ServiceDep, run_in_thread
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.service import Service
 from edgemerge.server.trust import Waiting, WaitingContribution
@@ -588,14 +589,14 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/fleets/{fleet}/merge")
-async def show_merge(request: Request, fleet: Name, session: PageSession) -> Response:
+async def show_merge(fleet: Name, page: ViewerPage) -> Response:
     """Show similarity, choices and contributions; with a selection, what adopting it would do."""
-    query = request.query_params
+    query = page.request.query_params
     exclude = query.get("exclude", query.get("revoke"))  # revoke: the old word
     if exclude is not None:
-        session.caller.must_be("operator")
-        return await run_in_thread(lambda: _confirm(request, fleet, session, exclude))
-    return await merge_page(request, fleet, session, MergeQuery.of(request.query_params))
+        page.caller.must_be("operator")
+        return await run_in_thread(lambda: _confirm(page, fleet, exclude))
+    return await merge_page(page, fleet, MergeQuery.of(query))
 
 
 @router.get("/fleets/{fleet}/merge/matrix")
@@ -617,47 +618,38 @@ async def show_matrix(
 
 
 async def merge_page(
-    request: Request,
-    fleet: str,
-    session: Session,
-    wanted: MergeQuery,
-    problem: EdgemergeError | None = None,
+    page: Page, fleet: str, wanted: MergeQuery, problem: EdgemergeError | None = None
 ) -> Response:
     """Render the page; an error is shown on it, in its own words."""
-    state = request.app.state
-    service: Service = state.service
+    service, heavy_limiter = page.service, page.request.app.state.heavy_limiter
     values: dict[str, Any] = {"tab": "Merge", "fleet": fleet, "wanted": wanted}
     values |= {"preview": None, "matrix": None}
     if wanted.previewing and problem is None:
         look = partial(preview_view, service, fleet, wanted)
         try:
-            values["preview"] = await run_in_thread(look, state.heavy_limiter)
+            values["preview"] = await run_in_thread(look, heavy_limiter)
         except EdgemergeError as error:
             problem = error
     if wanted.at_once:
-        compare = partial(matrix_view, service, fleet, session.caller, wanted)
-        values["matrix"] = await run_in_thread(compare, state.heavy_limiter)
-    values["problem"] = "" if problem is None else str(problem)
-    status = 200 if problem is None else error_answer(problem).status
+        compare = partial(matrix_view, service, fleet, page.caller, wanted)
+        values["matrix"] = await run_in_thread(compare, heavy_limiter)
 
     def work() -> Response:
-        values["view"] = merge_view(service, fleet, session.caller, wanted)
-        return render_page(request, "merge.html", session, status=status, **values)
+        values["view"] = merge_view(service, fleet, page.caller, wanted)
+        return page.render("merge.html", problem=problem, **values)
 
     return await run_in_thread(work)
 
 
-def _confirm(request: Request, fleet: str, session: Session, exclude: str) -> Response:
+def _confirm(page: Page, fleet: str, exclude: str) -> Response:
     key = parse_key(exclude)
-    found = contribution_view(request.app.state.service, fleet, key, session.caller)
-    words: dict[str, Any] = {"tab": "Merge", "fleet": fleet, "words": describe_key(key)}
-    return render_page(request, "exclude.html", session, found=found, **words)
+    found = contribution_view(page.service, fleet, key, page.caller)
+    words = describe_key(key)
+    return page.render("exclude.html", tab="Merge", fleet=fleet, words=words, found=found)
 
 
 @router.post("/fleets/{fleet}/merge/adopt")
-async def adopt(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def adopt(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Let the selected devices, or all, adopt from the selected ones only."""
     sources, to = list(dict.fromkeys(form.every("source"))), form.one("to")
 
@@ -668,30 +660,22 @@ async def adopt(
             )
         if not sources:
             raise SettingError("found no device selected, expected at least one: tick its box")
-        targets = targets_of(service, fleet, sources, to)
-        return service.choices.adopt(fleet, sources, targets, session.caller)
+        targets = targets_of(page.service, fleet, sources, to)
+        return page.service.choices.adopt(fleet, sources, targets, page.caller)
 
-    return await _run_and_redirect(request, fleet, session, choose)
+    return await _choose(page, fleet, choose)
 
 
 @router.post("/fleets/{fleet}/merge/exclude")
 @router.post("/fleets/{fleet}/merge/revoke")  # the old word
-async def exclude(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def exclude(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Exclude a contribution."""
-    text = form.one("exclude") or form.one("revoke")
-
-    def choose() -> Choice:
-        return service.choices.exclude(fleet, parse_key(text), session.caller)
-
-    return await _run_and_redirect(request, fleet, session, choose)
+    text, act = form.one("exclude") or form.one("revoke"), page.service.choices.exclude
+    return await _choose(page, fleet, lambda: act(fleet, parse_key(text), page.caller))
 
 
 @router.post("/fleets/{fleet}/merge/decide")
-async def decide(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def decide(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Approve or dismiss a contribution, if it is still the one that was looked at."""
     decision, text = form.one("decision"), form.one("contribution")
     revision, comment = parse_number(form.one("revision")), form.one("comment").strip()
@@ -700,42 +684,32 @@ async def decide(
         if decision not in DECISIONS:
             raise SettingError(f"found {decision[:20]!r}, expected one of {', '.join(DECISIONS)}")
         said: Any = decision  # one of the two
-        about = fleet, parse_key(text), said, session.caller
-        return service.choices.decide(*about, comment=comment, revision=revision)
+        about = fleet, parse_key(text), said, page.caller
+        return page.service.choices.decide(*about, comment=comment, revision=revision)
 
-    return await _run_and_redirect(request, fleet, session, choose)
+    return await _choose(page, fleet, choose)
 
 
 @router.post("/fleets/{fleet}/merge/trust")
-async def set_trust(
-    request: Request, fleet: Name, session: AdminForm, form: FormDep, service: ServiceDep
-) -> Response:
+async def set_trust(fleet: Name, page: AdminForm, form: FormDep) -> Response:
     """Change which contributions are adopted at once."""
-    rule = form.one("rule")
+    rule, act = form.one("rule"), page.service.choices.set_trust
     text = f"quorum:{form.one('quorum').strip()}" if rule == "quorum" else rule
-    try:
-        trust = Trust.parse(text)
-        await run_in_thread(lambda: service.choices.set_trust(fleet, trust, session.caller))
-    except EdgemergeError as problem:
-        return await merge_page(request, fleet, session, MergeQuery(), problem)
-    return RedirectResponse(f"/ui/fleets/{fleet}/merge?done=trust", 303)
+    return await _choose(page, fleet, lambda: act(fleet, Trust.parse(text), page.caller))
 
 
 @router.post("/fleets/{fleet}/merge/undo")
-async def undo(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def undo(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Undo a choice."""
-    undoing = partial(service.choices.undo, fleet, parse_number(form.one("number")))
-    return await _run_and_redirect(request, fleet, session, lambda: undoing(session.caller))
+    number, act = parse_number(form.one("number")), page.service.choices.undo
+    return await _choose(page, fleet, lambda: act(fleet, number, page.caller))
 
 
-async def _run_and_redirect(
-    request: Request, fleet: str, session: Session, choose: Callable[[], Choice]
-) -> Response:
+async def _choose(page: Page, fleet: str, choose: Callable[[], object]) -> Response:
     """Redirect to the page, which shows what was chosen; or show there why it was not."""
     try:
         choice = await run_in_thread(choose)
     except EdgemergeError as problem:
-        return await merge_page(request, fleet, session, MergeQuery(), problem)
-    return RedirectResponse(f"/ui/fleets/{fleet}/merge?done={choice.number}", 303)
+        return await merge_page(page, fleet, MergeQuery(), problem)
+    done = choice.number if isinstance(choice, Choice) else "trust"
+    return RedirectResponse(f"/ui/fleets/{fleet}/merge?done={done}", 303)

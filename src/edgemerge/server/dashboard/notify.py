@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError
-from edgemerge.server.auth import Session
-from edgemerge.server.dashboard.pages import render_page
-from edgemerge.server.dashboard.sign_in import Form, FormDep, FormSession, PageSession
+from edgemerge.server.dashboard.pages import answer_form
+from edgemerge.server.dashboard.sign_in import Form, FormDep, OperatorForm, Page, ViewerPage
 from edgemerge.server.fleets import must_be_plain_name
-from edgemerge.server.http import Name, ServiceDep, error_answer, refuse_invalid, run_in_thread
+from edgemerge.server.http import Name, refuse_invalid
 from edgemerge.server.schemas import NotificationEvent, ReceiverRequest
-from edgemerge.server.service import Service
 
 SECONDS_PER_MINUTE = 60.0
 EVENTS = get_args(NotificationEvent)
@@ -30,54 +28,41 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/fleets/{fleet}/notify")
-async def show_receivers(
-    request: Request, fleet: Name, session: PageSession, service: ServiceDep
-) -> Response:
+def show_receivers(fleet: Name, page: ViewerPage) -> Response:
     """Show the receivers of a fleet."""
-    done = request.query_params.get("done", "")
-    return await _page(request, fleet, session, service, done=done)
+    return _render(page, fleet, done=page.request.query_params.get("done", ""))
 
 
 @router.post("/fleets/{fleet}/notify/add")
-async def add_receiver(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def add_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Set a receiver."""
     name = form.one("name")
 
-    def work() -> None:
+    def change() -> None:
         must_be_plain_name("receiver", name)
-        service.notifications.put(fleet, name, read_receiver(form), session.caller)
+        page.service.notifications.put(fleet, name, read_receiver(form), page.caller)
 
-    return await _run(request, fleet, session, service, work, "set")
+    return await _change(page, fleet, change, "set")
 
 
 @router.post("/fleets/{fleet}/notify/remove")
-async def remove_receiver(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def remove_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Remove a receiver."""
-    name = form.one("name")
-
-    def work() -> None:
-        service.notifications.remove(fleet, name, session.caller)
-
-    return await _run(request, fleet, session, service, work, "removed")
+    name, remove = form.one("name"), page.service.notifications.remove
+    return await _change(page, fleet, lambda: remove(fleet, name, page.caller), "removed")
 
 
 @router.post("/fleets/{fleet}/notify/test")
-async def send_test(
-    request: Request, fleet: Name, session: FormSession, form: FormDep, service: ServiceDep
-) -> Response:
+async def send_test(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Send a test message."""
     name = form.one("name")
 
-    def work() -> None:
-        trouble = service.notifications.test(fleet, name, session.caller)
+    def change() -> None:
+        trouble = page.service.notifications.test(fleet, name, page.caller)
         if trouble:
             raise SettingError(f"the test message to {name} was not accepted: {trouble}")
 
-    return await _run(request, fleet, session, service, work, "tested")
+    return await _change(page, fleet, change, "tested")
 
 
 def read_receiver(form: Form) -> ReceiverRequest:
@@ -98,15 +83,13 @@ def read_receiver(form: Form) -> ReceiverRequest:
         return ReceiverRequest(**asked)
 
 
-async def _run(
-    request: Request, fleet: str, session: Session, service: Service, work: Any, done: str
-) -> Response:
+async def _change(page: Page, fleet: str, change: Callable[[], object], done: str) -> Response:
     """Redirect to the page, which says what was done; or show there why it was not."""
-    try:
-        await run_in_thread(work)
-    except EdgemergeError as problem:
-        return await _page(request, fleet, session, service, problem=problem)
-    return RedirectResponse(f"/ui/fleets/{fleet}/notify?done={done}", 303)
+
+    def again(problem: EdgemergeError) -> Response:
+        return _render(page, fleet, problem=problem)
+
+    return await answer_form(change, f"/ui/fleets/{fleet}/notify?done={done}", again)
 
 
 NOTICES = {
@@ -116,21 +99,12 @@ NOTICES = {
 }
 
 
-async def _page(
-    request: Request,
-    fleet: str,
-    session: Session,
-    service: Service,
-    *,
-    done: str = "",
-    problem: EdgemergeError | None = None,
+def _render(
+    page: Page, fleet: str, *, done: str = "", problem: EdgemergeError | None = None
 ) -> Response:
     values: dict[str, Any] = {"tab": "Notify", "fleet": fleet, "events": EVENT_WORDS}
-    values |= {"notice": NOTICES.get(done, ""), "problem": str(problem) if problem else ""}
-    status = 200 if problem is None else error_answer(problem).status
-
-    def work() -> Response:
-        found = service.notifications.receivers(fleet)
-        return render_page(request, "notify.html", session, status=status, found=found, **values)
-
-    return await run_in_thread(work)
+    values |= {
+        "notice": NOTICES.get(done, ""),
+        "found": page.service.notifications.receivers(fleet),
+    }
+    return page.render("notify.html", problem=problem, **values)

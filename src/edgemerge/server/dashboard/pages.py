@@ -21,7 +21,7 @@ from edgemerge import __version__
 from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard import formatting
-from edgemerge.server.http import ErrorAnswer, error_json, run_in_thread
+from edgemerge.server.http import ErrorAnswer, error_answer, error_json, run_in_thread
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -136,16 +136,27 @@ TEMPLATES.globals.update(static=static_url, version=__version__, figures=formatt
 
 
 def render_page(
-    request: Request, template: str, session: Session | None, *, status: int = 200, **values: Any
+    request: Request,
+    template: str,
+    session: Session | None,
+    *,
+    status: int = 200,
+    problem: EdgemergeError | None = None,
+    **values: Any,
 ) -> HTMLResponse:
-    """Fill in a template; it also sees `static`, `figures`, `session`, `version` and `now`."""
-    now = request.app.state.service.clock()
-    text = TEMPLATES.get_template(template).render(session=session, now=now, **values)
+    """Fill in a template; it also sees `static`, `figures`, `session`, `version` and `now`.
+
+    A `problem` is shown on the page, which is then answered with the status of that error.
+    """
+    values |= {"session": session, "now": request.app.state.service.clock()}
+    values["problem"] = "" if problem is None else str(problem)
+    status = status if problem is None else error_answer(problem).status
+    text = TEMPLATES.get_template(template).render(**values)
     return HTMLResponse(text, status, security_headers(request.scope))
 
 
 async def answer_form(
-    change: Callable[[], None], address: str, again: Callable[[EdgemergeError], Response]
+    change: Callable[[], object], address: str, again: Callable[[EdgemergeError], Response]
 ) -> Response:
     """Make a change and lead to a page; or show the form again, with why it was not made."""
 
@@ -192,7 +203,8 @@ def error_page(request: Request, answer: ErrorAnswer) -> Response:
         response: Response = error_json(request, answer)
     else:
         session = getattr(request.state, "session", None)
-        words = {"heading": ERROR_TITLES.get(answer.status, "Not done"), "words": answer.message}
+        words: dict[str, Any] = {"words": answer.message}
+        words["heading"] = ERROR_TITLES.get(answer.status, "Not done")
         response = render_page(request, "problem.html", session, status=answer.status, **words)
     response.headers.update({**security_headers(request.scope), **answer.headers})
     return response

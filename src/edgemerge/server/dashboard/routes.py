@@ -18,7 +18,7 @@ from edgemerge.server.dashboard import (
     sign_in,
 )
 from edgemerge.server.dashboard.pages import SecurityHeaders, error_page, security_headers
-from edgemerge.server.dashboard.sign_in import HOME_PATH, PageSession
+from edgemerge.server.dashboard.sign_in import HOME_PATH, ViewerPage
 from edgemerge.server.http import add_error_handlers
 
 DASHBOARD_PATH = "/ui"
@@ -27,7 +27,7 @@ fallback_router = APIRouter(include_in_schema=False)
 
 
 @fallback_router.get("/{rest:path}")
-async def find_nothing(_session: PageSession) -> Response:
+async def find_nothing(_page: ViewerPage) -> Response:
     """Answer 404, but only to those who are signed in."""
     raise UnknownError("found no page at this address: go on from the list of fleets")
 

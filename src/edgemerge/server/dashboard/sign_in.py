@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -19,20 +19,14 @@ from edgemerge.server.auth import (
     SESSION_S,
     WALL,
     Account,
+    Caller,
     Issued,
-    Keep,
     Session,
     TooManyAttemptsError,
 )
-from edgemerge.server.dashboard.pages import render_page, wants_json
-from edgemerge.server.http import (
-    InFlight,
-    Name,
-    ServiceDep,
-    error_answer,
-    run_in_thread,
-    wall_path,
-)
+from edgemerge.server.dashboard.pages import answer_form, render_page, wants_json
+from edgemerge.server.dashboard.stream import Viewers, ViewersDep
+from edgemerge.server.http import InFlight, Name, ServiceDep, run_in_thread, wall_path
 from edgemerge.server.service import Service
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -137,13 +131,40 @@ def session_of(request: Request) -> Session | None:
 OptionalSession = Annotated[Session | None, Depends(session_of)]
 
 
-def require_page_session(request: Request, session: OptionalSession) -> Session:
+def server_url(request: Request) -> str:
+    """Return the address of this server, as the browser calls it."""
+    return str(request.base_url).rstrip("/")
+
+
+class Page(NamedTuple):
+    """A request for a page or by its form, who is signed in, and what the server has for it."""
+
+    request: Request
+    session: Session
+    service: Service
+    viewers: Viewers
+
+    @property
+    def caller(self) -> Caller:
+        """Who is signed in."""
+        return self.session.caller
+
+    def render(
+        self, template: str, *, problem: EdgemergeError | None = None, **values: Any
+    ) -> Response:
+        """Fill in a template, as `render_page` does."""
+        return render_page(self.request, template, self.session, problem=problem, **values)
+
+
+async def require_page_session(
+    request: Request, session: OptionalSession, service: ServiceDep, viewers: ViewersDep
+) -> Page:
     """Redirect a request without a session to sign in, and then back."""
     if session is None:
         if wants_json(request):
             raise HTTPException(401, "you are not signed in: load the page again")
         raise HTTPException(303, "sign in first", {"Location": sign_in_url_from(request)})
-    return session
+    return Page(request, session, service, viewers)
 
 
 def require_data_session(session: OptionalSession) -> Session:
@@ -153,52 +174,52 @@ def require_data_session(session: OptionalSession) -> Session:
     return session
 
 
-PageSession = Annotated[Session, Depends(require_page_session)]
+ViewerPage = Annotated[Page, Depends(require_page_session)]
 DataSession = Annotated[Session, Depends(require_data_session)]
 
 
-def require_operator_page(session: PageSession) -> Session:
+async def require_operator_page(page: ViewerPage) -> Page:
     """Let only operators and admins see a page that only they can use."""
-    session.caller.must_be("operator")
-    return session
+    page.caller.must_be("operator")
+    return page
 
 
-def require_admin_page(session: PageSession) -> Session:
+async def require_admin_page(page: ViewerPage) -> Page:
     """Let only admins see a page."""
-    session.caller.must_be("admin")
-    return session
+    page.caller.must_be("admin")
+    return page
 
 
-OperatorPage = Annotated[Session, Depends(require_operator_page)]
-AdminPage = Annotated[Session, Depends(require_admin_page)]
+OperatorPage = Annotated[Page, Depends(require_operator_page)]
+AdminPage = Annotated[Page, Depends(require_admin_page)]
 
 
-async def require_own_form(request: Request, session: PageSession) -> Session:
+async def require_own_form(request: Request, page: ViewerPage) -> Page:
     """Let only those pass who use a page of ours: by where it was sent from, and by its token."""
     must_be_same_origin(request)
     given = request.headers.get("x-csrf-token") or (await read_form(request)).one("csrf")
-    if not compare_digest(given.encode(), session.csrf.encode()):
+    if not compare_digest(given.encode(), page.session.csrf.encode()):
         raise DeniedError("this form is of another sign-in: load the page again, then repeat")
-    return session
+    return page
 
 
-OwnForm = Annotated[Session, Depends(require_own_form)]
+OwnForm = Annotated[Page, Depends(require_own_form)]
 
 
-async def require_operator_form(session: OwnForm) -> Session:
+async def require_operator_form(page: OwnForm) -> Page:
     """Let only operators and admins change something by a form."""
-    session.caller.must_be("operator")
-    return session
+    page.caller.must_be("operator")
+    return page
 
 
-async def require_admin_form(session: OwnForm) -> Session:
+async def require_admin_form(page: OwnForm) -> Page:
     """Let only admins change something by a form."""
-    session.caller.must_be("admin")
-    return session
+    page.caller.must_be("admin")
+    return page
 
 
-FormSession = Annotated[Session, Depends(require_operator_form)]
-AdminForm = Annotated[Session, Depends(require_admin_form)]
+OperatorForm = Annotated[Page, Depends(require_operator_form)]
+AdminForm = Annotated[Page, Depends(require_admin_form)]
 
 
 def require_wall_link(link: str, service: ServiceDep) -> Account:
@@ -337,11 +358,11 @@ def sign_in(
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, service: ServiceDep, _session: OwnForm) -> Response:
+def sign_out(page: OwnForm) -> Response:
     """End the session, here and in the browser."""
-    service.sessions.sign_out(cookie_of(request))
+    page.service.sessions.sign_out(cookie_of(page.request))
     answer = RedirectResponse(SIGN_IN_PATH, 303)
-    set_session_cookie(request, answer, "", 0.0)
+    set_session_cookie(page.request, answer, "", 0.0)
     return answer
 
 
@@ -355,7 +376,7 @@ def render_sign_in(
     status: int = 200,
 ) -> Response:
     """Show the form to sign in, with words if it was tried already."""
-    values = {"following": following, "link": link, "words": words, "again": again}
+    values: dict[str, Any] = {"following": following, "link": link, "words": words, "again": again}
     return render_page(request, "sign_in.html", None, status=status, **values)
 
 
@@ -383,75 +404,57 @@ ACCOUNT_NOTICES = {"changed": "The account was changed.", "revoked": "The accoun
 
 
 @router.get("/accounts")
-def show_accounts(
-    request: Request, session: AdminPage, service: ServiceDep, done: str = ""
-) -> Response:
+def show_accounts(page: AdminPage, done: str = "") -> Response:
     """Show accounts and wall links, and forms to add them."""
-    return _accounts_page(request, service, session, notice=ACCOUNT_NOTICES.get(done, ""))
+    return _accounts_page(page, notice=ACCOUNT_NOTICES.get(done, ""))
 
 
 @router.post("/accounts")
-async def add_account(
-    request: Request, session: AdminForm, form: FormDep, service: ServiceDep
-) -> Response:
+async def add_account(page: AdminForm, form: FormDep) -> Response:
     """Add an account or a wall link; its token is on this page, and nowhere else."""
-    name, role, accounts = form.one("name"), form.one("role"), service.accounts
+    name, role, accounts = form.one("name"), form.one("role"), page.service.accounts
 
     def add() -> Issued:
         valid_s = read_validity(form)
         if role != WALL:
-            return accounts.add(name, role, valid_s, session.caller)
+            return accounts.add(name, role, valid_s, page.caller)
         if valid_s is None:
             raise SettingError("found a wall link that never expires, expected a time")
-        return accounts.add_wall_link(name, form.one("fleet"), session.caller, valid_s=valid_s)
+        return accounts.add_wall_link(name, form.one("fleet"), page.caller, valid_s=valid_s)
 
-    return await _show_issued(request, service, session, add)
+    return await _show_issued(page, add)
 
 
 @router.get("/accounts/{account}")
-def show_account(
-    request: Request, account: Name, session: AdminPage, service: ServiceDep
-) -> Response:
+def show_account(account: Name, page: AdminPage) -> Response:
     """Show what can be done with one account."""
-    found = service.accounts.get(account)
-    return _accounts_page(request, service, session, chosen=found)
+    return _accounts_page(page, chosen=page.service.accounts.get(account))
 
 
 @router.post("/accounts/{account}/rotate")
-async def rotate_account(
-    request: Request, account: Name, session: AdminForm, service: ServiceDep
-) -> Response:
+async def rotate_account(account: Name, page: AdminForm) -> Response:
     """Give an account a new token; it is on this page, and nowhere else."""
-    rotate = service.accounts.rotate
-    return await _show_issued(request, service, session, lambda: rotate(account, session.caller))
+    rotate = page.service.accounts.rotate
+    return await _show_issued(page, lambda: rotate(account, page.caller))
 
 
 @router.post("/accounts/{account}/change")
-async def change_account(
-    request: Request, account: Name, session: AdminForm, form: FormDep, service: ServiceDep
-) -> Response:
+async def change_account(account: Name, page: AdminForm, form: FormDep) -> Response:
     """Change the role of an account, or when it expires."""
     role = form.one("role") or None
 
-    def work() -> None:
-        valid_s: float | Keep | None = KEEP
-        if form.one("days") != "keep":
-            valid_s = read_validity(form)
-        service.accounts.change(account, session.caller, role=role, valid_s=valid_s)
+    def change() -> None:
+        valid_s = KEEP if form.one("days") == "keep" else read_validity(form)
+        page.service.accounts.change(account, page.caller, role=role, valid_s=valid_s)
 
-    return await _change_account(request, service, session, work, "changed")
+    return await _change_account(page, change, "changed")
 
 
 @router.post("/accounts/{account}/revoke")
-async def revoke_account(
-    request: Request, account: Name, session: AdminForm, service: ServiceDep
-) -> Response:
+async def revoke_account(account: Name, page: AdminForm) -> Response:
     """Revoke an account or a wall link."""
-
-    def work() -> None:
-        service.accounts.revoke(account, session.caller)
-
-    return await _change_account(request, service, session, work, "revoked")
+    revoke = page.service.accounts.revoke
+    return await _change_account(page, lambda: revoke(account, page.caller), "revoked")
 
 
 def read_validity(form: Form) -> float | None:
@@ -464,52 +467,40 @@ def read_validity(form: Form) -> float | None:
     return DAY_S * int(days) if days else None
 
 
-async def _show_issued(
-    request: Request, service: Service, session: Session, act: Callable[[], Issued]
-) -> Response:
+async def _show_issued(page: Page, act: Callable[[], Issued]) -> Response:
     """Show a new token once; or why there is none."""
 
     def work() -> Response:
         try:
             issued = act()
         except EdgemergeError as problem:
-            return _accounts_page(request, service, session, problem=problem)
-        secret = service.with_fingerprint(issued.token)
+            return _accounts_page(page, problem=problem)
+        secret = page.service.with_fingerprint(issued.token)
         if issued.account.role == WALL:
-            secret = str(request.base_url).rstrip("/") + wall_path(issued.token)
-        return _accounts_page(request, service, session, made=(issued.account, secret))
+            secret = server_url(page.request) + wall_path(issued.token)
+        return _accounts_page(page, made=(issued.account, secret))
 
     return await run_in_thread(work)
 
 
-async def _change_account(
-    request: Request, service: Service, session: Session, work: Callable[[], None], done: str
-) -> Response:
+async def _change_account(page: Page, change: Callable[[], object], done: str) -> Response:
     """Redirect to the page, which says what was done; or show there why it was not."""
-    try:
-        await run_in_thread(work)
-    except EdgemergeError as error:
-        problem = error
-        return await run_in_thread(
-            lambda: _accounts_page(request, service, session, problem=problem)
-        )
-    return RedirectResponse(f"{ACCOUNTS_URL}?done={done}", 303)
+
+    def again(problem: EdgemergeError) -> Response:
+        return _accounts_page(page, problem=problem)
+
+    return await answer_form(change, f"{ACCOUNTS_URL}?done={done}", again)
 
 
 def _accounts_page(
-    request: Request,
-    service: Service,
-    session: Session,
+    page: Page,
     *,
     chosen: Account | None = None,
     made: tuple[Account, str] | None = None,
     notice: str = "",
     problem: EdgemergeError | None = None,
 ) -> Response:
-    names = [fleet.name for fleet, _ in service.fleets(session.caller)]
-    values: dict[str, Any] = {"accounts": service.accounts.all(), "fleets": names, "roles": ROLES}
+    values: dict[str, Any] = {"accounts": page.service.accounts.all(), "roles": ROLES}
+    values["fleets"] = [fleet.name for fleet, _ in page.service.fleets(page.caller)]
     values |= {"chosen": chosen, "made": made, "notice": notice, "days": VALID_DAYS, "wall": WALL}
-    values["tab"] = "Accounts"
-    values["problem"] = "" if problem is None else str(problem)
-    status = 200 if problem is None else error_answer(problem).status
-    return render_page(request, "accounts.html", session, status=status, **values)
+    return page.render("accounts.html", problem=problem, tab="Accounts", **values)

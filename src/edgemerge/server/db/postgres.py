@@ -126,7 +126,8 @@ class PostgresDatabase:
     def _ask(self, connection: Connection, sql: str, values: Sequence[Any]) -> StatementResult:
         with self._named():
             if sql in (BEGIN_READ, BEGIN_WRITE, "commit"):
-                more = SET_LOCAL if sql != "commit" and _is_pooled(connection) else ""
+                pooled = connection.prepare_threshold is None
+                more = SET_LOCAL if sql != "commit" and pooled else ""
                 connection.execute(sql + more, prepare=False)
                 return StatementResult([], 0)
             if sql.startswith("copy "):  # the values are rows
@@ -205,10 +206,6 @@ def _set_up(connection: Connection) -> Connection:
         connection.close()
         raise
     return connection
-
-
-def _is_pooled(connection: Connection) -> bool:
-    return connection.prepare_threshold is None
 
 
 def _must_be_supported(connection: Connection) -> None:

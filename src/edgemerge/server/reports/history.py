@@ -460,7 +460,6 @@ class History:
         *,
         clock: Callable[[], float],
         every_s: float | None = None,
-        most: int = MAX_RECORDS,
         kept_days: float = KEPT_DAYS,
     ) -> None:
         """Start with what is in the database.
@@ -470,12 +469,11 @@ class History:
             writer: What commits changes.
             clock: The time in Unix seconds.
             every_s: How often to write, in seconds; None (the default): as suits the database.
-            most: The most devices that are remembered.
             kept_days: For how many days scores are kept.
         """
         often = SHARED_INTERVAL_S if database.is_shared else SINGLE_INTERVAL_S
         self._database, self._clock, self.kept_days = database, clock, kept_days
-        self._records = DeviceRecords(most)
+        self._records = DeviceRecords()
         self._history_writer = HistoryWriter(
             self._records,
             database,

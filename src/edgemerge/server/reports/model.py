@@ -227,7 +227,6 @@ def unpack_points(data: bytes) -> PointTable:
 
 
 MINUTE_S = 60.0
-MINUTES_PER_DAY = 1440  # minutes
 QUARTER_MINUTES = 15  # of an hour
 KEPT_DAYS = 90.0  # of history, unless the server is told otherwise
 MINUTE_DAYS = 7.0  # for which there are minutes; what is older is kept in quarters of an hour
@@ -419,15 +418,15 @@ class PendingHistory:
 
     def __add__(self, other: PendingHistory) -> PendingHistory:
         gathered = merge_minutes(self.minutes, other.minutes.items())
+        alarms = sorted(self.alarms + other.alarms, key=lambda alarm: (alarm.at, alarm.sample))
+        merges = sorted(self.merges + other.merges, key=lambda merge: merge.at)
         return PendingHistory(
             since=min(self.since, other.since),
             reported=self.reported or other.reported,
             points=merge_points(self.points, other.points),
             minutes=dict(sorted(gathered.items())[-MAX_PENDING_MINUTES:]),
-            alarms=sorted(self.alarms + other.alarms, key=_alarm_order)[-MAX_STORED_ALARMS:],
-            merges=sorted(self.merges + other.merges, key=lambda merge: merge.at)[
-                -MAX_STORED_MERGES:
-            ],
+            alarms=alarms[-MAX_STORED_ALARMS:],
+            merges=merges[-MAX_STORED_MERGES:],
             merged=self.merged + other.merged,
             traffic=self.traffic + other.traffic,
         )
@@ -444,7 +443,3 @@ class PendingHistory:
         return replace(self, minutes=over), PendingHistory(
             since=now, minutes=left
         ) if left else None
-
-
-def _alarm_order(alarm: ReportedAlarm) -> tuple[float, int]:
-    return alarm.at, alarm.sample
