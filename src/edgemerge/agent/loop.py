@@ -241,7 +241,7 @@ class Loop:
         if quality is None:
             return
         events = quality.tend(
-            skipped=inbox.skipped, why=inbox.why_skipped, waiting=lambda: inbox.waiting
+            skipped=inbox.skipped_before, why=inbox.why_skipped, waiting=lambda: inbox.waiting
         )
         for event in events:
             _log_problem(event)
