@@ -133,9 +133,9 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near:
-                error.message = f"{error.message} Did you mean '{near[0]}'?"
-            raise
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands section by section; a narrow terminal wraps the text."""
