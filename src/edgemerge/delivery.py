@@ -56,6 +56,8 @@ EVENTS = {  # what is said of a device, and how
     "merge refused": "refused what other devices saw",
 }
 ALARMS = ("alarm", "recognized")
+GOOD_NEWS = ("all clear", "problem over", "online", "test")
+USUAL_FACTOR = 1.0  # an input with no more than its usual error carries no alarm
 PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not help
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
@@ -146,8 +148,10 @@ class Message:
 
     def _explained(self) -> Iterator[str]:
         factors = dict(self.reasons)
-        for name in self.inputs or factors:
+        for i, name in enumerate(self.inputs or factors):
             factor = factors.get(name)
+            if i and factor is not None and factor <= USUAL_FACTOR:
+                continue
             yield name if factor is None else f"{name} ({factor:.3g} times its usual error)"
 
     @property
@@ -219,7 +223,7 @@ def _printable(text: str) -> str:
 
 
 class Channel(Protocol):
-    """A way to people."""
+    """A way to people; as text it says where to, without secrets, for the log."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Deliver a message, as `Message.plain` returns it; raise UndeliveredError if it is not."""
@@ -304,7 +308,7 @@ class Outbox:
         self.trouble = why
 
     def _values(self) -> dict[str, Any]:
-        return {"channel": type(self._channel).__name__, "waiting": len(self)}
+        return {"to": str(self._channel), "waiting": len(self)}
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -422,6 +426,11 @@ class WebhookChannel:
         except (OSError, HTTPException) as error:
             raise UndeliveredError(str(getattr(error, "reason", error)) or repr(error)) from error
 
+    def __str__(self) -> str:
+        """Say where to; topics and hooks in the path of a URL are secrets."""
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
     def body(self, message: Mapping[str, Any]) -> bytes:
         """Return what is posted."""
         if self._template is not None:
@@ -433,7 +442,8 @@ class WebhookChannel:
         alarm = message["event"] in ALARMS
         if self._preset == "ntfy":
             about = {"topic": self._topic, "title": message["title"], "message": message["text"]}
-            about |= {"priority": 4 if alarm else 3, "tags": ["warning" if alarm else "ok"]}
+            tag = "ok" if message["event"] in GOOD_NEWS else "warning"
+            about |= {"priority": 4 if alarm else 3, "tags": [tag]}
             return about | ({"click": message["link"]} if message.get("link") else {})
         if self._preset == "slack":
             title, text = (_slack(message[name]) for name in ("title", "text"))
@@ -516,6 +526,10 @@ class EmailChannel:
             values = {"to": address, "why": answer}
             logger.warning("the mail server refused a recipient", extra={"values": values})
 
+    def __str__(self) -> str:
+        """Say where to."""
+        return f"{', '.join(self._recipients)} by {self._place[0]}:{self._place[1]}"
+
     def _connected(self, made: list[smtplib.SMTP]) -> smtplib.SMTP:
         kind = _SmtpTls if self._security == "tls" else _Smtp
         options = {"context": self._context} if self._security == "tls" else {}
@@ -594,6 +608,10 @@ class ExecChannel:
             said = done.stderr.decode(errors="replace").strip()[-200:]
             raise UndeliveredError(f"{self._command[0]} exited with {done.returncode}: {said}")
 
+    def __str__(self) -> str:
+        """Name the program; its arguments may be secrets."""
+        return self._command[0]
+
 
 class SyslogChannel:
     """Syslog in the form of RFC 5424, by UDP or TCP.
@@ -622,10 +640,14 @@ class SyslogChannel:
         except OSError as error:
             raise UndeliveredError(str(error)) from error
 
+    def __str__(self) -> str:
+        """Say where to."""
+        return f"syslog at {self._place[0]}:{self._place[1]}"
+
     @staticmethod
     def line(message: Mapping[str, Any]) -> bytes:
         """Return the line of a message."""
-        severity = SYSLOG_WARNING if message["event"] in ALARMS else SYSLOG_NOTICE
+        severity = SYSLOG_NOTICE if message["event"] in GOOD_NEWS else SYSLOG_WARNING
         priority = 8 * SYSLOG_FACILITY + severity
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         host = socket.gethostname() or "-"

@@ -95,6 +95,39 @@ def test_a_message_names_the_fault_explains_by_factors_and_links_to_the_page():
     assert said_ == {"why": "current 12.34, flow 3.0", "page": link, "fault": "bearing"}
 
 
+def test_a_message_leaves_out_inputs_with_no_more_than_their_usual_error():
+    some = replace(ALARM, reasons=(("current", 94.3), ("flow", 0.218)))
+    assert some.text.endswith("Most unusual: current (94.3 times its usual error).")
+    weak = replace(ALARM, reasons=(("current", 0.9), ("flow", 0.8)))
+    assert weak.text.endswith("Most unusual: current (0.9 times its usual error).")
+
+
+def test_only_good_news_are_marked_as_such():
+    marks = {}
+    for event in ("alarm", "problem", "offline", "all clear", "problem over", "online"):
+        plain = replace(ALARM, event=event).plain()
+        body = json.loads(WebhookChannel("http://a/t", preset="ntfy").body(plain))
+        marks[event] = body["tags"], SyslogChannel.line(plain).split(b">")[0]
+    warning, good = (["warning"], b"<12"), (["ok"], b"<13")
+    assert marks == dict.fromkeys(("alarm", "problem", "offline"), warning) | dict.fromkeys(
+        ("all clear", "problem over", "online"), good
+    )
+
+
+def test_the_log_says_which_receiver_failed_without_its_secrets(tmp_path, caplog):
+    with receiver(503) as server:
+        channel = WebhookChannel(f"{server.url.rstrip('/')}/topic-7f3a")
+        sink = DeliverySink(channel, tmp_path / "m.jsonl", backoff=quickly())
+        sink.verdict(replace(said(0, alarm=True, score=12.5), episode=1))
+        drained(sink)
+    (failed,) = [each for each in caplog.records if "trying again" in each.getMessage()]
+    assert failed.values["to"] == server.url.rstrip("/")
+    mail = EmailChannel("mail.example", None, sender="a@b", recipients=["c@d"], password="word")
+    assert str(mail) == "c@d by mail.example:587"
+    assert str(ExecChannel(["/bin/horn", "--token", "word"])) == "/bin/horn"
+    assert str(SyslogChannel("log.example")) == "syslog at log.example:514"
+
+
 def test_a_sink_passes_on_what_the_agent_knows_of_an_alarm(tmp_path):
     got = []
 

@@ -120,7 +120,7 @@ def test_another_name_is_given_to_the_same_sums_and_undo_withdraws(exchange):
     a = Device("a", exchange).meets(40).review("odd-1", "fault", name="baering")
     a.sync()
     released = everything(exchange)[0].stats
-    a.meets(8).review("baering", "undo").review("baering", "fault", name="bearing")
+    a.meets(8).review("baering", "undo").review("odd-1", "fault", name="bearing")
     a.sync()
     by_name = {one.pattern: one.stats for one in everything(exchange)}
     assert by_name["baering"].count == 0
@@ -128,7 +128,7 @@ def test_another_name_is_given_to_the_same_sums_and_undo_withdraws(exchange):
     a.review("bearing", "undo")
     a.restart().sync()
     assert all(one.samples == 0 for one in everything(exchange))
-    a.review("bearing", "fault", name="bearing")
+    a.review("odd-1", "fault", name="bearing")
     a.sync()
     assert {o.pattern: o.stats for o in everything(exchange)}["bearing"] == released
 

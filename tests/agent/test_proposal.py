@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgemerge.agent.proposal import inspect_bytes, inspect_file
+from edgemerge.agent.proposal import choose_columns, inspect_bytes, inspect_file
 from edgemerge.agent.rows import CsvRows, RowReader, TimeFormat
 from edgemerge.core.errors import SampleError
 
@@ -44,7 +44,7 @@ def found(text):
 def readings(report, text):
     """Read the file as the agent does, with what was found."""
     form = CsvRows(
-        [str(column.number) for column in report.usable()],
+        [column.name for column in report.usable()],
         time=report.time,
         header=report.header,
         delimiter=report.delimiter,
@@ -93,6 +93,23 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         table(times=lambda i: str(1_794_000_000_000 + 20 * i), name="ts"),
         {"time": "ts", "time_format": "ms"},
     ),
+    "units below the header": (
+        table(";", comma, times=clock("%d.%m.%Y %H:%M:%S"), name="Zeit").replace(
+            "Zeit;a;b;c\n", "Anlage;Nord;;\nZeit;a;b;c\ndd.mm.yyyy;[bar];m³/h;A\n"
+        ),
+        {
+            "delimiter": ";",
+            "decimal": ",",
+            "skip_lines": 1,
+            "time": "Zeit",
+            "time_format": "%d.%m.%Y %H:%M:%S",
+        },
+    ),
+    "a name twice": (table(names=("a", "a", "b")), {}),
+    "the first time is missing": (
+        table(times=clock("%Y-%m-%dT%H:%M:%S")).replace("c\n2026-11-02T08:00:00", "c\n"),
+        {"time": "time"},
+    ),
     "seconds since the start": (table(times=lambda i: f"{0.001 * i:.3f}"), {}),
 }
 USUAL = {"delimiter": ",", "decimal": ".", "header": True, "skip_lines": 0, "time": None}
@@ -111,8 +128,9 @@ def test_a_file_is_found_as_it_is_and_the_agent_reads_every_row_of_it(name):
         [ROWS] * (2 if name == "header again" else 1)
     ).T.tolist()
     rows, skipped = readings(report, text)
-    assert skipped == 0
-    assert np.array([row.values for row in rows])[: len(ROWS)].tolist() == ROWS.tolist()
+    first = 1 if name == "the first time is missing" else 0
+    assert skipped == first
+    assert np.array([row.values for row in rows])[: len(ROWS)].tolist() == ROWS[first:].tolist()
     if report.time is not None and name != "milliseconds":
         steps = np.diff([row.at for row in rows])
         assert set(steps.tolist()) <= {1.0, 12_000.0, 86400.0}
@@ -131,6 +149,32 @@ def test_rate_gaps_and_steps_back_in_time():
     report = found(table(times=times).replace("1794000010.98", "1794000005.98"))
     assert (report.rate_hz, report.gaps) == (50.0, 2)
     assert report.backward == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "rate_hz"),
+    [
+        ("Time (ms)", lambda i: str(10 * i), 100.0),
+        ("time_min", lambda i: f"{i / 60.0:.6f}", 1.0),
+        ("time", lambda i: f"{46_343.0 + i / 8640.0:.9f}", 0.1),  # as spreadsheets write dates
+        ("time", clock("%H:%M:%S", 1800.0), 1.0 / 1800.0),  # over midnight
+        ("Time", clock("%I:%M:%S %p", 1800.0), 1.0 / 1800.0),
+    ],
+)
+def test_the_rate_is_found_from_times_without_a_date(name, times, rate_hz):
+    report = found(table(times=times, name=name))
+    assert report.rate_hz == pytest.approx(rate_hz, rel=1e-3)
+    assert (report.time, report.time_format, report.backward) == (None, None, 0)
+
+
+def test_one_reading_to_a_row_with_its_name_is_refused_unless_it_is_asked_for():
+    lines = ["time,tag,value"]
+    lines += [f"{1_794_000_000 + i},{'flow' if j else 'heat'},{x}" for i, row in enumerate(ROWS)
+              for j, x in enumerate(row[:2])]  # fmt: skip
+    report = found("\n".join(lines))
+    with pytest.raises(SampleError, match=r"in 'tag' \(heat, flow\), expected a column for each"):
+        choose_columns(report, [])
+    assert [column.name for column in choose_columns(report, ["value"])] == ["value"]
 
 
 def test_columns_that_cannot_be_watched_are_named():

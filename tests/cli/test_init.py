@@ -68,6 +68,37 @@ def test_what_is_printed_is_a_table_a_plot_and_the_next_command(tmp_path, monkey
     assert "300 samples" not in result.stderr
 
 
+def test_names_that_come_twice_are_two_inputs_and_units_are_no_names(tmp_path, monkeypatch):
+    path = pump(tmp_path / "pump.csv")
+    lines = path.read_text().splitlines()
+    lines[0] = "Zeit;Sensor;Druck;Sensor;Status\ns;m³/h;[bar];A;"
+    path.write_text("\n".join(lines))
+    found = inits(tmp_path, monkeypatch, path)
+    assert (found["n_inputs"], found["skip_lines"]) == (3, 0)
+    plain = tomllib.loads((tmp_path / "pump.toml").read_text())
+    assert plain["source"]["columns"] == ["Sensor", "Druck", "Sensor (4)"]
+    assert plain["source"]["units"] == ["m³/h", "bar", "A"]
+    assert run(read_config(tmp_path / "pump.toml", environment={}), stop=Event()) == 0
+    results = [json.loads(line) for line in (tmp_path / "pump.jsonl").read_text().splitlines()]
+    assert len(results) == 1500
+    assert results[-1]["why"][0] == "Sensor (4)"
+
+
+def test_commissioning_sets_the_limit_of_a_proposal(tmp_path, monkeypatch):
+    inits(tmp_path, monkeypatch, pump(tmp_path / "pump.csv"))
+    config = read_config(tmp_path / "pump.toml", environment={})
+    assert config.monitor.limit is None
+    assert config.monitor.false_alarms is None
+
+
+def test_a_file_whose_newest_row_comes_first_is_told(tmp_path, monkeypatch):
+    path = pump(tmp_path / "pump.csv")
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *reversed(rows)]))
+    remarks = inits(tmp_path, monkeypatch, path)["remarks"]
+    assert any("the newest row comes first" in each for each in remarks)
+
+
 @pytest.mark.parametrize(
     ("rate_hz", "rows", "kind"),
     [(1.0, 3000, "raw"), (10.0, 3000, "window"), (200.0, 20_000, "spectrum"), (200.0, 900, "raw")],

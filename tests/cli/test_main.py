@@ -209,7 +209,9 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch):
 
 
 def test_an_unknown_command_is_an_error():
-    assert call("lern").exit_code == 2
+    result = call("lern")
+    assert result.exit_code == 2
+    assert "No such command 'lern'. Did you mean 'learn'?" in result.stderr
 
 
 @pytest.mark.slow

@@ -673,6 +673,17 @@ def test_a_fault_and_a_dismissed_pattern_can_be_undone(decision):
     assert watched.odd.status == "normal"
 
 
+@pytest.mark.parametrize("called", ["odd-1", "bearing"])
+def test_a_fault_that_is_undone_has_its_former_name_again(called):
+    watched = reviewed()
+    before = watched.monitor.status()
+    watched.monitor.review("odd-1", "fault", name="bearing")
+    assert list(watched.monitor.odd_patterns) == ["bearing"]
+    watched.monitor.review(called, "undo")
+    assert watched.monitor.status() == before
+    assert watched.fault(40)[-1].pattern == "odd-1"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["approve", "fault", "dismiss"])
 @pytest.mark.parametrize("second", ["approve", "fault", "dismiss"])
@@ -691,7 +702,7 @@ def test_decisions_that_cannot_be_are_refused_and_change_nothing():
     before = monitor.status(), watched.kinds
     for pattern, decision, name, error, words in (
         ("odd-1", "undo", "", SettingError, "nothing to undo"),
-        ("odd-9", "approve", "", UnknownError, r"no pattern 'odd-9'; known: \['odd-1'\]"),
+        ("odd-9", "approve", "", UnknownError, "no pattern 'odd-9', expected one of these: odd-1"),
         ("odd-1", "accept", "", SettingError, "found decision 'accept', expected one of"),
         ("odd-1", "fault", "no\nname", SettingError, "pattern"),
     ):

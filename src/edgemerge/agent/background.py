@@ -189,6 +189,7 @@ class ReadAhead:
         self._may_pass, self._clock = may_pass, clock
         self._queue: Queue[Reading | None] = Queue(MAX_READ_AHEAD)
         self._first: Reading | None = None  # until it may pass
+        self._skipped_before = 0
         self._stop = Event()
         self.ended = False
         self.taken = 0  # readings
@@ -212,12 +213,25 @@ class ReadAhead:
             return None
         self._first = None
         self.taken += 1
+        self._skipped_before = reading.skipped
         return reading
 
     @property
     def skipped(self) -> int:
         """The number of readings that the source could not parse."""
         return int(getattr(self._source, "skipped", 0))
+
+    @property
+    def skipped_before(self) -> int:
+        """Those before the last reading that was taken; all of them if none waits.
+
+        The source is ahead, so that all of them beside the readings taken would be too large a
+        share.
+        """
+        skipped = self.skipped
+        if self._first is None and self._queue.empty():
+            self._skipped_before = skipped
+        return self._skipped_before
 
     @property
     def why_skipped(self) -> str:

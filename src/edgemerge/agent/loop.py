@@ -161,8 +161,9 @@ def _log_answer(found: dict[str, Any]) -> None:
 
 def _log_problem(event: ProblemEvent) -> None:
     problem = event.problem
-    values = {"problem": problem.name, "since": iso_time(problem.since), "words": problem.words}
+    values = {"problem": problem.name, "since": iso_time(problem.since)}
     if event.ended is None:
+        values["words"] = problem.words
         logger.warning("a problem with the data began", extra={"values": values})
     else:
         logger.info("a problem with the data has ended", extra={"values": values})
@@ -241,7 +242,7 @@ class Loop:
         if quality is None:
             return
         events = quality.tend(
-            skipped=inbox.skipped, why=inbox.why_skipped, waiting=lambda: inbox.waiting
+            skipped=inbox.skipped_before, why=inbox.why_skipped, waiting=lambda: inbox.waiting
         )
         for event in events:
             _log_problem(event)

@@ -19,6 +19,7 @@ from itertools import pairwise
 from math import log2
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from edgemerge.agent.rows import (
     UTF16_WORDS,
     BadRow,
     TimeFormat,
+    column_names,
+    is_unit_line,
     is_utf16,
     with_decimal_point,
 )
@@ -54,16 +57,24 @@ TABLE_SUFFIXES = (
     ".csv", ".jsonl", ".parquet", ".tsv", ".txt", ".dat", ".log", ".json", ".ndjson", ".pq",
 )  # fmt: skip
 DEVICE_WORDS = re.compile(r"device|machine|asset|unit|gateway|maschine|anlage|ger.t", re.IGNORECASE)
+TAG_WORDS = re.compile(
+    r"tag|signal|sensor|variable|parameter|channel|metric|measure|quantity|kanal|messstelle|point",
+    re.IGNORECASE,
+)
 DIALECT_LINES = 200  # that tell delimiter and decimal mark
 DELIMITERS = (",", ";", "\t", "|", " ")
 TIME_PATTERNS = (
     "%Y/%m/%d %H:%M:%S", "%Y-%m-%d %H:%M:%S,%f", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M",
     "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
-    "%m/%d/%Y %I:%M:%S %p", "%d-%m-%Y %H:%M:%S", "%H:%M:%S", "%H:%M:%S.%f",
+    "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M %p", "%d-%m-%Y %H:%M:%S", "%H:%M:%S",
+    "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p",
     "%d.%m.%Y %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S,%f",
 )  # fmt: skip
 TIME_WORDS = re.compile(r"time|date|stamp|epoch|unix|zeit|datum|^ts?$", re.IGNORECASE)
 UNIX_TIMES = (5e8, 5e9)  # seconds: from 1985 to 2128
+SPREADSHEET_DAYS = (36_526.0, 73_051.0)  # as days since 1900: from 2000 to 2100
+ELAPSED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0}
+DAY_S = 86400.0
 MIN_SHARE = 0.9  # of the rows that must fit what is found
 GAP_STEPS = 5.0  # usual steps without a row are a gap
 
@@ -107,6 +118,7 @@ class FileReport:
     decimal: Literal[".", ","] = "."
     header: bool = False
     skip_lines: int = 0
+    units: tuple[str, ...] = ()  # of all columns, if a line below the header has them
     time: str | None = None
     time_format: str | None = None
     zone_is_known: bool = True
@@ -180,10 +192,11 @@ def inspect_folder(
         try:
             reports[path] = inspect(path, max(MIN_FILE_BYTES, MAX_BYTES // len(files)))
         except SampleError as error:
-            left_out[path.name] = str(error)
+            left_out[path.name] = str(error).removeprefix(f"{path}: ")
     left_out |= {path.name: f"only {MAX_FILES} files are read" for path in files[MAX_FILES:]}
     if not reports:
-        raise SampleError(f"{folder}: {next(iter(left_out.values()))}")
+        name, why = next(iter(left_out.items()))
+        raise SampleError(f"{folder / name}: {why}")
     usual = Counter(report.shape for report in reports.values()).most_common(1)[0][0]
     left_out |= {
         path.name: "it has other columns than most"
@@ -198,12 +211,13 @@ def inspect_folder(
 def device_names(texts: Sequence[str]) -> list[str]:
     """Return names of devices that are allowed, each once.
 
-    >>> device_names(["Pump 1", "Pump/1", "München"])
-    ['Pump-1', 'Pump-1-2', 'M-nchen']
+    >>> device_names(["Pump 1", "Pump/1", "Süd"])
+    ['Pump-1', 'Pump-1-2', 'Sud']
     """
     names: list[str] = []
     for text in texts:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:90] or "device"
+        letters = normalize("NFKD", text).encode("ascii", "ignore").decode()  # without accents
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[:90] or "device"
         number = 2
         while (unique := name if number == 2 else f"{name}-{number - 1}") in names:
             number += 1
@@ -285,10 +299,13 @@ def _inspect_csv(lines: list[str], *, whole: bool) -> FileReport:
     width = Counter(map(len, filter(None, rows))).most_common(1)[0][0]
     first = _first_data_row(rows, width, decimal)
     names = rows[first - 1] if first and len(rows[first - 1]) == width else []
+    units: list[str] = []
+    if first > 1 and is_unit_line(names) and len(rows[first - 2]) == width:
+        names, units = rows[first - 2], names
     header = bool(names) and not any(_number(each, decimal) is not None for each in names)
-    data = [row for row in rows[first:] if row and row != names]
+    data = [row for row in rows[first:] if row and row not in (names, units)]
     fitting = [row for row in data if len(row) == width][:MAX_ROWS]
-    start = first - 1 if header else first
+    start = first - 1 - bool(units) if header else first
     cells = list(zip(*fitting, strict=True))
     found = _FoundColumns(names if header else [], cells, decimal)
     return found.report(
@@ -299,6 +316,7 @@ def _inspect_csv(lines: list[str], *, whole: bool) -> FileReport:
         decimal=decimal,
         header=header,
         skip_lines=start,
+        units=tuple(units),
         whole=whole,
     )
 
@@ -417,7 +435,7 @@ class _FoundColumns:
     """The cells of a table by column, and what each column holds."""
 
     def __init__(self, names: Sequence[str], cells: Sequence[Sequence[Any]], decimal: str) -> None:
-        self._names = [name or str(i + 1) for i, name in enumerate(names)]
+        self._names = [name or str(i + 1) for i, name in enumerate(column_names(names))]
         self._names = self._names or [str(i + 1) for i in range(len(cells))]
         self._cells, self._decimal = cells, decimal
         self._time: int | None = None
@@ -429,11 +447,12 @@ class _FoundColumns:
 
     def report(self, **about: Any) -> FileReport:
         """Return what was found, with what is known about the file."""
-        is_clock = self._time is not None and self._times[0] >= UNIX_TIMES[0]
+        known = self._times[np.isfinite(self._times)]
+        is_clock = self._time is not None and len(known) and known[0] >= UNIX_TIMES[0]
         return FileReport(
             columns=tuple(self.columns),
             time=self._names[self._time] if self._time is not None and is_clock else None,
-            time_format=self._pattern or None,
+            time_format=self._pattern or None if is_clock else None,
             zone_is_known=self._names_zone(),
             times=self._times,
             **_pace(self._times),
@@ -445,8 +464,10 @@ class _FoundColumns:
             return True
         if np.isfinite(self.columns[self._time].values).any():
             return True  # numbers count from 1970
-        first = str(self._cells[self._time][0])
-        return not self._pattern and datetime.fromisoformat(first).tzinfo is not None
+        if self._pattern:
+            return False
+        first = next(str(cell) for cell in self._cells[self._time] if _parses(str(cell), ""))
+        return datetime.fromisoformat(first).tzinfo is not None
 
     def _column(self, i: int) -> ColumnReport:
         cells = self._cells[i]
@@ -474,12 +495,17 @@ class _FoundColumns:
                     form.parse(t) if _parses(t, self._pattern or "") else np.nan for t in texts
                 ]
                 self._time, self._times = i, np.array(times)
+                if self._pattern and "%Y" not in self._pattern:
+                    self._times = _over_midnight(self._times)
                 return
         for i, column in enumerate(self.columns):
             unit = _time_unit(column)
             if unit is not None:
                 self._time, self._pattern = i, unit or None
                 self._times = column.values / TIME_UNITS.get(unit, 1.0)
+                first = np.nanmin(column.values)
+                if not unit and first < UNIX_TIMES[0]:
+                    self._times = (column.values - first) * _elapsed_unit_s(column)
                 self.columns[i] = _with(column, kind="time")
                 return
 
@@ -522,15 +548,41 @@ def _with(column: ColumnReport, **changes: Any) -> ColumnReport:
 def _time_unit(column: ColumnReport) -> str | None:
     """Return the unit of a column of times as numbers ("" for seconds), or None if it is none."""
     values = column.values[np.isfinite(column.values)]
-    if column.kind != "number" or len(values) < 3 or (np.diff(values) >= 0.0).mean() < MIN_SHARE:
+    if column.kind != "number" or len(values) < 3 or values[0] == values[-1]:
         return None
-    if not values[-1] > values[0]:
+    steps = np.diff(values)
+    newest_first = bool(values[0] > values[-1])
+    if ((steps <= 0.0) if newest_first else (steps >= 0.0)).mean() < MIN_SHARE:
         return None
     low, high = UNIX_TIMES
     for unit, each in {"": 1.0, **TIME_UNITS}.items():
         if low <= values.min() / each and values.max() / each <= high:
             return unit
-    return "" if TIME_WORDS.search(column.name) else None
+    return "" if TIME_WORDS.search(column.name) and not newest_first else None
+
+
+def _elapsed_unit_s(column: ColumnReport) -> float:
+    """Return the unit of times that do not count from 1970: as the name says, else seconds.
+
+    Spreadsheets write a date as the days since 1900.
+    """
+    words = re.split(r"[^a-zµ]+", column.name.lower())
+    for word in reversed(words):
+        if word in ELAPSED_UNITS:
+            return ELAPSED_UNITS[word]
+    low, high = SPREADSHEET_DAYS
+    values = column.values[np.isfinite(column.values)]
+    is_days = low <= values.min() and values.max() <= high and (values != values.round()).any()
+    return DAY_S if is_days and "s" not in words else 1.0
+
+
+def _over_midnight(times: Array) -> Array:
+    """Return times of day, with a day more after each midnight."""
+    known = np.isfinite(times)
+    passed = np.cumsum(np.diff(times[known], prepend=times[known][:1]) < -DAY_S / 2.0)
+    found = times.copy()
+    found[known] += DAY_S * passed
+    return found
 
 
 FeatureKind = Literal["raw", "window", "spectrum"]
@@ -563,6 +615,7 @@ def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnRepor
     """Return the columns of these names or numbers, or all that can be watched."""
     if not names:
         found = report.usable()
+        _must_be_wide(report, found)
         if not found:
             kinds = ", ".join(f"{c.name}: {c.problem or c.kind}" for c in report.columns)
             raise SampleError(
@@ -579,6 +632,20 @@ def choose_columns(report: FileReport, names: Sequence[str]) -> list[ColumnRepor
             f"{', '.join(column.name for column in report.columns)}"
         )
     return [known[name] for name in names]
+
+
+def _must_be_wide(report: FileReport, found: Sequence[ColumnReport]) -> None:
+    """Raise SampleError if each row has one number and says of which sensor it is."""
+    tags = [c for c in report.columns if c.kind == "text" and TAG_WORDS.search(c.name)]
+    if len(found) != 1 or not tags or len(set(tags[0].texts)) < 2:
+        return
+    some = list(dict.fromkeys(tags[0].texts))
+    raise SampleError(
+        f"found one number in each row, {found[0].name!r}, and what it is in {tags[0].name!r} "
+        f"({', '.join(some[:3])}{', …' if len(some) > 3 else ''}), expected a column for each: "
+        "make such a table, as with `pivot` of pandas, or give "
+        f"--columns {found[0].name} to watch all of them as one"
+    )
 
 
 def propose(
@@ -680,6 +747,7 @@ def _source(
         format=report.format,
         path=path,
         columns=() if every and not by_name else names,
+        units=_units(report, columns),
         time=report.time,
     )
     if report.format == "jsonl":
@@ -693,6 +761,12 @@ def _source(
         time_format=report.time_format,
         time_zone=time_zone,
     )
+
+
+def _units(report: FileReport, columns: Sequence[ColumnReport]) -> tuple[str, ...]:
+    """Return the units of some columns, without brackets; none if the file names none."""
+    units = [report.units[c.number - 1].strip("[]()") for c in columns if report.units]
+    return tuple(units) if any(units) else ()
 
 
 def _samples(config: Config, readings: Array) -> Array:
@@ -736,23 +810,42 @@ def _remarks(
         for column in reports[0].columns
         if column.number not in chosen and (column.problem or column.kind in ("text", "empty"))
     ]
-    skipped, gaps, backward = (
-        sum(getattr(report, name) for report in reports) for name in ("skipped", "gaps", "backward")
-    )
+    skipped = sum(report.skipped for report in reports)
     if skipped:
-        found.append(f"{skipped:,} rows do not fit the others and will be skipped")
+        words = "row does not fit" if skipped == 1 else "rows do not fit"
+        found.append(f"{skipped:,} {words} the others and will be skipped")
     missing = sum(report.columns[i - 1].missing for report in reports for i in chosen)
     if missing:
-        found.append(f"{missing:,} cells have no number; their rows will be skipped")
-    if gaps:
-        found.append(f"{gaps:,} gaps in time")
-    if backward:
-        found.append(f"{backward:,} rows are older than the row before them")
-    if not reports[0].zone_is_known:
-        found.append("times name no zone and are read as UTC: set source.time_zone if they are not")
+        words = (
+            "cell has no number; its row" if missing == 1 else "cells have no number; their rows"
+        )
+        found.append(f"{missing:,} {words} will be skipped")
+    found += _time_remarks(reports)
     need = COMMISSIONING_PER_HIDDEN * hidden
     if samples < need:
         found.append(f"{samples:,} samples are fewer than the {need:,} for commissioning")
+    return found
+
+
+def _time_remarks(reports: Sequence[FileReport]) -> list[str]:
+    found = []
+    gaps, backward, rows = (
+        sum(getattr(report, name) for report in reports) for name in ("gaps", "backward", "rows")
+    )
+    if gaps:
+        found.append(f"{gaps:,} {'gap' if gaps == 1 else 'gaps'} in time")
+    if 2 * backward > rows:
+        found.append(
+            "the newest row comes first, and the agent reads from the top: sort the file by time "
+            "before you go on"
+        )
+    elif backward:
+        words = "row is" if backward == 1 else "rows are"
+        found.append(f"{backward:,} {words} older than the row before")
+    if not any(report.time for report in reports):
+        found.append("no column has date and time: results have the time at which a row is read")
+    if reports[0].time and not reports[0].zone_is_known:
+        found.append("times name no zone and are read as UTC: set source.time_zone if they are not")
     return found
 
 
@@ -789,7 +882,7 @@ def to_toml(proposal: Proposal, projection_file: Path) -> str:
         "# Learns what is normal from the first samples, then watches: take as many as show all",
         '# that the machine usually does; a time such as "2 hours" is possible too.',
         f"commissioning = {proposal.commissioning}",
-        'limit = 4  # or: false_alarms = "1 per week"',
+        '# Commissioning sets a limit from 4 to 6; or: limit = 5, or: false_alarms = "1 per week"',
         "",
         "[[sinks]]  # where results go; the log on the terminal says when an episode begins",
         'kind = "file"',
@@ -809,7 +902,16 @@ def _source_lines(source: SourceConfig, members: Sequence[Member]) -> list[str]:
     if source.path is not None and not any(member.path for member in members):
         lines.append(f"path = {_toml(source.path)}")
     usual = SourceConfig()
-    names = ("columns", "time", "time_format", "time_zone", "header", "delimiter", "decimal")
+    names = (
+        "columns",
+        "units",
+        "time",
+        "time_format",
+        "time_zone",
+        "header",
+        "delimiter",
+        "decimal",
+    )
     for name in (*names, "skip_lines", "device_column"):
         value = getattr(source, name)
         if value != getattr(usual, name):

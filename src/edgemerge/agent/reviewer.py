@@ -178,13 +178,14 @@ class Reviewer:
         if decision == "fault" and not name:
             raise SettingError('expected "name": what to call the fault')
         monitor = self._memory.monitor
+        found = monitor.find_pattern(pattern)
         monitor.review(pattern, decision, name=name or "")  # type: ignore[arg-type] # it checks
-        found = monitor.odd_patterns[name or pattern if decision == "fault" else pattern]
         after = {
             "approve": "is normal now",
             "fault": f"is the fault {found.name}",
             "dismiss": "is no longer shown",
-            "undo": "waits for a review again",
+            "undo": "waits for a review again"
+            + (f", as {found.name}" if found.name != pattern else ""),
         }[str(decision)]
         return f"{pattern} ({found.stats.count:g} samples) {after}"
 

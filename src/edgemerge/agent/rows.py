@@ -73,6 +73,42 @@ def column_number(column: Column) -> int | None:
     return int(column) - 1 if column.isdecimal() and int(column) else None
 
 
+def column_names(header: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in a header; one that came before gets the number of its column.
+
+    >>> column_names(["time", "flow", "flow", "", ""])
+    ('time', 'flow', 'flow (3)', '', '')
+    """
+    return tuple(
+        f"{name} ({i + 1})" if name and name in header[:i] else name
+        for i, name in enumerate(header)
+    )
+
+
+# Units as loggers write them below the names, without brackets. Single letters are also names of
+# columns, so they count only as they are written here.
+UNIT_WORDS = (
+    "- % A V W K C F J N g t m s h d l L ° %rh ‰ ppm °c degc °f degf deg rad bar mbar barg pa hpa "
+    "kpa mpa psi psig atm mmhg ma ka µa mv kv mw kw va kva var kvar mvar wh kwh mwh kj mj ohm hz "
+    "khz mhz rpm u/min 1/min min-1 min^-1 m/s mm/s in/s km/h mph m/s² m/s2 m/s^2 mg kg lb lbs mm "
+    "cm km µm um in inch ft m³ m3 ml m³/h m3/h m³/s m3/s l/h l/s l/min lpm gpm cfm kg/h kg/s t/h "
+    "kn nm knm sec ms µs us min days ph db dba lx lux ntu"
+)
+UNITS = frozenset(UNIT_WORDS.split())
+
+
+def is_unit_line(fields: Sequence[str]) -> bool:
+    """Return whether a line has units, as some loggers write them between names and numbers.
+
+    >>> is_unit_line(["dd.mm.yyyy", "m³/h", "[bar]", ""]), is_unit_line(["time", "flow", "A"])
+    (True, False)
+    """
+    filled = [field for field in fields if field]
+    units = [field.strip("[]()") for field in filled]
+    known = sum((unit if len(unit) == 1 else unit.lower()) in UNITS for unit in units)
+    return 2 * known > len(filled)
+
+
 TIME_UNITS = {"ms": 1e3, "us": 1e6, "ns": 1e9}  # since 1970, in a second
 
 
@@ -158,7 +194,7 @@ class CsvRows:
 
     Without `header`, a first line with a chosen field that is no number is taken for one. A file
     that begins without names has those of the file before, if it has as many columns. A header
-    that comes again later is no row.
+    that comes again later is no row, and neither are units below the header.
     """
 
     def __init__(
@@ -179,6 +215,7 @@ class CsvRows:
         self._delimiter, self._width = delimiter, width
         self._decimal, self._skip_lines, self._time_format = decimal, skip_lines, time_format
         self._first, self._skipped_lines, self._has_read = True, 0, False
+        self._below_header = False
         self._last: float | None = None  # the time of the row before
         self._found: tuple[int | None, list[int], tuple[str, ...] | None] = (None, [], None)
         self._found_for: tuple[int, tuple[str, ...] | None] | None = None
@@ -204,13 +241,16 @@ class CsvRows:
         except csv.Error as error:
             raise BadRow(str(error)) from error
         first, self._first = self._first, False
+        below_header, self._below_header = self._below_header, False
         if first and self._is_header(found):
-            self.header = tuple(found)
+            self.header, self._below_header = column_names(found), True
             if not self._has_read:  # a later file with other columns must not end the agent
                 for key, name in self._names():
                     must_have_column(name, self.header, key, self._delimiter)
             return None
-        if self.header is not None and found[0] == self.header[0] and tuple(found) == self.header:
+        if self.header is not None and found[0] == self.header[0] and self._is_again(found):
+            return None
+        if below_header and is_unit_line(found):
             return None
         row = self._read(found)
         self._has_read = True
@@ -228,7 +268,7 @@ class CsvRows:
     def _is_header(self, found: list[str]) -> bool:
         if self._has_header is not None:
             return self._has_header
-        if self.header is not None and tuple(found) == self.header:
+        if self._is_again(found):
             return True
         if self.header is None and self._names():
             return True
@@ -238,6 +278,10 @@ class CsvRows:
         chosen = chosen or [i for i in range(len(found)) if i != time]
         looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
         return any(self._number(field) is None for field in looked)
+
+    def _is_again(self, found: list[str]) -> bool:
+        """Return whether a line is the header that came before."""
+        return self.header is not None and column_names(found) == self.header
 
     def _index(self, column: Column, count: int) -> int | None:
         """Return where a column is, by the header of the file before if it has as many."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from enum import IntEnum
 from functools import partial
 from importlib import import_module
@@ -123,6 +124,18 @@ class LazyGroup(click.Group):
         module, _, attribute = self.places[cmd_name].partition(":")
         found = getattr(import_module(module), attribute or cmd_name)
         return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; an unknown one is an error that names the most similar."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands section by section; a narrow terminal wraps the text."""

@@ -121,6 +121,11 @@ class Episode:
     acknowledged: bool = False
 
 
+def first_name(number: int) -> str:
+    """Return what a pattern is called until a person names its fault."""
+    return f"odd-{number}"
+
+
 @dataclass
 class OddPattern:
     """Samples that belong together and were not learnt, with what a person decided about them.
@@ -821,7 +826,7 @@ class Monitor:
         name = ""
         while not name or name in self.odd_patterns:  # a fault may have been called so
             self.numbers["odd"] += 1
-            name = f"odd-{self.numbers['odd']}"
+            name = first_name(self.numbers["odd"])
         projection = self.learner.projection
         nothing, zero = Stats.empty(projection), np.zeros(projection.n_inputs)
         found = OddPattern(name, nothing, Thinned(RESERVOIR_ROWS), at, at, zero)
@@ -876,20 +881,19 @@ class Monitor:
         """Say what a pattern is.
 
         Args:
-            pattern: The name of the pattern.
+            pattern: The name of the pattern; of a fault also the one that it had before.
             decision: "approve" makes it normal, "fault" gives it a name that later alarms carry,
-                "dismiss" hides it; "undo" makes it unreviewed again, to the last bit.
+                "dismiss" hides it; "undo" makes it unreviewed again, to the last bit, under the
+                name that it had.
             name: What to call the fault.
 
         Raises:
             UnknownError: There is no such pattern.
             SettingError: The decision does not fit the pattern's status.
         """
-        if pattern not in self.odd_patterns:
-            raise UnknownError(f"no pattern {pattern!r}; known: {list(self.odd_patterns)}")
+        found = self.find_pattern(pattern)
         if decision not in DECISIONS:
             raise SettingError(f"found decision {decision!r}, expected one of {DECISIONS}")
-        found = self.odd_patterns[pattern]
         if (found.status == "unreviewed") == (decision == "undo"):
             raise SettingError(
                 f"{pattern!r} is {found.status}, so {decision!r} does not fit: "
@@ -905,6 +909,20 @@ class Monitor:
         else:
             self._undo(found)
         self._note(decision, self.last_at or 0.0, found.name)
+
+    def find_pattern(self, pattern: str) -> OddPattern:
+        """Return the pattern of that name; a fault is also found by its former one.
+
+        Raises:
+            UnknownError: There is no such pattern.
+        """
+        if pattern in self.odd_patterns:
+            return self.odd_patterns[pattern]
+        for found in self.odd_patterns.values():
+            if found.number and pattern == first_name(found.number):
+                return found
+        known = ", ".join(self.odd_patterns) or "none"
+        raise UnknownError(f"found no pattern {pattern!r}, expected one of these: {known}")
 
     def _approve(self, found: OddPattern) -> None:
         rows = found.rows.array(self.learner.projection.n_inputs)
@@ -927,6 +945,9 @@ class Monitor:
             else:
                 self.learner = self.learner.without(found.stats)
             self._rebase()
+        name = first_name(found.number)
+        if found.status == "fault" and found.number and name not in self.odd_patterns:
+            self._rename(found, name)
         found.status, found.into = "unreviewed", ""
 
     def _rename(self, found: OddPattern, name: str) -> None:
@@ -934,7 +955,7 @@ class Monitor:
         if name != found.name and name in self.odd_patterns:
             raise SettingError(
                 f"found the name {name!r} of another pattern, expected a new one: "
-                f"{list(self.odd_patterns)}"
+                f"{', '.join(self.odd_patterns)} are taken"
             )
         patterns = {name if n == found.name else n: p for n, p in self.odd_patterns.items()}
         for episode in self.episodes:
