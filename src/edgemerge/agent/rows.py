@@ -243,10 +243,7 @@ class CsvRows:
         first, self._first = self._first, False
         below_header, self._below_header = self._below_header, False
         if first and self._is_header(found):
-            self.header, self._below_header = column_names(found), True
-            if not self._has_read:  # a later file with other columns must not end the agent
-                for key, name in self._names():
-                    must_have_column(name, self.header, key, self._delimiter)
+            self._take_header(found)
             return None
         if self.header is not None and found[0] == self.header[0] and self._is_again(found):
             return None
@@ -255,6 +252,13 @@ class CsvRows:
         row = self._read(found)
         self._has_read = True
         return row
+
+    def _take_header(self, found: list[str]) -> None:
+        self.header, self._below_header = column_names(found), True
+        if self._has_read:
+            return  # a later file with other columns must not end the agent
+        for key, name in self._names():
+            must_have_column(name, self.header, key, self._delimiter)
 
     def _names(self) -> list[tuple[str, str]]:
         """Return the columns that were chosen by name, each with its setting."""
