@@ -139,12 +139,10 @@ def unknown_key_error(name: str, known: list[str], where: str) -> SettingError:
 def _checked_value(value: Any, hint: Any, declared: Field[Any], place: TableLocation) -> Any:
     """Return the value as the type that the field has, within the range that it has."""
     found_it = f"found {place.key(declared.name)} = {value!r} in {place.origin(value)}"
-    for arm in union_members(hint):
-        with suppress(TypeError, ValueError):
-            found = _convert(arm, value, place.file.parent)
-            break
-    else:
-        raise SettingError(f"{found_it}, expected {_type_words(hint)}")
+    try:
+        found = _convert_any(hint, value, place.file.parent)
+    except TypeError:
+        raise SettingError(f"{found_it}, expected {_type_words(hint)}") from None
     ok = declared.metadata.get("ok")
     if ok is not None and not ok(found):
         raise SettingError(f"{found_it}, expected {declared.metadata['words']}")
@@ -160,9 +158,7 @@ def union_members(hint: Any) -> list[Any]:
 def _convert(kind: Any, value: Any, folder: Path) -> Any:
     """Return the value as that type, or raise TypeError or ValueError."""
     if get_origin(kind) is tuple:
-        return tuple(
-            _convert_any(union_members(get_args(kind)[0]), each, folder) for each in _items(value)
-        )
+        return tuple(_convert_any(get_args(kind)[0], each, folder) for each in _items(value))
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise ValueError
@@ -172,8 +168,9 @@ def _convert(kind: Any, value: Any, folder: Path) -> Any:
     return _convert_plain(kind, value, folder)
 
 
-def _convert_any(kinds: list[Any], value: Any, folder: Path) -> Any:
-    for kind in kinds:
+def _convert_any(hint: Any, value: Any, folder: Path) -> Any:
+    """Return the value as the first type of a union that takes it, or raise TypeError."""
+    for kind in union_members(hint):
         with suppress(TypeError, ValueError):
             return _convert(kind, value, folder)
     raise TypeError

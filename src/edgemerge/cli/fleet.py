@@ -57,10 +57,8 @@ SECTIONS = {
         "forget-keys": f"{__name__}:forget_keys",
     },
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
-    "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), "edgemerge.cli.fleet"),
-    "Reviews": dict.fromkeys(
-        ("alarms", "monitor", "review", "reviews", "settings"), "edgemerge.cli.fleet"
-    ),
+    "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), __name__),
+    "Reviews": dict.fromkeys(("alarms", "monitor", "review", "reviews", "settings"), __name__),
     "Messages": {"notify": __name__},
     "Server": {"audit": __name__},
 }
@@ -385,9 +383,9 @@ def form_cohorts(
     if least is not None and least < enough and not any(each["noise"] for each in found):
         remark(FEW_DEVICES_WARNING.format(least=least, enough=enough))
     for each in found:
-        if 3 * each["least"] > 2 * len(each["devices"]) + 2:
-            words = FEW_MISSING_WARNING.format(**each | {"devices": len(each["devices"])})
-            remark(words)
+        devices = len(each["devices"])
+        if 3 * each["least"] > 2 * devices + 2:
+            remark(FEW_MISSING_WARNING.format(**each | {"devices": devices}))
 
 
 @click.command("drop-cohort", epilog=example("edgemerge fleet drop-cohort pumps 3"))
@@ -1075,7 +1073,7 @@ def trust(fleet: str, rule: str, *, as_json: bool, **where: Any) -> None:
     with operator_connection(**where) as client:
         found = with_dates(client.set_trust(fleet, rule))
     print_json(found) if as_json else click.echo(f"The trust of {fleet} is {found['trust']}.")
-    remark("Devices that report follow it soon, others at their next exchange.")
+    remark(EFFECT_NOTE)
 
 
 @click.command(epilog=example("edgemerge fleet waiting pumps"))
@@ -1487,9 +1485,8 @@ def _print_settings(found: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({**found, "versions": versions})
         return
-    state = f"refused: {found['why']}" if found["state"] == "refused" else found["state"]
     chosen = {name: found[name] for name in ("version", "label", "limit", "false_alarms")}
-    print_fields({**chosen, "state": state})
+    print_fields({**chosen, "state": _state(found)})
     rows = [{**each, "what": describe_settings(each)} for each in versions]
     if rows:
         print_table(rows, VERSION_COLUMNS)
@@ -1507,7 +1504,6 @@ def describe_settings(version: Mapping[str, Any]) -> str:
 
 
 CONFIGURED_COLUMNS = headings("device", "version", "in_force", "state", "why", in_force="IN FORCE")
-CONFIGURATION_COLUMNS = headings("version", "at", "by", "what", "comment")
 
 
 @click.command(
@@ -1561,7 +1557,7 @@ def configure(
     print_table(found["devices"], CONFIGURED_COLUMNS)
     if versions:
         rows = [{**each, "what": _describe_version(each)} for each in versions]
-        print_table(rows, CONFIGURATION_COLUMNS)
+        print_table(rows, VERSION_COLUMNS)
     if any(each["state"] == "waiting" for each in found["devices"]):
         remark("Devices apply it when they next report.")
 
@@ -1610,8 +1606,9 @@ def describe_review(review: Mapping[str, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
-def _state(review: Mapping[str, Any]) -> str:
-    return f"refused: {review['why']}" if review["state"] == "refused" else review["state"]
+def _state(decided: Mapping[str, Any]) -> str:
+    """Describe what became of a review or of settings."""
+    return f"refused: {decided['why']}" if decided["state"] == "refused" else decided["state"]
 
 
 def _dated(review: Mapping[str, Any]) -> dict[str, Any]:
