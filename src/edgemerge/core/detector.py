@@ -230,10 +230,10 @@ class Model:
         else:
             self.rest()
         U = self.own.U  # its lower triangle, which is all that a factor needs
-        if self.others:
-            U = U + self.others.U.T
-        self._trace = float((self.own.U if self.on_own_scale else U).trace()) * self.frame
-        new = Cache(U, self.ridge(0.0))
+        more = self.others.U.T if self.others else np.zeros((1, 1))
+        trace = U.trace() if self.on_own_scale else U.trace() + more.trace()
+        self._trace = float(trace) * self.frame
+        new = Cache(U, self.ridge(0.0), more)
         if old is not None and self.fade == 1.0 and old.ridge == new.ridge:
             new.fit = old.fit  # still exact, and expensive to compute
         return new
@@ -292,9 +292,9 @@ class Model:
 
     def times_V(self, G: Array) -> Array:
         """Return GV, with V of everything known."""
-        Y: Array = G.dot(self.own.V)
+        Y: Array = G @ self.own.V  # `dot` would copy a V whose rows are apart
         if self.others:
-            Y += G.dot(self.others.V)
+            Y += G @ self.others.V
         return Y
 
     def judge(self, X: Array, H: Array) -> tuple[Look, Any]:
