@@ -1078,7 +1078,10 @@ class Detector:
             if run is not None:
                 part = slice(done, done + KERNEL_ROWS)
                 H = self.projection.project(rows[part])
-                done += run.learn_rows(rows[part], H, scores[part], limit)
+                learnt, leaves_U = run.learn_rows(rows[part], H, scores[part], limit)
+                if leaves_U:
+                    self._add_to_U(H[:learnt])
+                done += learnt
                 if done == min(part.stop, len(rows)):
                     continue
                 if self.known.is_due:
@@ -1089,6 +1092,11 @@ class Detector:
             scores[done : done + len(found)] = found
             self.rejected, done = self.rejected + odd, done + len(found)
         return scores
+
+    def _add_to_U(self, H: Array) -> None:
+        """Add rows (k, N) to U alone, while the kernel is at work."""
+        U = cast(Model, self.__dict__["known"]).own.U
+        blas.dsyrk(1.0, H.T, 1.0, U, lower=1, overwrite_c=1)  # M2
 
     def explain(self, X: Samples | Seen) -> Array:
         """Return how far each input is from what the other inputs say; 1 or less is usual.
