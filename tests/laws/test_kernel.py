@@ -3,6 +3,7 @@
 import pickle
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -609,3 +610,35 @@ def test_the_kernel_reads_short_weights_where_they_are_exact(grid_bits, kind):
     assert np.array_equal(projection.compiled[0], projection.A)
     seen = running(X, projection).look(X[300])
     assert np.array_equal(seen.hidden, projection.hidden(X[300]))
+
+
+@pytest.mark.parametrize("bits", [512, 0])
+@pytest.mark.parametrize("n_parts", [1, 4, 7, 13])
+def test_many_sums_add_up_as_one_by_one(n_parts, bits):
+    projection, X = machine()
+    kernel.MODULE.use_loops(bits)
+    parts = [Stats.of(projection, X[i : i + 9]) for i in range(n_parts)]
+    apart = np.zeros((12, 32))[:, :30]
+    apart[:] = parts[-1].V
+    with_gaps = [*parts[:-1], replace(parts[-1], V=apart)]
+    for some in (parts, with_gaps):
+        totals = []
+        for compiled in (True, False):
+            use(compiled=compiled)
+            totals.append(Stats.total(projection, iter(some)))
+        assert totals[0] == totals[1] == sum(parts)
+
+
+def test_arrays_that_do_not_fit_are_not_added():
+    total, fits = np.zeros(6), np.ones((2, 3))
+    assert kernel.MODULE.add_arrays(total, (fits, fits))
+    assert total.tolist() == [2.0] * 6
+    odd = (np.ones(5), np.ones(6, dtype=np.float32), np.ones((6, 2))[:, 0], [1.0] * 6)
+    before = [sys.getrefcount(each) for each in odd]
+    assert not any(kernel.MODULE.add_arrays(total, (fits, each)) for each in odd)
+    assert not kernel.MODULE.add_arrays(np.ones((6, 2))[:, 0], (fits,))
+    assert [sys.getrefcount(each) for each in odd] == before
+    assert total.tolist() == [2.0] * 6
+    for wrong in ([fits], (fits,) * 9):
+        with pytest.raises(ValueError, match="unlike"):
+            kernel.MODULE.add_arrays(total, wrong)
