@@ -1070,19 +1070,22 @@ class Detector:
     def _learn_and_score_rows(self, rows: Array, limit: float) -> Array:
         """Score and learn rows, with the kernel up to where NumPy must decide something."""
         scores, done = np.ones(len(rows)), 0
+        H, first = np.empty((0, self.projection.n_hidden)), 0  # of rows from `first` on
         if len(rows) and not self.known.count:  # without data nothing is unusual
             learn_rows(self.known, rows[:1])
             done = 1
         while done < len(rows):
             run, most = self._start(), len(rows)
             if run is not None:
-                part = slice(done, done + KERNEL_ROWS)
-                H = self.projection.project(rows[part])
-                learnt, leaves_U = run.learn_rows(rows[part], H, scores[part], limit)
+                part = slice(done, min(done + KERNEL_ROWS, len(rows)))
+                if part.stop > first + len(H):
+                    H, first = self.projection.project(rows[done : done + CHUNK_ROWS]), done
+                hidden = H[part.start - first : part.stop - first]
+                learnt, leaves_U = run.learn_rows(rows[part], hidden, scores[part], limit)
                 if leaves_U:
-                    self._add_to_U(H[:learnt])
+                    self._add_to_U(hidden[:learnt])
                 done += learnt
-                if done == min(part.stop, len(rows)):
+                if done == part.stop:
                     continue
                 if self.known.is_due:
                     continue
