@@ -230,10 +230,10 @@ class Model:
         else:
             self.rest()
         U = self.own.U  # its lower triangle, which is all that a factor needs
-        if self.others:
-            U = U + self.others.U.T
-        self._trace = float((self.own.U if self.on_own_scale else U).trace()) * self.frame
-        new = Cache(U, self.ridge(0.0))
+        more = self.others.U.T if self.others else np.zeros((1, 1))
+        trace = U.trace() if self.on_own_scale else U.trace() + more.trace()
+        self._trace = float(trace) * self.frame
+        new = Cache(U, self.ridge(0.0), more)
         if old is not None and self.fade == 1.0 and old.ridge == new.ridge:
             new.fit = old.fit  # still exact, and expensive to compute
         return new
@@ -292,9 +292,9 @@ class Model:
 
     def times_V(self, G: Array) -> Array:
         """Return GV, with V of everything known."""
-        Y: Array = G.dot(self.own.V)
+        Y: Array = G @ self.own.V  # `dot` would copy a V whose rows are apart
         if self.others:
-            Y += G.dot(self.others.V)
+            Y += G @ self.others.V
         return Y
 
     def judge(self, X: Array, H: Array) -> tuple[Look, Any]:
@@ -1070,16 +1070,22 @@ class Detector:
     def _learn_and_score_rows(self, rows: Array, limit: float) -> Array:
         """Score and learn rows, with the kernel up to where NumPy must decide something."""
         scores, done = np.ones(len(rows)), 0
+        H, first = np.empty((0, self.projection.n_hidden)), 0  # of rows from `first` on
         if len(rows) and not self.known.count:  # without data nothing is unusual
             learn_rows(self.known, rows[:1])
             done = 1
         while done < len(rows):
             run, most = self._start(), len(rows)
             if run is not None:
-                part = slice(done, done + KERNEL_ROWS)
-                H = self.projection.project(rows[part])
-                done += run.learn_rows(rows[part], H, scores[part], limit)
-                if done == min(part.stop, len(rows)):
+                part = slice(done, min(done + KERNEL_ROWS, len(rows)))
+                if part.stop > first + len(H):
+                    H, first = self.projection.project(rows[done : done + CHUNK_ROWS]), done
+                hidden = H[part.start - first : part.stop - first]
+                learnt, leaves_U = run.learn_rows(rows[part], hidden, scores[part], limit)
+                if leaves_U:
+                    self._add_to_U(hidden[:learnt])
+                done += learnt
+                if done == part.stop:
                     continue
                 if self.known.is_due:
                     continue
@@ -1089,6 +1095,11 @@ class Detector:
             scores[done : done + len(found)] = found
             self.rejected, done = self.rejected + odd, done + len(found)
         return scores
+
+    def _add_to_U(self, H: Array) -> None:
+        """Add rows (k, N) to U alone, while the kernel is at work."""
+        U = cast(Model, self.__dict__["known"]).own.U
+        blas.dsyrk(1.0, H.T, 1.0, U, lower=1, overwrite_c=1)  # M2
 
     def explain(self, X: Samples | Seen) -> Array:
         """Return how far each input is from what the other inputs say; 1 or less is usual.

@@ -25,6 +25,7 @@ from edgemerge.core.projection import Projection, aligned_empty
 Array = NDArray[np.float64]
 
 MAX_RIDGE_TRIES = 4  # each ridge is ten times the last
+LAPACK_SIDE = 32  # of a triangle that LAPACK inverts fastest
 SMALL_RIDGE = 1e-2  # of the mean of diag(U), where a larger one would hide fine structure
 
 
@@ -151,17 +152,29 @@ class Readout:
         return f"Readout({self.B.shape[0]} hidden, {self.B.shape[1]} outputs, ridge {self.ridge:g})"
 
 
-def ridge_cholesky(U: Array, ridge: float) -> tuple[Array, float]:
-    """Return L with LLᵀ = U + ρI, in a lower triangle, and the ρ that it took."""
-    K = aligned_empty(*U.shape).T
-    K[:] = U
+def ridge_cholesky(U: Array, ridge: float, more: Array | float = 0.0) -> tuple[Array, float]:
+    """Return L with LLᵀ = U + `more` + ρI, in a lower triangle, and the ρ that it took."""
+    K = np.add(U, more, out=aligned_empty(*U.shape).T)
     K.T.reshape(-1)[:: len(K) + 1] += ridge
     L, failed = lapack.dpotrf(K, lower=1, clean=0, overwrite_a=1)
     # a pivot sums up its row, so that what is not finite shows in one
     if not failed and ridge > 0.0 and isfinite(L.trace()):
         return L, ridge
-    R, ridge = inverse_factor(U, ridge)  # raises the ridge, or an error
+    R, ridge = inverse_factor(U + more, ridge)  # raises the ridge, or an error
     return lapack.dtrtri(R, lower=1)[0], ridge
+
+
+def invert_triangle(L: Array) -> None:
+    """Invert a lower triangle in place, by halves: LAPACK takes twice as long from N = 128 on."""
+    half = len(L) // 2
+    if len(L) <= LAPACK_SIDE:
+        L[:] = lapack.dtrtri(L, lower=1)[0]
+        return
+    first, second, below = L[:half, :half], L[half:, half:], L[half:, :half]
+    invert_triangle(first)
+    invert_triangle(second)
+    product = blas.dtrmm(-1.0, second, below, lower=1)
+    below[:] = blas.dtrmm(1.0, first, product, side=1, lower=1, overwrite_b=1)
 
 
 @dataclass(frozen=True)
@@ -224,9 +237,9 @@ def lower_weights(N: int) -> Array:
 class Cache:
     """P and its trace, and the fit of B once it was computed from V and S."""
 
-    def __init__(self, U: Array, ridge: float) -> None:
-        """Factor the lower triangle of U + ρI; P is computed when it is first needed."""
-        self._L, self.ridge = ridge_cholesky(U, ridge)
+    def __init__(self, U: Array, ridge: float, more: Array | float = 0.0) -> None:
+        """Factor the lower triangle of U + `more` + ρI; P is computed when it is first needed."""
+        self._L, self.ridge = ridge_cholesky(U, ridge, more)
         self._P: Array | None = None
         self._trace = 0.0
         self.fit: Fit | OwnFit | None = None
@@ -256,20 +269,27 @@ class Cache:
 
     def fit_to(self, V: Array, S: Array) -> Fit:
         """Compute the fit for sums V (N, m), S (m,) of the same samples as P."""
-        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1)  # M3, transposed
-        return Fit(max(float(S.sum() - np.vdot(B.T, V)), 0.0), float(np.vdot(B.T, B.T)))
+        B = self._readout(V)
+        return Fit(max(float(S.sum() - np.vdot(B, V)), 0.0), float(np.vdot(B, B)))
 
     def own_fit_to(self, V: Array, U: Array, own_V: Array, own_S: Array) -> OwnFit:
         """Compute the fit to own samples, with V of everything that is in P.
 
         U is that of own samples, its lower triangle in Fortran's order.
         """
-        B = blas.dsymm(1.0, self.P, V.T, side=1, lower=1).T  # M3
+        B = self._readout(V)
+        # tr(BᵀUB) from U and BBᵀ, which is half of a product and lies in one triangle
+        BB = blas.dsyrk(1.0, B.T, trans=1, lower=1)
         UU = (U * lower_weights(len(U))).T  # in the order of memory, as both products are
-        BUB = np.vdot(UU, B @ B.T)  # tr(BᵀUB) from U and BBᵀ, which is half of a product
+        BUB, freedom = np.vdot(UU, BB.T), np.vdot(UU, self.P.T)
         squares = own_S.sum() - 2.0 * np.einsum("ij,ij->", B, own_V) + BUB  # M10
-        freedom = np.vdot(UU, self.P.T)
         return OwnFit(max(float(squares), 0.0), float(freedom))
+
+    def _readout(self, V: Array) -> Array:
+        B = np.empty_like(V)  # without one, SciPy fills B with zeros first
+        return np.asarray(
+            blas.dsymm(1.0, self.P, V.T, c=B.T, side=1, lower=1, overwrite_c=1)
+        ).T  # M3
 
     def gains(self, H: Array) -> Array:
         """Return HP, (k, N), or hP for one sample (N,)."""
@@ -308,7 +328,8 @@ class Cache:
         self.steps += W.shape[1]
 
     def _solved(self) -> Array:
-        P, _ = lapack.dpotri(self._L, lower=1, overwrite_c=1)
+        invert_triangle(self._L)
+        P, _ = lapack.dlauum(self._L, lower=1, overwrite_c=1)
         self._P, self._trace, self._L = P, float(P.trace()), P[:0]
         return np.asarray(P)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from math import inf, sqrt
 from typing import Any, Literal, Self
 
@@ -34,6 +35,7 @@ Array = NDArray[np.float64]
 CHUNK_ROWS = 256  # rows per step: enough for BLAS-3, few enough for the cache
 COVARIANCE_RIDGE = 1e-6  # times the mean of diag(U): less than a readout's, so that more is rebuilt
 MIN_SPARE = 0.1  # keeps 1 − f/c above 0 while samples are few
+SUMMED_TOGETHER = 8  # stats that are added at once
 MOVED = 9.0  # least share of an input that has moved: three standard deviations
 MAX_MOVED = 8  # inputs that are left out of estimates at most, and never more than half of all
 
@@ -174,6 +176,18 @@ class Sums:
         self.C += C
         self.S += S
         self.count += count
+
+    def merge_all(self, few: Sequence[Stats]) -> None:
+        """Add the sums of a few stats at once; they must fit."""
+        ours = (self.U.T, self.V, self.C, self.S)
+        for total, arrays in zip(
+            ours, zip(*(each.arrays for each in few), strict=True), strict=True
+        ):
+            # U is symmetric, so that the order of its memory does not matter
+            if kernel.Run is None or not kernel.MODULE.add_arrays(total, arrays):
+                for array in arrays:
+                    np.add(total, array, out=total)  # M7
+        self.count += sum(each.count for each in few)
 
     def settle(self, weight: float) -> None:
         """Multiply all sums by a weight and round them to the grid."""
@@ -362,10 +376,11 @@ class Stats:
             n_outputs: The number of outputs, if the target is not the sample itself.
         """
         whole = cls.empty(projection, n_outputs)
-        sums = whole.sums()
-        for part in parts:
-            part.must_be_compatible(projection, len(whole.C))
-            sums.merge(*part.arrays, part.count)
+        sums, rest = whole.sums(), iter(parts)
+        while few := tuple(islice(rest, SUMMED_TOGETHER)):
+            for part in few:
+                part.must_be_compatible(projection, len(whole.C))
+            sums.merge_all(few)
         # squares only grow, so checking the end is enough
         must_fit(sums.largest(), projection.quantum)
         return cls.snapshot(projection, sums)

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 SWITCH, OFF, REQUIRED = "EDGEMERGE_KERNEL", "off", "required"
+VECTORS = {512: "with AVX-512", 256: "with AVX2", 0: "for any CPU"}  # by bits of a register
 
 
 def load() -> tuple[Any, str]:
@@ -34,7 +35,7 @@ def load() -> tuple[Any, str]:
         missing = isinstance(error, ModuleNotFoundError)
         why = "the kernel was not compiled at installation" if missing else str(error)
         return None, f"NumPy, since {why}"
-    return found, "compiled, with AVX2" if found.detect_cpu() else "compiled"
+    return found, f"compiled, {VECTORS[found.use_loops(max(VECTORS))]}"
 
 
 MODULE, PATH = load()

@@ -27,7 +27,7 @@
 #endif
 
 #if defined(__GNUC__) && defined(__x86_64__)
-#define HAVE_AVX2 1
+#define HAVE_AVX 1
 #endif
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
@@ -37,7 +37,7 @@
 
 #define FMA(a, b, c) (fused ? fma((a), (b), (c)) : (a) * (b) + (c))
 
-/* ---- loops, compiled once for every CPU and once for AVX2 with fused operations ---- */
+/* ---- loops, compiled for every CPU, and for AVX2 and AVX-512 with fused operations ---- */
 
 /* x*gain + shift, rounded to whole steps; returns how many are not within `far` of 0. */
 INLINE double to_grid(size_t n, const double *restrict x, const double *restrict gain,
@@ -132,12 +132,25 @@ INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t 
     }
 }
 
-/* y += gM. */
-INLINE void add_rows(int fused, size_t rows, size_t n, size_t wide, const double *restrict g,
-                     const double *M, double *restrict y)
-{
-    pass(fused, 0, NOT_ADDED, 1, rows, n, wide, NULL, NULL, NULL, NULL, g, y, (double *)M);
-}
+/* y += gM, four rows at a time, for M of doubles, or of floats, which are half as much to read. */
+#define COMPILE_ADD_ROWS(name, type)                                                                   \
+    INLINE void name(int fused, size_t rows, size_t n, size_t wide, const double *restrict g,          \
+                     const type *restrict M, double *restrict y)                                       \
+    {                                                                                                  \
+        size_t i = 0;                                                                                  \
+        for (; i + 4 <= rows; i += 4) {                                                                \
+            const type *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;                          \
+            const type *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;                             \
+            const double g0 = g[i], g1 = g[i + 1], g2 = g[i + 2], g3 = g[i + 3];                       \
+            _Pragma("omp simd") for (size_t j = 0; j < n; j++) y[j] =                                  \
+                FMA(g3, m3[j], FMA(g2, m2[j], FMA(g1, m1[j], FMA(g0, m0[j], y[j]))));                  \
+        }                                                                                              \
+        for (; i < rows; i++)                                                                          \
+            _Pragma("omp simd") for (size_t j = 0; j < n; j++) y[j] =                                  \
+                FMA(g[i], M[i * wide + j], y[j]);                                                      \
+    }
+COMPILE_ADD_ROWS(add_rows, double)
+COMPILE_ADD_ROWS(add_float_rows, float)
 
 /* The same as `update_square` for the first `rows` rows and columns alone. */
 INLINE void update_corner(size_t rows, int times, size_t N, const double *restrict g,
@@ -225,13 +238,12 @@ typedef struct {
     size_t n, N, wide, others_wide, table;
     Numbers is;
     long learnt, rejected;
-    int state, of_own, ended;
+    int state, of_own, ended, U_has_last; /* the caller adds the last sample to U */
     Sample last, next;
     double *q, *u, *wh, *root, *minus, *Ve, *othersVe, *work, *memory;
 } Run;
 
 static unsigned long taken, declined; /* for tests: a kernel that always declines would go unseen */
-static int with_avx2;
 
 static const double *in(const Run *run, int which) { return run->views[which].buf; }
 static double *array(Run *run, int which) { return run->views[which].buf; }
@@ -242,7 +254,10 @@ INLINE void project(int fused, Run *run, const double *restrict x, double *restr
     const double scale = run->is.scale, step = 1.0 / scale;
     const int kind = (int)run->is.kind;
     memcpy(h, in(run, B_), N * sizeof *h);
-    add_rows(fused, run->n, N, N, x, in(run, A_), h); /* exact: XA + b lies on a grid */
+    if (run->views[A_].itemsize == sizeof(float)) /* exact: XA + b lies on a grid */
+        add_float_rows(fused, run->n, N, N, x, run->views[A_].buf, h);
+    else
+        add_rows(fused, run->n, N, N, x, in(run, A_), h);
     for (size_t i = 0; i < N; i++)
         h[i] = rint(h[i] * scale);
     if (kind == CLIPPED || kind == PERIODIC) {
@@ -275,7 +290,7 @@ INLINE void begin_learning(int fused, Run *run, double w, int add)
     }
     if (run->of_own)
         update_square(fused, add, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
-    else
+    else if (!run->U_has_last)
         update_square(fused, add, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
 #pragma omp simd
     for (size_t j = 0; j < n; j++) {
@@ -397,6 +412,7 @@ INLINE void step_body(int fused, Run *run, int score, const double *given)
         run->last = run->next;
         run->next = swap;
         run->state = SEEN;
+        run->U_has_last = 0;
     }
 }
 
@@ -414,6 +430,25 @@ INLINE void column_sums_body(size_t k, size_t n, const double *restrict X, doubl
     }
 }
 
+/* to += the sum of k arrays, four at a time: more reads are under way at once, and fewer writes. */
+INLINE void add_arrays_body(size_t k, size_t n, const double *const *from, double *restrict to)
+{
+    size_t i = 0;
+    for (; i + 4 <= k; i += 4) {
+        const double *restrict a = from[i], *restrict b = from[i + 1];
+        const double *restrict c = from[i + 2], *restrict d = from[i + 3];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            to[j] += (a[j] + b[j]) + (c[j] + d[j]);
+    }
+    for (; i < k; i++) {
+        const double *restrict a = from[i];
+#pragma omp simd
+        for (size_t j = 0; j < n; j++)
+            to[j] += a[j];
+    }
+}
+
 /* M times `weight`, rounded to whole numbers, times `quantum`; never -0. */
 INLINE void settle_body(size_t rows, size_t n, size_t wide, double weight, double quantum,
                         double *restrict M)
@@ -426,70 +461,49 @@ INLINE void settle_body(size_t rows, size_t n, size_t wide, double weight, doubl
     }
 }
 
-static void settle_any(size_t rows, size_t n, size_t wide, double weight, double quantum, double *M)
-{
-    settle_body(rows, n, wide, weight, quantum, M);
-}
+/* The loops for one kind of CPU; `vector` is the bits of a register that they are compiled for. */
+typedef struct {
+    int vector;
+    void (*step)(Run *run, int score, const double *given);
+    double (*to_grid)(size_t n, const double *x, const double *gain, const double *shift, double far,
+                      double step, double *out);
+    void (*column_sums)(size_t k, size_t n, const double *X, double *C, double *S);
+    void (*add_arrays)(size_t k, size_t n, const double *const *from, double *to);
+    void (*settle)(size_t rows, size_t n, size_t wide, double weight, double quantum, double *M);
+} Loops;
 
-static void sums_any(size_t k, size_t n, const double *X, double *C, double *S)
-{
-    column_sums_body(k, n, X, C, S);
-}
+#define COMPILE_LOOPS(name, vector, fused, target)                                                     \
+    target static void step_##name(Run *run, int score, const double *given)                           \
+    {                                                                                                  \
+        step_body(fused, run, score, given);                                                           \
+    }                                                                                                  \
+    target static double to_grid_##name(size_t n, const double *x, const double *gain,                 \
+                                        const double *shift, double far, double step, double *out)     \
+    {                                                                                                  \
+        return to_grid(n, x, gain, shift, far, step, out);                                             \
+    }                                                                                                  \
+    target static void column_sums_##name(size_t k, size_t n, const double *X, double *C, double *S)   \
+    {                                                                                                  \
+        column_sums_body(k, n, X, C, S);                                                               \
+    }                                                                                                  \
+    target static void add_arrays_##name(size_t k, size_t n, const double *const *from, double *to)    \
+    {                                                                                                  \
+        add_arrays_body(k, n, from, to);                                                               \
+    }                                                                                                  \
+    target static void settle_##name(size_t rows, size_t n, size_t wide, double weight,                \
+                                     double quantum, double *M)                                        \
+    {                                                                                                  \
+        settle_body(rows, n, wide, weight, quantum, M);                                                \
+    }                                                                                                  \
+    static const Loops name = {vector,             step_##name,       to_grid_##name,                  \
+                               column_sums_##name, add_arrays_##name, settle_##name};
 
-static void step_any(Run *run, int score, const double *given) { step_body(0, run, score, given); }
-
-static double grid_any(size_t n, const double *x, const double *gain, const double *shift,
-                       double far, double step, double *out)
-{
-    return to_grid(n, x, gain, shift, far, step, out);
-}
-
-#ifdef HAVE_AVX2
-__attribute__((target("avx2,fma"))) static void settle_avx2(size_t rows, size_t n, size_t wide,
-                                                            double weight, double quantum, double *M)
-{
-    settle_body(rows, n, wide, weight, quantum, M);
-}
-
-__attribute__((target("avx2,fma"))) static void sums_avx2(size_t k, size_t n, const double *X,
-                                                          double *C, double *S)
-{
-    column_sums_body(k, n, X, C, S);
-}
-
-__attribute__((target("avx2,fma"))) static void step_avx2(Run *run, int score, const double *given)
-{
-    step_body(1, run, score, given);
-}
-
-__attribute__((target("avx2,fma"))) static double grid_avx2(size_t n, const double *x,
-                                                            const double *gain, const double *shift,
-                                                            double far, double step, double *out)
-{
-    return to_grid(n, x, gain, shift, far, step, out);
-}
+COMPILE_LOOPS(any_cpu, 0, 0, )
+#ifdef HAVE_AVX
+COMPILE_LOOPS(avx2, 256, 1, __attribute__((target("avx2,fma"))))
+COMPILE_LOOPS(avx512, 512, 1, __attribute__((target("avx2,fma,avx512f,prefer-vector-width=512"))))
 #endif
-
-static void step(Run *run, int score, const double *given)
-{
-#ifdef HAVE_AVX2
-    if (with_avx2) {
-        step_avx2(run, score, given);
-        return;
-    }
-#endif
-    step_any(run, score, given);
-}
-
-static double grid(size_t n, const double *x, const double *gain, const double *shift, double far,
-                   double step, double *out)
-{
-#ifdef HAVE_AVX2
-    if (with_avx2)
-        return grid_avx2(n, x, gain, shift, far, step, out);
-#endif
-    return grid_any(n, x, gain, shift, far, step, out);
-}
+static const Loops *loops = &any_cpu;
 
 /* ---- what Python calls ---- */
 
@@ -513,19 +527,22 @@ static int take_readings(Run *run, PyObject *given, double *out)
                 memcpy(copy + j, (const char *)view.buf + (Py_ssize_t)j * view.strides[0], 8);
             x = copy;
         }
-        ok = grid(run->n, x, in(run, GAIN), in(run, SHIFT), run->is.far, 1.0 / run->is.scale, out) == 0.0;
+        ok = loops->to_grid(run->n, x, in(run, GAIN), in(run, SHIFT), run->is.far, 1.0 / run->is.scale,
+                            out) == 0.0;
     }
     PyBuffer_Release(&view);
     declined += !ok;
     return ok;
 }
 
-/* Whether a buffer holds doubles where the loops may read them; it was asked for with its format. */
-static int has_doubles(const Py_buffer *view)
+/* Whether a buffer holds numbers where the loops may read them; it was asked for with its format. */
+static int has_format(const Py_buffer *view, const char *format)
 {
-    return view->format != NULL && strcmp(view->format, "d") == 0 &&
+    return view->format != NULL && strcmp(view->format, format) == 0 &&
            (uintptr_t)view->buf % sizeof(double) == 0;
 }
+
+static int has_doubles(const Py_buffer *view) { return has_format(view, "d"); }
 
 /* Get n floats in a row; false with an error if it is of another kind. */
 static int get_row(PyObject *given, size_t n, int flags, Py_buffer *view)
@@ -622,7 +639,7 @@ static int can_score(Run *run)
         memcpy(run->work, run->next.x, run->n * sizeof(double));
         run->state = NOTHING;
         memcpy(run->next.x, run->last.x, run->n * sizeof(double));
-        step(run, 1, NULL);
+        loops->step(run, 1, NULL);
         memcpy(run->next.x, run->work, run->n * sizeof(double));
         run->state = WAITING;
         if (!can_learn(run))
@@ -631,7 +648,7 @@ static int can_score(Run *run)
     if (run->is.steps_left - (run->state >= WAITING) >= 1.0)
         return 1;
     if (run->state >= WAITING)
-        step(run, 0, NULL);
+        loops->step(run, 0, NULL);
     return 0;
 }
 
@@ -642,7 +659,7 @@ static int score_next(Run *run, const double *given)
         declined++;
         return 0;
     }
-    step(run, 1, given);
+    loops->step(run, 1, given);
     taken++;
     return 1;
 }
@@ -750,7 +767,7 @@ static PyObject *run_learn(Run *run, PyObject *const *args, Py_ssize_t count)
         run->state = WAITING;
     } else {
         if (run->state == LEARNT)
-            step(run, 0, NULL);
+            loops->step(run, 0, NULL);
         if (!surely_fits(run, run->next.x)) {
             declined++;
             return none();
@@ -788,31 +805,39 @@ static PyObject *run_score_row(Run *run, PyObject *const *args, Py_ssize_t count
     return scored ? PyFloat_FromDouble(run->last.score) : none();
 }
 
-PyDoc_STRVAR(rows_doc, "learn_rows(X, H, scores, limit): learn rows on the grid; how many were done.");
+PyDoc_STRVAR(rows_doc,
+             "learn_rows(X, H, scores, limit): learn rows on the grid. Returns how many were done, and\n"
+             "whether the caller must add H'H of them to U, which is faster for many: rows of H that\n"
+             "are not learnt become 0.");
 static PyObject *run_rows(Run *run, PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer views[3];
     if (!must_have(count, 4))
         return NULL;
     const double limit = as_limit(args[3]);
-    if (PyErr_Occurred() || !get_floats(args, 3, 1, views))
+    if (PyErr_Occurred() || !get_floats(args, 3, 2, views))
         return NULL;
-    const double *X = views[0].buf, *H = views[1].buf;
-    double *scores = views[2].buf;
+    const double *X = views[0].buf;
+    double *H = views[1].buf, *scores = views[2].buf;
     const size_t k = (size_t)views[2].len / sizeof(double);
     const int ok = (size_t)views[0].len == k * run->n * sizeof(double) &&
                    (size_t)views[1].len == k * run->N * sizeof(double);
+    const int leaves_U = run->is.fade == 1.0 && !run->of_own; /* exact in any order, and not read */
     size_t done = 0;
     for (; ok && done < k; done++) {
+        double *h = H + done * run->N;
         memcpy(run->next.x, X + done * run->n, run->n * sizeof(double));
-        if (!score_next(run, H + done * run->N))
+        if (!score_next(run, h))
             break;
         scores[done] = run->last.score;
         if (!learn_last(run, limit))
             break;
+        run->U_has_last = leaves_U;
+        if (run->state != LEARNT)
+            memset(h, 0, run->N * sizeof(double));
     }
     release(views, 3);
-    return ok ? PyLong_FromSize_t(done) : unlike_sizes();
+    return ok ? Py_BuildValue("nO", (Py_ssize_t)done, leaves_U ? Py_True : Py_False) : unlike_sizes();
 }
 
 PyDoc_STRVAR(settle_doc,
@@ -826,7 +851,7 @@ static PyObject *run_settle(Run *run, PyObject *const *args, Py_ssize_t count)
     if (waits && !fill(args[0], run->n, run->last.x))
         return NULL;
     if (run->state == LEARNT)
-        step(run, 0, NULL);
+        loops->step(run, 0, NULL);
     run->state = NOTHING;
     run->ended = 1; /* Python has the numbers now: a call that comes too late must change nothing */
     const Numbers *is = &run->is;
@@ -859,7 +884,8 @@ static PyMethodDef run_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Hold an array of doubles; `expected` is its size, or 0 for any. Rows of V and of others' may be apart. */
+/* Hold an array of doubles, or of floats for A; `expected` is its size, or 0 for any. Rows of V and of
+ * others' may be apart. */
 static int hold(Run *run, int which, PyObject *given, size_t expected)
 {
     const int changes = which == U_ || which == V_ || which == C_ || which == S_ || which == P_;
@@ -873,7 +899,8 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     Py_buffer *view = &run->views[which];
     if (PyObject_GetBuffer(given, view, layout | PyBUF_FORMAT | (changes ? PyBUF_WRITABLE : 0)) < 0)
         return 0;
-    int ok = has_doubles(view) && (expected == 0 || (size_t)view->len == expected * sizeof(double));
+    int ok = has_doubles(view) || (which == A_ && has_format(view, "f"));
+    ok = ok && (expected == 0 || view->len == (Py_ssize_t)expected * view->itemsize);
     if (ok && rows) {
         ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
              view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
@@ -995,8 +1022,8 @@ static PyObject *grid_rows(PyObject *Py_UNUSED(module), PyObject *const *args, P
     double bad = 0.0;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS for (size_t i = 0; i < k; i++) bad +=
-            grid(n, (const double *)views[2].buf + i * n, views[0].buf, views[1].buf, far, step,
-                 (double *)views[3].buf + i * n);
+            loops->to_grid(n, (const double *)views[2].buf + i * n, views[0].buf, views[1].buf, far, step,
+                           (double *)views[3].buf + i * n);
         Py_END_ALLOW_THREADS
     }
     release(views, 4);
@@ -1013,15 +1040,45 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     const int ok = views[1].len == views[2].len && k * n * 8 == (size_t)views[0].len;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-#ifdef HAVE_AVX2
-            if (with_avx2) sums_avx2(k, n, views[0].buf, views[1].buf, views[2].buf);
-        else
-#endif
-            sums_any(k, n, views[0].buf, views[1].buf, views[2].buf);
+        loops->column_sums(k, n, views[0].buf, views[1].buf, views[2].buf);
         Py_END_ALLOW_THREADS
     }
     release(views, 3);
     return ok ? none() : unlike_sizes();
+}
+
+enum { MOST_ARRAYS = 8 };
+
+PyDoc_STRVAR(add_arrays_doc,
+             "add_arrays(to, arrays): add a tuple of at most MOST_ARRAYS arrays to one, in the order of\n"
+             "memory; False, and nothing added, unless all are as many floats without gaps.");
+static PyObject *add_arrays(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer views[MOST_ARRAYS + 1];
+    const double *from[MOST_ARRAYS];
+    if (!must_have(count, 2))
+        return NULL;
+    const Py_ssize_t k = PyTuple_Check(args[1]) ? PyTuple_Size(args[1]) : MOST_ARRAYS + 1;
+    if (k > MOST_ARRAYS)
+        return unlike_sizes();
+    int held = 0, ok = 1;
+    for (; ok && held <= k; held += ok) {
+        PyObject *each = held < k ? PyTuple_GetItem(args[1], held) : args[0];
+        const int flags = PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | (held < k ? 0 : PyBUF_WRITABLE);
+        ok = PyObject_GetBuffer(each, &views[held], flags) == 0;
+        if (ok && held < k)
+            from[held] = views[held].buf;
+    }
+    PyErr_Clear();
+    for (int i = 0; ok && i <= k; i++)
+        ok = has_doubles(&views[i]) && views[i].len == views[k].len;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        loops->add_arrays((size_t)k, (size_t)views[k].len / sizeof(double), from, views[k].buf);
+        Py_END_ALLOW_THREADS
+    }
+    release(views, held);
+    return PyBool_FromLong(ok);
 }
 
 PyDoc_STRVAR(settle_sums_doc,
@@ -1045,42 +1102,39 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
         n = ok ? (size_t)view.shape[1] : 0;
         wide = ok ? (size_t)view.strides[0] / 8 : 0;
     }
-    if (ok) {
-#ifdef HAVE_AVX2
-        if (with_avx2)
-            settle_avx2(rows, n, wide, weight, quantum, view.buf);
-        else
-#endif
-            settle_any(rows, n, wide, weight, quantum, view.buf);
-    }
+    if (ok)
+        loops->settle(rows, n, wide, weight, quantum, view.buf);
     release(&view, 1);
     return ok ? none() : unlike_sizes();
 }
 
-PyDoc_STRVAR(detect_doc, "detect_cpu(): take the AVX2 loops if the CPU has them; whether it does.");
-static PyObject *detect_cpu(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+PyDoc_STRVAR(use_loops_doc,
+             "use_loops(most): take the loops for the widest vectors that the CPU has, of at most so\n"
+             "many bits: 512 (AVX-512), 256 (AVX2) or 0 (every CPU). Returns the bits.");
+static PyObject *use_loops(PyObject *Py_UNUSED(module), PyObject *most)
 {
-#ifdef HAVE_AVX2
+    const long bits = PyLong_AsLong(most);
+    if (PyErr_Occurred())
+        return NULL;
+    loops = &any_cpu;
+#ifdef HAVE_AVX
     __builtin_cpu_init();
-    with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const int has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx2 && bits >= avx2.vector)
+        loops = &avx2;
+    if (has_avx2 && __builtin_cpu_supports("avx512f") && bits >= avx512.vector)
+        loops = &avx512;
 #endif
-    return PyBool_FromLong(with_avx2);
-}
-
-PyDoc_STRVAR(plain_doc, "use_plain_loops(): take the loops for every CPU, until detect_cpu().");
-static PyObject *use_plain_loops(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    with_avx2 = 0;
-    return none();
+    return PyLong_FromLong(loops->vector);
 }
 
 static PyMethodDef methods[] = {
     {"grid_rows", (PyCFunction)(void (*)(void))grid_rows, METH_FASTCALL, grid_rows_doc},
     {"column_sums", (PyCFunction)(void (*)(void))column_sums, METH_FASTCALL, column_sums_doc},
+    {"add_arrays", (PyCFunction)(void (*)(void))add_arrays, METH_FASTCALL, add_arrays_doc},
     {"settle_sums", (PyCFunction)(void (*)(void))settle_sums, METH_FASTCALL, settle_sums_doc},
     {"tally", tally, METH_NOARGS, tally_doc},
-    {"detect_cpu", detect_cpu, METH_NOARGS, detect_doc},
-    {"use_plain_loops", use_plain_loops, METH_NOARGS, plain_doc},
+    {"use_loops", use_loops, METH_O, use_loops_doc},
     {NULL, NULL, 0, NULL},
 };
 
