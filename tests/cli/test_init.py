@@ -94,6 +94,10 @@ def test_a_file_of_a_windows_program_is_read_in_its_encoding(tmp_path, monkeypat
     results = [json.loads(line) for line in (tmp_path / "pump.jsonl").read_text().splitlines()]
     assert len(results) == 1500
     assert results[-1]["why"][0] == "Öl °C"
+    result = call("doctor", tmp_path / "pump.toml", EDGEMERGE_SOURCE__ENCODING="utf-8")
+    assert result.exit_code == ExitCode.FAILED
+    assert 'set source.encoding = "cp1252"' in result.stdout
+    assert call("doctor", tmp_path / "pump.toml").exit_code == 0
 
 
 def test_commissioning_sets_the_limit_of_a_proposal(tmp_path, monkeypatch):
